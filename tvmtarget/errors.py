@@ -1,0 +1,129 @@
+"""Every error this library raises on purpose.
+
+    TvmTargetError
+    ├── TextError            text that is not a target, a constraint or a path
+    ├── UnknownNameError     a tag, kind, attribute, path, op or backend nobody has heard of
+    ├── TargetError          a tree that contradicts itself
+    ├── ModelError           a program that is not valid, or not readable
+    ├── InfeasibleError      constraints that no node of the tree can meet
+    ├── BackendError         a code generator that refused or failed
+    ├── RunError             inputs that do not fit, or a program that failed while running
+    ├── ArtifactError        a saved program that is damaged, foreign or too new
+    └── MissingExtraError    an optional package that is not installed
+
+A message is lower case, names the value with `!r`, says what would be right, and where. An error that
+collects several problems keeps each of them in `problems`; its text has one line per problem.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "ArtifactError",
+    "BackendError",
+    "InfeasibleError",
+    "MissingExtraError",
+    "ModelError",
+    "RunError",
+    "TargetError",
+    "TextError",
+    "TvmTargetError",
+    "UnknownNameError",
+    "did_you_mean",
+    "raise_all",
+]
+
+
+class TvmTargetError(Exception):
+    """Base of all errors of this library; `problems` holds one line for each thing that is wrong."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__(*problems)
+        self.problems: tuple[str, ...] = problems
+
+    def __str__(self) -> str:
+        return "\n".join(self.problems)
+
+
+class TextError(TvmTargetError):
+    """Text that does not parse; `column` (from 0) is where, `caret()` shows it."""
+
+    def __init__(self, problem: str, *, text: str = "", column: int = 0) -> None:
+        super().__init__(problem)
+        self.text = text
+        self.column = column
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_text_error, (self.problems[0], self.text, self.column))
+
+    def __str__(self) -> str:
+        if not self.text:
+            return self.problems[0]
+        return f"{self.problems[0]}, at column {self.column + 1} of {self.text!r}"
+
+    def caret(self) -> str:
+        """Draw the text with a caret under the column where reading stopped."""
+        return f"{self.problems[0]}\n  {self.text}\n  {' ' * self.column}^"
+
+
+def _text_error(problem: str, text: str, column: int) -> TextError:
+    return TextError(problem, text=text, column=column)
+
+
+class UnknownNameError(TvmTargetError):
+    """A name that is in no table; the message offers the nearest ones."""
+
+
+class TargetError(TvmTargetError):
+    """A target tree that contradicts itself or its kinds."""
+
+
+class ModelError(TvmTargetError):
+    """A program that cannot be read, or that breaks a rule of the IR."""
+
+
+class InfeasibleError(TvmTargetError):
+    """Constraints that no node of the target tree can meet."""
+
+
+class BackendError(TvmTargetError):
+    """A code generator that is absent, refuses a function, or fails on it."""
+
+
+class RunError(TvmTargetError):
+    """Inputs that do not fit the program, or a program that failed while running."""
+
+
+class ArtifactError(TvmTargetError):
+    """A saved program that is damaged, foreign, or written by a newer version."""
+
+
+class MissingExtraError(TvmTargetError):
+    """An optional package that is not installed; the message names the extra that brings it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package!r} is not installed; install it with: pip install 'tvmtarget[{extra}]'")
+        self.package = package
+        self.extra = extra
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.package, self.extra))
+
+
+def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known") -> str:
+    """Return the tail of an error message: the nearest candidates, else all of them, else nothing."""
+    names: Sequence[str] = sorted(set(candidates))
+    near = difflib.get_close_matches(value, names, n=3, cutoff=0.6)
+    if near:
+        return "; did you mean " + " or ".join(repr(name) for name in near) + "?"
+    if names and len(names) <= 24:
+        return f"; {listing}: " + ", ".join(names)
+    return ""
+
+
+def raise_all(error: type[TvmTargetError], problems: Sequence[str]) -> None:
+    """Raise one `error` that carries all `problems`, or return when there are none."""
+    if problems:
+        raise error(*problems)

@@ -1,0 +1,43 @@
+"""The one door for plugins: entry points, read at first use; a duplicate is an error naming both owners.
+
+Groups: `tvmtarget.kinds` (tables of kinds), `tvmtarget.strategies` (what a code generator takes) and
+`tvmtarget.backends` (who compiles it). The library's own come through the same door.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from tvmtarget.errors import BackendError, TargetError
+
+__all__ = ["load", "names"]
+
+
+@cache
+def _group(group: str) -> dict[str, EntryPoint]:
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group):
+        known = found.setdefault(point.name, point)
+        if known.value != point.value:
+            raise TargetError(f"{group} {point.name!r} is registered twice: by {_owner(known)} and by {_owner(point)}")
+    return found
+
+
+def _owner(point: EntryPoint) -> str:
+    return f"{point.dist.name} ({point.value})" if point.dist else point.value
+
+
+def names(group: str) -> tuple[str, ...]:
+    """List the names registered in an entry-point group, sorted."""
+    return tuple(sorted(_group(group)))
+
+
+def load(group: str, name: str) -> Any:
+    """Load one plugin by name; `KeyError` if nobody registered it, `BackendError` if it does not import."""
+    point = _group(group)[name]
+    try:
+        return point.load()
+    except ImportError as error:
+        raise BackendError(f"plugin {name!r} of {_owner(point)} does not load: {error}") from error

@@ -1,0 +1,1 @@
+"""Names for trees: what people deploy to, as data files."""

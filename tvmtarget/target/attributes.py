@@ -1,0 +1,53 @@
+"""The value of a node's attributes: an immutable mapping that reads TVM's spelling either way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+__all__ = ["Attributes", "Value", "fold"]
+
+Value: TypeAlias = "bool | int | str | tuple[Value, ...]"
+
+
+def fold(name: str) -> str:
+    """Return the spelling under which '-' and '_' are the same letter."""
+    return name.replace("_", "-")
+
+
+class Attributes(Mapping[str, Value]):
+    """Frozen, hashable attributes in alphabetical order; `a["num_cores"]` and `a["num-cores"]` are one."""
+
+    __slots__ = ("_items", "_names")
+
+    _items: dict[str, Value]
+    _names: dict[str, str]
+
+    def __init__(self, items: Mapping[str, Value] | None = None) -> None:
+        ordered = dict(sorted((items or {}).items()))
+        object.__setattr__(self, "_items", ordered)
+        object.__setattr__(self, "_names", {fold(name): name for name in ordered})
+
+    def __getitem__(self, name: str) -> Value:
+        return self._items[self._names[fold(name)]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._items.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Attributes) and self._items == other._items
+
+    def __repr__(self) -> str:
+        return f"Attributes({self._items!r})"
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("attributes are frozen; use Target.override or Target.replace")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Attributes, (self._items,))
