@@ -173,7 +173,8 @@ def drivers(root: NestedNode) -> dict[str, Driver]:
     """Return the driver of every node by path.
 
     A node is driven by its own host, else it drives itself if its kind can, else by whoever drives the node
-    around it, else by the first child whose kind can host, else by an implied llvm, which nobody inherits.
+    around it, else by the first child whose kind can host, else by an implied llvm, which no node inherits
+    that has a child to drive it.
     """
     found: dict[str, Driver] = {}
     _drive(root, "", None, [], found)
@@ -181,24 +182,23 @@ def drivers(root: NestedNode) -> dict[str, Driver]:
 
 
 def _drive(
-    node: NestedNode, path: str, inherited: str | None, scopes: list[tuple[str, NestedNode]], found: dict[str, Driver]
+    node: NestedNode, path: str, inherited: Driver | None, scopes: list[tuple[str, NestedNode]], found: dict[str, Driver]
 ) -> None:
     scopes = [*scopes, (path, node)]
     default = _default_driver(node, path, inherited)
     own = _own_driver(node, path, scopes)
-    is_implied = own is None and default == join(path, "host")
-    found[path] = Driver(own or default, default, is_implied)
-    passed = None if is_implied else found[path].effective
+    passed = inherited is not None and default == inherited.effective and inherited.is_implied
+    found[path] = Driver(own or default, default, own is None and (passed or default == join(path, "host")))
     for child in node.targets:
-        _drive(child, join(path, child.slot), passed, scopes, found)
+        _drive(child, join(path, child.slot), found[path], scopes, found)
 
 
-def _default_driver(node: NestedNode, path: str, inherited: str | None) -> str:
+def _default_driver(node: NestedNode, path: str, inherited: Driver | None) -> str:
     if node.can_host:
         return path
-    if inherited is not None:
-        return inherited
     first = next((child for child in node.targets if child.can_host), None)
+    if inherited is not None and (first is None or not inherited.is_implied):
+        return inherited.effective
     return join(path, "host" if first is None else first.slot)
 
 

@@ -223,6 +223,8 @@ class Target(NestedNode):
     def resolve(self) -> Target:
         """Return the tree with the root's host, executor and runtime filled in; all conflicts in one error.
 
+        A host that nobody wrote and no child can be stays unwritten: an llvm stands in for it, but gets no work.
+
         Later stages rely on what this checks: every kind is known, every host reference names a node.
         """
         problems = [
@@ -244,15 +246,11 @@ class Target(NestedNode):
             if node.kind == "composite" and not node.targets
         ]
         raise_all(TargetError, problems)
-        root = driven[""].effective
-        host = self.host if self.host is not None or root == "" else _reference(self, root)
+        root = driven[""]
+        host = self.host if self.host is not None or root.is_implied or not root.effective else f"@{root.effective}"
         return self.replace(
             name=None, host=host, executor=self.executor or Executor("graph"), runtime=self.runtime or Runtime("python")
         )
-
-
-def _reference(root: Target, path: str) -> Target | str:
-    return Target("llvm") if path == "host" else f"@{path}"
 
 
 def _without_replicas(root: Target, path: str) -> str:

@@ -1,0 +1,1 @@
+"""The program: modules of functions in SSA form, read from and written to ONNX."""

@@ -1,0 +1,152 @@
+"""Inlining: one function with the bodies of all it calls, and where each operation came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.module import Call, Constant, Function, IRModule, Value
+from tvmtarget.target.constraint import Constraint
+
+__all__ = ["Frame", "Inlined", "inline_calls"]
+
+MAX_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One inlined call: which callee, the how-manieth call, and what was asked of it."""
+
+    callee: str
+    ordinal: int
+    constraints: tuple[Constraint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inlined:
+    """A function without calls of functions; `frames[i]` are the inlined calls around `body[i]`, outermost first."""
+
+    function: Function
+    frames: tuple[tuple[Frame, ...], ...]
+
+
+def inline_calls(module: IRModule, name: str) -> Inlined:
+    """Inline every call of a function of the module; values keep their names where those are free."""
+    function = module[name]
+    if not any(call.callee for call in function.body):
+        return Inlined(function, ((),) * len(function.body))
+    inliner = _Inliner(module, function)
+    results = inliner.expand(function, {}, (), (name,))
+    opsets = tuple(sorted(inliner.opsets.items()))
+    constants = tuple(inliner.constants.values())
+    flat = function.replace(body=tuple(inliner.body), constants=constants, results=results, opsets=opsets)
+    return Inlined(flat, tuple(inliner.frames))
+
+
+class _Inliner:
+    def __init__(self, module: IRModule, function: Function) -> None:
+        self.module = module
+        self.body: list[Call] = []
+        self.frames: list[tuple[Frame, ...]] = []
+        self.constants: dict[str, Constant] = {}
+        self.opsets: dict[str, int] = {}
+        self.taken = {param.name for param in function.params}
+        self.calls = 0
+
+    def expand(
+        self, function: Function, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Append a function's body; `names` maps its parameters to values here. Returns its results."""
+        if len(stack) > MAX_DEPTH:
+            raise ModelError(f"functions call each other deeper than {MAX_DEPTH}: {' -> '.join(stack[:4])} ...")
+        self._join_opsets(function)
+        names = dict(names)
+        for constant in function.constants:
+            names[constant.name] = self._share(constant)
+        for call in function.body:
+            if call.callee is None:
+                self.body.append(_renamed(call, names, self._fresh))
+                self.frames.append(frames)
+            else:
+                self._call(call, names, frames, stack)
+        return tuple(names.get(result, result) for result in function.results)
+
+    def _call(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
+        callee = self.module[call.op[1:]]
+        self.calls += 1
+        asked = tuple(constraint for constraint in (callee.constraint, call.constraint) if constraint is not None)
+        frame = Frame(callee.name, self.calls, asked)
+        arguments = {
+            param.name: names.get(given, given) for param, given in zip(callee.params, call.inputs, strict=True)
+        }
+        results = self.expand(callee, arguments, (*frames, frame), (*stack, callee.name))
+        for output, result in zip(call.outputs, results, strict=True):
+            names[output.name] = result
+
+    def _share(self, constant: Constant) -> str:
+        """Add a constant once: the same data under the same name is one constant."""
+        known = self.constants.get(constant.name)
+        if known is not None and known.data is constant.data:
+            return constant.name
+        name = self._fresh(constant.name)
+        self.constants[name] = constant if name == constant.name else replace(constant, name=name)
+        return name
+
+    def _fresh(self, name: str) -> str:
+        fresh, number = name, 0
+        while fresh in self.taken:
+            number += 1
+            fresh = f"{name}_{number}"
+        self.taken.add(fresh)
+        return fresh
+
+    def _join_opsets(self, function: Function) -> None:
+        for domain, version in function.opsets:
+            if self.opsets.setdefault(domain, version) != version:
+                raise ModelError(
+                    f"function {function.name!r} uses version {version} of operator set {domain or 'onnx'!r}, "
+                    f"its caller version {self.opsets[domain]}; convert one of them"
+                )
+
+
+def _renamed(call: Call, names: dict[str, str], fresh: object) -> Call:
+    """Return a call in the names of its new surroundings; its results are added to `names`."""
+    assert callable(fresh)
+    inputs = tuple(names.get(name, name) for name in call.inputs)
+    outputs = []
+    for output in call.outputs:
+        name = fresh(output.name) if output.name else ""
+        names[output.name] = name
+        outputs.append(output if name == output.name else replace(output, name=name))
+    regions = tuple((label, _captured(region, names)) for label, region in call.regions)
+    return replace(call, inputs=inputs, outputs=tuple(outputs), regions=regions)
+
+
+def _captured(region: Function, names: Mapping[str, str]) -> Function:
+    """Rename what a nested body reads from outside; its own names hide outer ones, as ONNX forbids shadowing."""
+    outer = {name: names[name] for name in region.captures() if names.get(name, name) != name}
+    return rename_values(region, outer) if outer else region
+
+
+def rename_values(function: Function, names: Mapping[str, str]) -> Function:
+    """Rename values in a function and in the nested bodies of its calls."""
+
+    def new(name: str) -> str:
+        return names.get(name, name)
+
+    def renamed(value: Value) -> Value:
+        return replace(value, name=new(value.name))
+
+    body = tuple(
+        replace(
+            call,
+            inputs=tuple(map(new, call.inputs)),
+            outputs=tuple(map(renamed, call.outputs)),
+            regions=tuple((label, rename_values(region, names)) for label, region in call.regions),
+        )
+        for call in function.body
+    )
+    constants = tuple(replace(constant, name=new(constant.name)) for constant in function.constants)
+    results = tuple(map(new, function.results))
+    return function.replace(params=tuple(map(renamed, function.params)), body=body, constants=constants, results=results)

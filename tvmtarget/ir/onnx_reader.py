@@ -1,0 +1,198 @@
+"""ONNX models into modules.
+
+Operator semantics, schemas and shapes are ONNX's own: the checker and shape inference run on a slim copy of
+the model, without the data of its large initializers, which stay where they are and are referred to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.module import Attribute, Call, Constant, Function, IRModule, Opaque, Value
+from tvmtarget.ir.onnx_types import dtype_name, read_type
+from tvmtarget.ir.types import TensorType, Type
+
+__all__ = ["read_model"]
+
+# Initializers with at most this many elements take part in shape inference by value (shapes, axes, pads, ...).
+_SMALL = 1024
+
+
+def read_model(source: str | Path | bytes | ModelProto) -> IRModule:
+    """Read a file, bytes or a loaded model into a module with one function `main`, verified."""
+    model, folder, name = _load(source)
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    slim = _inferred(_slim(model), name)
+    reader = _Reader(folder, name)
+    main = reader.function(slim.graph, "main", {tensor.name: tensor for tensor in model.graph.initializer})
+    opsets = {("" if opset.domain == "ai.onnx" else opset.domain): opset.version for opset in model.opset_import}
+    return IRModule((main.replace(opsets=tuple(sorted(opsets.items()))),)).verify()
+
+
+def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path, str]:
+    if isinstance(source, ModelProto):
+        return source, Path(), "the model"
+    if isinstance(source, bytes):
+        return _decode(source, "the model"), Path(), "the model"
+    path = Path(source)
+    try:
+        return _decode(path.read_bytes(), repr(str(path))), path.parent, repr(str(path))
+    except FileNotFoundError:
+        raise ModelError(f"no model file {str(path)!r}; give the path of an ONNX file") from None
+    except OSError as error:
+        raise ModelError(f"model file {str(path)!r} cannot be read: {error.strerror or error}") from error
+
+
+def _decode(data: bytes, name: str) -> ModelProto:
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        raise ModelError(f"{name} is not an ONNX model; write one with onnx.save or your framework's export") from None
+    if not model.ir_version or not model.HasField("graph") or not model.opset_import:
+        raise ModelError(f"{name} is not an ONNX model: it has no graph or states no operator set")
+    return model
+
+
+def _slim(model: ModelProto) -> ModelProto:
+    """Copy a model without the data of large initializers, which become inputs of the same type."""
+    slim = ModelProto(ir_version=max(model.ir_version, 4))
+    slim.opset_import.extend(model.opset_import)
+    graph, source = slim.graph, model.graph
+    graph.name = source.name or "graph"
+    initialized = {tensor.name for tensor in source.initializer}
+    graph.input.extend(value for value in source.input if value.name not in initialized)
+    graph.output.extend(source.output)
+    graph.node.extend(source.node)
+    for tensor in source.initializer:
+        if _elements(tensor.dims) <= _SMALL and tensor.data_location != TensorProto.EXTERNAL:
+            graph.initializer.append(tensor)
+        else:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    graph.value_info.extend(source.value_info)
+    return slim
+
+
+def _elements(dims: Iterable[int]) -> int:
+    return int(np.prod(list(dims), dtype=np.int64))
+
+
+def _inferred(slim: ModelProto, name: str) -> ModelProto:
+    try:
+        onnx.checker.check_model(slim)
+        return onnx.shape_inference.infer_shapes(slim, check_type=False, strict_mode=False, data_prop=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "unknown reason")
+        raise ModelError(f"{name} is not a valid ONNX model: {reason}") from error
+
+
+class _Reader:
+    """Reads graphs of one model; operation names are made unique over all of them."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._sources: set[str] = set()
+
+    def function(self, graph: GraphProto, name: str, data: Mapping[str, TensorProto]) -> Function:
+        """Read a graph; `data` holds the initializers with their elements (the graph may be a slim copy)."""
+        types = {info.name: read_type(info.type) for info in (*graph.value_info, *graph.output, *graph.input)}
+        self._sources |= {node.name for node in graph.node if node.name} if name == "main" else set()
+        taken: set[str] = set()
+        params = tuple(Value(i.name, types[i.name]) for i in graph.input if i.name not in data)
+        return Function(
+            name=name,
+            params=params,
+            body=tuple(self._call(node, index, types, taken) for index, node in enumerate(graph.node)),
+            results=tuple(output.name for output in graph.output),
+            constants=tuple(self._constant(tensor) for tensor in data.values()),
+        )
+
+    def _call(self, node: NodeProto, index: int, types: Mapping[str, Type], taken: set[str]) -> Call:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        attrs: list[tuple[str, Attribute]] = []
+        regions: list[tuple[str, Function]] = []
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                regions.append((attribute.name, self._region(attribute.g, attribute.name)))
+            else:
+                attrs.append((attribute.name, self._attribute(attribute)))
+        return Call(
+            op=f"onnx.{domain}::{node.op_type}" if domain else f"onnx.{node.op_type}",
+            inputs=tuple(node.input),
+            outputs=tuple(Value(name, types.get(name)) for name in node.output),
+            attrs=tuple(attrs),
+            regions=tuple(regions),
+            source=self._source(node, index, taken),
+        )
+
+    def _source(self, node: NodeProto, index: int, taken: set[str]) -> str:
+        """Return the node's name, or one made of its operator and position; never one that is taken."""
+        name = node.name
+        if not name or name in taken:
+            stem = name or f"{node.op_type}_{index}"
+            name = stem
+            while name in self._sources or name in taken:
+                index += 1
+                name = f"{stem}_{index}"
+            self._sources.add(name)
+        taken.add(name)
+        return name
+
+    def _region(self, graph: GraphProto, name: str) -> Function:
+        return self.function(graph, name, {tensor.name: tensor for tensor in graph.initializer})
+
+    def _constant(self, tensor: TensorProto) -> Constant:
+        type_ = TensorType(dtype_name(tensor.data_type), tuple(tensor.dims))
+        return Constant(tensor.name, type_, self._array(tensor))
+
+    def _array(self, tensor: TensorProto) -> np.ndarray[Any, Any]:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            return numpy_helper.to_array(tensor)
+        info = {entry.key: entry.value for entry in tensor.external_data}
+        path = (self._folder / info.get("location", "")).resolve()
+        if not path.is_relative_to(self._folder.resolve()):
+            raise ModelError(f"tensor {tensor.name!r} of {self._name} lies outside the model's folder: {str(path)!r}")
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        try:
+            return np.memmap(path, dtype, "r", int(info.get("offset", 0)), tuple(tensor.dims))
+        except (OSError, ValueError) as error:
+            raise ModelError(f"data of tensor {tensor.name!r} of {self._name} cannot be read: {error}") from error
+
+    def _attribute(self, attribute: AttributeProto) -> Attribute:
+        match attribute.type:
+            case AttributeProto.INT | AttributeProto.FLOAT:
+                value: Attribute = onnx.helper.get_attribute_value(attribute)
+                return value
+            case AttributeProto.STRING:
+                return _text(attribute.s)
+            case AttributeProto.INTS:
+                return tuple(attribute.ints)
+            case AttributeProto.FLOATS:
+                return tuple(attribute.floats)
+            case AttributeProto.STRINGS:
+                texts = [_text(item) for item in attribute.strings]
+                return tuple(texts) if all(isinstance(text, str) for text in texts) else tuple(attribute.strings)  # type: ignore[return-value]
+            case AttributeProto.TENSOR:
+                return self._constant(attribute.t)
+            case AttributeProto.TENSORS:
+                return tuple(self._constant(tensor) for tensor in attribute.tensors)
+            case _:
+                kind = AttributeProto.AttributeType.Name(attribute.type)
+                return Opaque(kind, attribute.SerializeToString(deterministic=True))
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
