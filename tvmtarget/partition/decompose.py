@@ -1,0 +1,59 @@
+"""`decompose`: an ordinary pass that gives every operation a site and every site its functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tvmtarget.errors import TargetError
+from tvmtarget.ir.module import Function, IRModule
+from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.outline import outline
+from tvmtarget.partition.plan import Plan
+from tvmtarget.partition.program import normalise
+from tvmtarget.partition.split import split
+from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.tree import Target
+
+__all__ = ["decompose"]
+
+
+def decompose(
+    module: IRModule,
+    target: Target | str | None = None,
+    *,
+    where: Mapping[str, Constraint | str | Target] | None = None,
+) -> Plan:
+    """Split the entry of a module over the nodes of a target, down to single leaves.
+
+    Args:
+        module: a program; constraints that its functions and calls already bear are kept.
+        target: the tree, or its text; the module's own unless given.
+        where: constraints by name or glob of operations (`decoder.*`), or by operator (`op:TopK`); the last
+            rule that matches an operation counts.
+
+    Returns the plan: `plan.module` with every decision as a constraint that names one node, and its report.
+    Raises `InfeasibleError` with the reasons for operations that fit no site, `UnknownNameError` for names that
+    are not in the model or the tree, `ModelError` for an invalid module.
+    """
+    chosen = Target.parse(target) if isinstance(target, str) else (target or module.target)
+    if chosen is None:
+        raise TargetError("no target is given and the module has none; pass one, such as 'llvm'")
+    program = normalise(module.verify(), chosen, where)
+    feasibility = Feasibility(program)
+    feasibility.check_all()
+    root = split(program, feasibility, program.layout[""], tuple(range(len(program.body))))
+    outlined = outline(program, root)
+    kept = _kept(module, outlined.functions[0].name)
+    result = module.replace(functions=(*outlined.functions, *kept), target=program.layout.root)
+    return Plan(module=result, program=program, feasibility=feasibility, root=root, outlined=outlined).verify()
+
+
+def _kept(module: IRModule, entry: str) -> tuple[Function, ...]:
+    """Return the functions that the entry does not call: they stay as they are."""
+    reached, waiting = set(), [entry]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += [call.callee for call in module[name].body if call.callee is not None]
+    return tuple(function for function in module.functions if function.name not in reached)

@@ -1,0 +1,156 @@
+"""Why an operation is where it is."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.outline import CopyRecord, RegionRecord
+from tvmtarget.partition.program import Program
+from tvmtarget.partition.split import Region
+
+__all__ = ["Explanation", "explain_op"]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Verdicts by site, the decision, the region, why neighbours are elsewhere, and the copies this causes."""
+
+    op: str
+    kind: str
+    site: str
+    function: str
+    reason: str
+    verdicts: tuple[tuple[str, str], ...]
+    neighbours: tuple[tuple[str, str], ...]
+    copies: tuple[str, ...]
+    members: int
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """Yield the explanation line by line."""
+        yield f"{self.op} ({self.kind}) runs on @{self.site or '.'}: {self.reason}"
+        for site, verdict in self.verdicts:
+            yield f"  @{site or '.'}: {verdict}"
+        yield f"  in region {self.function!r} of {self.members} ops"
+        for neighbour, why in self.neighbours:
+            yield f"  apart from {neighbour!r}: {why}"
+        for copy in self.copies:
+            yield f"  copy: {copy}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return the explanation as data."""
+        return {
+            "op": self.op,
+            "kind": self.kind,
+            "site": self.site,
+            "function": self.function,
+            "reason": self.reason,
+            "verdicts": dict(self.verdicts),
+            "neighbours": dict(self.neighbours),
+            "copies": list(self.copies),
+        }
+
+
+def explain_op(
+    program: Program,
+    feasibility: Feasibility,
+    root: Region,
+    regions: Sequence[RegionRecord],
+    copies: Sequence[CopyRecord],
+    op: str,
+) -> Explanation:
+    """Explain one operation of a plan; `UnknownNameError` if there is none of that name."""
+    index = program.find(op)
+    owner = {call: leaf for leaf, region in enumerate(_leaves(root)) for call in region.calls}
+    record = regions[owner[index]]
+    values = {*program.body[index].uses(), *(output.name for output in program.body[index].outputs)}
+    return Explanation(
+        op=op,
+        kind=program.body[index].kind,
+        site=record.site,
+        function=record.function,
+        reason=_reason(program, feasibility, index, record.site),
+        verdicts=tuple(_verdicts(feasibility, index, record.site)),
+        neighbours=tuple(_neighbours(program, index, owner, regions)),
+        copies=tuple(f"{copy.value} from {copy.src} to {copy.dst}" for copy in copies if copy.value in values),
+        members=len(record.ops),
+    )
+
+
+def _leaves(region: Region) -> Iterator[Region]:
+    if not region.site.is_system:
+        yield region
+    for part in region.parts:
+        yield from _leaves(part)
+
+
+def _reason(program: Program, feasibility: Feasibility, index: int, site: str) -> str:
+    possible = [leaf.path for leaf in feasibility.leaves if feasibility.verdict(index, leaf) is None]
+    asked = program.asked[index]
+    if len(possible) == 1:
+        required = [str(item) for item in asked if item.constraint.is_required]
+        return f"it must meet {' and '.join(required)}" if required else "no other site can take it"
+    ranks = [sum(item.constraint.rank(program.layout[path].target, path) for item in asked) for path in possible]
+    if len(set(ranks)) > 1:
+        return f"preferred by {' and '.join(map(str, asked))}"
+    return "the first site, in order of preference, that can take it"
+
+
+def _verdicts(feasibility: Feasibility, index: int, site: str) -> Iterator[tuple[str, str]]:
+    for leaf in feasibility.leaves:
+        refusal = feasibility.verdict(index, leaf)
+        verdict = "yes" if refusal is None else f"no, {refusal}"
+        yield leaf.path, f"{verdict} (chosen)" if leaf.path == site else verdict
+
+
+def _neighbours(
+    program: Program, index: int, owner: dict[int, int], regions: Sequence[RegionRecord]
+) -> Iterator[tuple[str, str]]:
+    before = list(program.predecessors(index))
+    after = dict.fromkeys(
+        reader for output in program.body[index].outputs for reader in program.consumers.get(output.name, ())
+    )
+    here = owner[index]
+    for other in (*before, *after):
+        there = owner[other]
+        if there == here:
+            continue
+        name = program.body[other].source
+        if regions[there].site != regions[here].site:
+            yield name, f"SITE, it runs on @{regions[there].site}"
+            continue
+        first, last = (other, index) if other in before else (index, other)
+        path = _detour(program, first, last, owner)
+        through = " -> ".join(program.body[step].source for step in path)
+        yield name, f"CYCLE, one region of both would wait for itself: {through}" if path else "WAVE, it runs later"
+
+
+def _detour(program: Program, first: int, last: int, owner: dict[int, int]) -> list[int]:
+    """Return a path between the regions of two operations that leaves them both, or nothing."""
+    ends = {owner[first], owner[last]}
+    starts = [call for call, region in owner.items() if region == owner[first]]
+    came: dict[int, int | None] = dict.fromkeys(starts)
+    queue = deque(sorted(starts))
+    while queue:
+        step = queue.popleft()
+        for output in program.body[step].outputs:
+            for reader in program.consumers.get(output.name, ()):
+                if reader in came or (owner[reader] in ends and owner[step] in ends):
+                    continue
+                came[reader] = step
+                if owner[reader] == owner[last]:
+                    return _trace(came, reader)
+                queue.append(reader)
+    return []
+
+
+def _trace(came: dict[int, int | None], step: int) -> list[int]:
+    path = [step]
+    while (before := came[path[-1]]) is not None:
+        path.append(before)
+    return path[::-1]

@@ -1,0 +1,188 @@
+"""Stages E and G: a function for each region, a driver for each system, and copies where memories differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvmtarget.ir.module import COPY, Call, Function, Value
+from tvmtarget.ir.types import Type
+from tvmtarget.partition.program import Program
+from tvmtarget.partition.split import Region
+from tvmtarget.target.constraint import Constraint
+
+__all__ = ["CopyRecord", "Outlined", "RegionRecord", "outline"]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRecord:
+    """A region as a report tells it: its function, site, operations by source name, inputs and outputs.
+
+    `calls` are the operations by their position in the undivided function.
+    """
+
+    function: str
+    site: str
+    calls: tuple[int, ...]
+    ops: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecord:
+    """A copy that a driver makes: which value, from and to which memory domain, and its type."""
+
+    driver: str
+    value: str
+    src: str
+    dst: str
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Outlined:
+    """All functions of the decomposed program, the entry first, and what they do."""
+
+    functions: tuple[Function, ...]
+    regions: tuple[RegionRecord, ...]
+    copies: tuple[CopyRecord, ...]
+
+
+def outline(program: Program, root: Region) -> Outlined:
+    """Make the functions of a tree of regions; the entry keeps the signature of the original function."""
+    outliner = _Outliner(program)
+    function = program.function
+    outliner.add(root, function.name, tuple(param.name for param in function.params), function.results)
+    return Outlined(tuple(outliner.functions), tuple(outliner.regions), tuple(outliner.copies))
+
+
+class _Outliner:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.functions: list[Function] = []
+        self.regions: list[RegionRecord] = []
+        self.copies: list[CopyRecord] = []
+        self.results = frozenset(program.function.results)
+        self.constants = {constant.name: constant for constant in program.function.constants}
+        self.order = {name: position for position, name in enumerate(self.constants)}
+        self.names = {function.name for function in program.module.functions} - {program.function.name}
+
+    def add(self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...]) -> str:
+        """Add the function of a region, and those of its parts behind it; returns the name it got."""
+        name = self._free(name)
+        add = self._driver if region.site.is_system else self._leaf
+        add(region, name, params, results)
+        return name
+
+    def _leaf(self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...]) -> None:
+        body = tuple(self.program.body[index] for index in region.calls)
+        used = [used for call in body for used in call.uses()]
+        self.functions.append(self._function(region, name, params, results, body, [*used, *results], "leaf"))
+        self.regions.append(
+            RegionRecord(name, region.site.path, region.calls, tuple(c.source for c in body), params, results)
+        )
+
+    def _driver(self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...]) -> None:
+        place = len(self.functions)
+        writer = _DriverWriter(self, name, self.program.layout.home(region.site.path), params)
+        for position, part in enumerate(region.parts):
+            inputs, outputs = self._boundary(part.calls)
+            callee = self.add(part, f"{name}_{position}", inputs, outputs)
+            writer.call(callee, inputs, outputs, self.program.layout.home(part.site.path))
+        final = tuple(writer.at_home(result) for result in results)
+        self.functions.insert(
+            place, self._function(region, name, params, final, tuple(writer.body), list(results), "driver")
+        )
+
+    def _function(
+        self,
+        region: Region,
+        name: str,
+        params: tuple[str, ...],
+        results: tuple[str, ...],
+        body: tuple[Call, ...],
+        used: list[str],
+        role: str,
+    ) -> Function:
+        domain = self.program.layout.home(region.site.path)
+        constants = sorted({used for used in used if used in self.constants}, key=self.order.__getitem__)
+        return Function(
+            name=name,
+            params=tuple(Value(param, self.type_of(param), domain) for param in params),
+            body=body,
+            results=results,
+            constants=tuple(self.constants[constant] for constant in constants),
+            constraint=Constraint.at(region.site.path),
+            opsets=self.program.function.opsets,
+            attrs=(("role", role),),
+        )
+
+    def type_of(self, value: str) -> Type:
+        """Return the type of a value of the original function."""
+        return self.program.function.types[value]
+
+    def _boundary(self, calls: tuple[int, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what operations read from outside, by first use, and what is read of them outside, by definition."""
+        inside = set(calls)
+        body = [self.program.body[index] for index in calls]
+        own = {output.name for call in body for output in call.outputs}
+        used = dict.fromkeys(name for call in body for name in call.uses())
+        inputs = tuple(name for name in used if name not in own and name not in self.constants)
+        defined = [output.name for call in body for output in call.outputs if output.name]
+        outputs = tuple(
+            name
+            for name in defined
+            if name in self.results or not inside.issuperset(self.program.consumers.get(name, ()))
+        )
+        return inputs, outputs
+
+    def _free(self, name: str) -> str:
+        free, number = name, 0
+        while free in self.names:
+            number += 1
+            free = f"{name}__{number}"
+        self.names.add(free)
+        return free
+
+
+class _DriverWriter:
+    """Writes the body of a driver; knows in which memory domains each value already is."""
+
+    def __init__(self, outliner: _Outliner, name: str, home: str, params: tuple[str, ...]) -> None:
+        self.outliner = outliner
+        self.name = name
+        self.home = home
+        self.body: list[Call] = []
+        self.where: dict[str, dict[str, str]] = {param: {home: param} for param in params}
+        self.taken = set(params)
+
+    def call(self, callee: str, inputs: tuple[str, ...], outputs: tuple[str, ...], domain: str) -> None:
+        """Call a function whose values are in a domain; what it reads is copied there first, once."""
+        arguments = tuple(self._at(value, domain) for value in inputs)
+        values = tuple(Value(value, self.outliner.type_of(value), domain) for value in outputs)
+        self.body.append(Call(f"@{callee}", arguments, values, source=callee))
+        for value in outputs:
+            self.where[value] = {domain: value}
+            self.taken.add(value)
+
+    def at_home(self, value: str) -> str:
+        """Return the name of a result in the driver's own memory."""
+        return value if value in self.outliner.constants else self._at(value, self.home)
+
+    def _at(self, value: str, domain: str) -> str:
+        copies = self.where[value]
+        if domain not in copies:
+            src = next(iter(copies))
+            name, number = f"{value}.copy", 0
+            while name in self.taken or name in self.outliner.program.function.types:
+                number += 1
+                name = f"{value}.copy{number}"
+            self.taken.add(name)
+            type_ = self.outliner.type_of(value)
+            ends = (("src", src), ("dst", domain))
+            self.body.append(Call(COPY, (copies[src],), (Value(name, type_, domain),), ends, source=f"copy {value}"))
+            self.outliner.copies.append(CopyRecord(self.name, value, src, domain, type_))
+            copies[domain] = name
+        return copies[domain]
+
+

@@ -1,0 +1,116 @@
+"""What a decomposition decided: the module that bears it, its report, its reasons, and the proof that it is valid."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tvmtarget.ir.module import Function, IRModule
+from tvmtarget.ir.types import TensorType
+from tvmtarget.partition.explain import Explanation, explain_op
+from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord
+from tvmtarget.partition.program import Program
+from tvmtarget.partition.split import Region
+from tvmtarget.partition.verify import verify_plan
+from tvmtarget.target.layout import Layout
+
+__all__ = ["Plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The result of `decompose`; `module` alone is enough to build from."""
+
+    module: IRModule
+    program: Program
+    feasibility: Feasibility
+    root: Region
+    outlined: Outlined
+
+    @property
+    def layout(self) -> Layout:
+        """The sites of the resolved target."""
+        return self.program.layout
+
+    @property
+    def regions(self) -> tuple[RegionRecord, ...]:
+        """The leaf functions in the order in which they are called."""
+        return self.outlined.regions
+
+    @property
+    def copies(self) -> tuple[CopyRecord, ...]:
+        """The copies between memories, in order."""
+        return self.outlined.copies
+
+    def functions(self, target: str = "") -> tuple[Function, ...]:
+        """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`."""
+        path = self.layout.canonical(target) if _is_path(self.layout, target) else None
+        names = [
+            region.function
+            for region in self.regions
+            if (_is_below(region.site, path) if path is not None else _bears(self.layout, region.site, target))
+        ]
+        return tuple(self.module[name] for name in names)
+
+    def site_of(self, op: str) -> str:
+        """Return the path of the leaf that runs an operation."""
+        self.program.find(op)
+        return next(region.site for region in self.regions if op in region.ops)
+
+    def explain(self, op: str) -> Explanation:
+        """Say why an operation is where it is, why nowhere else, and why its neighbours are in other regions."""
+        return explain_op(self.program, self.feasibility, self.root, self.regions, self.copies, op)
+
+    def verify(self) -> Plan:
+        """Prove the invariants of a decomposition on the module itself; `ModelError` lists what is broken."""
+        verify_plan(self.program, self.feasibility, self.module, self.regions)
+        return self
+
+    def summary(self) -> str:
+        """Tell coverage, regions against their lower bound, and copies, a line each."""
+        return "\n".join(self._summary())
+
+    def _summary(self) -> Iterator[str]:
+        total = len(self.program.body)
+        counts: Counter[str] = Counter()
+        calls: Counter[str] = Counter()
+        for region in self.regions:
+            counts[region.site] += len(region.ops)
+            calls[region.site] += 1
+        yield f"{total} ops in {len(self.regions)} regions on {len(counts)} sites of {self.layout.root.kind}"
+        for site in (leaf.path for leaf in self.layout.leaves()):
+            share = 100 * counts[site] / total if total else 0.0
+            kind = self.layout[site].target.kind
+            yield f"  @{site or '.'} ({kind}): {counts[site]} ops ({share:.0f} %) in {calls[site]} regions"
+        for region in _systems(self.root):
+            where = f"@{region.site.path or '.'}"
+            yield f"  driver of {where}: {len(region.parts)} regions, at least {region.least_parts} for these sites"
+        sizes = [copy.type.nbytes if isinstance(copy.type, TensorType) else None for copy in self.copies]
+        known = sum(size for size in sizes if size is not None)
+        open_ended = f", {sizes.count(None)} of them of open size" if None in sizes else ""
+        yield f"  copies: {len(sizes)}, {known} bytes{open_ended}"
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+def _systems(region: Region) -> Iterator[Region]:
+    if region.site.is_system:
+        yield region
+    for part in region.parts:
+        yield from _systems(part)
+
+
+def _is_path(layout: Layout, target: str) -> bool:
+    return target == "" or layout.root.child(target.split("/")[0]) is not None
+
+
+def _is_below(site: str, path: str) -> bool:
+    return path in ("", site) or site.startswith((f"{path}/", f"{path}."))
+
+
+def _bears(layout: Layout, site: str, word: str) -> bool:
+    target = layout[site].target
+    return word == target.kind or word in target.all_keys

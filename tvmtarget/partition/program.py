@@ -1,0 +1,183 @@
+"""Stage A, normalise: one flat function, its operations, and everything that was asked of each of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
+from tvmtarget.ir.inline import Frame, inline_calls, rename_values
+from tvmtarget.ir.module import COPY, Call, Function, IRModule
+from tvmtarget.partition.strategy import Op
+from tvmtarget.target.constraint import Constraint, covers, known_words
+from tvmtarget.target.layout import Layout
+from tvmtarget.target.tree import Target
+
+__all__ = ["Asked", "Program", "normalise", "open_frame"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A constraint and who wrote it."""
+
+    constraint: Constraint
+    origin: str
+
+    def __str__(self) -> str:
+        return f"{self.constraint} (asked by {self.origin})"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function without calls of functions or copies, ready to be split.
+
+    `asked[i]` holds the constraints on `function.body[i]`, `frames[i]` the inlined calls around it. `producer`
+    maps a value to the operation that computes it, `consumers` to those that read it.
+    """
+
+    module: IRModule
+    function: Function
+    layout: Layout
+    asked: tuple[tuple[Asked, ...], ...]
+    frames: tuple[tuple[Frame, ...], ...]
+    producer: Mapping[str, int]
+    consumers: Mapping[str, tuple[int, ...]]
+
+    @property
+    def body(self) -> tuple[Call, ...]:
+        """The operations."""
+        return self.function.body
+
+    def op(self, index: int) -> Op:
+        """Return an operation as strategies see it."""
+        function = self.function
+        return Op(self.body[index], function.types, function.constant_names, dict(function.opsets))
+
+    def predecessors(self, index: int) -> Iterator[int]:
+        """Yield the operations whose results this one reads, each once."""
+        yield from dict.fromkeys(self.producer[name] for name in self.body[index].uses() if name in self.producer)
+
+    def find(self, source: str) -> int:
+        """Return the index of the operation of that name; `UnknownNameError` with the nearest ones."""
+        for index, call in enumerate(self.body):
+            if call.source == source:
+                return index
+        raise UnknownNameError(f"no op {source!r} in the model{did_you_mean(source, (call.source for call in self.body))}")
+
+
+def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint | str | Target] | None) -> Program:
+    """Inline all calls, drop copies that an earlier decomposition made, and collect what is asked of each operation."""
+    layout = Layout(target.resolve())
+    inlined = inline_calls(module, "main")
+    function, kept = _without_copies(inlined.function)
+    frames = tuple(inlined.frames[index] for index in kept)
+    rules = _read_where(where or {}, function)
+    body = function.body
+    asked = tuple(_asked(call, frame, function, rules) for call, frame in zip(body, frames, strict=True))
+    asked = _checked(asked, layout)
+    producer = {output.name: i for i, call in enumerate(body) for output in call.outputs if output.name}
+    consumers: dict[str, list[int]] = defaultdict(list)
+    for index, call in enumerate(body):
+        for name in call.uses():
+            consumers[name].append(index)
+    readers = {name: tuple(found) for name, found in consumers.items()}
+    return Program(module, function, layout, asked, frames, producer, readers)
+
+
+def _without_copies(function: Function) -> tuple[Function, list[int]]:
+    kept = [index for index, call in enumerate(function.body) if call.op != COPY]
+    if len(kept) == len(function.body):
+        return function, kept
+    origin: dict[str, str] = {}
+    for call in function.body:
+        if call.op == COPY:
+            origin[call.outputs[0].name] = origin.get(call.inputs[0], call.inputs[0])
+    body = tuple(function.body[index] for index in kept)
+    flat = rename_values(function.replace(body=body, constants=()), origin)
+    return flat.replace(constants=function.constants, params=function.params), kept
+
+
+def _asked(
+    call: Call, frames: tuple[Frame, ...], function: Function, rules: list[tuple[str, Constraint]]
+) -> tuple[Asked, ...]:
+    found = [] if function.constraint is None else [Asked(function.constraint, f"function {function.name!r}")]
+    found += [Asked(wanted, f"function {frame.callee!r}") for frame in frames for wanted in frame.constraints]
+    if call.constraint is not None:
+        found.append(Asked(call.constraint, f"op {call.source!r}"))
+    rule = next(((key, wanted) for key, wanted in reversed(rules) if _matches(key, call)), None)
+    if rule is not None:
+        found.append(Asked(rule[1], f"where {rule[0]!r}"))
+    return tuple(found)
+
+
+def _read_where(where: Mapping[str, Constraint | str | Target], function: Function) -> list[tuple[str, Constraint]]:
+    rules: list[tuple[str, Constraint]] = []
+    problems: list[str] = []
+    for key, value in where.items():
+        rules.append((key, Constraint.parse(value)))
+        if not any(_matches(key, call) for call in function.body):
+            problems.append(_unmatched(key, function))
+    raise_all(UnknownNameError, problems)
+    return rules
+
+
+def _matches(key: str, call: Call) -> bool:
+    """Match a name exactly or as a glob; `op:Conv` matches by operator, with or without its dialect."""
+    if key.startswith("op:"):
+        return any(fnmatchcase(name, key[3:]) for name in (call.kind, call.op, call.op.removeprefix("onnx.")))
+    return call.source == key or fnmatchcase(call.source, key)
+
+
+def _unmatched(key: str, function: Function) -> str:
+    if key.startswith("op:"):
+        return f"where {key!r} matches no op; no {key[3:]!r} in the model" + did_you_mean(
+            key[3:], {call.kind for call in function.body}, listing="it has"
+        )
+    return f"where {key!r} matches no op of the model" + did_you_mean(key, {call.source for call in function.body})
+
+
+def _checked(asked: tuple[tuple[Asked, ...], ...], layout: Layout) -> tuple[tuple[Asked, ...], ...]:
+    """Spell every path as the layout does; refuse paths that name no node and words that nothing known bears."""
+    problems: list[str] = []
+    words = known_words() | {key for _, node in layout.root.walk() for key in (node.kind, *node.all_keys)}
+    spelled: dict[Asked, Asked] = {}
+    for item in dict.fromkeys(item for items in asked for item in items):
+        for word in _words(item.constraint):
+            if word not in words:
+                problems.append(f"no target kind or key {word!r}{did_you_mean(word, words)} (asked by {item.origin})")
+        try:
+            spelled[item] = Asked(_canonical(item.constraint, layout), item.origin)
+        except UnknownNameError as error:
+            problems += [f"{problem} (asked by {item.origin})" for problem in error.problems]
+    raise_all(UnknownNameError, problems)
+    return tuple(tuple(spelled[item] for item in items) for items in asked)
+
+
+def _words(constraint: Constraint) -> Iterator[str]:
+    if constraint.word is not None:
+        yield constraint.word
+    for option in constraint.any_of:
+        yield from _words(option)
+
+
+def _canonical(constraint: Constraint, layout: Layout) -> Constraint:
+    """Return the constraint with every path as the layout spells it."""
+    if constraint.path is not None:
+        return constraint.replace(path=layout.canonical(constraint.path))
+    return constraint.replace(any_of=tuple(_canonical(option, layout) for option in constraint.any_of))
+
+
+def open_frame(frames: tuple[Frame, ...], path: str) -> int | None:
+    """Return the number of the outermost call around an operation that must stay whole at the node at `path`.
+
+    A call of a constrained function is one atom until the decomposition stands in the node that it names.
+    """
+    for frame in frames:
+        required = [wanted for wanted in frame.constraints if wanted.is_required]
+        is_inside = all(wanted.path is not None and covers(wanted.path, path) for wanted in required)
+        if required and not is_inside:
+            return frame.ordinal
+    return None
+

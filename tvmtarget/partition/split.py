@@ -1,0 +1,112 @@
+"""The recursive rule: at a system, give every atom a site, form regions, and split each region further down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvmtarget.errors import InfeasibleError
+from tvmtarget.partition.feasibility import Feasibility, group
+from tvmtarget.partition.program import Program
+from tvmtarget.partition.strategy import strategy_for
+from tvmtarget.partition.waves import lower_bound, topological_order, waves
+from tvmtarget.target.layout import Site
+
+__all__ = ["Region", "split"]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Operations that one site runs in one call, in topological order; `parts` are the regions inside a system.
+
+    `least_parts` is a number of parts that no division can go below, given the sites of the operations.
+    """
+
+    site: Site
+    calls: tuple[int, ...]
+    parts: tuple[Region, ...] = ()
+    least_parts: int = 0
+
+
+def split(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Region:
+    """Split operations over the sites below one site, recursively down to leaves."""
+    if not site.is_system:
+        return Region(site, calls)
+    atoms = _atoms(program, calls, site.path)
+    successors = _successors(program, atoms)
+    _refuse_circles(program, atoms, successors)
+    options = program.layout.options(site.path)
+    chosen = [_assign(program, feasibility, atom, options, site) for atom in atoms]
+    regions = [
+        (options[chosen[members[0]]], tuple(sorted(index for member in members for index in atoms[member])))
+        for members in _policed(waves(successors, chosen), [options[choice] for choice in chosen])
+    ]
+    parts = tuple(split(program, feasibility, option, members) for option, members in regions)
+    return Region(site, calls, parts, lower_bound(successors, chosen))
+
+
+def _atoms(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
+    """Group operations that cannot be parted: one call of a constrained function, or ends of a value without a type."""
+    groups = group(calls, program.frames, path)
+    leader = {index: members[0] for members in groups for index in members}
+    joined = {first: first for first in leader.values()}
+
+    def find(first: int) -> int:
+        while joined[first] != first:
+            first = joined[first]
+        return first
+
+    for index in calls:
+        for output in program.body[index].outputs:
+            readers = program.consumers.get(output.name, ()) if output.type is None else ()
+            for reader in readers:
+                if reader in leader:
+                    a, b = sorted((find(leader[index]), find(leader[reader])))
+                    joined[b] = a
+    atoms: dict[int, list[int]] = {}
+    for index in calls:
+        atoms.setdefault(find(leader[index]), []).append(index)
+    return [tuple(members) for members in atoms.values()]
+
+
+def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list[int]]:
+    owner = {index: atom for atom, members in enumerate(atoms) for index in members}
+    successors: list[dict[int, None]] = [{} for _ in atoms]
+    for atom, members in enumerate(atoms):
+        for index in members:
+            for before in program.predecessors(index):
+                if before in owner and owner[before] != atom:
+                    successors[owner[before]][atom] = None
+    return [list(targets) for targets in successors]
+
+
+def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], successors: list[list[int]]) -> None:
+    stuck = set(range(len(atoms))) - set(topological_order(successors))
+    wide = next((atom for atom in sorted(stuck) if len(atoms[atom]) > 1), None)
+    if wide is not None:
+        first, last = (program.body[index].source for index in (atoms[wide][0], atoms[wide][-1]))
+        raise InfeasibleError(
+            f"ops {first!r} and {last!r} must stay together, because a value between them has no known type, "
+            "but other ops lie between; give the value a type"
+        )
+
+
+def _assign(
+    program: Program, feasibility: Feasibility, atom: tuple[int, ...], options: tuple[Site, ...], site: Site
+) -> int:
+    """Give an atom the site it prefers most; among equals the first child, as children stand in order of preference."""
+    feasible = [choice for choice, option in enumerate(options) if feasibility.fits(atom, option)]
+    if not feasible:
+        names = ", ".join(repr(program.body[index].source) for index in atom[:4])
+        raise InfeasibleError(f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all")
+    return max(feasible, key=lambda choice: (feasibility.rank(atom, options[choice]), -choice))
+
+
+def _policed(regions: list[list[int]], sites: list[Site]) -> list[list[int]]:
+    """Divide regions further where the strategy wants one operation per function."""
+    result: list[list[int]] = []
+    for members in regions:
+        strategy = strategy_for(sites[members[0]].target.kind)
+        is_single = strategy is not None and strategy.regions == "single"
+        result += [[member] for member in members] if is_single else [members]
+    return result
