@@ -15,20 +15,23 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tvmtarget.errors import TvmTargetError
-from tvmtarget.tags.registry import Registry, default_registry
-from tvmtarget.target.constraint import Constraint
-from tvmtarget.target.node import Executor, Link, Memory, Runtime
-from tvmtarget.target.tree import Target, bind_default_tags
+from tvmtarget.version import __version__
 
 if TYPE_CHECKING:
     from tvmtarget.building import Executable, build, load
-    from tvmtarget.ir.module import Function, IRModule
+    from tvmtarget.errors import TvmTargetError
+    from tvmtarget.ir.module import Call, Constant, Function, IRModule, Value
     from tvmtarget.partition.decompose import decompose
     from tvmtarget.partition.plan import Plan
     from tvmtarget.partition.strategy import Strategy, reject
+    from tvmtarget.tags.registry import Registry
+    from tvmtarget.target.constraint import Constraint
+    from tvmtarget.target.node import Executor, Link, Memory, Runtime
+    from tvmtarget.target.tree import Target
 
 __all__ = [
+    "Call",
+    "Constant",
     "Constraint",
     "Executable",
     "Executor",
@@ -42,35 +45,35 @@ __all__ = [
     "Strategy",
     "Target",
     "TvmTargetError",
+    "Value",
     "__version__",
     "build",
     "decompose",
     "load",
     "reject",
-    "tags",
 ]
 
-__version__ = "0.1.0"
-
-_LAZY = {
-    "Executable": "tvmtarget.building",
-    "build": "tvmtarget.building",
-    "load": "tvmtarget.building",
-    "Function": "tvmtarget.ir.module",
-    "IRModule": "tvmtarget.ir.module",
-    "decompose": "tvmtarget.partition.decompose",
-    "Plan": "tvmtarget.partition.plan",
-    "Strategy": "tvmtarget.partition.strategy",
-    "reject": "tvmtarget.partition.strategy",
+_HOMES = {
+    "tvmtarget.building": ("Executable", "build", "load"),
+    "tvmtarget.errors": ("TvmTargetError",),
+    "tvmtarget.ir.module": ("Call", "Constant", "Function", "IRModule", "Value"),
+    "tvmtarget.partition.decompose": ("decompose",),
+    "tvmtarget.partition.plan": ("Plan",),
+    "tvmtarget.partition.strategy": ("Strategy", "reject"),
+    "tvmtarget.tags.registry": ("Registry",),
+    "tvmtarget.target.constraint": ("Constraint",),
+    "tvmtarget.target.node": ("Executor", "Link", "Memory", "Runtime"),
+    "tvmtarget.target.tree": ("Target",),
 }
-
-bind_default_tags(default_registry())
+_LAZY = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module 'tvmtarget' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ from tvmtarget.errors import ModelError
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.module import COPY, Attribute, Call, Constant, Function, IRModule, Opaque, Value
 from tvmtarget.ir.onnx_types import write_type
-from tvmtarget.ir.types import DTYPES
+from tvmtarget.ir.types import DTYPES, TensorType
 
 __all__ = ["write_function"]
 
@@ -42,6 +42,9 @@ def _write_graph(function: Function, graph: GraphProto, *, is_nested: bool = Fal
         graph.initializer.append(_write_tensor(constant))
     for call in function.body:
         graph.node.append(_write_call(call))
+        for output in () if is_nested else call.outputs:
+            if isinstance(output.type, TensorType) and output.name not in function.results:
+                graph.value_info.add(name=output.name).type.CopyFrom(write_type(output.type, what=output.name))
     for result, written in zip(function.results, results, strict=True):
         if written != result:
             graph.node.append(onnx.helper.make_node("Identity", [result], [written], name=written))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tvmtarget.errors import TargetError
-from tvmtarget.ir.module import Function, IRModule
+from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import outline
 from tvmtarget.partition.plan import Plan
@@ -43,17 +43,6 @@ def decompose(
     feasibility.check_all()
     root = split(program, feasibility, program.layout[""], tuple(range(len(program.body))))
     outlined = outline(program, root)
-    kept = _kept(module, outlined.functions[0].name)
-    result = module.replace(functions=(*outlined.functions, *kept), target=program.layout.root)
+    result = module.replace(functions=(*outlined.functions, *program.others), target=program.layout.root)
     return Plan(module=result, program=program, feasibility=feasibility, root=root, outlined=outlined).verify()
 
-
-def _kept(module: IRModule, entry: str) -> tuple[Function, ...]:
-    """Return the functions that the entry does not call: they stay as they are."""
-    reached, waiting = set(), [entry]
-    while waiting:
-        name = waiting.pop()
-        if name not in reached:
-            reached.add(name)
-            waiting += [call.callee for call in module[name].body if call.callee is not None]
-    return tuple(function for function in module.functions if function.name not in reached)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tvmtarget.ir.module import COPY, Call, Function, Value
-from tvmtarget.ir.types import Type
+from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 from tvmtarget.target.constraint import Constraint
@@ -38,6 +38,11 @@ class CopyRecord:
     dst: str
     type: Type
 
+    @property
+    def nbytes(self) -> int | None:
+        """What is moved, in bytes, or None where the shape is open."""
+        return self.type.nbytes if isinstance(self.type, TensorType) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Outlined:
@@ -65,7 +70,7 @@ class _Outliner:
         self.results = frozenset(program.function.results)
         self.constants = {constant.name: constant for constant in program.function.constants}
         self.order = {name: position for position, name in enumerate(self.constants)}
-        self.names = {function.name for function in program.module.functions} - {program.function.name}
+        self.names = {function.name for function in program.others}
 
     def add(self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...]) -> str:
         """Add the function of a region, and those of its parts behind it; returns the name it got."""

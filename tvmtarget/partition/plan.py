@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tvmtarget.ir.module import Function, IRModule
-from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.explain import Explanation, explain_op
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord
@@ -87,10 +87,29 @@ class Plan:
         for region in _systems(self.root):
             where = f"@{region.site.path or '.'}"
             yield f"  driver of {where}: {len(region.parts)} regions, at least {region.least_parts} for these sites"
-        sizes = [copy.type.nbytes if isinstance(copy.type, TensorType) else None for copy in self.copies]
+        sizes = [copy.nbytes for copy in self.copies]
         known = sum(size for size in sizes if size is not None)
         open_ended = f", {sizes.count(None)} of them of open size" if None in sizes else ""
         yield f"  copies: {len(sizes)}, {known} bytes{open_ended}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return regions and copies as data; sizes of copies in bytes, None where the shape is open."""
+        return {
+            "regions": [
+                {
+                    "site": region.site,
+                    "function": region.function,
+                    "ops": list(region.ops),
+                    "inputs": list(region.inputs),
+                    "outputs": list(region.outputs),
+                }
+                for region in self.regions
+            ],
+            "copies": [
+                {"value": copy.value, "src": copy.src, "dst": copy.dst, "bytes": copy.nbytes, "driver": copy.driver}
+                for copy in self.copies
+            ],
+        }
 
     def __str__(self) -> str:
         return self.summary()

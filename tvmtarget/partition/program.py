@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.inline import Frame, inline_calls, rename_values
@@ -34,11 +35,12 @@ class Program:
     """A function without calls of functions or copies, ready to be split.
 
     `asked[i]` holds the constraints on `function.body[i]`, `frames[i]` the inlined calls around it. `producer`
-    maps a value to the operation that computes it, `consumers` to those that read it.
+    maps a value to the operation that computes it, `consumers` to those that read it. `others` are the functions
+    of the module that this one does not call: they stay as they are.
     """
 
-    module: IRModule
     function: Function
+    others: tuple[Function, ...]
     layout: Layout
     asked: tuple[tuple[Asked, ...], ...]
     frames: tuple[tuple[Frame, ...], ...]
@@ -70,10 +72,11 @@ class Program:
 def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint | str | Target] | None) -> Program:
     """Inline all calls, drop copies that an earlier decomposition made, and collect what is asked of each operation."""
     layout = Layout(target.resolve())
+    kept = _uncalled(module)
     inlined = inline_calls(module, "main")
-    function, kept = _without_copies(inlined.function)
-    frames = tuple(inlined.frames[index] for index in kept)
-    rules = _read_where(where or {}, function)
+    function, positions = _without_copies(inlined.function)
+    frames = tuple(inlined.frames[index] for index in positions)
+    rules = _Rules(where or {}, function)
     body = function.body
     asked = tuple(_asked(call, frame, function, rules) for call, frame in zip(body, frames, strict=True))
     asked = _checked(asked, layout)
@@ -83,7 +86,7 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint |
         for name in call.uses():
             consumers[name].append(index)
     readers = {name: tuple(found) for name, found in consumers.items()}
-    return Program(module, function, layout, asked, frames, producer, readers)
+    return Program(function, kept, layout, asked, frames, producer, readers)
 
 
 def _without_copies(function: Function) -> tuple[Function, list[int]]:
@@ -99,35 +102,47 @@ def _without_copies(function: Function) -> tuple[Function, list[int]]:
     return flat.replace(constants=function.constants, params=function.params), kept
 
 
-def _asked(
-    call: Call, frames: tuple[Frame, ...], function: Function, rules: list[tuple[str, Constraint]]
-) -> tuple[Asked, ...]:
+def _uncalled(module: IRModule) -> tuple[Function, ...]:
+    reached: set[str] = set()
+    waiting = ["main"]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += [call.callee for call in module[name].body if call.callee is not None]
+    return tuple(function for function in module.functions if function.name not in reached)
+
+
+def _asked(call: Call, frames: tuple[Frame, ...], function: Function, rules: _Rules) -> tuple[Asked, ...]:
     found = [] if function.constraint is None else [Asked(function.constraint, f"function {function.name!r}")]
     found += [Asked(wanted, f"function {frame.callee!r}") for frame in frames for wanted in frame.constraints]
     if call.constraint is not None:
         found.append(Asked(call.constraint, f"op {call.source!r}"))
-    rule = next(((key, wanted) for key, wanted in reversed(rules) if _matches(key, call)), None)
+    rule = rules.last(call)
     if rule is not None:
-        found.append(Asked(rule[1], f"where {rule[0]!r}"))
+        found.append(rule)
     return tuple(found)
 
 
-def _read_where(where: Mapping[str, Constraint | str | Target], function: Function) -> list[tuple[str, Constraint]]:
-    rules: list[tuple[str, Constraint]] = []
-    problems: list[str] = []
-    for key, value in where.items():
-        rules.append((key, Constraint.parse(value)))
-        if not any(_matches(key, call) for call in function.body):
-            problems.append(_unmatched(key, function))
-    raise_all(UnknownNameError, problems)
-    return rules
+class _Rules:
+    """The `where` rules: a name is matched exactly or as a glob; `op:Conv` by operator, with or without dialect."""
 
+    def __init__(self, where: Mapping[str, Constraint | str | Target], function: Function) -> None:
+        self.rules = [Asked(Constraint.parse(value), f"where {key!r}") for key, value in where.items()]
+        self.exact = {key: rank for rank, key in enumerate(where)}
+        self.globs = [(rank, re.compile(translate(key))) for rank, key in enumerate(where) if set(key) & set("*?[")]
+        self.used: set[int] = set()
+        for call in function.body:
+            self.last(call)
+        raise_all(UnknownNameError, [_unmatched(key, function) for key, rank in self.exact.items() if rank not in self.used])
 
-def _matches(key: str, call: Call) -> bool:
-    """Match a name exactly or as a glob; `op:Conv` matches by operator, with or without its dialect."""
-    if key.startswith("op:"):
-        return any(fnmatchcase(name, key[3:]) for name in (call.kind, call.op, call.op.removeprefix("onnx.")))
-    return call.source == key or fnmatchcase(call.source, key)
+    def last(self, call: Call) -> Asked | None:
+        """Return the last rule that matches an operation, or None."""
+        names = (call.source, f"op:{call.kind}", f"op:{call.op}", f"op:{call.op.removeprefix('onnx.')}")
+        ranks = [self.exact[name] for name in names if name in self.exact]
+        ranks += [rank for rank, pattern in self.globs if any(pattern.match(name) for name in names)]
+        self.used.update(ranks)
+        return self.rules[max(ranks)] if ranks else None
 
 
 def _unmatched(key: str, function: Function) -> str:

@@ -125,4 +125,11 @@ def _domains(path: str, node: Target, stand_in: Target | None) -> dict[str, str]
         names = {first[member] for member in group}
         kept = min(names, key=list(members).index, default="")
         first = {member: kept if name in names else name for member, name in first.items()}
-    return {member: join(path, name) for member, name in first.items()}
+    devices = {name: {members[member].device for member, kept in first.items() if kept == name} for name in first.values()}
+    shared = [next(iter(found)) for found in devices.values() if len(found) == 1]
+    return {
+        member: f"{path}:{next(iter(devices[name]))}"
+        if len(devices[name]) == 1 and shared.count(next(iter(devices[name]))) == 1
+        else join(path, name)
+        for member, name in first.items()
+    }

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target import text
 from tvmtarget.target.attributes import Attributes, Value, fold
@@ -14,7 +15,7 @@ from tvmtarget.target.kinds import Kind, find_kind, kind_of
 from tvmtarget.target.nesting import NestedNode, drivers
 from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute
 
-__all__ = ["TagLookup", "Target", "bind_default_tags"]
+__all__ = ["TagLookup", "Target"]
 
 
 class TagLookup(Protocol):
@@ -26,13 +27,6 @@ class TagLookup(Protocol):
 
 
 _FIELDS = ("host", "count", "links", "memory", "executor", "runtime", "keys")
-
-_default_tags: list[TagLookup] = []
-
-
-def bind_default_tags(tags: TagLookup) -> None:
-    """Say which registry reads tags when the caller names none; the package's face calls this once."""
-    _default_tags[:] = [tags]
 
 
 class Target(NestedNode):
@@ -266,9 +260,11 @@ def _without_replicas(root: Target, path: str) -> str:
 
 
 def _lookup(tags: TagLookup | None) -> TagLookup:
+    """Return the tags to read with: those given, else the registry that comes in by the plugin door."""
     if tags is not None:
         return tags
-    return _default_tags[0] if _default_tags else {}
+    default: TagLookup = plugins.load("tvmtarget.registry", "default")()
+    return default
 
 
 def _read_attributes(kind: str, attrs: Mapping[str, object] | None, name: str | None) -> Attributes:

@@ -1,0 +1,1 @@
+"""Code generators: each compiles the functions of one leaf and runs them."""

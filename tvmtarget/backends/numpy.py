@@ -1,0 +1,59 @@
+"""The interpreter: ONNX's own reference evaluator, for leaves of kind numpy and where no code generator is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from tvmtarget.backends.machine import refuses_triple
+from tvmtarget.backends.protocol import Array, Part
+from tvmtarget.errors import BackendError
+from tvmtarget.target.tree import Target
+
+__all__ = ["BACKEND"]
+
+# The evaluator is wrong on several operators as older versions defined them, so models are converted up to this one.
+_LEAST_OPSET = 17
+
+
+class _Numpy:
+    name = "numpy"
+    kinds = ("numpy",)
+
+    def version(self) -> str:
+        return f"onnx {onnx.__version__}"
+
+    def refuses(self, target: Target) -> str | None:
+        return refuses_triple(target)
+
+    def compile(self, part: Part) -> _Interpreted:
+        try:
+            return _Interpreted(ReferenceEvaluator(_converted(part.model)))
+        except Exception as error:  # noqa: BLE001 - the evaluator raises whatever an operator's code raises
+            raise BackendError(f"numpy cannot take function {part.name!r}: {_first_line(error)}") from error
+
+
+def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
+    version = next((opset.version for opset in model.opset_import if opset.domain == ""), _LEAST_OPSET)
+    return model if version >= _LEAST_OPSET else onnx.version_converter.convert_version(model, _LEAST_OPSET)
+
+
+class _Interpreted:
+    def __init__(self, evaluator: ReferenceEvaluator) -> None:
+        self._evaluator = evaluator
+
+    def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        results: Sequence[Array] = self._evaluator.run(None, dict(zip(self._evaluator.input_names, inputs, strict=True)))
+        return results
+
+    def native_files(self) -> Mapping[str, bytes]:
+        return {}
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+BACKEND = _Numpy()

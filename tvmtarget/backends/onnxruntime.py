@@ -1,0 +1,65 @@
+"""ONNX Runtime on the CPU, for leaves of kind onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvmtarget.backends.protocol import Array, Part
+from tvmtarget.errors import BackendError, MissingExtraError
+from tvmtarget.target.tree import Target
+
+__all__ = ["BACKEND"]
+
+_LEVELS = {0: "ORT_DISABLE_ALL", 1: "ORT_ENABLE_BASIC", 2: "ORT_ENABLE_EXTENDED", 99: "ORT_ENABLE_ALL"}
+_ERRORS_ONLY = 3
+
+
+def _onnxruntime() -> Any:  # noqa: ANN401 - the package ships no types
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtraError("onnxruntime", "onnxruntime") from error
+    return onnxruntime
+
+
+class _OnnxRuntime:
+    name = "onnxruntime"
+    kinds = ("onnxruntime",)
+
+    def version(self) -> str:
+        return f"onnxruntime {_onnxruntime().__version__}"
+
+    def refuses(self, target: Target) -> str | None:  # noqa: ARG002
+        return None
+
+    def compile(self, part: Part) -> _Session:
+        ort = _onnxruntime()
+        options = ort.SessionOptions()
+        options.log_severity_level = _ERRORS_ONLY
+        level = part.target["optimization-level"]
+        if level not in _LEVELS:
+            raise BackendError(f"optimization-level {level!r} of @{part.site} is not one of 0, 1, 2, 99")
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[int(str(level))])
+        options.intra_op_num_threads = int(str(part.target["intra-op-threads"]))
+        try:
+            return _Session(ort.InferenceSession(part.source, options, providers=["CPUExecutionProvider"]))
+        except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions share no base but Exception
+            reason = str(error).splitlines()[0]
+            raise BackendError(f"onnxruntime cannot take function {part.name!r} of @{part.site}: {reason}") from error
+
+
+class _Session:
+    def __init__(self, session: Any) -> None:  # noqa: ANN401
+        self._session = session
+        self._names = [node.name for node in session.get_inputs()]
+
+    def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        results: Sequence[Array] = self._session.run(None, dict(zip(self._names, inputs, strict=True)))
+        return results
+
+    def native_files(self) -> Mapping[str, bytes]:
+        return {}
+
+
+BACKEND = _OnnxRuntime()

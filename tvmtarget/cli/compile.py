@@ -1,0 +1,34 @@
+"""`tvmtarget compile`: a model and a target into one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tvmtarget.cli.options import Model, Strict, TargetText, Where, progress, read_where
+
+__all__ = ["compile_model"]
+
+
+def compile_model(
+    model: Model,
+    target: TargetText,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)],
+    where: Where = None,
+    strict: Strict = False,
+) -> None:
+    """Compile a model for a target into one file, which `tvmtarget run` takes."""
+    from tvmtarget.building import build
+    from tvmtarget.ir.module import IRModule
+    from tvmtarget.target.tree import Target
+
+    rules = read_where(where)
+    tree = Target.parse(target)
+    with progress(quiet=False) as tell:
+        exe = build(IRModule.from_onnx(model), tree, where=rules, strict=strict, progress=tell, mod_name=model.stem)
+        exe.save(output)
+    for note in exe.notes:
+        typer.echo(f"note: {note}", err=True)
+    typer.echo(f"{output}: {len(exe.backends)} functions by {', '.join(sorted(set(exe.backends.values()))) or 'nobody'}")

@@ -1,0 +1,47 @@
+"""`tvmtarget explain`: how a model is split over a target, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tvmtarget.cli.options import Json, Model, TargetText, Where, print_json, read_where
+
+if TYPE_CHECKING:
+    from tvmtarget.partition.plan import Plan
+
+__all__ = ["explain"]
+
+
+def explain(
+    model: Model,
+    target: TargetText,
+    where: Where = None,
+    op: Annotated[str | None, typer.Option("--op", help="Explain one operation, by name.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """Split a model over a target and say what went where, without compiling anything."""
+    from tvmtarget.ir.module import IRModule
+    from tvmtarget.partition.decompose import decompose
+    from tvmtarget.target.tree import Target
+
+    rules = read_where(where)
+    plan = decompose(IRModule.from_onnx(model), Target.parse(target), where=rules)
+    if op is not None:
+        explanation = plan.explain(op)
+        if as_json:
+            print_json(explanation.to_json())
+        else:
+            typer.echo(str(explanation))
+    elif as_json:
+        print_json(plan.to_json())
+    else:
+        _print(plan)
+
+
+def _print(plan: Plan) -> None:
+    typer.echo(plan.summary())
+    for region in plan.regions:
+        shown = ", ".join(region.ops[:4]) + (f", ... ({len(region.ops)} ops)" if len(region.ops) > 4 else "")
+        typer.echo(f"{region.function} on @{region.site or '.'}: {shown}")

@@ -1,0 +1,68 @@
+"""`tvmtarget`: one command per module; errors are one line each, exit codes 0 (done), 1 (refused), 2 (misused)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from tvmtarget.cli import compile, explain, run, show, tags
+from tvmtarget.errors import TvmTargetError
+from tvmtarget.version import __version__
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="tvmtarget",
+    help="Name what you deploy to, split a program over it, compile it and run it.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("tags")(tags.tags)
+app.command("show")(show.show)
+app.command("explain")(explain.explain)
+app.command("compile")(compile.compile_model)
+app.command("run")(run.run)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tvmtarget {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; nothing a user can type makes a traceback."""
+    try:
+        app(args=list(sys.argv[1:] if argv is None else argv), prog_name="tvmtarget")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except TvmTargetError as error:
+        for problem in str(error).splitlines():
+            print(f"error: {problem}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

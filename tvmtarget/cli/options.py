@@ -1,0 +1,91 @@
+"""Options that several commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from tvmtarget.errors import TextError, TvmTargetError
+
+if TYPE_CHECKING:
+    from tvmtarget.building import Progress
+    from tvmtarget.target.constraint import Constraint
+
+__all__ = ["Json", "Model", "Strict", "TargetText", "Where", "print_json", "progress", "read_where"]
+
+Model: TypeAlias = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
+TargetText: TypeAlias = Annotated[
+    str, typer.Option("--target", "-t", help="What to run on: a tag (aws/c5), a text or JSON.", show_default=False)
+]
+Where: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        help="NAME=CONSTRAINT or op:KIND=CONSTRAINT, such as 'op:Gemm=@cpu'; NAME may be a glob. The last match counts.",
+        show_default=False,
+    ),
+]
+Strict: TypeAlias = Annotated[
+    bool, typer.Option("--strict", help="Refuse to interpret a leaf for which no code generator is installed.")
+]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def read_where(rules: Sequence[str] | None) -> dict[str, Constraint]:
+    """Split `NAME=CONSTRAINT` at the last '=' outside parentheses; all bad rules in one error."""
+    from tvmtarget.target.constraint import Constraint
+
+    found: dict[str, Constraint] = {}
+    problems: list[str] = []
+    for rule in rules or ():
+        at = _last_equals(rule)
+        key, value = rule[:at].strip(), rule[at + 1 :].strip()
+        if at < 1 or not key or not value:
+            problems.append(f"--where {rule!r} is not NAME=CONSTRAINT, such as 'op:Gemm=@cpu'")
+            continue
+        try:
+            found.pop(key, None)
+            found[key] = Constraint.parse(value)
+        except TvmTargetError as error:
+            problems += [f"{problem} (in --where {rule!r})" for problem in str(error).splitlines()]
+    if problems:
+        raise TextError("\n".join(problems))
+    return found
+
+
+def _last_equals(rule: str) -> int:
+    depth = 0
+    for at in range(len(rule) - 1, -1, -1):
+        depth += (rule[at] == ")") - (rule[at] == "(")
+        if rule[at] == "=" and depth == 0:
+            return at
+    return -1
+
+
+def print_json(data: object) -> None:
+    """Print data as indented JSON."""
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[Progress | None]:
+    """Show a bar on the error stream while work goes on, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    with Bar(console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        yield tell

@@ -1,0 +1,172 @@
+"""`tvmtarget run`: run a model or a compiled program on inputs from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tvmtarget.cli.options import Json, Strict, Where, print_json, progress, read_where
+from tvmtarget.errors import ArtifactError, RunError, TextError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tvmtarget.building import Executable
+    from tvmtarget.partition.plan import Plan
+
+__all__ = ["run"]
+
+# A divided program must agree with the undivided model this well, relative and absolute.
+RELATIVE, ABSOLUTE = 1e-3, 1e-4
+
+
+def run(
+    program: Annotated[Path, typer.Argument(help="An ONNX file, or a file that compile wrote.", show_default=False)],
+    inputs: Annotated[Path, typer.Option("--input", "-i", help="Inputs by name, and labels: an .npz file.", show_default=False)],
+    target: Annotated[
+        str | None, typer.Option("--target", "-t", help="What to run a model on: a tag, a text or JSON.", show_default=False)
+    ] = None,
+    where: Where = None,
+    check: Annotated[bool, typer.Option("--check", help="Compare with the undivided model.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs to an .npz file.", show_default=False)] = None,
+    as_json: Json = False,
+    strict: Strict = False,
+    trust: Annotated[bool, typer.Option("--trust", help="Use the native code in a compiled program.")] = False,
+) -> None:
+    """Run a model on a target, or a compiled program, and say what ran where."""
+    from tvmtarget.artifact import is_artifact
+
+    rules = read_where(where)
+    arrays = _read_npz(inputs)
+    plan: Plan | None = None
+    if is_artifact(program):
+        if target is not None or rules or check:
+            raise ArtifactError(f"{str(program)!r} is compiled already; --target, --where and --check go with a model")
+        from tvmtarget.building import load
+
+        exe = load(program, trust=trust)
+    else:
+        if target is None:
+            raise TextError("--target is missing; a model runs on a target, such as --target llvm")
+        plan, exe = _build(program, target, rules, strict=strict, quiet=as_json)
+    labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
+    results = exe.run(arrays)
+    report = _report(exe, plan)
+    if labels is not None:
+        report["accuracy"] = _accuracy(next(iter(results.values())), labels)
+    if check:
+        report["max_abs_error"], report["reference"] = _check(program, arrays, results)
+    if output is not None:
+        _write_npz(output, results)
+    for note in exe.notes:
+        typer.echo(f"note: {note}", err=True)
+    if as_json:
+        print_json(report)
+    else:
+        _print(report, results)
+
+
+def _build(
+    model: Path, target: str, rules: dict[str, Any], *, strict: bool, quiet: bool
+) -> tuple[Plan, Executable]:
+    from tvmtarget.building import build
+    from tvmtarget.ir.module import IRModule
+    from tvmtarget.partition.decompose import decompose
+    from tvmtarget.target.tree import Target
+
+    tree = Target.parse(target)
+    plan = decompose(IRModule.from_onnx(model), tree, where=rules)
+    with progress(quiet=quiet) as tell:
+        return plan, build(plan, strict=strict, progress=tell, mod_name=model.stem)
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            if not hasattr(stored, "files"):
+                raise RunError(f"input file {str(path)!r} holds one array without a name; write it with numpy.savez")
+            return {name: stored[name] for name in stored.files}
+    except FileNotFoundError:
+        raise RunError(f"no input file {str(path)!r}; write one with numpy.savez({str(path)!r}, name=array)") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        reason = str(error).splitlines()[0]
+        raise RunError(f"input file {str(path)!r} is not an .npz file of arrays: {reason}") from error
+
+
+def _write_npz(path: Path, results: dict[str, np.ndarray[Any, Any]]) -> None:
+    import numpy as np
+
+    try:
+        np.savez_compressed(path, **results)  # type: ignore[arg-type]
+    except OSError as error:
+        raise RunError(f"output file {str(path)!r} cannot be written: {error.strerror or error}") from error
+
+
+def _report(exe: Executable, plan: Plan | None) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "target": str(exe.target) if exe.target.tag is None else exe.target.tag,
+        "backends": sorted(set(exe.backends.values())),
+        "notes": list(exe.notes),
+    }
+    if plan is not None:
+        report |= plan.to_json()
+        for region in report["regions"]:
+            region["backend"] = exe.backends[region["function"]]
+    return report
+
+
+def _accuracy(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> float:
+    if scores.ndim != 2 or labels.shape != scores.shape[:1]:
+        raise RunError(f"labels have shape {labels.shape}, and scores {scores.shape}; they should be (n,) and (n, classes)")
+    return float((scores.argmax(axis=1) == labels).mean()) if len(labels) else float("nan")
+
+
+def _check(
+    model: Path, arrays: dict[str, np.ndarray[Any, Any]], results: dict[str, np.ndarray[Any, Any]]
+) -> tuple[float, str]:
+    """Run the undivided model, by onnxruntime if it is there, and return the largest difference and who ran it."""
+    import numpy as np
+
+    from tvmtarget.building import build
+    from tvmtarget.ir.module import IRModule
+
+    kind = "onnxruntime" if _is_installed("onnxruntime") else "numpy"
+    expected = build(IRModule.from_onnx(model), kind).run(arrays)
+    worst = 0.0
+    for name, array in expected.items():
+        if not np.allclose(results[name], array, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True):
+            raise RunError(f"output {name!r} differs from the undivided model by {_difference(results[name], array)}")
+        worst = max(worst, _difference(results[name], array))
+    return worst, kind
+
+
+def _difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+    import numpy as np
+
+    if not a.size or a.shape != b.shape:
+        return 0.0 if a.shape == b.shape else float("inf")
+    return float(np.nanmax(np.abs(a.astype("float64") - b.astype("float64"))))
+
+
+def _is_installed(package: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(package) is not None
+
+
+def _print(report: dict[str, Any], results: dict[str, np.ndarray[Any, Any]]) -> None:
+    for region in report.get("regions", ()):
+        typer.echo(f"@{region['site'] or '.'} by {region['backend']}: {len(region['ops'])} ops in {region['function']}")
+    typer.echo(f"ran by {', '.join(report['backends'])}; {len(report.get('copies', ()))} copies")
+    for name, array in results.items():
+        typer.echo(f"output {name}: {array.dtype}{list(array.shape)}")
+    if "accuracy" in report:
+        typer.echo(f"accuracy: {100 * report['accuracy']:.2f} %")
+    if "max_abs_error" in report:
+        typer.echo(f"largest difference from the undivided model, by {report['reference']}: {report['max_abs_error']:.3g}")

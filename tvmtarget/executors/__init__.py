@@ -1,0 +1,1 @@
+"""How the calls of a decomposed program are driven."""

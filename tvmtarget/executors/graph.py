@@ -1,0 +1,143 @@
+"""The graph executor: interpret the drivers of a program, step by step, one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tvmtarget.errors import RunError
+from tvmtarget.executors.program import Driver, Program, Signature
+
+__all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor"]
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+LeafCall: TypeAlias = Callable[[str, Sequence[Any]], Sequence[Any]]
+Copy: TypeAlias = Callable[[Any, str, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallEvent:
+    """A leaf function was called; it took so many nanoseconds."""
+
+    function: str
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEvent:
+    """A value was copied between memories; `nbytes` is what was moved."""
+
+    value: str
+    src: str
+    dst: str
+    nbytes: int
+    duration_ns: int
+
+
+Event: TypeAlias = "CallEvent | CopyEvent"
+
+
+class GraphExecutor:
+    """Runs a program; leaf functions and copies are done by the functions it is given."""
+
+    def __init__(self, program: Program, constants: Mapping[str, Array], call_leaf: LeafCall, copy: Copy) -> None:
+        self._program = program
+        self._constants = constants
+        self._call_leaf = call_leaf
+        self._copy = copy
+
+    def run(self, inputs: Sequence[Any], record: Callable[[Event], None] | None = None) -> list[Any]:
+        """Run the entry on its parameters in order; `record` is told of every leaf call and copy as it happens."""
+        return self._function(self._program.entry, inputs, record or (lambda _: None))
+
+    def _function(self, name: str, inputs: Sequence[Any], record: Callable[[Event], None]) -> list[Any]:
+        driver = self._program.drivers.get(name)
+        if driver is None:
+            begin = time.perf_counter_ns()
+            results = list(self._call_leaf(name, inputs))
+            record(CallEvent(name, time.perf_counter_ns() - begin))
+            return results
+        return self._drive(driver, inputs, record)
+
+    def _drive(self, driver: Driver, inputs: Sequence[Any], record: Callable[[Event], None]) -> list[Any]:
+        values: dict[str, Any] = dict(zip(driver.params, inputs, strict=True))
+        values |= {name: self._constants[name] for name in driver.constants}
+        for step in driver.steps:
+            arguments = [values[name] for name in step.inputs]
+            if step.call is not None:
+                results = self._function(step.call, arguments, record)
+            else:
+                src, dst = str(step.src), str(step.dst)
+                begin = time.perf_counter_ns()
+                results = [self._copy(arguments[0], src, dst)]
+                taken = time.perf_counter_ns() - begin
+                record(CopyEvent(step.inputs[0], src, dst, _nbytes(arguments[0]), taken))
+            values.update(zip(step.outputs, results, strict=True))
+            for name in step.free:
+                values.pop(name, None)
+        return [values[name] for name in driver.results]
+
+
+def _nbytes(value: object) -> int:
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return sum(map(_nbytes, value)) if isinstance(value, list | tuple) else 0
+
+
+def check_inputs(signatures: Sequence[Signature], given: Mapping[str, object]) -> list[Any]:
+    """Return the inputs in the program's order; `RunError` lists all that are missing, unknown or do not fit."""
+    names = [signature.name for signature in signatures]
+    problems = [f"no input {name!r} in the program; it takes {', '.join(map(repr, names))}" for name in given if name not in names]
+    sizes: dict[str, tuple[int, str]] = {}
+    values: list[Any] = []
+    for signature in signatures:
+        if signature.name not in given:
+            problems.append(f"input {signature.name!r} is missing; it is {signature}")
+            continue
+        value = given[signature.name]
+        if signature.dtype is not None:
+            value = _as_array(value, signature.dtype)
+            problems += _misfits(signature, value, sizes)
+        values.append(value)
+    if problems:
+        raise RunError(*problems)
+    return values
+
+
+def _as_array(value: object, dtype: str) -> Array:
+    """Take arrays as they are; numbers and lists of them become arrays of the type that is asked for."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    try:
+        return np.asarray(value, dtype=object if dtype == "string" else dtype)
+    except (TypeError, ValueError):
+        return np.asarray(value, dtype=object)
+
+
+def _misfits(signature: Signature, value: Array, sizes: dict[str, tuple[int, str]]) -> list[str]:
+    name = signature.name
+    dtype = "string" if value.dtype.kind in "OUST" else {"float8_e4m3fn": "float8e4m3fn"}.get(str(value.dtype), str(value.dtype))
+    if dtype != signature.dtype:
+        return [f"input {name!r} is {dtype}, not {signature.dtype}; convert it with .astype({signature.dtype!r})"]
+    if signature.shape is None:
+        return []
+    shown = "(" + ", ".join("?" if dim is None else str(dim) for dim in signature.shape) + ")"
+    if len(value.shape) != len(signature.shape):
+        return [f"input {name!r} has shape {value.shape}, not {shown}"]
+    for size, dim in zip(value.shape, signature.shape, strict=True):
+        if isinstance(dim, int) and dim != size:
+            return [f"input {name!r} has shape {value.shape}, not {shown}"]
+        if isinstance(dim, str):
+            known, first = sizes.setdefault(dim, (size, name))
+            if known != size:
+                return [f"input {name!r} has {size} for {dim!r}, but input {first!r} has {known}"]
+    return []
+
+
+__all__ += ["check_inputs"]
