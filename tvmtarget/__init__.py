@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from tvmtarget.version import __version__
 
 if TYPE_CHECKING:
-    from tvmtarget.building import Executable, build, load
+    from tvmtarget.building import build
     from tvmtarget.errors import TvmTargetError
+    from tvmtarget.executable import Executable, load
     from tvmtarget.ir.module import Call, Constant, Function, IRModule, Value
     from tvmtarget.partition.decompose import decompose
     from tvmtarget.partition.plan import Plan
@@ -54,8 +55,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "tvmtarget.building": ("Executable", "build", "load"),
+    "tvmtarget.building": ("build",),
     "tvmtarget.errors": ("TvmTargetError",),
+    "tvmtarget.executable": ("Executable", "load"),
     "tvmtarget.ir.module": ("Call", "Constant", "Function", "IRModule", "Value"),
     "tvmtarget.partition.decompose": ("decompose",),
     "tvmtarget.partition.plan": ("Plan",),

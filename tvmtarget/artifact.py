@@ -13,7 +13,7 @@ from typing import Any
 
 from tvmtarget.errors import ArtifactError
 
-__all__ = ["read_files", "write_files"]
+__all__ = ["is_artifact", "read_files", "write_files"]
 
 FORMAT = "tvmtarget.artifact"
 SCHEMA = 1
@@ -23,7 +23,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def write_files(path: Path, files: Mapping[str, bytes], **facts: Any) -> None:  # noqa: ANN401
-    """Write files with a manifest of their digests, whole or not at all: the old file stays until the new is complete."""
+    """Write files with a manifest of their digests; the old file stays until the new one is complete."""
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
     manifest = {"format": FORMAT, "schema": SCHEMA, **facts, "files": digests}
     members = {_MANIFEST: json.dumps(manifest, indent=1, sort_keys=True).encode(), **dict(sorted(files.items()))}
@@ -36,12 +36,20 @@ def write_files(path: Path, files: Mapping[str, bytes], **facts: Any) -> None:  
                     archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
             file.flush()
             os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except OSError as error:
         raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """Return the process's umask, which can only be read by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
 
 
 def read_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -73,6 +81,3 @@ def read_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 def is_artifact(path: Path) -> bool:
     """Whether a file looks like a saved program rather than a model."""
     return path.is_file() and zipfile.is_zipfile(path)
-
-
-__all__ += ["is_artifact"]

@@ -31,4 +31,6 @@ def compile_model(
         exe.save(output)
     for note in exe.notes:
         typer.echo(f"note: {note}", err=True)
-    typer.echo(f"{output}: {len(exe.backends)} functions by {', '.join(sorted(set(exe.backends.values()))) or 'nobody'}")
+    typer.echo(
+        f"{output}: {len(exe.backends)} functions by {', '.join(sorted(set(exe.backends.values()))) or 'nobody'}"
+    )

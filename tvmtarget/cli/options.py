@@ -26,7 +26,7 @@ Where: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--where",
-        help="NAME=CONSTRAINT or op:KIND=CONSTRAINT, such as 'op:Gemm=@cpu'; NAME may be a glob. The last match counts.",
+        help="NAME=CONSTRAINT or op:KIND=CONSTRAINT, as 'op:Gemm=@cpu'; NAME may be a glob; the last match counts.",
         show_default=False,
     ),
 ]

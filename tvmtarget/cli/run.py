@@ -13,8 +13,7 @@ from tvmtarget.errors import ArtifactError, RunError, TextError
 if TYPE_CHECKING:
     import numpy as np
 
-    from tvmtarget.building import Executable
-    from tvmtarget.partition.plan import Plan
+    from tvmtarget.executable import Executable
 
 __all__ = ["run"]
 
@@ -24,13 +23,18 @@ RELATIVE, ABSOLUTE = 1e-3, 1e-4
 
 def run(
     program: Annotated[Path, typer.Argument(help="An ONNX file, or a file that compile wrote.", show_default=False)],
-    inputs: Annotated[Path, typer.Option("--input", "-i", help="Inputs by name, and labels: an .npz file.", show_default=False)],
+    inputs: Annotated[
+        Path, typer.Option("--input", "-i", help="Inputs by name, and labels: an .npz file.", show_default=False)
+    ],
     target: Annotated[
-        str | None, typer.Option("--target", "-t", help="What to run a model on: a tag, a text or JSON.", show_default=False)
+        str | None,
+        typer.Option("--target", "-t", help="What to run a model on: a tag, a text or JSON.", show_default=False),
     ] = None,
     where: Where = None,
     check: Annotated[bool, typer.Option("--check", help="Compare with the undivided model.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs to an .npz file.", show_default=False)] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the outputs to an .npz file.", show_default=False)
+    ] = None,
     as_json: Json = False,
     strict: Strict = False,
     trust: Annotated[bool, typer.Option("--trust", help="Use the native code in a compiled program.")] = False,
@@ -40,20 +44,19 @@ def run(
 
     rules = read_where(where)
     arrays = _read_npz(inputs)
-    plan: Plan | None = None
     if is_artifact(program):
         if target is not None or rules or check:
             raise ArtifactError(f"{str(program)!r} is compiled already; --target, --where and --check go with a model")
-        from tvmtarget.building import load
+        from tvmtarget.executable import load
 
         exe = load(program, trust=trust)
     else:
         if target is None:
             raise TextError("--target is missing; a model runs on a target, such as --target llvm")
-        plan, exe = _build(program, target, rules, strict=strict, quiet=as_json)
+        exe = _build(program, target, rules, strict=strict, quiet=as_json)
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
     results = exe.run(arrays)
-    report = _report(exe, plan)
+    report = {"target": exe.target.tag or str(exe.target), "notes": list(exe.notes), **exe.report()}
     if labels is not None:
         report["accuracy"] = _accuracy(next(iter(results.values())), labels)
     if check:
@@ -68,18 +71,15 @@ def run(
         _print(report, results)
 
 
-def _build(
-    model: Path, target: str, rules: dict[str, Any], *, strict: bool, quiet: bool
-) -> tuple[Plan, Executable]:
+def _build(model: Path, target: str, rules: dict[str, Any], *, strict: bool, quiet: bool) -> Executable:
     from tvmtarget.building import build
     from tvmtarget.ir.module import IRModule
-    from tvmtarget.partition.decompose import decompose
     from tvmtarget.target.tree import Target
 
     tree = Target.parse(target)
-    plan = decompose(IRModule.from_onnx(model), tree, where=rules)
     with progress(quiet=quiet) as tell:
-        return plan, build(plan, strict=strict, progress=tell, mod_name=model.stem)
+        module = IRModule.from_onnx(model)
+        return build(module, tree, where=rules, strict=strict, progress=tell, mod_name=model.stem)
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -108,22 +108,11 @@ def _write_npz(path: Path, results: dict[str, np.ndarray[Any, Any]]) -> None:
         raise RunError(f"output file {str(path)!r} cannot be written: {error.strerror or error}") from error
 
 
-def _report(exe: Executable, plan: Plan | None) -> dict[str, Any]:
-    report: dict[str, Any] = {
-        "target": str(exe.target) if exe.target.tag is None else exe.target.tag,
-        "backends": sorted(set(exe.backends.values())),
-        "notes": list(exe.notes),
-    }
-    if plan is not None:
-        report |= plan.to_json()
-        for region in report["regions"]:
-            region["backend"] = exe.backends[region["function"]]
-    return report
-
-
 def _accuracy(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> float:
     if scores.ndim != 2 or labels.shape != scores.shape[:1]:
-        raise RunError(f"labels have shape {labels.shape}, and scores {scores.shape}; they should be (n,) and (n, classes)")
+        raise RunError(
+            f"labels have shape {labels.shape}, and scores {scores.shape}; they should be (n,) and (n, classes)"
+        )
     return float((scores.argmax(axis=1) == labels).mean()) if len(labels) else float("nan")
 
 
@@ -161,12 +150,14 @@ def _is_installed(package: str) -> bool:
 
 
 def _print(report: dict[str, Any], results: dict[str, np.ndarray[Any, Any]]) -> None:
-    for region in report.get("regions", ()):
+    for region in report["regions"]:
         typer.echo(f"@{region['site'] or '.'} by {region['backend']}: {len(region['ops'])} ops in {region['function']}")
-    typer.echo(f"ran by {', '.join(report['backends'])}; {len(report.get('copies', ()))} copies")
+    typer.echo(f"ran by {', '.join(report['backends'])}; {len(report['copies'])} copies")
     for name, array in results.items():
         typer.echo(f"output {name}: {array.dtype}{list(array.shape)}")
     if "accuracy" in report:
         typer.echo(f"accuracy: {100 * report['accuracy']:.2f} %")
     if "max_abs_error" in report:
-        typer.echo(f"largest difference from the undivided model, by {report['reference']}: {report['max_abs_error']:.3g}")
+        typer.echo(
+            f"largest difference from the undivided model, by {report['reference']}: {report['max_abs_error']:.3g}"
+        )

@@ -46,7 +46,7 @@ def _label(name: str, node: Target) -> str:
     from rich.markup import escape
 
     head = f"[bold]{escape(name)}[/bold] {node.kind}" if name else f"[bold]{escape(node.tag or node.kind)}[/bold]"
-    return head + (f" × {node.count}" if node.count > 1 else "")
+    return head + (f" x {node.count}" if node.count > 1 else "")
 
 
 def _grow(tree: Tree, node: Target, path: str, layout: Layout) -> None:
@@ -60,7 +60,9 @@ def _grow(tree: Tree, node: Target, path: str, layout: Layout) -> None:
 
 
 def _facts(node: Target, path: str, layout: Layout) -> Iterator[str]:
-    attrs = [f"{key}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}" for key, value in node.attrs.items()]
+    attrs = [
+        f"{key}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}" for key, value in node.attrs.items()
+    ]
     if attrs:
         yield ", ".join(attrs)
     if layout[path].host != path:

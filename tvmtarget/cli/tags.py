@@ -12,7 +12,9 @@ __all__ = ["tags"]
 
 
 def tags(
-    words: Annotated[list[str] | None, typer.Argument(help="Show tags that contain all of these.", show_default=False)] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(help="Show tags that contain all of these.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the tags: names of instances, boards and chips that stand for whole target trees."""
@@ -23,7 +25,9 @@ def tags(
     found = [registry.info(name) for name in registry]
     found = [info for info in found if all(word in f"{info.name} {info.doc} {info.aliases}".lower() for word in wanted)]
     if as_json:
-        print_json([{"tag": i.name, "doc": i.doc, "aliases": list(i.aliases), "sources": list(i.sources)} for i in found])
+        print_json(
+            [{"tag": i.name, "doc": i.doc, "aliases": list(i.aliases), "sources": list(i.sources)} for i in found]
+        )
         return
     width = max((len(info.name) for info in found), default=0)
     for info in found:

@@ -12,7 +12,7 @@ import numpy as np
 from tvmtarget.errors import RunError
 from tvmtarget.executors.program import Driver, Program, Signature
 
-__all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor"]
+__all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "check_inputs"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 LeafCall: TypeAlias = Callable[[str, Sequence[Any]], Sequence[Any]]
@@ -91,7 +91,11 @@ def _nbytes(value: object) -> int:
 def check_inputs(signatures: Sequence[Signature], given: Mapping[str, object]) -> list[Any]:
     """Return the inputs in the program's order; `RunError` lists all that are missing, unknown or do not fit."""
     names = [signature.name for signature in signatures]
-    problems = [f"no input {name!r} in the program; it takes {', '.join(map(repr, names))}" for name in given if name not in names]
+    problems = [
+        f"no input {name!r} in the program; it takes {', '.join(map(repr, names))}"
+        for name in given
+        if name not in names
+    ]
     sizes: dict[str, tuple[int, str]] = {}
     values: list[Any] = []
     for signature in signatures:
@@ -122,7 +126,11 @@ def _as_array(value: object, dtype: str) -> Array:
 
 def _misfits(signature: Signature, value: Array, sizes: dict[str, tuple[int, str]]) -> list[str]:
     name = signature.name
-    dtype = "string" if value.dtype.kind in "OUST" else {"float8_e4m3fn": "float8e4m3fn"}.get(str(value.dtype), str(value.dtype))
+    dtype = (
+        "string"
+        if value.dtype.kind in "OUST"
+        else {"float8_e4m3fn": "float8e4m3fn"}.get(str(value.dtype), str(value.dtype))
+    )
     if dtype != signature.dtype:
         return [f"input {name!r} is {dtype}, not {signature.dtype}; convert it with .astype({signature.dtype!r})"]
     if signature.shape is None:
@@ -138,6 +146,3 @@ def _misfits(signature: Signature, value: Array, sizes: dict[str, tuple[int, str
             if known != size:
                 return [f"input {name!r} has {size} for {dim!r}, but input {first!r} has {known}"]
     return []
-
-
-__all__ += ["check_inputs"]

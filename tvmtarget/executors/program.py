@@ -40,13 +40,17 @@ class Signature(_Data):
 
 
 class Step(_Data):
-    """A call of a function, or a copy from memory `src` to memory `dst`; `free` are values not read again after it."""
+    """A call of a function, or a copy from memory `src` to memory `dst`.
+
+    `nbytes` is the size of what is copied, None where its shape is open; `free` are values not read again.
+    """
 
     call: str | None = None
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     src: str | None = None
     dst: str | None = None
+    nbytes: int | None = None
     free: tuple[str, ...] = ()
 
 
@@ -93,7 +97,9 @@ class Program(_Data):
             place = ".".join(map(str, problem["loc"]))
             raise ArtifactError(f"the driver program is damaged at {place or 'its start'}: {problem['msg']}") from error
         if program.schema_version != SCHEMA:
-            raise ArtifactError(f"driver program schema {program.schema_version} is not {SCHEMA}, which this version reads")
+            raise ArtifactError(
+                f"driver program schema {program.schema_version} is not {SCHEMA}, which this version reads"
+            )
         return program
 
     def write(self) -> bytes:
@@ -152,7 +158,7 @@ def _step(call: Call, free: tuple[str, ...]) -> Step:
     outputs = tuple(output.name for output in call.outputs)
     if call.op == COPY:
         src, dst = (str(call.attr(end)) for end in ("src", "dst"))
-        return Step(inputs=call.inputs, outputs=outputs, src=src, dst=dst, free=free)
+        type_ = call.outputs[0].type
+        nbytes = type_.nbytes if isinstance(type_, TensorType) else None
+        return Step(inputs=call.inputs, outputs=outputs, src=src, dst=dst, nbytes=nbytes, free=free)
     return Step(call=call.callee, inputs=call.inputs, outputs=outputs, free=free)
-
-

@@ -149,4 +149,6 @@ def rename_values(function: Function, names: Mapping[str, str]) -> Function:
     )
     constants = tuple(replace(constant, name=new(constant.name)) for constant in function.constants)
     results = tuple(map(new, function.results))
-    return function.replace(params=tuple(map(renamed, function.params)), body=body, constants=constants, results=results)
+    return function.replace(
+        params=tuple(map(renamed, function.params)), body=body, constants=constants, results=results
+    )

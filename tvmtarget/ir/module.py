@@ -218,6 +218,21 @@ class IRModule:
             return self.replace(functions=(*self.functions, function))
         return self.replace(functions=tuple(function if old.name == function.name else old for old in self.functions))
 
+    def bind(self, values: Mapping[str, np.ndarray[Any, Any]]) -> IRModule:
+        """Return the module with parameters of the entry turned into constants; `ModelError` if they do not fit."""
+        types = {param.name: param.type for param in self.main.params}
+        constants: list[Constant] = []
+        for name, value in values.items():
+            type_ = types.get(name)
+            if not isinstance(type_, TensorType):
+                raise ModelError(f"{name!r} cannot be bound; tensors that can be: {', '.join(types)}")
+            array = np.asarray(value)
+            if array.dtype.name != type_.dtype:
+                raise ModelError(f"{name!r} is bound to {array.dtype.name}, not {type_.dtype}")
+            constants.append(Constant(name, TensorType(type_.dtype, array.shape), array))
+        params = tuple(param for param in self.main.params if param.name not in values)
+        return self.with_function(self.main.replace(params=params, constants=(*self.main.constants, *constants)))
+
     def constrain(self, name: str, constraint: Constraint | str, *, function: str = "main") -> IRModule:
         """Return the module with a constraint on one call, named by its source; earlier ones on it are replaced."""
         old = self[function]

@@ -124,7 +124,9 @@ RULES: tuple[Rule, ...] = (
 
 def _cycles(module: IRModule) -> Iterator[str]:
     calls = {
-        function.name: sorted({call.callee for call in function.body if call.callee is not None and call.callee in module})
+        function.name: sorted(
+            {call.callee for call in function.body if call.callee is not None and call.callee in module}
+        )
         for function in module.functions
     }
     done: set[str] = set()
@@ -141,7 +143,8 @@ def _cycles(module: IRModule) -> Iterator[str]:
                 path.pop()
                 done.add(name)
             elif following in path:
-                yield f"functions call each other in a circle: {' -> '.join([*path[path.index(following):], following])}"
+                circle = [*path[path.index(following) :], following]
+                yield f"functions call each other in a circle: {' -> '.join(circle)}"
                 return
             elif following not in done:
                 stack.append((following, iter(calls[following])))

@@ -45,4 +45,3 @@ def decompose(
     outlined = outline(program, root)
     result = module.replace(functions=(*outlined.functions, *program.others), target=program.layout.root)
     return Plan(module=result, program=program, feasibility=feasibility, root=root, outlined=outlined).verify()
-

@@ -10,7 +10,7 @@ from tvmtarget.partition.program import Asked, Program, open_frame
 from tvmtarget.partition.strategy import Reject, strategy_for
 from tvmtarget.target.layout import Site
 
-__all__ = ["Feasibility"]
+__all__ = ["Feasibility", "group"]
 
 MAX_SHOWN = 5
 
@@ -21,7 +21,6 @@ class Feasibility:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.leaves = tuple(program.layout.leaves())
-        self._below = {}
         self._verdicts: dict[tuple[int, str], Reject | None] = {}
         self._asked: dict[tuple[tuple[Asked, ...], str], Reject | None] = {}
         self._below: dict[str, tuple[Site, ...]] = {}
@@ -113,6 +112,3 @@ def group(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: str
         ordinal = open_frame(frames[index], path)
         groups.setdefault(("op", index) if ordinal is None else ("call", ordinal), []).append(index)
     return [tuple(members) for members in groups.values()]
-
-
-__all__ += ["group"]

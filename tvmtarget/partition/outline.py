@@ -189,5 +189,3 @@ class _DriverWriter:
             self.outliner.copies.append(CopyRecord(self.name, value, src, domain, type_))
             copies[domain] = name
         return copies[domain]
-
-

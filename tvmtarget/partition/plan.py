@@ -84,9 +84,9 @@ class Plan:
             share = 100 * counts[site] / total if total else 0.0
             kind = self.layout[site].target.kind
             yield f"  @{site or '.'} ({kind}): {counts[site]} ops ({share:.0f} %) in {calls[site]} regions"
-        for region in _systems(self.root):
-            where = f"@{region.site.path or '.'}"
-            yield f"  driver of {where}: {len(region.parts)} regions, at least {region.least_parts} for these sites"
+        for system in _systems(self.root):
+            where = f"@{system.site.path or '.'}"
+            yield f"  driver of {where}: {len(system.parts)} regions, at least {system.least_parts} for these sites"
         sizes = [copy.nbytes for copy in self.copies]
         known = sum(size for size in sizes if size is not None)
         open_ended = f", {sizes.count(None)} of them of open size" if None in sizes else ""

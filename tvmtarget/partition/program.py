@@ -66,7 +66,9 @@ class Program:
         for index, call in enumerate(self.body):
             if call.source == source:
                 return index
-        raise UnknownNameError(f"no op {source!r} in the model{did_you_mean(source, (call.source for call in self.body))}")
+        raise UnknownNameError(
+            f"no op {source!r} in the model{did_you_mean(source, (call.source for call in self.body))}"
+        )
 
 
 def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint | str | Target] | None) -> Program:
@@ -134,7 +136,9 @@ class _Rules:
         self.used: set[int] = set()
         for call in function.body:
             self.last(call)
-        raise_all(UnknownNameError, [_unmatched(key, function) for key, rank in self.exact.items() if rank not in self.used])
+        raise_all(
+            UnknownNameError, [_unmatched(key, function) for key, rank in self.exact.items() if rank not in self.used]
+        )
 
     def last(self, call: Call) -> Asked | None:
         """Return the last rule that matches an operation, or None."""
@@ -195,4 +199,3 @@ def open_frame(frames: tuple[Frame, ...], path: str) -> int | None:
         if required and not is_inside:
             return frame.ordinal
     return None
-

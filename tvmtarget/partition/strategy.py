@@ -28,7 +28,16 @@ from tvmtarget.ir.types import OpaqueType, TensorType, Type
 __all__ = ["Code", "Op", "Reject", "Strategy", "reject", "strategy_for"]
 
 Code: TypeAlias = Literal[
-    "NO_RULE", "RULE", "DTYPE", "RANK", "SHAPE_DYNAMIC", "ATTR", "NEED_CONST", "NON_TENSOR", "CONTROL_FLOW", "CONSTRAINT"
+    "NO_RULE",
+    "RULE",
+    "DTYPE",
+    "RANK",
+    "SHAPE_DYNAMIC",
+    "ATTR",
+    "NEED_CONST",
+    "NON_TENSOR",
+    "CONTROL_FLOW",
+    "CONSTRAINT",
 ]
 
 
@@ -120,10 +129,12 @@ class Strategy:
             return reject("NON_TENSOR", f"it takes tensors only, not {opaque}")
         foreign = [] if self.dtypes is None else [dtype for dtype in op.dtypes if dtype not in self.dtypes]
         if foreign:
-            return reject("DTYPE", f"it takes no {foreign[0]}", hint="cast to one of " + ", ".join(sorted(self.dtypes or ())))
+            return reject(
+                "DTYPE", f"it takes no {foreign[0]}", hint="cast to one of " + ", ".join(sorted(self.dtypes or ()))
+            )
         return self.check_op(op)
 
-    def check_op(self, op: Op) -> Reject | None:  # noqa: ARG002
+    def check_op(self, op: Op) -> Reject | None:
         """Refine the tables; called for operations that they let pass."""
         return None
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.module import COPY, Function, IRModule
+from tvmtarget.ir.module import COPY, Call, Function, IRModule
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.partition.program import Program
@@ -40,9 +40,7 @@ def verify_plan(
         raise ModelError(*problems[:5])
 
 
-def _every_op_runs_once(
-    program: Program, regions: Sequence[RegionRecord], leaves: Sequence[Function]
-) -> Iterator[str]:
+def _every_op_runs_once(program: Program, regions: Sequence[RegionRecord], leaves: Sequence[Function]) -> Iterator[str]:
     counts = Counter(index for region in regions for index in region.calls)
     for index, call in enumerate(program.body):
         if counts[index] != 1:
@@ -100,26 +98,21 @@ def _copies_are_needed(driver: Function, program: Program) -> Iterator[str]:
     for call in driver.body:
         scopes |= {output.name: output.scope for output in call.outputs}
         if call.op != COPY:
+            yield from _arguments_are_at_home(call, scopes, driver)
             continue
-        source, result = call.inputs[0], call.outputs[0]
-        origin[result.name] = origin.get(source, source)
-        pair = (origin[result.name], result.scope)
-        if pair in made or scopes[origin[result.name]] == result.scope or scopes[source] != call.attr("src"):
-            yield f"copy of {source!r} to {result.scope!r} is not needed, or not from where it is (in {driver.name!r})"
+        source, copied = call.inputs[0], call.outputs[0]
+        origin[copied.name] = origin.get(source, source)
+        pair = (origin[copied.name], copied.scope)
+        if pair in made or scopes[origin[copied.name]] == copied.scope or scopes[source] != call.attr("src"):
+            yield f"copy of {source!r} to {copied.scope!r} is not needed, or not from where it is (in {driver.name!r})"
         made.add(pair)
-    for call in driver.body:
-        if call.callee is not None and call.op != COPY:
-            yield from _arguments_are_at_home(call.inputs, scopes, call.outputs, driver)
     home = program.layout.home(driver.constraint.path if driver.constraint and driver.constraint.path else "")
     for result in driver.results:
         if scopes.get(result, home) != home:
             yield f"result {result!r} of {driver.name!r} is in {scopes[result]!r}, not in {home!r}"
 
 
-def _arguments_are_at_home(
-    inputs: Sequence[str], scopes: dict[str, str], outputs: Sequence[object], driver: Function
-) -> Iterator[str]:
-    domains = {scopes[name] for name in inputs if name in scopes}
-    domains |= {str(getattr(output, "scope", "")) for output in outputs}
+def _arguments_are_at_home(call: Call, scopes: Mapping[str, str], driver: Function) -> Iterator[str]:
+    domains = {scopes[name] for name in call.inputs if name in scopes} | {output.scope for output in call.outputs}
     if len(domains) > 1:
-        yield f"one call of {driver.name!r} mixes values in {', '.join(sorted(domains))}"
+        yield f"{call.op!r} mixes values in {', '.join(sorted(domains))} (function {driver.name!r})"

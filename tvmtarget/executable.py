@@ -1,0 +1,223 @@
+"""`Executable`: a compiled program, that runs and can be saved; `load` reads it back."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvmtarget.artifact import read_files, write_files
+from tvmtarget.backends.protocol import Array, Backend, Compiled, Part, backend_named
+from tvmtarget.errors import ArtifactError, RunError, TvmTargetError
+from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs
+from tvmtarget.executors.program import Program
+from tvmtarget.target.layout import Layout
+from tvmtarget.target.tree import Target
+from tvmtarget.version import __version__
+
+__all__ = ["Executable", "Leaf", "load"]
+
+
+def load(path: str | Path, *, trust: bool = False) -> Executable:
+    """Read a saved program. Nothing of it is executed before the first run.
+
+    Native code in the file is used only if you `trust` where it came from; otherwise the leaves are compiled
+    again, from the models that are saved beside it. Raises `ArtifactError` if the file is damaged.
+    """
+    manifest, files = read_files(Path(path))
+    try:
+        target = Target.from_json(json.loads(files["target.json"]))
+        with np.load(io.BytesIO(files["constants.npz"]), allow_pickle=False) as stored:
+            constants = {name: stored[name] for name in stored.files}
+        leaves = {leaf["function"]: Leaf.read(leaf, files, trust=trust) for leaf in manifest["leaves"]}
+        return Executable(target, Program.read(files["program.json"]), constants, leaves, manifest["name"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{str(path)!r} is not complete: {error}") from error
+
+
+@dataclass
+class Leaf:
+    """A leaf function: where it runs, who compiles it, and what came out, once that is needed.
+
+    `note` is what must be told if the backend is not the one that the leaf's kind asks for.
+    """
+
+    part: Part
+    backend: Backend
+    note: str = ""
+    _compiled: Compiled | None = field(default=None, repr=False)
+
+    @property
+    def compiled(self) -> Compiled:
+        """The compiled function; a loaded one is compiled, or its native code opened, at first use."""
+        if self._compiled is None:
+            self._compiled = self.backend.compile(self.part)
+        return self._compiled
+
+    @cached_property
+    def refusal(self) -> str | None:
+        """Why this machine cannot execute the function, or None."""
+        return self.backend.refuses(self.part.target)
+
+    def report(self) -> dict[str, Any]:
+        """Return what ran where."""
+        return {
+            "site": self.part.site,
+            "function": self.part.name,
+            "ops": list(self.part.ops),
+            "inputs": list(self.part.inputs),
+            "outputs": list(self.part.outputs),
+            "backend": self.backend.name,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says of the function."""
+        return self.report() | {
+            "version": self.backend.version(),
+            "note": self.note,
+            "target": self.part.target.to_json(),
+        }
+
+    @classmethod
+    def read(cls, facts: Mapping[str, Any], files: Mapping[str, bytes], *, trust: bool) -> Leaf:
+        """Read one function of a saved program; native code by another version of its backend is left alone."""
+        folder = f"leaves/{facts['function']}/"
+        native = {name.removeprefix(folder): data for name, data in files.items() if name.startswith(folder)}
+        source = native.pop("source.onnx")
+        backend = backend_named(facts["backend"])
+        part = Part(
+            name=facts["function"],
+            source=source,
+            site=facts["site"],
+            target=Target.from_json(facts["target"]),
+            ops=tuple(facts["ops"]),
+            inputs=tuple(facts["inputs"]),
+            outputs=tuple(facts["outputs"]),
+            native=native if trust and backend.version() == facts["version"] else {},
+        )
+        return cls(part, backend, facts["note"])
+
+
+class Executable:
+    """A compiled program: `exe.run({"input": x})`, or `exe(x)` with inputs in order."""
+
+    def __init__(
+        self,
+        target: Target,
+        program: Program,
+        constants: Mapping[str, Array],
+        leaves: Mapping[str, Leaf],
+        name: str = "default",
+    ) -> None:
+        self.target = target
+        self.name = name
+        self._program = program
+        self._constants = dict(constants)
+        self._leaves = dict(leaves)
+        self._executor = GraphExecutor(program, self._constants, self._call_leaf, self._copy)
+        layout = Layout(target)
+        self._in_memory = {layout[leaf.part.site].domain: leaf.backend for leaf in self._leaves.values()}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs, in order."""
+        return tuple(signature.name for signature in self._program.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs, in order."""
+        return tuple(signature.name for signature in self._program.outputs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What did not go as the target asks, a line each: leaves that are interpreted, and why."""
+        return tuple(dict.fromkeys(leaf.note for leaf in self._leaves.values() if leaf.note))
+
+    @property
+    def backends(self) -> dict[str, str]:
+        """Which backend runs each leaf function."""
+        return {name: leaf.backend.name for name, leaf in self._leaves.items()}
+
+    def report(self) -> dict[str, Any]:
+        """Return which backends run, the regions (site, ops, inputs, outputs, ...) and the copies, as data."""
+        return {
+            "backends": sorted({leaf.backend.name for leaf in self._leaves.values()}),
+            "regions": [leaf.report() for leaf in self._leaves.values()],
+            "copies": [
+                {"driver": name, "value": step.inputs[0], "src": step.src, "dst": step.dst, "bytes": step.nbytes}
+                for name, driver in self._program.drivers.items()
+                for step in driver.steps
+                if step.call is None
+            ],
+        }
+
+    def __call__(self, *inputs: object) -> Array | tuple[Array, ...]:
+        """Run on inputs in order; return the output, or a tuple of them if there are several."""
+        if len(inputs) != len(self.inputs):
+            raise RunError(
+                f"{len(inputs)} inputs are given, and the program takes {len(self.inputs)}: {', '.join(self.inputs)}"
+            )
+        results = tuple(self.run(dict(zip(self.inputs, inputs, strict=True))).values())
+        return results[0] if len(results) == 1 else results
+
+    def run(self, inputs: Mapping[str, object], *, record: Callable[[Event], None] | None = None) -> dict[str, Array]:
+        """Run on inputs by name; return outputs by name.
+
+        `record` is told of every call of a leaf function and every copy, as it happens. Raises `RunError` for
+        inputs that do not fit and for leaves whose code this machine cannot execute.
+        """
+        values = check_inputs(self._program.inputs, inputs)
+        results = self._executor.run(values, record)
+        return dict(zip(self.outputs, results, strict=True))
+
+    def profile(self, inputs: Mapping[str, object]) -> tuple[Event, ...]:
+        """Run once and return every leaf call and copy in order, each with its duration in nanoseconds."""
+        events: list[Event] = []
+        self.run(inputs, record=events.append)
+        return tuple(events)
+
+    def save(self, path: str | Path) -> None:
+        """Write the program into one file, whole or not at all; the same program makes the same bytes."""
+        buffer = io.BytesIO()
+        np.savez(buffer, **self._constants)  # type: ignore[arg-type]
+        files = {
+            "target.json": json.dumps(self.target.to_json(), sort_keys=True).encode(),
+            "program.json": self._program.write(),
+            "constants.npz": buffer.getvalue(),
+        }
+        for name, leaf in self._leaves.items():
+            files[f"leaves/{name}/source.onnx"] = leaf.part.source
+            files |= {f"leaves/{name}/{file}": data for file, data in leaf.compiled.native_files().items()}
+        write_files(
+            Path(path),
+            files,
+            name=self.name,
+            version=__version__,
+            leaves=[leaf.describe() for leaf in self._leaves.values()],
+        )
+
+    def _call_leaf(self, name: str, inputs: Sequence[Any]) -> Sequence[Any]:
+        leaf = self._leaves[name]
+        if leaf.refusal is not None:
+            raise RunError(f"@{leaf.part.site or '.'} cannot run on this machine: {leaf.refusal}")
+        try:
+            return leaf.compiled.run(inputs)
+        except TvmTargetError:
+            raise
+        except Exception as error:
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            ops = ", ".join(leaf.part.ops[:3]) + (", ..." if len(leaf.part.ops) > 3 else "")
+            raise RunError(f"function {name!r} of @{leaf.part.site or '.'} ({ops}) failed: {reason}") from error
+
+    def _copy(self, value: Any, src: str, dst: str) -> Any:  # noqa: ANN401
+        """Copy into a memory: by the backend of a leaf there if that knows how, else within this process."""
+        copy = getattr(self._in_memory.get(dst), "copy", None)
+        if copy is not None:
+            return copy(value, src, dst)
+        return value.copy() if isinstance(value, np.ndarray) else value
