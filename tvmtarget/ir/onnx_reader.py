@@ -17,7 +17,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.module import Attribute, Call, Constant, Function, IRModule, Opaque, Value
-from tvmtarget.ir.onnx_types import dtype_name, read_type
+from tvmtarget.ir.onnx_types import check_model, dtype_name, read_type
 from tvmtarget.ir.types import TensorType, Type
 
 __all__ = ["read_model"]
@@ -88,7 +88,7 @@ def _elements(dims: Iterable[int]) -> int:
 
 def _inferred(slim: ModelProto, name: str) -> ModelProto:
     try:
-        onnx.checker.check_model(slim)
+        check_model(slim)
         return onnx.shape_inference.infer_shapes(slim, check_type=False, strict_mode=False, data_prop=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "unknown reason")

@@ -8,7 +8,7 @@ from onnx import TypeProto
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.types import DTYPES, Dim, OpaqueType, TensorType, Type
 
-__all__ = ["dtype_name", "read_type", "write_type"]
+__all__ = ["check_model", "dtype_name", "read_type", "write_type"]
 
 _NAMES = {number: name for name, (number, _) in DTYPES.items()}
 
@@ -49,6 +49,25 @@ def _describe(proto: TypeProto) -> str:
     if which == "map_type":
         return f"map({_NAMES.get(proto.map_type.key_type, '?')},{_describe(proto.map_type.value_type)})"
     return str(read_type(proto) or "?") if which == "tensor_type" else str(which)
+
+
+def check_model(model: onnx.ModelProto) -> None:
+    """Run ONNX's checker, which raises `onnx.checker.ValidationError`.
+
+    It insists on shapes of inputs and outputs, which runtimes do not; an unknown rank passes here.
+    """
+    values = (*model.graph.input, *model.graph.output)
+    if any(_lacks_shape(value) for value in values):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        for value in filter(_lacks_shape, (*copy.graph.input, *copy.graph.output)):
+            value.type.tensor_type.shape.SetInParent()
+        model = copy
+    onnx.checker.check_model(model)
+
+
+def _lacks_shape(value: onnx.ValueInfoProto) -> bool:
+    return value.type.WhichOneof("value") == "tensor_type" and not value.type.tensor_type.HasField("shape")
 
 
 def write_type(type_: Type, *, what: str) -> TypeProto:

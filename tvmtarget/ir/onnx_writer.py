@@ -8,7 +8,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.module import COPY, Attribute, Call, Constant, Function, IRModule, Opaque, Value
-from tvmtarget.ir.onnx_types import write_type
+from tvmtarget.ir.onnx_types import check_model, write_type
 from tvmtarget.ir.types import DTYPES, TensorType
 
 __all__ = ["write_function"]
@@ -23,7 +23,7 @@ def write_function(module: IRModule, name: str) -> ModelProto:
     model.opset_import.extend(opsets)
     _write_graph(function, model.graph)
     try:
-        onnx.checker.check_model(model)
+        check_model(model)
     except onnx.checker.ValidationError as error:
         raise ModelError(f"function {name!r} does not make a valid ONNX model: {str(error).splitlines()[0]}") from error
     return model

@@ -7,10 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
+from functools import cached_property
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.inline import Frame, inline_calls, rename_values
-from tvmtarget.ir.module import COPY, Call, Function, IRModule
+from tvmtarget.ir.module import COPY, Call, Constant, Function, IRModule
 from tvmtarget.partition.strategy import Op
 from tvmtarget.target.constraint import Constraint, covers, known_words
 from tvmtarget.target.layout import Layout
@@ -54,8 +55,16 @@ class Program:
 
     def op(self, index: int) -> Op:
         """Return an operation as strategies see it."""
-        function = self.function
-        return Op(self.body[index], function.types, function.constant_names, dict(function.opsets))
+        opsets = dict(self.function.opsets)
+        return Op(self.body[index], self.function.types, self._constants, self._read, opsets)
+
+    @cached_property
+    def _constants(self) -> Mapping[str, Constant]:
+        return {constant.name: constant for constant in self.function.constants}
+
+    @cached_property
+    def _read(self) -> frozenset[str]:
+        return frozenset(self.consumers).union(self.function.results)
 
     def predecessors(self, index: int) -> Iterator[int]:
         """Yield the operations whose results this one reads, each once."""

@@ -17,7 +17,7 @@ __all__ = ["Region", "split"]
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Operations that one site runs in one call, in topological order; `parts` are the regions inside a system.
+    """Operations that one site runs in one call, in the order it runs them; `parts` are the regions in a system.
 
     `least_parts` is a number of parts that no division can go below, given the sites of the operations.
     """
@@ -42,7 +42,8 @@ def split(program: Program, feasibility: Feasibility, site: Site, calls: tuple[i
         for members in _policed(waves(successors, chosen), [options[choice] for choice in chosen])
     ]
     parts = tuple(split(program, feasibility, option, members) for option, members in regions)
-    return Region(site, calls, parts, lower_bound(successors, chosen))
+    in_order = tuple(index for part in parts for index in part.calls)
+    return Region(site, in_order, parts, lower_bound(successors, chosen))
 
 
 def _atoms(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:

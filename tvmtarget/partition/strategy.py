@@ -15,14 +15,16 @@ not. It is found by the entry-point group `tvmtarget.strategies`, under the name
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError
-from tvmtarget.ir.module import Attribute, Call
+from tvmtarget.ir.module import Attribute, Call, Constant
 from tvmtarget.ir.types import OpaqueType, TensorType, Type
 
 __all__ = ["Code", "Op", "Reject", "Strategy", "reject", "strategy_for"]
@@ -60,11 +62,16 @@ def reject(code: Code, message: str, *, hint: str = "") -> Reject:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operation as a strategy sees it: the call, the types around it, and which operands are constants."""
+    """An operation as a strategy sees it: the call, and what is known of the values around it.
+
+    `types` and `constants` are those of the function by name of the value, `read` says which values anything reads,
+    and `opsets` are the versions of operator sets by domain.
+    """
 
     call: Call
     types: Mapping[str, Type]
-    constants: frozenset[str]
+    constants: Mapping[str, Constant]
+    read: Container[str]
     opsets: Mapping[str, int]
 
     @property
@@ -92,9 +99,33 @@ class Op:
         """Return an attribute, or None where it is absent."""
         return self.call.attr(name)
 
+    @property
+    def opset(self) -> int:
+        """Version of the operator set that the operation belongs to; 0 where none is stated."""
+        domain, _, _ = self.kind.rpartition("::")
+        return self.opsets.get(domain, 0)
+
+    def operand(self, index: int) -> str:
+        """Return the name of an operand; '' where it is absent."""
+        return self.call.inputs[index] if index < len(self.call.inputs) else ""
+
+    def tensor(self, index: int) -> TensorType | None:
+        """Return the type of an operand; None where it is absent, no tensor, or nothing is known."""
+        type_ = self.types.get(self.operand(index))
+        return type_ if isinstance(type_, TensorType) else None
+
+    def constant(self, index: int) -> np.ndarray[Any, Any] | None:
+        """Return the elements of an operand that is a constant, else None."""
+        constant = self.constants.get(self.operand(index))
+        return None if constant is None else constant.data
+
     def is_constant(self, index: int) -> bool:
         """Whether an operand is a constant (or absent)."""
-        return index >= len(self.call.inputs) or self.call.inputs[index] in ("", *self.constants)
+        return not self.operand(index) or self.operand(index) in self.constants
+
+    def is_read(self, index: int) -> bool:
+        """Whether anything reads a result; an absent one is never read."""
+        return index < len(self.call.outputs) and self.call.outputs[index].name in self.read
 
 
 class Strategy:

@@ -1,0 +1,202 @@
+"""Laws of the decomposition: whatever the graph and the constraints, the divided program is the same program."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from models import DIGITS, LIGHT, inputs_of, light, random_graph, small
+from onnx import helper
+
+import tvmtarget as tt
+from tvmtarget.errors import InfeasibleError, UnknownNameError
+from tvmtarget.ir.inline import inline_calls
+from tvmtarget.ir.module import COPY
+
+FLAT = "composite[a=numpy,b=onnxruntime,c=llvm]"
+DEEP = "[x=[a=numpy,b=onnxruntime](host=@a),y=[z=[c=llvm,d=numpy],e=onnxruntime](host=@z/c)](host=@x/a)"
+
+
+def leaves(target):
+    return [path for path, node in tt.Target.parse(target).walk() if not node.is_composite]
+
+
+def checkerboard(module, target, seed):
+    """Pin every operation to a random leaf."""
+    rng = random.Random(seed)
+    sites = leaves(target)
+    return {call.source: f"@{rng.choice(sites)}" for call in module.main.body}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(size=st.integers(0, 40), seed=st.integers(0, 10**6), target=st.sampled_from([FLAT, DEEP]))
+def test_a_divided_program_holds_every_op_once_where_it_was_asked_for(size, seed, target):
+    """REQUIREMENTS N4: decomposition at every granularity (verify() proves acyclic quotient, exact borders, copies)."""
+    module = tt.IRModule.from_onnx(random_graph(size, seed))
+    where = checkerboard(module, target, seed)
+    plan = tt.decompose(module, target, where=where)
+    assert sorted(op for region in plan.regions for op in region.ops) == sorted(where)
+    for region in plan.regions:
+        assert all(where[op] == f"@{region.site}" for op in region.ops)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(size=st.integers(1, 25), seed=st.integers(0, 10**6))
+def test_inlining_the_parts_gives_the_whole_back(size, seed):
+    module = tt.IRModule.from_onnx(random_graph(size, seed))
+    plan = tt.decompose(module, DEEP, where=checkerboard(module, DEEP, seed))
+    whole = inline_calls(plan.module, "main").function
+    assert sorted(call.source for call in whole.body if call.op != COPY) == sorted(c.source for c in module.main.body)
+    x = inputs_of(random_graph(size, seed))
+    expected = tt.build(module, "onnxruntime").run(x)
+    actual = tt.build(tt.IRModule.from_onnx(plan.module.to_onnx()), "onnxruntime").run(x)
+    for name, other in zip(expected, actual, strict=True):
+        np.testing.assert_array_equal(expected[name], actual[other])
+
+
+@settings(max_examples=15, deadline=None)
+@given(size=st.integers(0, 30), seed=st.integers(0, 10**6), target=st.sampled_from([FLAT, DEEP]))
+def test_decomposing_twice_changes_nothing(size, seed, target):
+    """REQUIREMENTS G1: earlier decisions are kept in the module."""
+    module = tt.IRModule.from_onnx(random_graph(size, seed))
+    once = tt.decompose(module, target, where=checkerboard(module, target, seed))
+    twice = tt.decompose(once.module)
+    assert str(once.module) == str(twice.module)
+
+
+def test_the_same_input_gives_the_same_bytes_in_every_process(subprocess_with_hash_seed):
+    code = (
+        "import sys; sys.path.insert(0, 'tests'); from models import random_graph; import tvmtarget as tt;"
+        "m = tt.IRModule.from_onnx(random_graph(60, 3));"
+        "p = tt.decompose(m, 'composite[a=numpy,b=onnxruntime]', where={'op:Add': '@b'}); print(p.module)"
+    )
+    assert subprocess_with_hash_seed(code, "1") == subprocess_with_hash_seed(code, "2")
+
+
+def test_a_graph_on_which_greedy_merging_makes_a_circle_is_divided_right():
+    """TVM's MergeCompositeFunctions (0.27) groups {0,5} and {1,4} here, which then need each other."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["v0"], name="n0"),
+        helper.make_node("Relu", ["x"], ["v1"], name="n1"),
+        helper.make_node("Tanh", ["v1"], ["v2"], name="n2"),
+        helper.make_node("Tanh", ["v0"], ["v3"], name="n3"),
+        helper.make_node("Add", ["v1", "v3"], ["v4"], name="n4"),
+        helper.make_node("Add", ["v0", "v2"], ["v5"], name="n5"),
+    ]
+    module = tt.IRModule.from_onnx(small(*nodes, outputs=("v4", "v5")))
+    plan = tt.decompose(module, FLAT, where={"op:Tanh": "@a", "op:Relu": "@b", "op:Add": "@b"})
+    assert [region.ops for region in plan.regions] == [("n0", "n1"), ("n2", "n3"), ("n4", "n5")]
+    assert "CYCLE" in str(plan.explain("n0"))
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "inception_v1", "shufflenet", "resnet50"])
+def test_regions_of_one_accelerator_reach_the_lower_bound(name):
+    module = tt.IRModule.from_onnx(light(name))
+    kinds = sorted({call.kind for call in module.main.body})
+    where = {f"op:{kind}": "@a" if place % 2 else "@b" for place, kind in enumerate(kinds)}
+    plan = tt.decompose(module, FLAT, where=where)
+    assert len(plan.regions) <= plan.root.least_parts + 1
+
+
+def test_copies_are_paid_once_per_value_and_memory():
+    nodes = [helper.make_node("Relu", ["x"], ["r"], name="r")]
+    nodes += [helper.make_node("Tanh", ["r"], [f"t{k}"], name=f"t{k}") for k in range(3)]
+    nodes += [helper.make_node("Sum", ["t0", "t1", "t2", "r"], ["y"], name="y")]
+    module = tt.IRModule.from_onnx(small(*nodes))
+    plan = tt.decompose(module, "[gpu=probe,cpu=numpy]", where={"op:Tanh": "@gpu", "op:Relu": "@cpu", "op:Sum": "@cpu"})
+    assert [(copy.value, copy.src, copy.dst) for copy in plan.copies][0][0] == "r"
+    assert sorted(copy.value for copy in plan.copies) == ["r", "t0", "t1", "t2"]
+    assert all(copy.nbytes == 24 for copy in plan.copies)
+
+
+def test_siblings_of_one_device_type_need_no_copies():
+    module = tt.IRModule.from_onnx(DIGITS)
+    assert not tt.decompose(module, FLAT, where={"op:Gemm": "@a", "op:Relu": "@c"}).copies
+
+
+def test_a_constrained_function_stays_whole():
+    inner = tt.IRModule.from_onnx(small(helper.make_node("Relu", ["x"], ["y"], name="in1"))).main
+    call = tt.Call("@helper", ("x",), (tt.Value("y", inner.params[0].type),), source="call")
+    more = tt.Call("onnx.Tanh", ("y",), (tt.Value("z", inner.params[0].type),), source="tanh")
+    main = inner.replace(body=(call, more), results=("z",))
+    helper_function = inner.replace(name="helper", constraint=tt.Constraint.parse("numpy"))
+    plan = tt.decompose(tt.IRModule((main, helper_function)), FLAT, where={"tanh": "@b"})
+    assert [(region.site, region.ops) for region in plan.regions] == [("a", ("in1",)), ("b", ("tanh",))]
+
+
+def test_preferences_and_ordered_choices_decide_among_what_is_feasible():
+    module = tt.IRModule.from_onnx(DIGITS)
+    plan = tt.decompose(module, FLAT, where={"op:Relu": "onnxruntime?", "op:Conv": "cuda|llvm|numpy", "op:Gemm": "!numpy"})
+    assert plan.site_of("relu1") == "b"
+    assert plan.site_of("conv1") == "c"
+    assert plan.site_of("fc1") == "b"
+    assert plan.site_of("pool") == "a"
+
+
+def test_the_last_rule_that_matches_counts():
+    module = tt.IRModule.from_onnx(DIGITS)
+    plan = tt.decompose(module, FLAT, where={"conv*": "@b", "op:Conv": "@c", "conv2": "@a"})
+    assert [plan.site_of(f"conv{k}") for k in (1, 2, 3)] == ["c", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "text"),
+    [
+        ({"op:Gem": "@a"}, UnknownNameError, "where 'op:Gem' matches no op; no 'Gem' in the model; did you mean 'Gemm'?"),
+        ({"fc": "@a"}, UnknownNameError, "where 'fc' matches no op of the model; did you mean"),
+        ({"fc1": "@q"}, UnknownNameError, "no node 'q'"),
+        ({"fc1": "gpux"}, UnknownNameError, "no target kind or key 'gpux'; did you mean 'gpu'? (asked by where 'fc1')"),
+        ({"fc1": "cuda"}, InfeasibleError, "op 'fc1' (Gemm) fits no site of the target: @a: CONSTRAINT"),
+        ({"fc1": "llvm(num-cores>=4)"}, InfeasibleError, "num-cores>=4: the target does not say"),
+    ],
+)
+def test_requests_that_cannot_be_met_name_the_value_the_place_and_the_reason(where, error, text):
+    with pytest.raises(error) as caught:
+        tt.decompose(tt.IRModule.from_onnx(DIGITS), FLAT, where=where)
+    assert text in str(caught.value)
+
+
+def test_an_op_that_no_site_supports_is_refused_with_every_reason():
+    node = helper.make_node("Fancy", ["x"], ["y"], name="fancy", domain="my.domain")
+    model = small(node)
+    model.opset_import.append(helper.make_opsetid("my.domain", 1))
+    model.graph.output[0].type.tensor_type.shape.SetInParent()
+    with pytest.raises(InfeasibleError, match=r"op 'fancy' .* fits no site .*@a: NO_RULE.*@b: NO_RULE.*@c: NO_RULE"):
+        tt.decompose(tt.IRModule.from_onnx(model), FLAT)
+
+
+def test_replicas_are_sites_of_their_own():
+    module = tt.IRModule.from_onnx(DIGITS)
+    plan = tt.decompose(module, "[npu=probe(count=2),cpu=numpy]", where={"op:Conv": "@npu.1", "op:Gemm": "@npu"})
+    assert plan.site_of("conv1") == "npu.1"
+    assert plan.site_of("fc1") == "npu.0"
+
+
+def test_empty_functions_and_results_that_are_inputs_or_constants_survive():
+    nodes = [helper.make_node("Relu", ["x"], ["r"], name="r")]
+    model = small(*nodes, outputs=("r", "x", "k"), k=np.ones((2, 3), "float32"))
+    module = tt.IRModule.from_onnx(model)
+    x = np.full((2, 3), -1, "float32")
+    results = tt.build(module, "[a=numpy,b=onnxruntime]").run({"x": x})
+    np.testing.assert_array_equal(results["r"], np.zeros((2, 3)))
+    np.testing.assert_array_equal(results["x"], x)
+    np.testing.assert_array_equal(results["k"], np.ones((2, 3)))
+
+
+def test_the_plan_of_a_leaf_is_the_function_itself():
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "numpy")
+    assert [(region.site, len(region.ops)) for region in plan.regions] == [("", 11)]
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_every_light_model_divides_over_three_sites_at_depth_three(name):
+    module = tt.IRModule.from_onnx(light(name))
+    plan = tt.decompose(module, DEEP, where=checkerboard(module, DEEP, 7))
+    assert sum(len(region.ops) for region in plan.regions) == len(module.main.body)
+
+
+def test_plan_functions_can_be_asked_for_by_path_kind_or_key():
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), FLAT, where={"op:Gemm": "@c"})
+    assert {f.name for f in plan.functions("c")} == {f.name for f in plan.functions("llvm")} != set()
+    assert len(plan.functions("cpu")) == len(plan.regions)
