@@ -10,7 +10,7 @@ from tvmtarget.partition.program import Asked, Program, open_frame
 from tvmtarget.partition.strategy import Reject, strategy_for
 from tvmtarget.target.layout import Site
 
-__all__ = ["Feasibility", "group"]
+__all__ = ["Feasibility", "together"]
 
 MAX_SHOWN = 5
 
@@ -48,7 +48,7 @@ class Feasibility:
         if len(calls) == 1:
             return any(self.verdict(calls[0], leaf) is None for leaf in self.below(site))
         options = self.program.layout.options(site.path)
-        groups = group(calls, self.program.frames, site.path)
+        groups = together(calls, self.program.frames, site.path)
         return all(any(self.fits(members, option) for option in options) for members in groups)
 
     def rank(self, calls: tuple[int, ...], site: Site) -> int:
@@ -105,7 +105,7 @@ def _leaves_of(reason: object) -> Iterable[str]:
     return [line.strip().removeprefix("NO ").removeprefix("UNKNOWN ") for line in lines if "YES" not in line][-1:]
 
 
-def group(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: str) -> list[tuple[int, ...]]:
+def together(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: str) -> list[tuple[int, ...]]:
     """Group operations that must stay together at a node: those of one call of a constrained function."""
     groups: dict[object, list[int]] = {}
     for index in calls:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvmtarget.errors import InfeasibleError
-from tvmtarget.partition.feasibility import Feasibility, group
-from tvmtarget.partition.program import Program
+from tvmtarget.partition.feasibility import Feasibility, together
+from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.strategy import strategy_for
 from tvmtarget.partition.waves import lower_bound, topological_order, waves
 from tvmtarget.target.layout import Site
@@ -37,18 +37,27 @@ def split(program: Program, feasibility: Feasibility, site: Site, calls: tuple[i
     _refuse_circles(program, atoms, successors)
     options = program.layout.options(site.path)
     chosen = [_assign(program, feasibility, atom, options, site) for atom in atoms]
-    regions = [
-        (options[chosen[members[0]]], tuple(sorted(index for member in members for index in atoms[member])))
-        for members in _policed(waves(successors, chosen), [options[choice] for choice in chosen])
-    ]
-    parts = tuple(split(program, feasibility, option, members) for option, members in regions)
+    sites = [options[choice] for choice in chosen]
+    if _is_divided(program, atoms, site.path):
+        groups = [[atom] for atom in range(len(atoms))]
+    else:
+        groups = _policed(waves(successors, chosen), sites)
+    parts = tuple(
+        split(program, feasibility, sites[group[0]], tuple(sorted(index for atom in group for index in atoms[atom])))
+        for group in groups
+    )
     in_order = tuple(index for part in parts for index in part.calls)
     return Region(site, in_order, parts, lower_bound(successors, chosen))
 
 
+def _is_divided(program: Program, atoms: Sequence[tuple[int, ...]], path: str) -> bool:
+    """Whether every operation is in a call of a constrained function: a division that was made before is kept."""
+    return all(open_frame(program.frames[atom[0]], path) is not None for atom in atoms)
+
+
 def _atoms(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
     """Group operations that cannot be parted: one call of a constrained function, or ends of a value without a type."""
-    groups = group(calls, program.frames, path)
+    groups = together(calls, program.frames, path)
     leader = {index: members[0] for members in groups for index in members}
     joined = {first: first for first in leader.values()}
 
