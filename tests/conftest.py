@@ -10,6 +10,23 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+def pytest_addoption(parser):
+    parser.addoption("--rewrite-goldens", action="store_true", help="write golden files anew instead of comparing")
+
+
+@pytest.fixture
+def golden(request):
+    """Return a function that compares a text with a golden file below tests/, or writes that file anew."""
+
+    def compare(name, text):
+        path = Path(__file__).parent / name
+        if request.config.getoption("--rewrite-goldens"):
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare
+
+
 @pytest.fixture
 def subprocess_with_hash_seed():
     """Return a function that runs Python code under a PYTHONHASHSEED and returns what it prints."""
@@ -24,3 +41,11 @@ def subprocess_with_hash_seed():
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def probe_log():
+    """Return the log of the sample plugin's backend, empty; skip where the plugin is not installed."""
+    sample = pytest.importorskip("tvmtarget_sample", reason="pip install ./tests/plugin")
+    sample.BACKEND.log.clear()
+    return sample.BACKEND.log

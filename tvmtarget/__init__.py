@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tvmtarget.building import build
     from tvmtarget.errors import TvmTargetError
     from tvmtarget.executable import Executable, load
-    from tvmtarget.ir.module import Call, Constant, Function, IRModule, Value
+    from tvmtarget.ir.function import Call, Constant, Function, Value
+    from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.decompose import decompose
     from tvmtarget.partition.plan import Plan
     from tvmtarget.partition.strategy import Strategy, reject
@@ -58,7 +59,8 @@ _HOMES = {
     "tvmtarget.building": ("build",),
     "tvmtarget.errors": ("TvmTargetError",),
     "tvmtarget.executable": ("Executable", "load"),
-    "tvmtarget.ir.module": ("Call", "Constant", "Function", "IRModule", "Value"),
+    "tvmtarget.ir.function": ("Call", "Constant", "Function", "Value"),
+    "tvmtarget.ir.module": ("IRModule",),
     "tvmtarget.partition.decompose": ("decompose",),
     "tvmtarget.partition.plan": ("Plan",),
     "tvmtarget.partition.strategy": ("Strategy", "reject"),

@@ -27,7 +27,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 class Part:
     """One leaf function to compile: its name, the ONNX model of it, the site, and the leaf with all it inherits.
 
-    `ops` are the names of its operations in the user's model, in the order of the model's nodes.
+    `ops` are the names of its operations in the user's model, in the order of the model's nodes; `inputs` and
+    `outputs` are the names of the values there. `native` holds compiled files of a saved program that is trusted.
     """
 
     name: str
@@ -35,6 +36,8 @@ class Part:
     site: str
     target: Target
     ops: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     native: Mapping[str, bytes] = field(default_factory=dict)
 
     @cached_property

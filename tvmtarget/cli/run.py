@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tvmtarget.executable import Executable
+    from tvmtarget.executors.graph import Event
 
 __all__ = ["run"]
 
@@ -55,8 +56,16 @@ def run(
             raise TextError("--target is missing; a model runs on a target, such as --target llvm")
         exe = _build(program, target, rules, strict=strict, quiet=as_json)
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
-    results = exe.run(arrays)
+    from tvmtarget.executors.graph import CopyEvent
+
+    events: list[Event] = []
+    results = exe.run(arrays, record=events.append)
     report = {"target": exe.target.tag or str(exe.target), "notes": list(exe.notes), **exe.report()}
+    report["copies"] = [
+        {"value": event.value, "src": event.src, "dst": event.dst, "bytes": event.nbytes}
+        for event in events
+        if isinstance(event, CopyEvent)
+    ]
     if labels is not None:
         report["accuracy"] = _accuracy(next(iter(results.values())), labels)
     if check:

@@ -9,7 +9,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tvmtarget.errors import ArtifactError
-from tvmtarget.ir.module import COPY, Call, Function, IRModule
+from tvmtarget.ir.function import COPY, Call, Function
+from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import TensorType, Type
 
 __all__ = ["Driver", "Program", "Signature", "Step", "constants_of"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.module import Call, Constant, Function, IRModule, Value
+from tvmtarget.ir.function import Call, Constant, Function, Value
 from tvmtarget.target.constraint import Constraint
 
 __all__ = ["Frame", "Inlined", "inline_calls"]
@@ -31,13 +31,12 @@ class Inlined:
     frames: tuple[tuple[Frame, ...], ...]
 
 
-def inline_calls(module: IRModule, name: str) -> Inlined:
-    """Inline every call of a function of the module; values keep their names where those are free."""
-    function = module[name]
+def inline_calls(function: Function, functions: Mapping[str, Function]) -> Inlined:
+    """Inline every call of other functions; values keep their names where those are free."""
     if not any(call.callee for call in function.body):
         return Inlined(function, ((),) * len(function.body))
-    inliner = _Inliner(module, function)
-    results = inliner.expand(function, {}, (), (name,))
+    inliner = _Inliner(functions, function)
+    results = inliner.expand(function, {}, (), (function.name,))
     opsets = tuple(sorted(inliner.opsets.items()))
     constants = tuple(inliner.constants.values())
     flat = function.replace(body=tuple(inliner.body), constants=constants, results=results, opsets=opsets)
@@ -45,8 +44,8 @@ def inline_calls(module: IRModule, name: str) -> Inlined:
 
 
 class _Inliner:
-    def __init__(self, module: IRModule, function: Function) -> None:
-        self.module = module
+    def __init__(self, functions: Mapping[str, Function], function: Function) -> None:
+        self.functions = functions
         self.body: list[Call] = []
         self.frames: list[tuple[Frame, ...]] = []
         self.constants: dict[str, Constant] = {}
@@ -73,7 +72,7 @@ class _Inliner:
         return tuple(names.get(result, result) for result in function.results)
 
     def _call(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
-        callee = self.module[call.op[1:]]
+        callee = self.functions[call.op[1:]]
         self.calls += 1
         asked = tuple(constraint for constraint in (callee.constraint, call.constraint) if constraint is not None)
         frame = Frame(callee.name, self.calls, asked)

@@ -1,8 +1,4 @@
-"""IRModule: a frozen program of functions, each a flat list of calls in SSA form and topological order.
-
-Names of operators carry their dialect: `onnx.Conv`, `onnx.com.microsoft::Gelu`, `@callee` for a function of the
-module, `tt.copy` for a copy between memories. Constants are held by reference and never copied.
-"""
+"""IRModule: a frozen program of functions on a target, read from ONNX, constrained, printed and handed on."""
 
 from __future__ import annotations
 
@@ -11,135 +7,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
-from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.ir.function import Constant, Function
+from tvmtarget.ir.printer import print_module
+from tvmtarget.ir.types import TensorType
+from tvmtarget.ir.verify import verify_functions
 from tvmtarget.target.constraint import Constraint
 from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["COPY", "Attribute", "Call", "Constant", "Function", "IRModule", "Value"]
-
-COPY = "tt.copy"
-
-Attribute: TypeAlias = "int | float | str | bytes | Constant | Opaque | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | tuple[Constant, ...]"  # noqa: E501
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A named value of a function: its type, and the memory it lives in once that is decided."""
-
-    name: str
-    type: Type
-    scope: str = ""
-
-    def __str__(self) -> str:
-        return f"%{self.name}: {self.type or '?'}" + (f" in {self.scope!r}" if self.scope else "")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Constant:
-    """A tensor known before the program runs; compared by reference, as its elements may be many."""
-
-    name: str
-    type: TensorType
-    data: np.ndarray[Any, Any]
-
-    def __str__(self) -> str:
-        return f"%{self.name}: {self.type}"
-
-
-@dataclass(frozen=True, slots=True)
-class Opaque:
-    """An attribute that only its dialect understands: its name there, and its bytes."""
-
-    kind: str
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One operation: operands by name ('' where an optional one is absent), results, attributes, nested bodies.
-
-    `source` is the name the operation had in the model that it came from; it survives every pass.
-    """
-
-    op: str
-    inputs: tuple[str, ...]
-    outputs: tuple[Value, ...]
-    attrs: tuple[tuple[str, Attribute], ...] = ()
-    regions: tuple[tuple[str, Function], ...] = ()
-    constraint: Constraint | None = None
-    source: str = ""
-
-    @property
-    def kind(self) -> str:
-        """The operator without its dialect: `Conv` of `onnx.Conv`."""
-        return self.op.rsplit("::", 1)[-1].removeprefix("onnx.")
-
-    @property
-    def callee(self) -> str | None:
-        """The function of the module that this calls, or None."""
-        return self.op[1:] if self.op.startswith("@") else None
-
-    def attr(self, name: str) -> Attribute | None:
-        """Return an attribute, or None where it is absent."""
-        return next((value for key, value in self.attrs if key == name), None)
-
-    def uses(self) -> tuple[str, ...]:
-        """List the values this reads, each once: operands, then what nested bodies capture."""
-        captured = (name for _, region in self.regions for name in region.captures())
-        return tuple(dict.fromkeys(name for name in (*self.inputs, *captured) if name))
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function: typed parameters, constants, a flat body, and the names of its results.
-
-    `constraint` says which node of the target it runs on; `opsets` are versions of operator sets by domain.
-    A nested body of a call is a Function too; it may also read values of the functions around it.
-    """
-
-    name: str
-    params: tuple[Value, ...]
-    body: tuple[Call, ...]
-    results: tuple[str, ...]
-    constants: tuple[Constant, ...] = ()
-    constraint: Constraint | None = None
-    opsets: tuple[tuple[str, int], ...] = ()
-    attrs: tuple[tuple[str, Any], ...] = ()
-
-    @cached_property
-    def types(self) -> Mapping[str, Type]:
-        """Types of all values by name: parameters, constants and results of calls."""
-        found: dict[str, Type] = {param.name: param.type for param in self.params}
-        found |= {constant.name: constant.type for constant in self.constants}
-        found |= {output.name: output.type for call in self.body for output in call.outputs if output.name}
-        return MappingProxyType(found)
-
-    @cached_property
-    def constant_names(self) -> frozenset[str]:
-        """Names of the constants."""
-        return frozenset(constant.name for constant in self.constants)
-
-    def captures(self) -> tuple[str, ...]:
-        """List the values this reads but does not define, each once, in order of first use."""
-        own = self.types
-        used = [name for call in self.body for name in call.uses()] + list(self.results)
-        return tuple(dict.fromkeys(name for name in used if name and name not in own))
-
-    def attr(self, name: str) -> Any:  # noqa: ANN401
-        """Return an attribute of the function, or None."""
-        return dict(self.attrs).get(name)
-
-    def replace(self, **changes: Any) -> Function:  # noqa: ANN401
-        """Return a copy with some fields changed."""
-        return replace(self, **changes)
+__all__ = ["IRModule"]
 
 
 @dataclass(frozen=True)
@@ -172,28 +55,29 @@ class IRModule:
         """
         from tvmtarget.ir.onnx_reader import read_model
 
-        return read_model(model)
+        return cls((read_model(model),)).verify()
 
     def to_onnx(self, function: str = "main") -> onnx.ModelProto:
         """Write a function, with all it calls, as a checked ONNX model that computes the same."""
         from tvmtarget.ir.onnx_writer import write_function
 
-        return write_function(self, function)
+        return write_function(self[function], self.by_name)
 
     @cached_property
-    def _by_name(self) -> Mapping[str, Function]:
+    def by_name(self) -> Mapping[str, Function]:
+        """The functions by name."""
         return {function.name: function for function in self.functions}
 
     def __getitem__(self, name: str) -> Function:
-        if name not in self._by_name:
-            raise UnknownNameError(f"no function {name!r} in the module{did_you_mean(name, self._by_name)}")
-        return self._by_name[name]
+        if name not in self.by_name:
+            raise UnknownNameError(f"no function {name!r} in the module{did_you_mean(name, self.by_name)}")
+        return self.by_name[name]
 
     def __iter__(self) -> Iterator[Function]:
         return iter(self.functions)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._by_name
+        return name in self.by_name
 
     @property
     def main(self) -> Function:
@@ -245,12 +129,8 @@ class IRModule:
 
     def verify(self) -> IRModule:
         """Check every rule of the IR and return the module; `ModelError` lists all that is broken."""
-        from tvmtarget.ir.verify import verify_module
-
-        verify_module(self)
+        verify_functions(self.by_name, self.target)
         return self
 
     def __str__(self) -> str:
-        from tvmtarget.ir.printer import print_module
-
-        return print_module(self)
+        return print_module(self.functions, self.target, self.attrs)

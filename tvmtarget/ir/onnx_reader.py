@@ -1,7 +1,8 @@
 """ONNX models into modules.
 
 Operator semantics, schemas and shapes are ONNX's own: the checker and shape inference run on a slim copy of
-the model, without the data of its large initializers, which stay where they are and are referred to.
+the model, without the data of its large initializers, which stay where they are and are referred to. Constant
+nodes are constants like initializers, so that whoever needs an operand to be a constant has one rule for both.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.module import Attribute, Call, Constant, Function, IRModule, Opaque, Value
+from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.onnx_types import check_model, dtype_name, read_type
 from tvmtarget.ir.types import TensorType, Type
 
@@ -24,10 +26,19 @@ __all__ = ["read_model"]
 
 # Initializers with at most this many elements take part in shape inference by value (shapes, axes, pads, ...).
 _SMALL = 1024
+# The attributes of Constant that are no tensors themselves, and their element types (onnx/defs/generator/defs.cc).
+_CONSTANT_FORMS = {
+    "value_float": TensorProto.FLOAT,
+    "value_floats": TensorProto.FLOAT,
+    "value_int": TensorProto.INT64,
+    "value_ints": TensorProto.INT64,
+    "value_string": TensorProto.STRING,
+    "value_strings": TensorProto.STRING,
+}
 
 
-def read_model(source: str | Path | bytes | ModelProto) -> IRModule:
-    """Read a file, bytes or a loaded model into a module with one function `main`, verified."""
+def read_model(source: str | Path | bytes | ModelProto) -> Function:
+    """Read a file, bytes or a loaded model into the function `main`."""
     model, folder, name = _load(source)
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
@@ -35,7 +46,7 @@ def read_model(source: str | Path | bytes | ModelProto) -> IRModule:
     reader = _Reader(folder, name)
     main = reader.function(slim.graph, "main", {tensor.name: tensor for tensor in model.graph.initializer})
     opsets = {("" if opset.domain == "ai.onnx" else opset.domain): opset.version for opset in model.opset_import}
-    return IRModule((main.replace(opsets=tuple(sorted(opsets.items()))),)).verify()
+    return main.replace(opsets=tuple(sorted(opsets.items())))
 
 
 def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path, str]:
@@ -109,12 +120,20 @@ class _Reader:
         self._sources |= {node.name for node in graph.node if node.name} if name == "main" else set()
         taken: set[str] = set()
         params = tuple(Value(i.name, types[i.name]) for i in graph.input if i.name not in data)
+        calls: list[Call] = []
+        constants = list(data.values())
+        for index, node in enumerate(graph.node):
+            tensor = _constant_of(node)
+            if tensor is None:
+                calls.append(self._call(node, index, types, taken))
+            else:
+                constants.append(tensor)
         return Function(
             name=name,
             params=params,
-            body=tuple(self._call(node, index, types, taken) for index, node in enumerate(graph.node)),
+            body=tuple(calls),
             results=tuple(output.name for output in graph.output),
-            constants=tuple(self._constant(tensor) for tensor in data.values()),
+            constants=tuple(self._constant(tensor) for tensor in constants),
         )
 
     def _call(self, node: NodeProto, index: int, types: Mapping[str, Type], taken: set[str]) -> Call:
@@ -189,6 +208,24 @@ class _Reader:
             case _:
                 kind = AttributeProto.AttributeType.Name(attribute.type)
                 return Opaque(kind, attribute.SerializeToString(deterministic=True))
+
+
+def _constant_of(node: NodeProto) -> TensorProto | None:
+    """Return what a Constant node yields, under the name of its result; None for other nodes and sparse tensors."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
+        return None
+    attribute = node.attribute[0]
+    tensor = TensorProto()
+    if attribute.name == "value":
+        tensor.CopyFrom(attribute.t)
+    elif attribute.name in _CONSTANT_FORMS:
+        value = onnx.helper.get_attribute_value(attribute)
+        dims, values = ([len(value)], value) if isinstance(value, list) else ([], [value])
+        tensor = onnx.helper.make_tensor("", _CONSTANT_FORMS[attribute.name], dims, values)
+    else:
+        return None
+    tensor.name = node.output[0]
+    return tensor
 
 
 def _text(data: bytes) -> str | bytes:

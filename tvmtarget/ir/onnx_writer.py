@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from tvmtarget.errors import ModelError
+from tvmtarget.ir.function import COPY, Attribute, Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.inline import inline_calls
-from tvmtarget.ir.module import COPY, Attribute, Call, Constant, Function, IRModule, Opaque, Value
 from tvmtarget.ir.onnx_types import check_model, write_type
 from tvmtarget.ir.types import DTYPES, TensorType
 
 __all__ = ["write_function"]
 
+# Versions of the format, each with the last element type it has (onnx/onnx.in.proto).
+_IR_VERSIONS = ((8, 16), (9, 20), (10, 22), (11, 23), (12, 24), (13, 26))
 
-def write_function(module: IRModule, name: str) -> ModelProto:
+
+def write_function(function: Function, functions: Mapping[str, Function]) -> ModelProto:
     """Write a function as a model; calls of other functions are inlined, copies become Identity."""
-    function = inline_calls(module, name).function
+    function, name = inline_calls(function, functions).function, function.name
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in function.opsets]
-    ir_version = max(4, onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True))
-    model = ModelProto(ir_version=ir_version, producer_name="tvmtarget")
+    model = ModelProto(ir_version=_ir_version(function), producer_name="tvmtarget")
     model.opset_import.extend(opsets)
     _write_graph(function, model.graph)
     try:
@@ -27,6 +31,13 @@ def write_function(module: IRModule, name: str) -> ModelProto:
     except onnx.checker.ValidationError as error:
         raise ModelError(f"function {name!r} does not make a valid ONNX model: {str(error).splitlines()[0]}") from error
     return model
+
+
+def _ir_version(function: Function) -> int:
+    """Return the oldest version of the format that has all element types of a function: runtimes refuse new ones."""
+    numbers = [DTYPES[type_.dtype][0] for type_ in function.types.values() if isinstance(type_, TensorType)]
+    newest = max(numbers, default=0)
+    return next((version for version, number in _IR_VERSIONS if newest <= number), _IR_VERSIONS[-1][0])
 
 
 def _write_graph(function: Function, graph: GraphProto, *, is_nested: bool = False) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from tvmtarget.ir.module import Attribute, Call, Constant, Function, IRModule, Opaque
+from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque
+from tvmtarget.target.tree import Target
 
 __all__ = ["print_function", "print_module"]
 
 
-def print_module(module: IRModule) -> str:
+def print_module(functions: Sequence[Function], target: Target | None, attrs: Mapping[str, object]) -> str:
     """Print the target, the attributes, and every function in order."""
-    head = [] if module.target is None else [f"target {module.target}"]
-    head += [f"attr {key} = {value!r}" for key, value in sorted(module.attrs.items())]
-    return "\n\n".join(["\n".join(head)] * bool(head) + [print_function(function) for function in module.functions])
+    head = [] if target is None else [f"target {target}"]
+    head += [f"attr {key} = {value!r}" for key, value in sorted(attrs.items())]
+    return "\n\n".join(["\n".join(head)] * bool(head) + [print_function(function) for function in functions])
 
 
 def print_function(function: Function) -> str:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
-from tvmtarget.ir.module import COPY, Call, Function, IRModule
+from tvmtarget.ir.function import COPY, Call, Function
+from tvmtarget.target.tree import Target
 
-__all__ = ["RULES", "verify_module"]
+__all__ = ["RULES", "verify_functions"]
 
 MAX_SHOWN = 5
 
-Rule: TypeAlias = Callable[[IRModule, Function], Iterator[str]]
+Functions: TypeAlias = "Mapping[str, Function]"
+Rule: TypeAlias = "Callable[[Functions, Function], Iterator[str]]"
 
 
-def verify_module(module: IRModule) -> None:
-    """Raise `ModelError` with the first problems if any function breaks any rule."""
+def verify_functions(module: Functions, target: Target | None = None) -> None:
+    """Raise `ModelError` with the first problems if any function breaks any rule, or names no node of the target."""
     problems: list[str] = []
-    for function in module.functions:
+    for function in module.values():
         for rule in RULES:
             problems += [f"{problem} (function {function.name!r})" for problem in rule(module, function)]
+        problems += [f"{problem} (function {function.name!r})" for problem in _paths_name_nodes(function, target)]
     if "main" not in module:
         problems.append("the module has no function 'main'")
     problems += _cycles(module)
@@ -30,7 +33,7 @@ def verify_module(module: IRModule) -> None:
         raise ModelError(*problems)
 
 
-def _values_are_defined_once(_module: IRModule, function: Function) -> Iterator[str]:
+def _values_are_defined_once(_module: Functions, function: Function) -> Iterator[str]:
     seen: set[str] = set()
     defined = [(param.name, "parameter") for param in function.params]
     defined += [(constant.name, "constant") for constant in function.constants]
@@ -43,7 +46,7 @@ def _values_are_defined_once(_module: IRModule, function: Function) -> Iterator[
         seen.add(name)
 
 
-def _values_are_defined_before_use(_module: IRModule, function: Function) -> Iterator[str]:
+def _values_are_defined_before_use(_module: Functions, function: Function) -> Iterator[str]:
     known = {param.name for param in function.params} | function.constant_names
     later = set(function.types)
     for call in function.body:
@@ -57,7 +60,7 @@ def _values_are_defined_before_use(_module: IRModule, function: Function) -> Ite
             yield f"result {name!r} is not defined{did_you_mean(name, known)}"
 
 
-def _callees_exist_and_fit(module: IRModule, function: Function) -> Iterator[str]:
+def _callees_exist_and_fit(module: Functions, function: Function) -> Iterator[str]:
     for call in function.body:
         if call.callee is None:
             continue
@@ -70,7 +73,7 @@ def _callees_exist_and_fit(module: IRModule, function: Function) -> Iterator[str
             yield f"{call.op!r} takes {expected[0]} and returns {expected[1]} values, not {given[0]} and {given[1]}"
 
 
-def _types_of_arguments_fit(module: IRModule, function: Function) -> Iterator[str]:
+def _types_of_arguments_fit(module: Functions, function: Function) -> Iterator[str]:
     for call in function.body:
         if call.callee is None or call.callee not in module:
             continue
@@ -80,7 +83,7 @@ def _types_of_arguments_fit(module: IRModule, function: Function) -> Iterator[st
                 yield f"{call.op!r} takes {param.type} as {param.name!r}, but {name!r} is {have}"
 
 
-def _copies_have_ends(_module: IRModule, function: Function) -> Iterator[str]:
+def _copies_have_ends(_module: Functions, function: Function) -> Iterator[str]:
     for call in function.body:
         if call.op == COPY and (
             len(call.inputs) != 1 or len(call.outputs) != 1 or call.attr("src") == call.attr("dst")
@@ -88,18 +91,18 @@ def _copies_have_ends(_module: IRModule, function: Function) -> Iterator[str]:
             yield f"copy {call.source!r} is not from one memory to another"
 
 
-def _paths_name_nodes(module: IRModule, function: Function) -> Iterator[str]:
-    if module.target is None:
+def _paths_name_nodes(function: Function, target: Target | None) -> Iterator[str]:
+    if target is None:
         return
     constraints = [function.constraint, *(call.constraint for call in function.body)]
     for path in sorted({path for constraint in constraints if constraint for path in constraint.paths()}):
         try:
-            module.target.at(path)
+            target.at(path)
         except UnknownNameError as error:
             yield str(error)
 
 
-def _opsets_are_stated(_module: IRModule, function: Function) -> Iterator[str]:
+def _opsets_are_stated(_module: Functions, function: Function) -> Iterator[str]:
     domains = {domain for domain, _ in function.opsets}
     used = {_domain(call) for call in function.body if call.op.startswith("onnx.")}
     for domain in sorted(used - domains):
@@ -117,17 +120,16 @@ RULES: tuple[Rule, ...] = (
     _callees_exist_and_fit,
     _types_of_arguments_fit,
     _copies_have_ends,
-    _paths_name_nodes,
     _opsets_are_stated,
 )
 
 
-def _cycles(module: IRModule) -> Iterator[str]:
+def _cycles(module: Functions) -> Iterator[str]:
     calls = {
         function.name: sorted(
             {call.callee for call in function.body if call.callee is not None and call.callee in module}
         )
-        for function in module.functions
+        for function in module.values()
     }
     done: set[str] = set()
     for root in calls:

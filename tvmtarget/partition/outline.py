@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tvmtarget.ir.module import COPY, Call, Function, Value
+from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region

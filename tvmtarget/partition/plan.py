@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tvmtarget.ir.module import Function, IRModule
+from tvmtarget.ir.function import Function
+from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.explain import Explanation, explain_op
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord

@@ -11,7 +11,8 @@ from functools import cached_property
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.inline import Frame, inline_calls, rename_values
-from tvmtarget.ir.module import COPY, Call, Constant, Function, IRModule
+from tvmtarget.ir.function import COPY, Call, Constant, Function
+from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.strategy import Op
 from tvmtarget.target.constraint import Constraint, covers, known_words
 from tvmtarget.target.layout import Layout
@@ -84,7 +85,7 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint |
     """Inline all calls, drop copies that an earlier decomposition made, and collect what is asked of each operation."""
     layout = Layout(target.resolve())
     kept = _uncalled(module)
-    inlined = inline_calls(module, "main")
+    inlined = inline_calls(module.main, module.by_name)
     function, positions = _without_copies(inlined.function)
     frames = tuple(inlined.frames[index] for index in positions)
     rules = _Rules(where or {}, function)

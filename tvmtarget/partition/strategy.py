@@ -24,7 +24,7 @@ import numpy as np
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError
-from tvmtarget.ir.module import Attribute, Call, Constant
+from tvmtarget.ir.function import Attribute, Call, Constant
 from tvmtarget.ir.types import OpaqueType, TensorType, Type
 
 __all__ = ["Code", "Op", "Reject", "Strategy", "reject", "strategy_for"]

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.module import COPY, Call, Function, IRModule
+from tvmtarget.ir.function import COPY, Call, Function
+from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.partition.program import Program

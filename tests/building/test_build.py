@@ -1,0 +1,223 @@
+"""Compiled programs: what really runs is what the plan says, and computes what the undivided model does."""
+
+import random
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from models import DIGITS, EXAMPLES, LIGHT, inputs_of, light, random_graph, small
+from onnx import TensorProto, helper
+
+import tvmtarget as tt
+from tvmtarget.errors import BackendError, ModelError, RunError, TargetError
+from tvmtarget.executors.graph import CallEvent, CopyEvent
+
+FLAT = "composite[a=onnxruntime,b=llvm]"
+DEEP = "[x=[a=onnxruntime,b=llvm],y=[c=llvm,d=onnxruntime]](host=@x/b)"
+
+
+def reference(model, inputs):
+    """Run a whole model by onnxruntime."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
+
+
+def digits():
+    with np.load(EXAMPLES / "digits.npz") as stored:
+        return stored["input"], stored["labels"]
+
+
+def heavy_ops_on(module, cheap, heavy):
+    """Alternate sites by position, but keep what is slow without schedules on the fast site."""
+    slow = {"Conv", "Gemm", "LRN", "MaxPool", "AveragePool"}
+    return {
+        call.source: f"@{heavy}" if call.kind in slow else f"@{cheap[position % len(cheap)]}"
+        for position, call in enumerate(module.main.body)
+    }
+
+
+def assert_same(actual, expected, rtol=1e-3):
+    assert list(actual) == list(expected)
+    for name, array in expected.items():
+        np.testing.assert_allclose(actual[name], array, rtol=rtol, atol=1e-3 * max(1e-3, np.abs(array).max()))
+
+
+def test_the_main_job_runs_by_two_code_generators():
+    x, labels = digits()
+    exe = tt.build(tt.IRModule.from_onnx(DIGITS), FLAT, where={"op:Gemm": "@b"})
+    scores = exe(x)
+    assert (scores.argmax(1) == labels).mean() > 0.97
+    assert exe.report()["backends"] == ["onnxruntime", "tvm"]
+    assert_same({"logits": scores}, reference(onnx.load(DIGITS), {"input": x}))
+
+
+# These take most of a minute: many small regions by TVM, or large weights.
+SLOW = {"densenet121", "vgg19", "inception_v2", "zfnet512", "bvlc_alexnet"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in LIGHT])
+def test_light_models_over_two_and_three_sites_equal_onnxruntime(name):
+    """Depth two and three; operations without heavy loops run by TVM."""
+    model = light(name)
+    module, inputs = tt.IRModule.from_onnx(model), inputs_of(model)
+    expected = reference(model, inputs)
+    for target, cheap, heavy in ((FLAT, ("b", "a"), "a"), (DEEP, ("x/b", "y/d"), "x/a")):
+        assert_same(tt.build(module, target, where=heavy_ops_on(module, cheap, heavy)).run(inputs), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "inception_v1"])
+def test_light_models_wholly_by_tvm_equal_onnxruntime(name):
+    model = light(name)
+    inputs = inputs_of(model)
+    assert_same(tt.build(tt.IRModule.from_onnx(model), "llvm").run(inputs), reference(model, inputs))
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "inception_v1", "shufflenet"])
+def test_the_trace_equals_the_plan(name, probe_log):
+    """Every op once, where the plan has it; every copy, with its bytes, in the plan's order."""
+    target = "[x=[a=probe,b=probe](host=@a),y=[z=[c=probe](host=@c)](host=@z/c)](host=@x/a)"
+    model = light(name)
+    module, inputs = tt.IRModule.from_onnx(model), inputs_of(model)
+    rng = random.Random(0)
+    where = {call.source: f"@{rng.choice(('x/a', 'x/b', 'y/z/c'))}" for call in module.main.body}
+    plan = tt.decompose(module, target, where=where)
+    exe = tt.build(plan)
+    probe_log.clear()
+    results = exe.run(inputs)
+    ops = [entry[1:] for entry in probe_log if entry[0] == "op"]
+    copies = [entry[1:] for entry in probe_log if entry[0] == "copy"]
+    assert ops == [(op, region.site, 0) for region in plan.regions for op in region.ops]
+    assert sorted(op for op, _, _ in ops) == sorted(where)
+    assert all(where[op] == f"@{site}" for op, site, _ in ops)
+    assert sorted(copies) == sorted((copy.src, copy.dst, copy.nbytes) for copy in plan.copies)
+    assert_same(results, reference(model, inputs))
+
+
+def test_events_tell_every_call_and_copy():
+    model = random_graph(30, 1)
+    module = tt.IRModule.from_onnx(model)
+    target = "[x=[a=numpy](host=@a),y=[b=onnxruntime,c=numpy](host=@c)](host=@x/a)"
+    rng = random.Random(2)
+    plan = tt.decompose(module, target, where={c.source: f"@{rng.choice(('x/a', 'y/b'))}" for c in module.main.body})
+    events = tt.build(plan).profile(inputs_of(model))
+    assert [event.function for event in events if isinstance(event, CallEvent)] == [r.function for r in plan.regions]
+    moved = [(event.src, event.dst, event.nbytes) for event in events if isinstance(event, CopyEvent)]
+    assert sorted(moved) == sorted((copy.src, copy.dst, copy.nbytes) for copy in plan.copies)
+
+
+def test_a_saved_program_is_the_same_program(tmp_path):
+    x, _ = digits()
+    exe = tt.build(tt.IRModule.from_onnx(DIGITS), "demo/rack", where={"op:Gemm": "@node1/cpu"})
+    exe.save(tmp_path / "a.tta")
+    for trust in (False, True):
+        loaded = tt.load(tmp_path / "a.tta", trust=trust)
+        np.testing.assert_allclose(loaded(x), exe(x), rtol=1e-4, atol=1e-4)
+        assert loaded.report() == exe.report()
+        assert loaded.target == exe.target
+
+
+def test_saving_twice_gives_the_same_bytes(tmp_path):
+    exe = tt.build(tt.IRModule.from_onnx(DIGITS), "[a=numpy,b=onnxruntime]")
+    for name in ("a", "b"):
+        exe.save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_program_without_operations_runs():
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    model = helper.make_model(helper.make_graph([], "empty", [info], [info]), ir_version=8)
+    module = tt.IRModule.from_onnx(model)
+    for target in ("numpy", "[a=numpy,b=onnxruntime]", "llvm"):
+        np.testing.assert_array_equal(tt.build(module, target)(np.ones(2, "float32")), np.ones(2))
+
+
+@pytest.mark.parametrize("kind", ["numpy", "onnxruntime", "llvm"])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1,)])
+def test_scalars_and_empty_tensors_run(kind, shape):
+    model = small(helper.make_node("Relu", ["x"], ["y"], name="naïve → 漢字"), shape=shape)
+    module = tt.IRModule.from_onnx(model)
+    x = np.full(shape, -1, "float32")
+    np.testing.assert_array_equal(tt.build(module, f"[a={kind}]")(x), np.maximum(x, 0))
+
+
+def test_symbolic_dimensions_take_any_size_and_must_agree():
+    model = small(helper.make_node("Add", ["x", "z"], ["y"], name="add"), inputs=("x", "z"), shape=("batch-size", 3))
+    for kind in ("numpy", "onnxruntime", "llvm"):
+        exe = tt.build(tt.IRModule.from_onnx(model), kind)
+        for size in (1, 5):
+            array = np.ones((size, 3), "float32")
+            np.testing.assert_array_equal(exe(array, array), 2 * array)
+        with pytest.raises(RunError, match="input 'z' has 2 for 'batch-size', but input 'x' has 1"):
+            exe(np.ones((1, 3), "float32"), np.ones((2, 3), "float32"))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ({}, "input 'input' is missing; it is float32[batch,1,8,8]"),
+        (
+            {"input": np.zeros((1, 1, 8, 8))},
+            "input 'input' is float64, not float32; convert it with .astype('float32')",
+        ),
+        ({"input": np.zeros((1, 8, 8), "float32")}, "input 'input' has shape (1, 8, 8), not (batch, 1, 8, 8)"),
+        ({"input": np.zeros((1, 1, 8, 9), "float32")}, "input 'input' has shape (1, 1, 8, 9), not (batch, 1, 8, 8)"),
+        ({"image": np.zeros(1)}, "no input 'image' in the program; it takes 'input'"),
+        ({"input": "text"}, "input 'input' is"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(inputs, text):
+    exe = tt.build(tt.IRModule.from_onnx(DIGITS), "onnxruntime")
+    with pytest.raises(RunError) as caught:
+        exe.run(inputs)
+    assert text in str(caught.value)
+
+
+def test_params_become_constants():
+    model = small(helper.make_node("Add", ["x", "w"], ["y"], name="add"), inputs=("x", "w"))
+    exe = tt.build(tt.IRModule.from_onnx(model), "numpy", params={"w": np.ones((2, 3), "float32")})
+    assert exe.inputs == ("x",)
+    np.testing.assert_array_equal(exe(np.ones((2, 3), "float32")), 2 * np.ones((2, 3)))
+    with pytest.raises(ModelError, match="'w' is bound to float64, not float32"):
+        tt.build(tt.IRModule.from_onnx(model), "numpy", params={"w": np.ones((2, 3))})
+
+
+def test_what_cannot_be_built_yet_is_said_in_one_error():
+    with pytest.raises(BackendError) as caught:
+        tt.build(tt.IRModule.from_onnx(DIGITS), "llvm", executor="aot", runtime="crt")
+    assert [line.split(";")[0] for line in str(caught.value).splitlines()] == [
+        "executor 'aot' cannot be built for yet",
+        "runtime 'crt' cannot be built for yet",
+    ]
+
+
+def test_a_device_without_a_code_generator_is_refused():
+    with pytest.raises(BackendError, match="@gpu cannot be compiled: no backend for kind 'cuda' is installed"):
+        tt.build(tt.IRModule.from_onnx(DIGITS), "nvidia/jetson-nano")
+
+
+def test_two_hosts_are_refused():
+    with pytest.raises(TargetError, match="two hosts are given"):
+        tt.build(tt.IRModule.from_onnx(DIGITS), "[a=numpy](host=llvm)", target_host="c")
+
+
+def test_code_for_another_machine_compiles_but_does_not_run(tmp_path):
+    exe = tt.build(tt.IRModule.from_onnx(DIGITS), "arm/rasp4b64")
+    exe.save(tmp_path / "pi.tta")
+    with pytest.raises(RunError, match="@cpu cannot run on this machine: it is for 'aarch64-linux-gnu'"):
+        exe(digits()[0])
+
+
+def test_a_leaf_without_a_code_generator_is_interpreted_and_said_so():
+    exe = tt.build(tt.IRModule.from_onnx(DIGITS), "[a=onnxruntime,b=c]", where={"op:Gemm": "@b"})
+    assert exe.notes == ("@b (c) is interpreted by numpy: no backend for kind 'c' is installed",)
+    assert exe.report()["backends"] == ["numpy", "onnxruntime"]
+    with pytest.raises(BackendError, match="@b would be interpreted, which strict forbids"):
+        tt.build(tt.IRModule.from_onnx(DIGITS), "[a=onnxruntime,b=c]", where={"op:Gemm": "@b"}, strict=True)
+
+
+def test_progress_is_told():
+    told = []
+    tt.build(tt.IRModule.from_onnx(DIGITS), FLAT, progress=lambda *step: told.append(step))
+    assert told == [("compile main_0 for @a", 0, 1), ("compiled", 1, 1)]

@@ -1,0 +1,192 @@
+"""The command line: what it prints, and that bad input is one line with exit code 1."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from models import DIGITS, EXAMPLES, small
+from onnx import helper
+
+import tvmtarget as tt
+from tvmtarget.cli.main import main
+
+NPZ = EXAMPLES / "digits.npz"
+MAIN_JOB = ["run", DIGITS, "--input", NPZ, "--target", "composite[ort=onnxruntime,cpu=llvm]", "--where", "op:Gemm=@cpu"]
+
+
+@pytest.fixture
+def cli(capsys):
+    """Return a function that runs a command line and returns (exit code, standard output, error output)."""
+
+    def run(*words):
+        code = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_the_main_job_prints_what_ran_where(cli):
+    code, out, err = cli(*MAIN_JOB, "--check", "--json")
+    report = json.loads(out)
+    assert (code, err) == (0, "")
+    assert report["accuracy"] > 0.97
+    assert report["max_abs_error"] < 1e-4
+    assert report["backends"] == ["onnxruntime", "tvm"]
+    assert report["copies"] == []
+    assert [(region["site"], region["inputs"], region["outputs"]) for region in report["regions"]] == [
+        ("ort", ["input"], ["flatten"]),
+        ("cpu", ["flatten"], ["fc1"]),
+        ("ort", ["fc1"], ["relu4"]),
+        ("cpu", ["relu4"], ["logits"]),
+    ]
+    assert report["regions"][1]["ops"] == ["fc1"]
+
+
+def test_run_prints_for_people(cli):
+    code, out, _ = cli(*MAIN_JOB, "--check")
+    assert code == 0
+    assert "@cpu by tvm: 1 ops in main_1" in out
+    assert "accuracy: 99.56 %" in out
+
+
+def test_compile_writes_a_program_that_run_takes(cli, tmp_path):
+    code, out, _ = cli("compile", DIGITS, "--target", "demo/rack", "-o", tmp_path / "digits.tta")
+    assert code == 0
+    assert "1 functions by onnxruntime" in out
+    code, out, _ = cli("run", tmp_path / "digits.tta", "--input", NPZ, "--json", "--output", tmp_path / "out.npz")
+    assert code == 0
+    assert json.loads(out)["accuracy"] > 0.97
+    with np.load(tmp_path / "out.npz") as stored:
+        assert stored["logits"].shape == (450, 10)
+
+
+def test_copies_are_told_with_their_bytes(cli):
+    code, out, _ = cli("run", DIGITS, "-i", NPZ, "-t", "demo/rack", "--where", "op:Gemm=@node1/ort", "--json")
+    copies = json.loads(out)["copies"]
+    assert code == 0
+    assert [copy["bytes"] for copy in copies] == [450 * 256 * 4, 450 * 64 * 4, 450 * 64 * 4, 450 * 10 * 4]
+
+
+def test_explain_says_why(cli):
+    code, out, _ = cli("explain", DIGITS, "--target", "[ort=onnxruntime,cpu=llvm]", "--where", "op:Gemm=@cpu")
+    assert code == 0
+    assert out.startswith("11 ops in 4 regions on 2 sites")
+    code, out, _ = cli("explain", DIGITS, "--target", "nvidia/jetson-nano", "--op", "conv1")
+    assert code == 0
+    assert out.startswith("conv1 (Conv) runs on @gpu: the first site, in order of preference, that can take it")
+
+
+def test_show_draws_the_tree(cli):
+    code, out, _ = cli("show", "nvidia/jetson-nano")
+    assert code == 0
+    assert "arch=sm_53" in out
+    code, out, _ = cli("show", "nvidia/jetson-nano:cuda", "--json")
+    assert json.loads(out)["arch"] == "sm_53"
+
+
+def test_tags_are_listed_and_searched(cli):
+    code, out, _ = cli("tags")
+    assert code == 0
+    assert {"aws/c5", "aws/c5.large", "arm/rasp4b", "nvidia/a100"} <= {line.split()[0] for line in out.splitlines()}
+    code, out, _ = cli("tags", "jetson", "--json")
+    assert [tag["tag"] for tag in json.loads(out)] == ["nvidia/jetson-nano"]
+    assert cli("tags", "nothing-like-it")[0] == 1
+
+
+BAD = "composite[ort=onnxruntime,cpu=llvm]"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["explain", "none.onnx", "-t", "llvm"], "error: no model file 'none.onnx'; give the path of an ONNX file"),
+        (["explain", NPZ, "-t", "llvm"], "is not an ONNX model"),
+        (["explain", EXAMPLES, "-t", "llvm"], "cannot be read: Is a directory"),
+        (["explain", DIGITS, "-t", "nvidia/jetson-nanoo"], "unknown tag 'nvidia/jetson-nanoo'; did you mean"),
+        (["explain", DIGITS, "-t", "llvmm"], "unknown kind 'llvmm'; did you mean 'llvm'?"),
+        (["explain", DIGITS, "-t", "llvm(mcpux=1)"], "kind 'llvm' has no attribute 'mcpux'; did you mean 'mcpu'?"),
+        (["explain", DIGITS, "-t", "llvm("], "but the text ended, at column 6 of 'llvm('"),
+        (["explain", DIGITS, "-t", ""], "expected a target, but the text is empty"),
+        (["explain", DIGITS, "-t", "nvidia/jetson-nano:npu"], "no node 'npu'"),
+        (["explain", DIGITS, "-t", BAD, "--op", "conv9"], "no op 'conv9' in the model; did you mean"),
+        (["explain", DIGITS, "-t", BAD, "--where", "op:Gem=@cpu"], "where 'op:Gem' matches no op"),
+        (["explain", DIGITS, "-t", BAD, "--where", "fc1=@cpx"], "no node 'cpx'"),
+        (["explain", DIGITS, "-t", BAD, "--where", "fc1"], "--where 'fc1' is not NAME=CONSTRAINT"),
+        (["explain", DIGITS, "-t", BAD, "--where", "fc1=llvm(mcp=4)"], "has no attribute 'mcp'; did you mean 'mcpu'?"),
+        (["explain", DIGITS, "-t", BAD, "--where", "fc1=cuda"], "op 'fc1' (Gemm) fits no site of the target"),
+        (["run", DIGITS, "-i", "none.npz", "-t", "llvm"], "no input file 'none.npz'"),
+        (["run", DIGITS, "-i", DIGITS, "-t", "llvm"], "is not an .npz file of arrays"),
+        (["run", DIGITS, "-i", NPZ], "--target is missing"),
+        (["run", DIGITS, "-i", NPZ, "-t", "nvidia/jetson-nano"], "@gpu cannot be compiled"),
+        (["run", DIGITS, "-i", NPZ, "-t", "c", "--strict"], "would be interpreted, which strict forbids"),
+        (["compile", DIGITS, "-t", "numpy", "-o", "/nowhere/x.tta"], "'/nowhere/x.tta' cannot be written"),
+        (["show", "llvm(num-cores=many)"], "attribute 'num-cores' of kind 'llvm' is a whole number, not 'many'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_one(cli, words, text):
+    code, out, err = cli(*words)
+    assert code == 1
+    assert out == ""
+    assert text in err
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arrays", "text"),
+    [
+        ({"input": np.zeros((2, 1, 8, 8))}, "input 'input' is float64, not float32"),
+        ({"input": np.zeros((2, 8, 8), "float32")}, "input 'input' has shape (2, 8, 8), not (batch, 1, 8, 8)"),
+        ({"image": np.zeros((2, 1, 8, 8), "float32")}, "no input 'image'"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(cli, tmp_path, arrays, text):
+    np.savez(tmp_path / "in.npz", **arrays)
+    code, _, err = cli("run", DIGITS, "-i", tmp_path / "in.npz", "-t", "onnxruntime")
+    assert code == 1
+    assert text in err
+    assert "Traceback" not in err
+
+
+def test_an_op_that_no_site_supports_is_one_line(cli, tmp_path):
+    model = small(helper.make_node("Fancy", ["x"], ["y"], name="fancy", domain="my.domain"))
+    model.opset_import.append(helper.make_opsetid("my.domain", 1))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    code, _, err = cli("explain", tmp_path / "m.onnx", "-t", BAD)
+    assert code == 1
+    assert err.startswith("error: op 'fancy' (Fancy) fits no site of the target: @ort: NO_RULE")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_damaged_program_is_refused(cli, tmp_path):
+    path = tmp_path / "a.tta"
+    tt.build(tt.IRModule.from_onnx(DIGITS), "numpy").save(path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    code, _, err = cli("run", path, "-i", NPZ)
+    assert code == 1
+    assert "is damaged" in err
+    path.write_bytes(data[: len(data) // 3])
+    assert cli("run", path, "-i", NPZ)[0] == 1
+
+
+def test_misuse_is_exit_code_two(cli):
+    assert cli("explain")[0] == 2
+    assert cli("no-such-command")[0] == 2
+
+
+def test_help_and_version(cli):
+    assert cli("--version") == (0, f"tvmtarget {tt.__version__}\n", "")
+    assert "compile" in cli("--help")[1]
+
+
+def test_it_is_installed_as_a_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "tvmtarget.cli.main", "tags"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "nvidia/a100" in done.stdout

@@ -1,0 +1,162 @@
+"""ONNX in and out: nothing is lost, and what is wrong is said in one line."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from models import DIGITS, LIGHT, inputs_of, light, random_graph, small
+from onnx import TensorProto, helper, numpy_helper
+
+import tvmtarget as tt
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.types import OpaqueType, TensorType
+
+
+def run(model, inputs):
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, inputs)
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_light_models_come_back_as_they_went_in(name):
+    model = light(name)
+    module = tt.IRModule.from_onnx(model)
+    assert all(isinstance(param.type, TensorType) for param in module.main.params)
+    if name not in ("vgg19", "bvlc_alexnet"):
+        for a, b in zip(run(model, inputs_of(model)), run(module.to_onnx(), inputs_of(model)), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_opset_names_and_symbolic_dimensions_are_kept():
+    main = tt.IRModule.from_onnx(DIGITS).main
+    assert main.opsets == (("", 17),)
+    assert str(main.params[0]) == "%input: float32[batch,1,8,8]"
+    assert str(main.types["conv3"]) == "float32[batch,64,2,2]"
+    assert [call.source for call in main.body][:3] == ["conv1", "relu1", "conv2"]
+
+
+def test_initializers_are_held_by_reference():
+    module = tt.IRModule.from_onnx(DIGITS)
+    plan = tt.decompose(module, "[a=numpy,b=onnxruntime]", where={"op:Gemm": "@b"})
+    whole = {constant.name: constant for constant in module.main.constants}
+    parts = [constant for function in plan.module for constant in function.constants]
+    assert {constant.name for constant in parts} == set(whole)
+    assert all(constant.data is whole[constant.name].data for constant in parts)
+
+
+def test_operations_without_a_name_or_with_a_taken_one_get_one():
+    nodes = [
+        helper.make_node("Relu", [a], [b], name=n) for a, b, n in (("x", "a", ""), ("a", "b", "r"), ("b", "y", "r"))
+    ]
+    sources = [call.source for call in tt.IRModule.from_onnx(small(*nodes)).main.body]
+    assert sources == ["Relu_0", "r", "r_3"]
+
+
+def test_unicode_names_survive():
+    model = small(helper.make_node("Relu", ["x"], ["ÿ→"], name="naïve 漢字"), outputs=("ÿ→",))
+    module = tt.IRModule.from_onnx(tt.IRModule.from_onnx(model).to_onnx())
+    assert module.main.body[0].source == "naïve 漢字"
+    assert module.main.results == ("ÿ→",)
+
+
+def test_control_flow_keeps_its_bodies_and_captures():
+    def branch(name, op):
+        out = helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, [2, 3])
+        return helper.make_graph([helper.make_node(op, ["x"], [f"{name}_y"], name=f"{name}_op")], name, [], [out])
+
+    node = helper.make_node(
+        "If", ["c"], ["y"], name="if", then_branch=branch("t", "Relu"), else_branch=branch("e", "Neg")
+    )
+    model = small(node)
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    module = tt.IRModule.from_onnx(model)
+    call = module.main.body[0]
+    assert call.uses() == ("c", "x")
+    assert [label for label, _ in call.regions] == ["else_branch", "then_branch"]
+    x = np.full((2, 3), -2, "float32")
+    for condition in (True, False):
+        inputs = {"x": x, "c": np.array(condition)}
+        expected = run(model, inputs)[0]
+        np.testing.assert_array_equal(run(module.to_onnx(), inputs)[0], expected)
+        np.testing.assert_array_equal(tt.build(module, "[a=onnxruntime,b=llvm]").run(inputs)["y"], expected)
+
+
+def test_sequences_are_carried():
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x", "x"], ["s"], name="make"),
+        helper.make_node("ConcatFromSequence", ["s"], ["y"], name="join", axis=0),
+    ]
+    module = tt.IRModule.from_onnx(small(*nodes))
+    assert isinstance(module.main.types["s"], OpaqueType)
+    exe = tt.build(module, "[a=onnxruntime,b=numpy]", where={"join": "@b"})
+    assert exe(np.ones((2, 3), "float32")).shape == (4, 3)
+
+
+def test_model_local_functions_are_inlined():
+    body = [helper.make_node("Relu", ["a"], ["b"], name="inner")]
+    function = helper.make_function("my", "F", ["a"], ["b"], body, [helper.make_opsetid("", 17)])
+    model = small(helper.make_node("F", ["x"], ["y"], domain="my"))
+    model.opset_import.append(helper.make_opsetid("my", 1))
+    model.functions.append(function)
+    assert [call.op for call in tt.IRModule.from_onnx(model).main.body] == ["onnx.Relu"]
+
+
+def test_external_data_is_read_where_it_lies(tmp_path):
+    weights = np.arange(3000, dtype="float32").reshape(3, 1000)
+    model = small(helper.make_node("MatMul", ["x", "w"], ["y"], name="mm"), w=weights)
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    module = tt.IRModule.from_onnx(tmp_path / "m.onnx")
+    assert isinstance(module.main.constants[0].data, np.memmap)
+    np.testing.assert_array_equal(tt.build(module, "onnxruntime")(np.ones((2, 3), "float32"))[0], weights.sum(0))
+
+
+def test_external_data_outside_the_folder_is_refused(tmp_path):
+    model = small(helper.make_node("MatMul", ["x", "w"], ["y"], name="mm"), w=np.ones((3, 1000), "float32"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    loaded = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    loaded.graph.initializer[0].external_data[0].value = "../w.bin"
+    (tmp_path / "n.onnx").write_bytes(loaded.SerializeToString())
+    with pytest.raises(ModelError, match=r"tensor 'w' of .* lies outside the model's folder"):
+        tt.IRModule.from_onnx(tmp_path / "n.onnx")
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "is not an ONNX model"),
+        (b"hello world", "is not an ONNX model"),
+        (b"\x00" * 100, "is not an ONNX model"),
+        (b"PK\x03\x04 a zip file", "is not an ONNX model"),
+        (small(helper.make_node("Nope", ["x"], ["y"])).SerializeToString(), "No Op registered for Nope"),
+        (small(helper.make_node("Relu", ["q"], ["y"])).SerializeToString(), "q"),
+        (small(helper.make_node("Relu", ["x", "x", "x"], ["y"])).SerializeToString(), "is not a valid ONNX model"),
+    ],
+)
+def test_files_that_are_no_models_are_refused_in_one_line(tmp_path, data, text):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data)
+    with pytest.raises(ModelError) as caught:
+        tt.IRModule.from_onnx(path)
+    assert text in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_element_types_come_back():
+    for name in ("float16", "float64", "int8", "uint64", "bool", "int32"):
+        value = np.ones((2,), name)
+        info = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(value.dtype), [2])
+        graph = helper.make_graph([], "g", [], [info], [numpy_helper.from_array(value, "y")])
+        module = tt.IRModule.from_onnx(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]))
+        assert str(module.main.types["y"]) == f"{name}[2]"
+        np.testing.assert_array_equal(tt.build(module, "onnxruntime")(), value)
+
+
+def test_the_text_form_is_golden(golden):
+    module = tt.IRModule.from_onnx(DIGITS)
+    plan = tt.decompose(module, "demo/rack", where={"op:Gemm": "@node1/cpu", "relu1": "@node0/cpu"})
+    golden("ir/digits_on_rack.golden", f"{plan.module}\n\n{plan.summary()}\n\n{plan.explain('fc1')}\n")
+
+
+def test_a_random_graph_round_trips_through_text_and_onnx():
+    module = tt.IRModule.from_onnx(random_graph(50, 5))
+    assert str(tt.IRModule.from_onnx(module.to_onnx())) == str(module)

@@ -1,0 +1,136 @@
+"""What programs are made of: functions, each a flat list of calls in SSA form and topological order.
+
+Names of operators carry their dialect: `onnx.Conv`, `onnx.com.microsoft::Gelu`, `@callee` for a function of the
+module, `tt.copy` for a copy between memories. Constants are held by reference and never copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.target.constraint import Constraint
+
+__all__ = ["COPY", "Attribute", "Call", "Constant", "Function", "Opaque", "Value"]
+
+COPY = "tt.copy"
+
+Attribute: TypeAlias = "int | float | str | bytes | Constant | Opaque | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | tuple[Constant, ...]"  # noqa: E501
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A named value of a function: its type, and the memory it lives in once that is decided."""
+
+    name: str
+    type: Type
+    scope: str = ""
+
+    def __str__(self) -> str:
+        return f"%{self.name}: {self.type or '?'}" + (f" in {self.scope!r}" if self.scope else "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A tensor known before the program runs; compared by reference, as its elements may be many."""
+
+    name: str
+    type: TensorType
+    data: np.ndarray[Any, Any]
+
+    def __str__(self) -> str:
+        return f"%{self.name}: {self.type}"
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An attribute that only its dialect understands: its name there, and its bytes."""
+
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One operation: operands by name ('' where an optional one is absent), results, attributes, nested bodies.
+
+    `source` is the name the operation had in the model that it came from; it survives every pass.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[Value, ...]
+    attrs: tuple[tuple[str, Attribute], ...] = ()
+    regions: tuple[tuple[str, Function], ...] = ()
+    constraint: Constraint | None = None
+    source: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The operator without its dialect: `Conv` of `onnx.Conv`."""
+        return self.op.rsplit("::", 1)[-1].removeprefix("onnx.")
+
+    @property
+    def callee(self) -> str | None:
+        """The function of the module that this calls, or None."""
+        return self.op[1:] if self.op.startswith("@") else None
+
+    def attr(self, name: str) -> Attribute | None:
+        """Return an attribute, or None where it is absent."""
+        return next((value for key, value in self.attrs if key == name), None)
+
+    def uses(self) -> tuple[str, ...]:
+        """List the values this reads, each once: operands, then what nested bodies capture."""
+        captured = (name for _, region in self.regions for name in region.captures())
+        return tuple(dict.fromkeys(name for name in (*self.inputs, *captured) if name))
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function: typed parameters, constants, a flat body, and the names of its results.
+
+    `constraint` says which node of the target it runs on; `opsets` are versions of operator sets by domain.
+    A nested body of a call is a Function too; it may also read values of the functions around it.
+    """
+
+    name: str
+    params: tuple[Value, ...]
+    body: tuple[Call, ...]
+    results: tuple[str, ...]
+    constants: tuple[Constant, ...] = ()
+    constraint: Constraint | None = None
+    opsets: tuple[tuple[str, int], ...] = ()
+    attrs: tuple[tuple[str, Any], ...] = ()
+
+    @cached_property
+    def types(self) -> Mapping[str, Type]:
+        """Types of all values by name: parameters, constants and results of calls."""
+        found: dict[str, Type] = {param.name: param.type for param in self.params}
+        found |= {constant.name: constant.type for constant in self.constants}
+        found |= {output.name: output.type for call in self.body for output in call.outputs if output.name}
+        return MappingProxyType(found)
+
+    @cached_property
+    def constant_names(self) -> frozenset[str]:
+        """Names of the constants."""
+        return frozenset(constant.name for constant in self.constants)
+
+    def captures(self) -> tuple[str, ...]:
+        """List the values this reads but does not define, each once, in order of first use."""
+        own = self.types
+        used = [name for call in self.body for name in call.uses()] + list(self.results)
+        return tuple(dict.fromkeys(name for name in used if name and name not in own))
+
+    def attr(self, name: str) -> Any:  # noqa: ANN401
+        """Return an attribute of the function, or None."""
+        return dict(self.attrs).get(name)
+
+    def replace(self, **changes: Any) -> Function:  # noqa: ANN401
+        """Return a copy with some fields changed."""
+        return replace(self, **changes)
