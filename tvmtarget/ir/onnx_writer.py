@@ -44,17 +44,18 @@ def _write_graph(function: Function, graph: GraphProto, *, is_nested: bool = Fal
     graph.name = function.name
     for value in function.params:
         _write_value(value, graph.input.add(), function, is_nested=is_nested)
-    passed = function.constant_names | {param.name for param in function.params}
-    results = []
+    taken = {*function.constant_names, *(param.name for param in function.params)}
+    results: list[str] = []
     for position, result in enumerate(function.results):
-        is_renamed = not is_nested and (result in passed or result in function.results[:position])
-        results.append(f"{result}__out{position}" if is_renamed else result)
+        results.append(f"{result}__out{position}" if result in taken and not is_nested else result)
+        taken.add(result)
+    returned = set(results)
     for constant in function.constants:
         graph.initializer.append(_write_tensor(constant))
     for call in function.body:
         graph.node.append(_write_call(call))
         for output in () if is_nested else call.outputs:
-            if isinstance(output.type, TensorType) and output.name not in function.results:
+            if isinstance(output.type, TensorType) and output.name not in returned:
                 graph.value_info.add(name=output.name).type.CopyFrom(write_type(output.type, what=output.name))
     for result, written in zip(function.results, results, strict=True):
         if written != result:
