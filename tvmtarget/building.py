@@ -59,15 +59,20 @@ def build(
         chosen = _configured(target if target is not None else module.target, target_host, executor, runtime)
         plan = decompose(module.bind(params or {}), chosen, where=where)
     root = plan.layout.root
-    problems = [
-        f"{role} {node.kind!r} cannot be built for yet; this version has {', '.join(_BUILDABLE[role])}"
-        for role, node in (("executor", root.executor), ("runtime", root.runtime))
-        if node is not None and node.kind not in _BUILDABLE[role]
-    ]
-    raise_all(BackendError, problems)
+    raise_all(BackendError, _not_buildable(root))
     leaves = _compile_all(plan, strict=strict, progress=progress)
     program, constants = Program.of(plan.module), constants_of(plan.module)
     return Executable(root, program, constants, leaves, mod_name)
+
+
+def _not_buildable(root: Target) -> list[str]:
+    """Say which executors and runtimes of a tree this version can describe, but not build for."""
+    return [
+        f"{role} {configured.kind!r} of @{path or '.'} cannot be built for yet; there is {', '.join(_BUILDABLE[role])}"
+        for path, node in root.walk()
+        for role, configured in (("executor", node.executor), ("runtime", node.runtime))
+        if configured is not None and configured.kind not in _BUILDABLE[role]
+    ]
 
 
 def _configured(

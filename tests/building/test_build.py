@@ -187,9 +187,14 @@ def test_what_cannot_be_built_yet_is_said_in_one_error():
     with pytest.raises(BackendError) as caught:
         tt.build(tt.IRModule.from_onnx(DIGITS), "llvm", executor="aot", runtime="crt")
     assert [line.split(";")[0] for line in str(caught.value).splitlines()] == [
-        "executor 'aot' cannot be built for yet",
-        "runtime 'crt' cannot be built for yet",
+        "executor 'aot' of @. cannot be built for yet",
+        "runtime 'crt' of @. cannot be built for yet",
     ]
+
+
+def test_an_executor_inside_the_tree_is_not_ignored():
+    with pytest.raises(BackendError, match="executor 'vm' of @soc cannot be built for yet; there is graph"):
+        tt.build(tt.IRModule.from_onnx(DIGITS), "[soc=[a=numpy](executor=vm),b=numpy]")
 
 
 def test_a_device_without_a_code_generator_is_refused():

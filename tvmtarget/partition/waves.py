@@ -1,8 +1,8 @@
 """Stage D: regions by joint waves, so that the graph of regions has no circle by construction.
 
 Operations are drained colour by colour in topological order: a region is everything of one colour that can run
-before any other colour must. This is typed fusion (Kennedy and McKinley, 1994), greedy over the colours; for
-one accelerator and a host it makes the least possible number of accelerator regions. O((V + E) log V).
+before any other colour must. This is typed fusion (Kennedy and McKinley, 1994), greedy over the colours; with
+two of them no division has fewer regions. O((V + E) log V).
 """
 
 from __future__ import annotations
@@ -42,13 +42,17 @@ def _heights(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> lis
 
 
 def lower_bound(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> int:
-    """Return the least number of regions that any acyclic division of these colours can have.
+    """Return a number of regions that no acyclic division of these colours can go below.
 
-    Either a path changes colour that often, or every colour needs a region of its own.
+    Regions in order must hold the colours of every path as a subsequence: as many as the longest such sequence,
+    one more if two of that length begin differently, and one for each colour at least.
     """
     if not colours:
         return 0
-    return max(1 + max(_heights(successors, colours)), len(set(colours)))
+    heights = _heights(successors, colours)
+    tallest = max(heights)
+    begins = {colour for colour, height in zip(colours, heights, strict=True) if height == tallest}
+    return max(1 + tallest + (len(begins) > 1), len(set(colours)))
 
 
 def waves(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> list[list[int]]:
