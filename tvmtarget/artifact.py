@@ -19,6 +19,7 @@ FORMAT = "tvmtarget.artifact"
 SCHEMA = 1
 
 _MANIFEST = "manifest.json"
+_ZIP = b"PK\x03\x04"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -79,5 +80,9 @@ def read_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def is_artifact(path: Path) -> bool:
-    """Whether a file looks like a saved program rather than a model."""
-    return path.is_file() and zipfile.is_zipfile(path)
+    """Whether a file begins like a saved program, a zip file, rather than like a model."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_ZIP)) == _ZIP
+    except OSError:
+        return False

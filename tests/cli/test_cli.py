@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -171,7 +172,21 @@ def test_a_damaged_program_is_refused(cli, tmp_path):
     assert code == 1
     assert "is damaged" in err
     path.write_bytes(data[: len(data) // 3])
-    assert cli("run", path, "-i", NPZ)[0] == 1
+    code, _, err = cli("run", path, "-i", NPZ)
+    assert code == 1
+    assert "is not a saved program, or is damaged" in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_is_one_line(cli):
+    code, _, err = cli("run", DIGITS, "-i", NPZ, "-t", "numpy", "--output", "/dev/full")
+    assert code == 1
+    assert err == "error: output file '/dev/full' cannot be written: No space left on device\n"
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "tvmtarget.cli.main", "tags"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: output cannot be written: No space left on device\n"
 
 
 def test_misuse_is_exit_code_two(cli):

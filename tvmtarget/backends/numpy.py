@@ -31,7 +31,7 @@ class _Numpy:
     def compile(self, part: Part) -> _Interpreted:
         try:
             return _Interpreted(ReferenceEvaluator(_converted(part.model)))
-        except Exception as error:  # noqa: BLE001 - the evaluator raises whatever an operator's code raises
+        except Exception as error:
             raise BackendError(f"numpy cannot take function {part.name!r}: {_first_line(error)}") from error
 
 

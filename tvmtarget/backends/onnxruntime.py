@@ -30,7 +30,7 @@ class _OnnxRuntime:
     def version(self) -> str:
         return f"onnxruntime {_onnxruntime().__version__}"
 
-    def refuses(self, target: Target) -> str | None:  # noqa: ARG002
+    def refuses(self, target: Target) -> str | None:
         return None
 
     def compile(self, part: Part) -> _Session:
@@ -44,7 +44,7 @@ class _OnnxRuntime:
         options.intra_op_num_threads = int(str(part.target["intra-op-threads"]))
         try:
             return _Session(ort.InferenceSession(part.source, options, providers=["CPUExecutionProvider"]))
-        except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions share no base but Exception
+        except Exception as error:
             reason = str(error).splitlines()[0]
             raise BackendError(f"onnxruntime cannot take function {part.name!r} of @{part.site}: {reason}") from error
 

@@ -1,8 +1,9 @@
 """Apache TVM for llvm leaves: the function's ONNX model through Relax into native code.
 
-TVM's ONNX importer reads a static dimension of 0 as unknown, gives all unnamed dimensions one symbol, and parses
-the names of symbols as expressions; `_prepared` writes the model so that none of that changes its meaning.
-Importing and compiling share global state in TVM and are kept under one lock.
+TVM's ONNX importer reads a static dimension of 0 as unknown, gives all unnamed dimensions one symbol, parses the
+names of symbols as expressions, and has a form of its own for shapes that most operators do not take; `_prepared`
+writes the model so that none of that changes its meaning. Importing and compiling share global state in TVM and are
+kept under one lock.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from tvmtarget.backends.machine import refuses_native
 from tvmtarget.backends.protocol import Array, Part
@@ -31,15 +32,25 @@ __all__ = ["BACKEND"]
 
 _LIBRARY = "lib.so"
 _LOCK = threading.Lock()
+# Results that are always or often not read, and that the importer does not make; see strategies.
+_SPARE_RESULTS = frozenset({"BatchNormalization", "Dropout", "LayerNormalization", "MaxPool"})
+# Operators that sum over a dimension, besides those called Reduce...
+_SUMS = frozenset({"ArgMax", "ArgMin", "Einsum", "Gemm", "MatMul", "MatMulInteger"})
 
 
 def _tvm() -> Any:  # noqa: ANN401 - TVM ships no types
+    # TVM reads this once, and by itself takes half of the processors for hyper-threads of the others.
+    os.environ.setdefault("TVM_NUM_THREADS", str(_processors()))
     try:
         import tvm
         import tvm.relax.frontend.onnx
     except ImportError as error:
         raise MissingExtraError("apache-tvm", "tvm") from error
     return tvm
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Tvm:
@@ -54,18 +65,30 @@ class _Tvm:
 
     def compile(self, part: Part) -> _Program:
         tvm = _tvm()
+        never_empty = _never_empty(part.model.graph)
         if _LIBRARY in part.native:
-            return _Program(_load(tvm, part.native[_LIBRARY]))
+            return _Program(_load(tvm, part.native[_LIBRARY]), never_empty)
         try:
             with _LOCK, _quiet():
                 module = tvm.relax.frontend.onnx.from_onnx(_prepared(part.model), sanitize_input_names=False)
                 with tvm.transform.PassContext(opt_level=3):
-                    return _Program(tvm.compile(module, target=_target(tvm, part.target)))
+                    return _Program(tvm.compile(module, target=_target(tvm, part.target)), never_empty)
         except BackendError:
             raise
-        except Exception as error:  # noqa: BLE001 - TVM raises many types, from C++ too
+        except Exception as error:
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise BackendError(f"tvm cannot take function {part.name!r} of @{part.site}: {reason}") from error
+
+
+def _never_empty(graph: GraphProto) -> frozenset[int]:
+    """Return the inputs of open shape of a graph that sums: the code for sums over nothing writes nothing.
+
+    Of a static shape that is known, and refused, when the program is divided.
+    """
+    if not any(node.op_type in _SUMS or node.op_type.startswith("Reduce") for node in graph.node):
+        return frozenset()
+    shapes = [value.type.tensor_type.shape.dim for value in graph.input]
+    return frozenset(index for index, dims in enumerate(shapes) if any(not dim.HasField("dim_value") for dim in dims))
 
 
 def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
@@ -79,13 +102,23 @@ def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
 
 
 class _Program:
-    """An executable with a virtual machine of its own for each thread, as one machine serves one thread."""
+    """An executable with a virtual machine of its own for each thread, as one machine serves one thread.
 
-    def __init__(self, executable: Any) -> None:  # noqa: ANN401
+    `never_empty` are the inputs, by position, that must have elements.
+    """
+
+    def __init__(self, executable: Any, never_empty: frozenset[int]) -> None:  # noqa: ANN401
         self._executable = executable
+        self._never_empty = never_empty
         self._local = threading.local()
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        for position in sorted(self._never_empty):
+            if not inputs[position].size:
+                shape = inputs[position].shape
+                raise BackendError(
+                    f"input {position} has shape {shape}, and tvm would leave sums over nothing unwritten"
+                )
         tvm = _tvm()
         machine = getattr(self._local, "machine", None)
         if machine is None:
@@ -123,32 +156,64 @@ def _prepared(model: ModelProto) -> ModelProto:
     """Copy a model into the form that TVM's importer reads right."""
     copy = ModelProto()
     copy.CopyFrom(model)
-    symbols: dict[str, str] = {}
-    for value in copy.graph.input:
-        for position, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.HasField("dim_value") and dim.dim_value:
-                continue
-            name = dim.dim_param or f"{value.name}:{position}"
-            dim.dim_param = symbols.setdefault(name, f"n{len(symbols)}")
-    types = {info.name: info.type.tensor_type for info in (*copy.graph.input, *copy.graph.value_info)}
-    for node in copy.graph.node:
-        for attribute in [attr for attr in node.attribute if attr.type == onnx.AttributeProto.INTS and not attr.ints]:
-            node.attribute.remove(attribute)
-        if node.op_type == "Shape" and node.input[0] in types:
-            _fold_shape(node, types[node.input[0]])
+    graph = copy.graph
+    _name_symbols(graph)
+    _cut_spare_results(graph)
+    types = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info, *graph.output)}
+    empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
+    nodes = [written for node in graph.node for written in _rewritten(node, types, empty)]
+    del graph.node[:]
+    graph.node.extend(nodes)
     return copy
 
 
-def _fold_shape(node: onnx.NodeProto, type_: onnx.TypeProto.Tensor) -> None:
-    """Write the shape of a static value as a constant: the importer's own form of it does not go everywhere."""
-    dims = [dim.dim_value for dim in type_.shape.dim if dim.HasField("dim_value")]
-    if len(dims) != len(type_.shape.dim):
-        return
+def _name_symbols(graph: GraphProto) -> None:
+    """Give every dimension of the inputs without a number a plain name, and those without a name one of their own."""
+    symbols: dict[str, str] = {}
+    for value in graph.input:
+        for position, dim in enumerate(value.type.tensor_type.shape.dim):
+            if not dim.dim_value:
+                name = dim.dim_param or f"{value.name}:{position}"
+                dim.dim_param = symbols.setdefault(name, f"n{len(symbols)}")
+
+
+def _cut_spare_results(graph: GraphProto) -> None:
+    """Remove results that nothing reads where the importer does not make them."""
+    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    for node in graph.node:
+        while node.op_type in _SPARE_RESULTS and len(node.output) > 1 and node.output[-1] not in read:
+            node.output.pop()
+
+
+def _rewritten(node: NodeProto, types: Mapping[str, TypeProto.Tensor], empty: set[str]) -> Iterator[NodeProto]:
+    """Yield the nodes to write for one; `types` are those of values, `empty` the initializers without elements."""
+    for attribute in [attr for attr in node.attribute if attr.type == AttributeProto.INTS and not attr.ints]:
+        node.attribute.remove(attribute)
+    if node.op_type in ("Shape", "Size"):
+        yield _constant(node, types)
+    elif node.op_type == "Resize":
+        node.input[:] = [name if name not in empty else "" for name in node.input]
+        yield node
+    elif node.op_type == "Concat" and _is_int64_vector(types.get(node.output[0])):
+        # A concatenation of constants comes out as a shape; a cast makes a tensor of it again.
+        whole, node.output[0] = node.output[0], f"{node.output[0]}:shape"
+        yield node
+        yield onnx.helper.make_node("Cast", [node.output[0]], [whole], to=TensorProto.INT64)
+    else:
+        yield node
+
+
+def _constant(node: NodeProto, types: Mapping[str, TypeProto.Tensor]) -> NodeProto:
+    """Return the constant that a Shape or Size of a static value is; the strategy takes no other."""
+    dims = [dim.dim_value for dim in types[node.input[0]].shape.dim]
     bounds = {attribute.name: attribute.i for attribute in node.attribute}
     shape = np.array(dims[slice(bounds.get("start", 0), bounds.get("end"))], "int64")
-    node.op_type = "Constant"
-    del node.input[:], node.attribute[:]
-    node.attribute.append(onnx.helper.make_attribute("value", numpy_helper.from_array(shape)))
+    value = shape if node.op_type == "Shape" else np.array(shape.prod(), "int64")
+    return onnx.helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(value))
+
+
+def _is_int64_vector(type_: TypeProto.Tensor | None) -> bool:
+    return type_ is not None and type_.elem_type == TensorProto.INT64 and len(type_.shape.dim) == 1
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tvmtarget.cli import compile, explain, run, show, tags
+from tvmtarget.cli import compile, explain, kinds, run, show, tags
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.version import __version__
 
@@ -24,6 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("tags")(tags.tags)
+app.command("kinds")(kinds.kinds)
 app.command("show")(show.show)
 app.command("explain")(explain.explain)
 app.command("compile")(compile.compile_model)
@@ -58,8 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
+    except OSError as error:
+        # Whoever read standard output is gone, or its disk is full; nothing more can be written to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(f"error: output cannot be written: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0
 

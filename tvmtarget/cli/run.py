@@ -112,7 +112,8 @@ def _write_npz(path: Path, results: dict[str, np.ndarray[Any, Any]]) -> None:
     import numpy as np
 
     try:
-        np.savez_compressed(path, **results)  # type: ignore[arg-type]
+        with path.open("wb") as file:
+            np.savez_compressed(file, **results)  # type: ignore[arg-type]
     except OSError as error:
         raise RunError(f"output file {str(path)!r} cannot be written: {error.strerror or error}") from error
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Call, Constant, Function, Value
+from tvmtarget.ir.names import Names
 from tvmtarget.target.constraint import Constraint
 
 __all__ = ["Frame", "Inlined", "inline_calls"]
@@ -50,7 +51,7 @@ class _Inliner:
         self.frames: list[tuple[Frame, ...]] = []
         self.constants: dict[str, Constant] = {}
         self.opsets: dict[str, int] = {}
-        self.taken = {param.name for param in function.params}
+        self.names = Names(param.name for param in function.params)
         self.calls = 0
 
     def expand(
@@ -65,7 +66,7 @@ class _Inliner:
             names[constant.name] = self._share(constant)
         for call in function.body:
             if call.callee is None:
-                self.body.append(_renamed(call, names, self._fresh))
+                self.body.append(_renamed(call, names, self.names))
                 self.frames.append(frames)
             else:
                 self._call(call, names, frames, stack)
@@ -88,17 +89,9 @@ class _Inliner:
         known = self.constants.get(constant.name)
         if known is not None and known.data is constant.data:
             return constant.name
-        name = self._fresh(constant.name)
+        name = self.names.fresh(constant.name)
         self.constants[name] = constant if name == constant.name else replace(constant, name=name)
         return name
-
-    def _fresh(self, name: str) -> str:
-        fresh, number = name, 0
-        while fresh in self.taken:
-            number += 1
-            fresh = f"{name}_{number}"
-        self.taken.add(fresh)
-        return fresh
 
     def _join_opsets(self, function: Function) -> None:
         for domain, version in function.opsets:
@@ -109,13 +102,12 @@ class _Inliner:
                 )
 
 
-def _renamed(call: Call, names: dict[str, str], fresh: object) -> Call:
+def _renamed(call: Call, names: dict[str, str], supply: Names) -> Call:
     """Return a call in the names of its new surroundings; its results are added to `names`."""
-    assert callable(fresh)
     inputs = tuple(names.get(name, name) for name in call.inputs)
     outputs = []
     for output in call.outputs:
-        name = fresh(output.name) if output.name else ""
+        name = supply.fresh(output.name) if output.name else ""
         names[output.name] = name
         outputs.append(output if name == output.name else replace(output, name=name))
     regions = tuple((label, _captured(region, names)) for label, region in call.regions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tvmtarget.ir.function import COPY, Call, Function, Value
+from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
@@ -70,11 +71,12 @@ class _Outliner:
         self.results = frozenset(program.function.results)
         self.constants = {constant.name: constant for constant in program.function.constants}
         self.order = {name: position for position, name in enumerate(self.constants)}
-        self.names = {function.name for function in program.others}
+        self.names = Names(function.name for function in program.others)
+        self.values = Names(program.function.types)
 
     def add(self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...]) -> str:
         """Add the function of a region, and those of its parts behind it; returns the name it got."""
-        name = self._free(name)
+        name = self.names.fresh(name)
         add = self._driver if region.site.is_system else self._leaf
         add(region, name, params, results)
         return name
@@ -141,14 +143,6 @@ class _Outliner:
         )
         return inputs, outputs
 
-    def _free(self, name: str) -> str:
-        free, number = name, 0
-        while free in self.names:
-            number += 1
-            free = f"{name}__{number}"
-        self.names.add(free)
-        return free
-
 
 class _DriverWriter:
     """Writes the body of a driver; knows in which memory domains each value already is."""
@@ -159,7 +153,6 @@ class _DriverWriter:
         self.home = home
         self.body: list[Call] = []
         self.where: dict[str, dict[str, str]] = {param: {home: param} for param in params}
-        self.taken = set(params)
 
     def call(self, callee: str, inputs: tuple[str, ...], outputs: tuple[str, ...], domain: str) -> None:
         """Call a function whose values are in a domain; what it reads is copied there first, once."""
@@ -168,7 +161,6 @@ class _DriverWriter:
         self.body.append(Call(f"@{callee}", arguments, values, source=callee))
         for value in outputs:
             self.where[value] = {domain: value}
-            self.taken.add(value)
 
     def at_home(self, value: str) -> str:
         """Return the name of a result in the driver's own memory."""
@@ -178,11 +170,7 @@ class _DriverWriter:
         copies = self.where[value]
         if domain not in copies:
             src = next(iter(copies))
-            name, number = f"{value}.copy", 0
-            while name in self.taken or name in self.outliner.program.function.types:
-                number += 1
-                name = f"{value}.copy{number}"
-            self.taken.add(name)
+            name = self.outliner.values.fresh(f"{value}.copy")
             type_ = self.outliner.type_of(value)
             ends = (("src", src), ("dst", domain))
             self.body.append(Call(COPY, (copies[src],), (Value(name, type_, domain),), ends, source=f"copy {value}"))

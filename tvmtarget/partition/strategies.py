@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
+from tvmtarget.partition import tvm_checks, tvm_rules
 from tvmtarget.partition.strategy import Op, Reject, Strategy, reject
 
 __all__ = ["CUDA", "LLVM", "NUMPY", "ONNXRUNTIME", "C"]
 
-# Operators with a converter in apache-tvm 0.27, python/tvm/relax/frontend/onnx/onnx_frontend.py.
-_TVM_OPS = frozenset(
-    ["Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "BatchNormalization", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv", "ConvTranspose", "Cos", "Cosh", "CumSum", "DepthToSpace", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LRN", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "MaxPool", "Mean", "Min", "Mish", "Mul", "Neg", "Not", "Or", "PRelu", "Pad", "Pow", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Sinh", "Slice", "Softmax", "Softplus", "Softsign", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "ThresholdedRelu", "Tile", "Transpose", "Unsqueeze", "Where", "Xor"]
-)
-
 
 class LLVM(Strategy):
-    """Apache TVM for CPUs: ONNX through Relax."""
+    """Apache TVM for CPUs: ONNX through Relax.
 
-    ops = _TVM_OPS
-    dtypes = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}) | frozenset(
-        {"float16", "float32", "float64"}
-    )
-    _shape_operands: ClassVar[dict[str, tuple[int, ...]]] = {
-        "Reshape": (1,),
-        "Expand": (1,),
-        "Tile": (1,),
-        "Pad": (1,),
-        "ConstantOfShape": (0,),
-        "Slice": (1, 2, 3, 4),
-        "Squeeze": (1,),
-        "Unsqueeze": (1,),
-        "Split": (1,),
-        "ReduceSum": (1,),
-    }
+    What is refused is refused because it would raise late, be wrong without a word, or kill the process. One such
+    risk is taken, as refusing it would refuse every embedding: indices that are computed at run time (Gather,
+    Scatter and their kin) are not checked, and one outside of the tensor reads or writes elsewhere in memory.
+    """
+
+    ops = frozenset(tvm_rules.RULES) | frozenset(tvm_rules.REFUSED)
+    refused = tvm_rules.REFUSED
+    rules = tvm_rules.RULES
+    dtypes = tvm_rules.DTYPES
+    opsets = tvm_rules.OPSETS
+    takes_unknown_ranks = False
 
     def check_op(self, op: Op) -> Reject | None:
-        """Refuse shapes, axes and pads that are computed at run time."""
-        for index in self._shape_operands.get(op.kind, ()):
-            if index < len(op.call.inputs) and not op.is_constant(index):
-                return reject("NEED_CONST", f"operand {index} of {op.kind} is computed at run time", hint="fold it")
-        return None
+        """Ask what is asked of every operation."""
+        return tvm_checks.something_of_something(op)
 
 
 class CUDA(LLVM):

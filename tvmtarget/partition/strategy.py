@@ -15,8 +15,9 @@ not. It is found by the entry-point group `tvmtarget.strategies`, under the name
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from collections import ChainMap
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -24,10 +25,10 @@ import numpy as np
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError
-from tvmtarget.ir.function import Attribute, Call, Constant
+from tvmtarget.ir.function import COPY, Attribute, Call, Constant
 from tvmtarget.ir.types import OpaqueType, TensorType, Type
 
-__all__ = ["Code", "Op", "Reject", "Strategy", "reject", "strategy_for"]
+__all__ = ["Code", "Op", "Reject", "Rule", "Strategy", "reject", "strategy_for"]
 
 Code: TypeAlias = Literal[
     "NO_RULE",
@@ -127,47 +128,141 @@ class Op:
         """Whether anything reads a result; an absent one is never read."""
         return index < len(self.call.outputs) and self.call.outputs[index].name in self.read
 
+    def nested(self) -> Iterator[Op]:
+        """Yield the operations of nested bodies, which also see the values around this one."""
+        for _, body in self.call.regions:
+            types = ChainMap(dict(body.types), dict(self.types))
+            constants = ChainMap({constant.name: constant for constant in body.constants}, dict(self.constants))
+            read = frozenset(body.results).union(*(call.uses() for call in body.body))
+            for call in body.body:
+                yield Op(call, types, constants, read, self.opsets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """The row of one operator in a strategy's table: what of it is taken. What is not stated is not limited.
+
+    dtypes: element types of operand number `typed`. constants: operands that must be constants. attrs: the values
+    that an attribute may have where it is present, none if it must be absent. opsets: versions of the operator set.
+    results: how many results can be had; nothing may read the others. checks: questions that no column can hold.
+    """
+
+    dtypes: frozenset[str] | None = None
+    typed: int = 0
+    constants: tuple[int, ...] = ()
+    attrs: Mapping[str, tuple[Attribute, ...]] = field(default_factory=dict)
+    opsets: range | None = None
+    results: int | None = None
+    checks: tuple[Callable[[Op], Reject | None], ...] = ()
+
+    def check(self, op: Op) -> Reject | None:
+        """Return None if an operation is within the row, else why not."""
+        steps = (self._opset, self._dtype, self._constants, self._attributes, self._results, *self.checks)
+        return next((refusal for step in steps if (refusal := step(op)) is not None), None)
+
+    def _opset(self, op: Op) -> Reject | None:
+        return None if self.opsets is None else _check_opset(op, self.opsets)
+
+    def _dtype(self, op: Op) -> Reject | None:
+        tensor = op.tensor(self.typed)
+        if self.dtypes is None or tensor is None or tensor.dtype in self.dtypes:
+            return None
+        return reject("DTYPE", f"it takes no {op.kind} on {tensor.dtype}", hint=f"cast to {_one_of(self.dtypes)}")
+
+    def _constants(self, op: Op) -> Reject | None:
+        index = next((index for index in self.constants if not op.is_constant(index)), None)
+        if index is None:
+            return None
+        message = f"operand {index} of {op.kind}, {op.operand(index)!r}, is computed at run time"
+        return reject("NEED_CONST", message, hint="make it an initializer")
+
+    def _attributes(self, op: Op) -> Reject | None:
+        for name, value in op.call.attrs:
+            if name in self.attrs and value not in self.attrs[name]:
+                hint = f"set it to {_one_of(map(str, self.attrs[name]))}" if self.attrs[name] else "leave it out"
+                return reject("ATTR", f"it takes no {op.kind} with {name}={value!r}", hint=hint)
+        return None
+
+    def _results(self, op: Op) -> Reject | None:
+        first = len(op.call.outputs) if self.results is None else self.results
+        index = next((index for index in range(first, len(op.call.outputs)) if op.is_read(index)), None)
+        if index is None:
+            return None
+        message = f"it does not compute result {index} of {op.kind}, {op.call.outputs[index].name!r}"
+        return reject("RULE", message, hint="do not read it")
+
+
+def _check_opset(op: Op, opsets: range) -> Reject | None:
+    if op.opset in opsets:
+        return None
+    message = f"it takes {op.kind} of operator sets {opsets[0]} to {opsets[-1]}, not {op.opset}"
+    return reject("RULE", message, hint="convert the model with onnx.version_converter")
+
+
+def _one_of(values: Iterable[str]) -> str:
+    listed = sorted(values)
+    return f"one of {', '.join(listed)}" if len(listed) > 2 else " or ".join(listed)
+
 
 class Strategy:
     """What one code generator takes; subclass, fill the tables, refine `check_op`.
 
-    ops: operators taken, or None for all; refused: operators not taken although they are in `ops`, with the reason.
-    dtypes: element types taken, or None for all. regions: `superstep` puts operations that do not feed each other
-    into one function, `single` makes a function of each.
+    ops: operators taken, or None for all; refused: operators not taken although they are in `ops`, with the reason;
+    rules: what is taken of an operator, where not all of it is. dtypes: element types taken, or None for all.
+    opsets: versions taken of ONNX's own operator set, or None for all. regions: `superstep` puts operations that do
+    not feed each other into one function, `single` makes a function of each.
     """
 
     ops: ClassVar[frozenset[str] | None] = None
     refused: ClassVar[Mapping[str, str]] = {}
+    rules: ClassVar[Mapping[str, Rule]] = {}
     dtypes: ClassVar[frozenset[str] | None] = None
+    opsets: ClassVar[range | None] = None
     takes_control_flow: ClassVar[bool] = False
     takes_non_tensors: ClassVar[bool] = False
+    takes_unknown_ranks: ClassVar[bool] = True
     regions: ClassVar[Literal["superstep", "single"]] = "superstep"
     takes: ClassVar[Literal["mixed", "device"]] = "mixed"
 
     def check(self, op: Op) -> Reject | None:
-        """Return None if this can take the operation, else why not."""
-        if op.call.op == "tt.copy":
+        """Return None if this can take the operation, with all in its nested bodies, else why not."""
+        if op.call.op == COPY:
             return None
+        steps = (self._check_kind, self._check_types, self._check_row, self.check_op, self._check_nested)
+        return next((refusal for step in steps if (refusal := step(op)) is not None), None)
+
+    def check_op(self, op: Op) -> Reject | None:
+        """Refine the tables; called for operations that they let pass."""
+        return None
+
+    def _check_kind(self, op: Op) -> Reject | None:
         if self.ops is not None and op.kind not in self.ops:
             return reject("NO_RULE", f"it has no rule for {op.kind}")
         if op.kind in self.refused:
             return reject("RULE", self.refused[op.kind])
         if op.call.regions and not self.takes_control_flow:
             return reject("CONTROL_FLOW", f"it takes no control flow, and {op.kind} has nested bodies")
+        return None if self.opsets is None or "::" in op.kind else _check_opset(op, self.opsets)
+
+    def _check_types(self, op: Op) -> Reject | None:
         around = (*op.inputs, *op.outputs)
         opaque = next((type_ for type_ in around if isinstance(type_, OpaqueType)), None)
         if opaque is not None and not self.takes_non_tensors:
             return reject("NON_TENSOR", f"it takes tensors only, not {opaque}")
+        if not self.takes_unknown_ranks:
+            for name, type_ in zip(op.call.inputs, op.inputs, strict=True):
+                if name and (type_ is None or (isinstance(type_, TensorType) and type_.shape is None)):
+                    return reject("SHAPE_DYNAMIC", f"the rank of {name!r} is not known", hint="give the inputs shapes")
         foreign = [] if self.dtypes is None else [dtype for dtype in op.dtypes if dtype not in self.dtypes]
-        if foreign:
-            return reject(
-                "DTYPE", f"it takes no {foreign[0]}", hint="cast to one of " + ", ".join(sorted(self.dtypes or ()))
-            )
-        return self.check_op(op)
+        if not foreign:
+            return None
+        return reject("DTYPE", f"it takes no {foreign[0]}", hint=f"cast to {_one_of(self.dtypes or ())}")
 
-    def check_op(self, op: Op) -> Reject | None:
-        """Refine the tables; called for operations that they let pass."""
-        return None
+    def _check_row(self, op: Op) -> Reject | None:
+        return self.rules[op.kind].check(op) if op.kind in self.rules else None
+
+    def _check_nested(self, op: Op) -> Reject | None:
+        return next((refusal for inner in op.nested() if (refusal := self.check(inner)) is not None), None)
 
 
 @cache

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-__all__ = ["Attributes", "Value", "fold"]
+__all__ = ["Attributes", "Value", "Word", "fold"]
 
-Value: TypeAlias = "bool | int | str | tuple[Value, ...]"
+Value: TypeAlias = "bool | int | str | tuple[str, ...] | tuple[int, ...]"
+
+
+class Word(str):
+    """A word that stood in a text without quotes: where a list is meant, '+' in it separates the items."""
+
+    __slots__ = ()
 
 
 def fold(name: str) -> str:
@@ -29,13 +35,17 @@ class Attributes(Mapping[str, Value]):
         object.__setattr__(self, "_names", {fold(name): name for name in ordered})
 
     def __getitem__(self, name: str) -> Value:
-        return self._items[self._names[fold(name)]]
+        return self._items[self._names[fold(str(name))]]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def to_json(self) -> dict[str, object]:
+        """Return what JSON can hold: lists where tuples are."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in self._items.items()}
 
     def __hash__(self) -> int:
         return hash(tuple(self._items.items()))

@@ -7,8 +7,8 @@ hold targets themselves.
 
 from __future__ import annotations
 
-from tvmtarget.errors import TextError
 from tvmtarget.target.kinds import find_kind
+from tvmtarget.target.problems import shown, syntax_error
 
 __all__ = ["read"]
 
@@ -16,6 +16,8 @@ __all__ = ["read"]
 def read(text: str) -> dict[str, object]:
     """Read a command-line target into flat JSON; a tag may stand where the kind does."""
     words = _words(text)
+    if not words:
+        raise syntax_error("expected a kind or a tag, but there is no word", text, 0)
     head = words[0][1]
     flat: dict[str, object] = {"tag": head} if "/" in head else {"kind": head}
     at = 1
@@ -24,28 +26,29 @@ def read(text: str) -> dict[str, object]:
         at += 1
         key, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("-") or not key or (equals and not value):
-            raise TextError(f"expected -key=value, not {word!r}", text=text, column=column)
-        if not equals:
-            value = "1"
-            if at < len(words) and not words[at][1].startswith("-"):
-                value = words[at][1]
-                at += 1
+            raise syntax_error(f"expected -key=value, not {shown(word)}", text, column)
+        if key == "kind":
+            raise syntax_error("'kind' is said by the first word", text, column)
         if key in flat:
-            raise TextError(f"{key!r} is given twice", text=text, column=column)
-        flat[key] = _value(str(flat.get("kind", "")), key, value)
+            raise syntax_error(f"{key!r} is given twice", text, column)
+        if not equals and at < len(words) and not words[at][1].startswith("-"):
+            value = words[at][1]
+            at += 1
+        flat[key] = _value(str(flat.get("kind", "")), key, value or "1")
     if "devices" in flat:
         flat["targets"] = flat.pop("devices")
     return flat
 
 
 def _value(kind_name: str, key: str, value: str) -> object:
+    """Read nested targets, and lists where the attribute is one; a tag's attributes are not known here."""
     if key == "host":
         return read(value)
     if key == "devices":
         return [read(part) for part in value.split(",")]
     kind = find_kind(kind_name)
     row = kind.attribute(key) if kind else None
-    is_list = key == "keys" or (row is not None and row.type in ("list[str]", "list[int]", "features"))
+    is_list = key == "keys" or (row.is_list if row else "," in value)
     return value.split(",") if is_list else value
 
 
@@ -63,5 +66,5 @@ def _words(text: str) -> list[tuple[int, str]]:
         else:
             word += letter
     if quoted:
-        raise TextError("a single quote is not closed", text=text, column=text.rindex("'"))
+        raise syntax_error("a single quote is not closed", text, text.rindex("'"))
     return words

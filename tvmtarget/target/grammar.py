@@ -2,16 +2,16 @@
 
     choice   = prefer , { "|" , prefer } ;
     prefer   = unary , [ "?" , [ number ] ] ;
-    unary    = "!" , unary | "@" , path | spec ;
+    unary    = "!" , unary | "(" , choice , ")" | "@" , path | spec ;
     spec     = ( word , [ ":" , path ] , [ children ] | children ) , [ "(" , [ item , { "," , item } ] , ")" ] ;
     children = "[" , [ child , { "," , child } ] , "]" ;
     child    = [ word , "=" ] , choice ;
     item     = ( "+" | "-" ) , word | "~" , path | path , operator , value ;
     operator = "=" | "==" | "!=" | ">=" | "<=" | ">" | "<" ;
-    value    = JSON string, list or object | choice ;
+    value    = JSON string, list or object | word | choice ;
 
-A target uses the part of it that has no choice, negation, preference or comparison (`text.py` refuses
-those with the column); a constraint uses all of it. Reading needs no back-tracking: a child is
+A target uses the part of it that has no choice, group, negation, preference or comparison (`text.py` refuses
+those with the column); a constraint uses all of it but children. Reading needs no back-tracking: a child is
 named when a word is followed by "=".
 """
 
@@ -19,20 +19,39 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias, TypeVar
 
 from tvmtarget.errors import TextError
+from tvmtarget.target.attributes import Word
+from tvmtarget.target.problems import shown, syntax_error
 
-__all__ = ["Choice", "Item", "Reference", "Spec", "Term", "parse_choice"]
+__all__ = [
+    "MAX_DEPTH",
+    "Choice",
+    "Item",
+    "Reference",
+    "Spec",
+    "Term",
+    "is_plain",
+    "is_word",
+    "parse_choice",
+    "read_json",
+]
 
 MAX_DEPTH = 64
 
-_WORD = re.compile(r"[^\s,()\[\]{}|\"'=<>!?~@:+\-](?:[^\s,()\[\]{}|\"'=<>!?~@:]*[^\s,()\[\]{}|\"'=<>!?~@:+\-])?")
-_VALUE_WORD = re.compile(r"[^\s,()\[\]{}|\"=<>!?~@]+")
+_T = TypeVar("_T")
+
+# A word has no mark of the grammar in it, and no letter that cannot be printed; '+' and '-' stand inside only.
+_NEVER = r"\s\x00-\x1f\x7f\ud800-\udfff,()\[\]{}|\"=<>!?~@"
+_WORD = re.compile(rf"[^{_NEVER}':+\-](?:[^{_NEVER}':]*[^{_NEVER}':+\-])?")
+_VALUE_WORD = re.compile(rf"[^{_NEVER}]+")
 _OPERATOR = re.compile(r"==|!=|>=|<=|=|>|<")
 _NUMBER = re.compile(r"[0-9]+")
 _SPACE = re.compile(r"\s*")
+_MAX_DIGITS = 9  # of a weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +64,10 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One entry of a parenthesis: a feature (`+`, `-`), an unset (`~`), or a path, an operator and a value."""
+    """One entry of a parenthesis: a feature (`+`, `-`), an unset (`~`), or a path, an operator and a value.
+
+    A value is a `Word`, a `Reference`, a `Choice`, or what JSON gives.
+    """
 
     path: str
     operator: str
@@ -68,7 +90,7 @@ class Spec:
 class Term:
     """One alternative of a choice: negated or not, and preferred (with a weight) or required."""
 
-    body: Reference | Spec
+    body: Reference | Spec | Choice
     negated: bool
     weight: int | None
     column: int
@@ -77,14 +99,33 @@ class Term:
 Choice: TypeAlias = tuple[Term, ...]
 
 
+def is_word(text: str) -> bool:
+    """Whether a text can stand as a kind, a name, a path or a feature."""
+    return _WORD.fullmatch(text) is not None
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text can stand as a value without quotes, in every form of a target."""
+    return _VALUE_WORD.fullmatch(text) is not None and text.isprintable() and "'" not in text
+
+
 def parse_choice(text: str) -> Choice:
     """Parse a whole text; `TextError` shows the column and what was expected there."""
     scanner = _Scanner(text)
     choice = scanner.choice(0)
-    scanner.skip()
-    if scanner.at < len(text):
-        scanner.fail(f"expected the end of the text before {text[scanner.at]!r}")
+    if scanner.peek():
+        scanner.fail(f"expected the end of the text before {scanner.peek()!r}")
     return choice
+
+
+def read_json(text: str) -> object:
+    """Read a whole text as JSON without duplicate keys; `TextError` shows the column."""
+    scanner = _Scanner(text)
+    scanner.skip()
+    value = scanner.json()
+    if scanner.peek():
+        scanner.fail("expected the end of the text after the JSON value")
+    return value
 
 
 class _Scanner:
@@ -94,8 +135,8 @@ class _Scanner:
         self.text = text
         self.at = 0
 
-    def fail(self, problem: str) -> None:
-        raise TextError(problem, text=self.text, column=self.at)
+    def fail(self, problem: str) -> NoReturn:
+        raise syntax_error(problem, self.text, self.at)
 
     def skip(self) -> None:
         match = _SPACE.match(self.text, self.at)
@@ -113,11 +154,6 @@ class _Scanner:
         self.at += len(mark)
         return True
 
-    def expect(self, mark: str, after: str) -> None:
-        if not self.accept(mark):
-            found = self.peek()
-            self.fail(f"expected {mark!r} {after}" + (f" before {found!r}" if found else " but the text ended"))
-
     def match(self, pattern: re.Pattern[str]) -> str | None:
         self.skip()
         match = pattern.match(self.text, self.at)
@@ -130,9 +166,25 @@ class _Scanner:
         word = self.match(_WORD)
         if word is None:
             found = self.peek()
-            self.fail(f"expected {expected}" + (f", not {found!r}" if found else " but the text ended"))
-            raise AssertionError("unreachable")
+            self.fail(f"expected {expected}" + (f", not {found!r}" if found else ", but the text ended"))
         return word
+
+    def sequence(self, read: Callable[[int], _T], depth: int, ends: str, what: str) -> tuple[_T, ...]:
+        """Read things between a pair of brackets, separated by commas."""
+        self.accept(ends[0])
+        found: list[_T] = []
+        if self.accept(ends[1]):
+            return ()
+        while True:
+            found.append(read(depth))
+            if self.accept(ends[1]):
+                return tuple(found)
+            if not self.accept(","):
+                self.fail(f"expected ',' or {ends[1]!r} in the list of {what}" + self.found())
+
+    def found(self) -> str:
+        found = self.peek()
+        return f" before {found!r}" if found else ", but the text ended"
 
     def choice(self, depth: int) -> Choice:
         if depth > MAX_DEPTH:
@@ -146,13 +198,30 @@ class _Scanner:
         self.skip()
         column = self.at
         negated = False
-        while self.peek() == "!" and self.accept("!"):
+        while self.accept("!"):
             negated = not negated
-        body = self.reference() if self.peek() == "@" else self.spec(depth)
-        weight = None
-        if self.accept("?"):
-            weight = int(self.match(_NUMBER) or 1)
+        body = self.body(depth)
+        weight = self.weight() if self.accept("?") else None
         return Term(body, negated, weight, column)
+
+    def body(self, depth: int) -> Reference | Spec | Choice:
+        match self.peek():
+            case "@":
+                return self.reference()
+            case "(":
+                self.accept("(")
+                group = self.choice(depth + 1)
+                if not self.accept(")"):
+                    self.fail("expected ')' at the end of the group" + self.found())
+                return group
+            case _:
+                return self.spec(depth)
+
+    def weight(self) -> int:
+        digits = self.match(_NUMBER) or "1"
+        if len(digits) > _MAX_DIGITS:
+            self.fail(f"expected a weight of at most {_MAX_DIGITS} digits, not {shown(digits)}")
+        return int(digits)
 
     def reference(self) -> Reference:
         column = self.at
@@ -166,45 +235,20 @@ class _Scanner:
         if self.peek() != "[":
             head = self.word("a kind or a tag")
             part = self.word("a part after ':'") if self.accept(":") else None
-        children = self.children(depth) if self.peek() == "[" else ()
-        items = self.items(depth) if self.peek() == "(" else ()
+        children = self.sequence(self.child, depth, "[]", "children") if self.peek() == "[" else ()
+        items = self.sequence(self.item, depth, "()", "attributes") if self.peek() == "(" else ()
         return Spec(head, part, children, items, column)
 
-    def children(self, depth: int) -> tuple[tuple[str | None, Choice], ...]:
-        self.expect("[", "")
-        found: list[tuple[str | None, Choice]] = []
-        if self.accept("]"):
-            return ()
-        while True:
-            found.append((self.child_name(), self.choice(depth + 1)))
-            if self.accept("]"):
-                return tuple(found)
-            self.expect(",", "or ']' in the list of children")
-
-    def child_name(self) -> str | None:
+    def child(self, depth: int) -> tuple[str | None, Choice]:
         start = self.at
         name = self.match(_WORD)
-        if name is not None and self.peek() == "=":
-            self.accept("=")
-            return name
-        self.at = start
-        return None
-
-    def items(self, depth: int) -> tuple[Item, ...]:
-        self.expect("(", "")
-        found: list[Item] = []
-        if self.accept(")"):
-            return ()
-        while True:
-            found.append(self.item(depth))
-            if self.accept(")"):
-                return tuple(found)
-            self.expect(",", "or ')' in the list of attributes")
+        if name is None or not self.accept("="):
+            name, self.at = None, start
+        return name, self.choice(depth + 1)
 
     def item(self, depth: int) -> Item:
-        self.skip()
-        column = self.at
         sign = self.peek()
+        column = self.at
         if sign in ("+", "-"):
             self.accept(sign)
             return Item(self.word(f"a feature after {sign!r}"), sign, True, column)
@@ -215,10 +259,10 @@ class _Scanner:
         operator = self.match(_OPERATOR)
         if operator is None:
             self.fail(f"expected one of = != >= <= > < after {path!r}")
-        return Item(path, str(operator), self.value(depth), column)
+        return Item(path, operator, self.value(depth), column)
 
     def value(self, depth: int) -> object:
-        """Read JSON where it begins like JSON; a plain word as text; anything longer as a choice."""
+        """Read JSON where it begins like JSON; a word alone as a word; anything longer as a choice."""
         start = self.peek()
         if start in ('"', "[", "{"):
             return self.json()
@@ -227,7 +271,9 @@ class _Scanner:
         begin = self.at
         word = self.match(_VALUE_WORD)
         if word is not None and self.peek() in (",", ")", ""):
-            return word
+            return Word(word)
+        if start == "'" or (word is not None and self.peek() not in ("(", "[", "|", "?")):
+            self.fail('expected a value; write one with spaces or marks in double quotes: "a b"')
         self.at = begin
         return self.choice(depth + 1)
 
@@ -237,15 +283,26 @@ class _Scanner:
         except json.JSONDecodeError as error:
             self.at = min(error.pos, len(self.text))
             self.fail(f"expected JSON: {error.msg.lower()}")
+        except TextError as error:
+            self.fail(error.problems[0])
+        except RecursionError:
+            self.fail("expected JSON, and not nested so deep")
+        except ValueError:
+            self.fail("expected JSON with numbers of at most 4300 digits")
         return value
 
 
 def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        twice = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
-        raise TextError(f"key {twice!r} appears twice in a JSON object")
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise TextError(f"key {shown(key)} appears twice in a JSON object")
+        found[key] = value
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_no_duplicates)
+def _refuse(constant: str) -> NoReturn:
+    raise TextError(f"{constant} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_refuse)

@@ -2,27 +2,35 @@
 
 Authored and normalised attributes of the resolved tree, every default omitted; a host only where it is not
 the one the node would have anyway; executor and runtime of the root only where they are not graph and python.
-Tags, origins, derived features and default keys are not in it. Keys are ASCII and numbers whole, so that
-`json.dumps` with sorted keys writes the bytes of RFC 8785.
+Tags, origins, derived features, default keys and the root's own name are not in it; what has no order of its
+own (features, links, memories) is sorted. Keys are ASCII and numbers whole, so that `json.dumps` with sorted
+keys writes the bytes of RFC 8785.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 
-from tvmtarget.target.kinds import find_kind
+from tvmtarget.target.attributes import Value
+from tvmtarget.target.kinds import Kind, Role, find_kind
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
+from tvmtarget.target.node import Executor, Link, Memory, Runtime
 
-__all__ = ["SCHEMA", "digest_of", "identity_of"]
+__all__ = ["SCHEMA", "digest_of", "identity_of", "identity_text"]
 
 SCHEMA = 1
 
 
 def digest_of(root: NestedNode) -> str:
     """Return `tt1:` and the SHA-256 of the identity's canonical bytes, in lower-case hexadecimal."""
-    data = json.dumps(identity_of(root), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return f"tt{SCHEMA}:{hashlib.sha256(data.encode()).hexdigest()}"
+    return f"tt{SCHEMA}:{hashlib.sha256(identity_text(root).encode()).hexdigest()}"
+
+
+def identity_text(root: NestedNode) -> str:
+    """Return the identity in the one spelling that RFC 8785 has for it."""
+    return _canonical(identity_of(root))
 
 
 def identity_of(root: NestedNode) -> dict[str, object]:
@@ -30,44 +38,65 @@ def identity_of(root: NestedNode) -> dict[str, object]:
     return _identity(root, "", drivers(root))
 
 
+def _canonical(data: object) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 def _identity(node: NestedNode, path: str, driven: dict[str, Driver]) -> dict[str, object]:
     kind = find_kind(node.kind)
-    defaults = {row.name: row.default for row in kind.attributes} if kind else {}
     flat: dict[str, object] = {"kind": node.kind}
     if path:
         flat["name"] = node.slot
-    for name, value in node.attrs.items():
-        if value != () and defaults.get(name) != value:
-            flat[name] = list(value) if isinstance(value, tuple) else value
-    if node.keys is not None and node.keys != (kind.keys if kind else ()):
+    flat |= _authored(kind, node.attrs)
+    if node.keys is not None and node.all_keys != node.replace(keys=None).all_keys:
         flat["keys"] = list(node.keys)
     if node.count != 1:
         flat["count"] = node.count
     flat |= _host(node, path, driven[path])
     if node.targets:
         flat["targets"] = [_identity(child, join(path, child.slot), driven) for child in node.targets]
-    if node.links:
-        flat["links"] = [link.model_dump(mode="json", exclude_defaults=True) for link in node.links]
-    if node.memory:
-        flat["memory"] = [memory.model_dump(mode="json", exclude_defaults=True) for memory in node.memory]
-    return flat | _configuration(node, is_root=not path)
+    flat |= _facts("links", node.links) | _facts("memory", node.memory)
+    return flat | _configured(node.executor, "executor", path) | _configured(node.runtime, "runtime", path)
+
+
+def _authored(kind: Kind | None, attrs: Mapping[str, Value]) -> dict[str, object]:
+    """Leave out what says no more than the kind does: its defaults, and empty lists where it has none."""
+    defaults = {row.name: row.default if row.default is not None else () for row in kind.attributes} if kind else {}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in attrs.items()
+        if defaults.get(name, ()) != value
+    }
 
 
 def _host(node: NestedNode, path: str, driver: Driver) -> dict[str, object]:
+    """Return the host where it changes something; an llvm written on a leaf is the one that stands in anyway.
+
+    On a system it is not: work is given to a host that is written, and not to one that only stands in.
+    """
     if node.host is None or (isinstance(node.host, str) and driver.effective == driver.default):
         return {}
     if isinstance(node.host, str):
         return {"host": f"@{driver.effective.removeprefix('@')}"}
     written = identity_of(node.host)
-    is_stand_in = driver.default == join(path, "host") and written == {"kind": "llvm"}
+    stands_in_anyway = driver.default == join(path, "host") and not node.is_composite and written == {"kind": "llvm"}
     is_itself = driver.default == path and written == identity_of(node.replace(host=None))
-    return {} if is_stand_in or is_itself else {"host": written}
+    return {} if stands_in_anyway or is_itself else {"host": written}
 
 
-def _configuration(node: NestedNode, *, is_root: bool) -> dict[str, object]:
-    flat: dict[str, object] = {}
-    if node.executor is not None and not (is_root and node.executor.kind == "graph" and not node.executor.attrs):
-        flat["executor"] = node.executor.to_json()
-    if node.runtime is not None and not (is_root and node.runtime.kind == "python" and not node.runtime.attrs):
-        flat["runtime"] = node.runtime.to_json()
-    return flat
+def _facts(field: str, facts: Iterable[Link | Memory]) -> dict[str, object]:
+    """Spell links or memories: each without its defaults, those and what shares a memory sorted."""
+    spelled = [
+        {name: sorted(value) if isinstance(value, list) else value for name, value in fact.to_json().items()}
+        for fact in facts
+    ]
+    return {field: sorted(spelled, key=_canonical)} if spelled else {}
+
+
+def _configured(chosen: Executor | Runtime | None, role: Role, path: str) -> dict[str, object]:
+    """Spell an executor or runtime; at the root, graph and python are what it would be anyway."""
+    if chosen is None:
+        return {}
+    flat = {"kind": chosen.kind} | _authored(find_kind(chosen.kind, role), chosen.attrs)
+    is_usual = not path and flat == {"kind": "graph" if role == "executor" else "python"}
+    return {} if is_usual else {role: flat}

@@ -65,8 +65,17 @@ _CUDA = (
 )
 
 _ONNXRUNTIME = (
-    _row("intra-op-threads", "int", "soft", 0, doc="threads inside one operator; 0 lets onnxruntime choose", since="tt1"),
-    _row("optimization-level", "int", "soft", 99, doc="graph optimisation: 0 none, 1 basic, 2 extended, 99 all", since="tt1"),
+    _row(
+        "intra-op-threads", "int", "soft", 0, doc="threads inside one operator; 0 lets onnxruntime choose", since="tt1"
+    ),
+    _row(
+        "optimization-level",
+        "int",
+        "soft",
+        99,
+        doc="graph optimisation: 0 none, 1 basic, 2 extended, 99 all",
+        since="tt1",
+    ),
 )
 
 _AOT = (

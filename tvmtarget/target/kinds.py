@@ -8,20 +8,30 @@ group `tvmtarget.kinds`; the rows of this library come through it too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
 from tvmtarget import plugins
-from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
+from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Value, fold
+from tvmtarget.target.problems import shown
+from tvmtarget.target.values import AttributeType, read_value
 
-__all__ = ["Attribute", "AttributeClass", "AttributeType", "Kind", "Role", "find_kind", "kind_names", "kind_of"]
+__all__ = [
+    "Attribute",
+    "AttributeClass",
+    "AttributeType",
+    "Kind",
+    "Role",
+    "find_kind",
+    "kind_names",
+    "kind_of",
+]
 
 Role: TypeAlias = Literal["target", "executor", "runtime"]
-AttributeType: TypeAlias = Literal["int", "bool", "str", "list[str]", "list[int]", "features"]
 AttributeClass: TypeAlias = Literal["hard", "isa", "capacity", "scale", "model", "soft", "none"]
 
 
@@ -44,6 +54,11 @@ class Attribute(_Row):
     doc: str = ""
     since: str = "v0.9"
 
+    @property
+    def is_list(self) -> bool:
+        """Whether a value is a list of items, for which '+' stands between words of a text."""
+        return self.type in ("list[str]", "list[int]", "features")
+
 
 class Kind(_Row):
     """One kind of target, executor or runtime.
@@ -63,7 +78,7 @@ class Kind(_Row):
 
     def attribute(self, name: str) -> Attribute | None:
         """Return the row of an attribute in either spelling, or None."""
-        wanted = fold(name)
+        wanted = fold(str(name))
         return next((row for row in self.attributes if fold(row.name) == wanted), None)
 
     @property
@@ -71,84 +86,33 @@ class Kind(_Row):
         """The attribute that `+feature` and `-feature` write, if the kind has one."""
         return next((row for row in self.attributes if row.type == "features"), None)
 
-    def normalise(self, attrs: Mapping[str, object], *, where: str) -> dict[str, Value]:
+    def unknown(self, name: str) -> str:
+        """Return the message that the kind has no attribute of a name, with the nearest names."""
+        names = [row.name for row in self.attributes]
+        tail = did_you_mean(str(name), names, listing="it has") if names else "; it has none"
+        return f"kind {self.name!r} has no attribute {shown(name)}{tail}"
+
+    def without_features(self, features: Sequence[str]) -> str:
+        """Return the message that the kind has no features."""
+        return f"kind {self.name!r} has no features, so {', '.join(map(shown, features))} says nothing"
+
+    def normalise(self, attrs: Mapping[str, object]) -> dict[str, Value]:
         """Check attributes against the rows and spell them canonically; all problems in one `TargetError`."""
         result: dict[str, Value] = {}
         problems: list[str] = []
         for name, value in attrs.items():
             row = self.attribute(name)
             if row is None:
-                names = [row.name for row in self.attributes]
-                tail = did_you_mean(name, names) if names else "; it has none"
-                problems.append(f"kind {self.name!r} has no attribute {name!r}{tail}{where}")
+                problems.append(self.unknown(name))
             elif row.name in result:
-                problems.append(f"attribute {row.name!r} of kind {self.name!r} is given twice{where}")
+                problems.append(f"attribute {row.name!r} of kind {self.name!r} is given twice")
             else:
                 try:
-                    result[row.name] = _coerce(row, value)
+                    result[row.name] = read_value(row.type, value)
                 except ValueError as error:
-                    problems.append(f"attribute {row.name!r} of kind {self.name!r} {error}{where}")
-        if problems:
-            raise TargetError(*problems)
+                    problems.append(f"attribute {row.name!r} of kind {self.name!r} {error}")
+        raise_all(TargetError, problems)
         return result
-
-
-def _coerce(row: Attribute, value: object) -> Value:
-    """Read a value as the row's type; words of a text are strings until here."""
-    match row.type:
-        case "int":
-            return _integer(value)
-        case "bool":
-            return _boolean(value)
-        case "str":
-            if isinstance(value, str):
-                return str(value)
-            if isinstance(value, int) and not isinstance(value, bool):
-                return str(value)
-            raise ValueError(f"is text, not {value!r}")
-        case "list[str]":
-            return tuple(str(item) for item in _items(value))
-        case "list[int]":
-            return tuple(_integer(item) for item in _items(value))
-        case "features":
-            return _features(str(item) for item in _items(value))
-
-
-def _integer(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"is a whole number, not {value!r}")
-    try:
-        number = int(value)
-    except ValueError:
-        raise ValueError(f"is a whole number, not {str(value)!r}") from None
-    if abs(number) > 2**53 - 1:
-        raise ValueError(f"is beyond 2**53 - 1: {number}")
-    return number
-
-
-def _boolean(value: object) -> bool:
-    known = {"true": True, "false": False, "1": True, "0": False}
-    text = str(value).lower()
-    if isinstance(value, bool | int | str) and text in known:
-        return known[text]
-    raise ValueError(f"is true or false, not {value!r}")
-
-
-def _items(value: object) -> tuple[object, ...]:
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, list | tuple):
-        return tuple(value)
-    raise ValueError(f"is a list, not {value!r}")
-
-
-def _features(items: Iterable[str]) -> tuple[str, ...]:
-    """Sort signed features into a set, '+' before '-'; a bare name means '+'."""
-    signed = {item if item[:1] in ("+", "-") else f"+{item}" for item in items if item}
-    both = sorted(item[1:] for item in signed if item[0] == "+" and f"-{item[1:]}" in signed)
-    if both:
-        raise ValueError(f"has feature {both[0]!r} both added and removed")
-    return tuple(sorted(signed))
 
 
 @cache
@@ -174,10 +138,13 @@ def find_kind(name: str, role: Role = "target") -> Kind | None:
     return _table(role).get(name)
 
 
-def kind_of(name: str, role: Role = "target", *, where: str = "") -> Kind:
+def kind_of(name: object, role: Role = "target") -> Kind:
     """Return a kind's row, or raise `UnknownNameError` with the nearest names."""
+    what = "kind" if role == "target" else f"{role} kind"
+    if not isinstance(name, str):
+        raise TargetError(f"'kind' is the name of a {what}, not {shown(name)}")
     kind = find_kind(name, role)
     if kind is None:
-        what = "kind" if role == "target" else f"{role} kind"
-        raise UnknownNameError(f"unknown {what} {name!r}{did_you_mean(name, kind_names(role))}{where}")
+        tail = did_you_mean(name, kind_names(role)) or "; `tvmtarget kinds` lists them"
+        raise UnknownNameError(f"unknown {what} {shown(name)}{tail}")
     return kind

@@ -2,27 +2,82 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeAlias
 
 from pydantic import Field
 
-from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
+from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes
+from tvmtarget.target.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, Link, Memory, Node, Runtime
+from tvmtarget.target.problems import shown
 
-__all__ = ["MAX_DEPTH", "Driver", "NestedNode", "drivers", "join"]
+__all__ = [
+    "MAX_COUNT",
+    "Driver",
+    "NestedNode",
+    "covers",
+    "drivers",
+    "is_reference",
+    "join",
+    "same_replica",
+    "unnumbered",
+]
 
-MAX_DEPTH = 64
+MAX_COUNT = 65536
 
-_NOT_IN_NAMES = frozenset("/@,()[]{}|\"'=<>!?~:")
+_NUMBERS = re.compile(r"\.[0-9]+(?=/|$)")  # at the end of a name they stand for replicas
 
 
-def join(path: str, segment: str) -> str:
-    """Append a segment to a path; the root's path is empty."""
-    return f"{path}/{segment}" if path else segment
+def join(*segments: str) -> str:
+    """Put paths together; the root's path is empty."""
+    return "/".join(filter(None, segments))
+
+
+def is_reference(host: object) -> bool:
+    """Whether a host is given as `@path`, a node of the tree."""
+    return isinstance(host, str) and host.startswith("@")
+
+
+def covers(path: str, site: str) -> bool:
+    """Whether a site is the node at `path` or below it; `gpu` covers its replicas `gpu.0`, `gpu.1`, ...
+
+    >>> covers("rack", "rack/node.1/gpu"), covers("rack/node", "rack/node.1/gpu"), covers("rack/node.0", "rack")
+    (True, True, False)
+    """
+    wanted, actual = path.split("/") if path else [], site.split("/") if site else []
+    return len(wanted) <= len(actual) and all(map(_is_or_has, wanted, actual))
+
+
+def _is_or_has(slot: str, replica: str) -> bool:
+    return replica == slot or (replica.startswith(f"{slot}.") and replica[len(slot) + 1 :].isdecimal())
+
+
+def unnumbered(path: str) -> str:
+    """Return the path of the node that a site is a replica of.
+
+    >>> unnumbered("node.1/gpu.0")
+    'node/gpu'
+    """
+    return _NUMBERS.sub("", path)
+
+
+def same_replica(path: str, site: str) -> str:
+    """Put the replica numbers of a site into another path, as far as the two run together.
+
+    >>> same_replica("node/cpu", "node.1/gpu.0")
+    'node.1/cpu'
+    """
+    here, there = site.split("/"), path.split("/")
+    for at, (segment, mine) in enumerate(zip(there, here, strict=False)):
+        if not _is_or_has(segment, mine):
+            break
+        there[at] = mine
+    return "/".join(there)
 
 
 class NestedNode(Node):
@@ -33,7 +88,7 @@ class NestedNode(Node):
     name: str | None = None
     host: Self | str | None = None
     targets: tuple[Self, ...] = ()
-    count: int = Field(default=1, ge=1)
+    count: int = Field(default=1, ge=1, le=MAX_COUNT)
     links: tuple[Link, ...] = ()
     memory: tuple[Memory, ...] = ()
     executor: Executor | None = None
@@ -42,12 +97,11 @@ class NestedNode(Node):
     tag: str | None = None
 
     def model_post_init(self, _context: object) -> None:
-        """Refuse trees whose parts cannot be told apart, or that are deeper than 64 levels."""
-        problems = [*_name_problems(self), *_link_problems(self)]
+        """Refuse trees whose parts cannot be told apart, or that are deeper than 64 levels; all problems at once."""
+        problems = [*_name_problems(self), *_sibling_problems(self), *_link_problems(self)]
         if self.depth > MAX_DEPTH:
             problems.append(f"the tree is deeper than {MAX_DEPTH} levels")
-        if problems:
-            raise TargetError(*problems)
+        raise_all(TargetError, problems)
 
     @property
     def slot(self) -> str:
@@ -61,8 +115,9 @@ class NestedNode(Node):
 
     @property
     def depth(self) -> int:
-        """Levels of the tree, 1 for a leaf."""
-        return 1 + max((child.depth for child in self.targets), default=0)
+        """Levels of the tree, 1 for a leaf; a host that is written in a node is a level below it."""
+        of_host = self.host.depth if isinstance(self.host, NestedNode) else 0
+        return 1 + max([of_host, *(child.depth for child in self.targets)])
 
     @property
     def device(self) -> str:
@@ -72,11 +127,14 @@ class NestedNode(Node):
 
     @property
     def all_keys(self) -> tuple[str, ...]:
-        """Dispatch keys: the device, then the authored ones, else the kind's; each once, in order."""
+        """Dispatch keys, each once and in order: authored ones and the device, else the device and the kind's.
+
+        So does TVM since v0.10: the kind's keys are for targets that name none.
+        """
         kind = find_kind(self.kind)
         device = self.attrs.get("device")
-        own = self.keys if self.keys is not None else (kind.keys if kind else ())
-        return tuple(dict.fromkeys([*([str(device)] if device else []), *own]))
+        defaults = kind.keys if kind and self.keys is None else ()
+        return tuple(dict.fromkeys([*(self.keys or ()), *([str(device)] if device else []), *defaults]))
 
     @property
     def can_host(self) -> bool:
@@ -88,6 +146,12 @@ class NestedNode(Node):
     def replicas(self) -> tuple[str, ...]:
         """Names of the sites this node stands for: its slot, or `slot.0` ... when there are several."""
         return (self.slot,) if self.count == 1 else tuple(f"{self.slot}.{k}" for k in range(self.count))
+
+    def has_replica(self, name: str) -> bool:
+        """Whether a name is one of `replicas`."""
+        stem, _, number = name.rpartition(".")
+        is_numbered = stem == self.slot and number.isdecimal() and str(int(number)) == number
+        return name == self.slot if self.count == 1 else is_numbered and int(number) < self.count
 
     def walk(self, path: str = "") -> Iterator[tuple[str, Self]]:
         """Yield (path, node) for this node and all below it, parents first."""
@@ -101,30 +165,37 @@ class NestedNode(Node):
 
     def locate(self, path: str) -> tuple[str, Self]:
         """Return the canonical path of a node and the node; `UnknownNameError` with the nearest paths."""
-        here, node = "", self
-        for segment in path.split("/") if path else ():
+        site, slots, node = "", "", self  # `slots` is the path without replica numbers
+        segments = path.split("/") if path else []
+        for at, segment in enumerate(segments):
             child = node.child(segment)
             if child is not None:
-                here, node = join(here, segment if segment in child.replicas else child.slot), child
+                site = join(site, segment if child.has_replica(segment) else child.slot)
+                slots, node = join(slots, child.slot), child
             elif segment == "host":
-                here, node = self._locate_host(here, node)
+                return self._locate_host(site, slots, node, "/".join(segments[at + 1 :]))
             else:
                 raise UnknownNameError(f"no node {path!r} in target {self.tag or self.kind!r}{self._nearest(path)}")
-        return here, node
+        return site, node
 
     def child(self, segment: str) -> Self | None:
         """Return the child of that name, replica name or unique kind, or None."""
         for child in self.targets:
-            if segment == child.slot or segment in child.replicas:
+            if segment == child.slot or child.has_replica(segment):
                 return child
         same = [child for child in self.targets if child.kind == segment]
         return same[0] if len(same) == 1 else None
 
-    def _locate_host(self, path: str, node: Self) -> tuple[str, Self]:
-        host = drivers(self)[path].effective
-        if host != join(path, "host"):
-            return self.locate(host)
-        return host, node.host if isinstance(node.host, type(self)) else type(self)(kind="llvm")
+    def _locate_host(self, site: str, slots: str, node: Self, rest: str) -> tuple[str, Self]:
+        """Locate the driver of a node and what is below; a host written inside a node is a tree of its own."""
+        driver = drivers(self)[slots]
+        if driver.effective == join(slots, "host"):
+            host = node.host if isinstance(node.host, type(self)) else type(self)(kind="llvm")
+            below, found = host.locate(rest)
+            return join(site, "host", below), found
+        if driver.effective.startswith("@"):
+            raise UnknownNameError(f"host {driver.effective!r} of {site or 'the root'!r} names no node of the tree")
+        return self.locate(join(same_replica(driver.effective, site), rest))
 
     def _nearest(self, path: str) -> str:
         paths = [found for found, _ in self.walk() if found]
@@ -134,34 +205,47 @@ class NestedNode(Node):
         return did_you_mean(path, paths, listing="it has")
 
 
-def _name_problems(node: NestedNode) -> list[str]:
-    problems: list[str] = []
+def _name_problems(node: NestedNode) -> Iterator[str]:
+    for what, name in (("kind", node.kind), ("name", node.name)):
+        if name is not None and (not is_word(name) or "/" in name):
+            yield f"{shown(name)} is no {what}; use letters and digits, with '-', '+', '_' and '.' between them"
+    if _NUMBERS.search(node.slot):
+        yield f"{node.slot!r} is no name; a dot and a number at its end stand for a replica, as in gpu.0"
+    if isinstance(node.host, str) and not (node.host.startswith("@") and is_word(node.host[1:])):
+        yield f"{shown(node.host)} is no reference to a host; write '@' and a path of names: @cpu, @node0/cpu"
+
+
+def _sibling_problems(node: NestedNode) -> Iterator[str]:
     taken: set[str] = set()
     for child in node.targets:
-        slots = {child.slot, *child.replicas}
-        if taken & slots:
-            problems.append(
-                f"two children are called {min(taken & slots)!r}; name them, as in a={child.kind},b={child.kind}"
-            )
-        if set(child.slot) & _NOT_IN_NAMES or child.slot.split() != [child.slot]:
-            problems.append(f"{child.slot!r} is no name for a child; use letters, digits, '-', '_' and '.'")
-        taken |= slots
-    return problems
+        if child.slot in taken:
+            yield f"two children are called {child.slot!r}; name them, as in a={child.kind},b={child.kind}"
+        taken.add(child.slot)
+    host = next((child for child in node.targets if child.slot == "host"), None)
+    if host is not None and isinstance(node.host, NestedNode):
+        yield "a child called 'host' and a host of its own stand in one node; name the child otherwise"
+    elif host is not None and not host.can_host and find_kind(host.kind) is not None:
+        yield f"a child called 'host' drives its siblings, which a {host.kind!r} cannot; name it otherwise"
 
 
-def _link_problems(node: NestedNode) -> list[str]:
-    known = {name for child in node.targets for name in (child.slot, *child.replicas)} | {"host"}
+def _link_problems(node: NestedNode) -> Iterator[str]:
     ends = {end for link in node.links for end in (link.src, link.dst)}
     ends |= {owner for memory in node.memory for owner in memory.of}
-    return [f"links or memory name {end!r}, which is no child{did_you_mean(end, known)}" for end in sorted(ends - known)]
+    known = {child.slot for child in node.targets} | {"host"}
+    names = [memory.name for memory in node.memory]
+    yield from (f"two memories are called {shown(name)}" for name in sorted({n for n in names if names.count(n) > 1}))
+    for end in sorted(ends - known):
+        if not any(child.has_replica(end) for child in node.targets):
+            yield f"links or memory name {shown(end)}, which is no child{did_you_mean(end, known, listing='it has')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
     """Who drives a node: `effective` with its own host, `default` without it; both are paths.
 
-    A reference that names no node of this tree stays as it is written, with its '@'. The path `<node>/host` means a host that is no child: one written inside the node, or, when `is_implied`,
-    the llvm that stands in because nobody said.
+    A reference that names no node of this tree stays as it is written, with its '@'. The path `<node>/host`
+    means a host that is no child: one written inside the node, or, when `is_implied`, the llvm that stands in
+    because nobody said. Replicas are numbered (`cpu.0`) where a path leaves the nodes around the driven one.
     """
 
     effective: str
@@ -174,21 +258,26 @@ def drivers(root: NestedNode) -> dict[str, Driver]:
 
     A node is driven by its own host, else it drives itself if its kind can, else by whoever drives the node
     around it, else by the first child whose kind can host, else by an implied llvm, which no node inherits
-    that has a child to drive it.
+    that has a child to drive it. A reference is looked up in the innermost node around it, itself included,
+    that knows its first name; it goes by the names of children, and by `host` to a host that is written there.
     """
     found: dict[str, Driver] = {}
-    _drive(root, "", None, [], found)
+    _drive(root, "", None, (), found)
     return found
 
 
+_Scope: TypeAlias = tuple[str, NestedNode]
+
+
 def _drive(
-    node: NestedNode, path: str, inherited: Driver | None, scopes: list[tuple[str, NestedNode]], found: dict[str, Driver]
+    node: NestedNode, path: str, inherited: Driver | None, scopes: tuple[_Scope, ...], found: dict[str, Driver]
 ) -> None:
-    scopes = [*scopes, (path, node)]
+    scopes = (*scopes, (path, node))
     default = _default_driver(node, path, inherited)
     own = _own_driver(node, path, scopes)
     passed = inherited is not None and default == inherited.effective and inherited.is_implied
-    found[path] = Driver(own or default, default, own is None and (passed or default == join(path, "host")))
+    stands_in = default == join(path, "host") and node.child("host") is None
+    found[path] = Driver(own or default, default, own is None and (passed or stands_in))
     for child in node.targets:
         _drive(child, join(path, child.slot), found[path], scopes, found)
 
@@ -199,17 +288,35 @@ def _default_driver(node: NestedNode, path: str, inherited: Driver | None) -> st
     first = next((child for child in node.targets if child.can_host), None)
     if inherited is not None and (first is None or not inherited.is_implied):
         return inherited.effective
-    return join(path, "host" if first is None else first.slot)
+    return join(path, "host" if first is None else first.replicas[0])
 
 
-def _own_driver(node: NestedNode, path: str, scopes: list[tuple[str, NestedNode]]) -> str | None:
+def _own_driver(node: NestedNode, path: str, scopes: tuple[_Scope, ...]) -> str | None:
     """Resolve a host reference in the innermost node around it that knows its first name; keep it if none does."""
     if node.host is None:
         return None
     if not isinstance(node.host, str):
         return join(path, "host")
-    reference = node.host.removeprefix("@")
+    first, *rest = node.host.removeprefix("@").split("/")
     for scope_path, scope in reversed(scopes):
-        if scope.child(reference.split("/")[0]) is not None:
-            return join(scope_path, scope.locate(reference)[0])
-    return f"@{reference}"
+        known = _step(scope, first)
+        if known is not None:
+            return _descend(join(scope_path, known[0]), known[1], rest) or node.host
+    return node.host
+
+
+def _descend(path: str, node: NestedNode, segments: list[str]) -> str | None:
+    for segment in segments:
+        known = _step(node, segment)
+        if known is None:
+            return None
+        path, node = join(path, known[0]), known[1]
+    return path
+
+
+def _step(node: NestedNode, segment: str) -> _Scope | None:
+    """Follow one name of a reference to a child (the first replica of several), or to a host written here."""
+    child = node.child(segment)
+    if child is not None:
+        return (segment if child.has_replica(segment) else child.replicas[0]), child
+    return ("host", node.host) if segment == "host" and isinstance(node.host, NestedNode) else None

@@ -7,11 +7,25 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
-from tvmtarget.target.attributes import Attributes, Value
+from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.target.attributes import Attributes, Value, fold
 from tvmtarget.target.kinds import Kind, Role, kind_of
+from tvmtarget.target.problems import shown
+from tvmtarget.target.values import MAX_INT, read_opaque
 
-__all__ = ["Executor", "Link", "Memory", "Node", "Runtime", "read_attribute"]
+__all__ = ["Executor", "Link", "Memory", "Node", "Runtime", "opaque_attributes", "read_attribute", "read_attributes"]
+
+
+# What pydantic's errors mean, in the words of this library.
+_WANTED = {
+    "string_type": "is text",
+    "string_unicode": "is text without halves of surrogate pairs",
+    "int_type": "is a whole number",
+    "bool_type": "is true or false",
+    "tuple_type": "is a list",
+    "greater_than_equal": "is at least {ge}",
+    "less_than_equal": "is at most {le}",
+}
 
 
 class Node(BaseModel):
@@ -19,11 +33,11 @@ class Node(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: object) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise TargetError(*(_describe(problem) for problem in error.errors())) from error
+            raise TargetError(*(_describe(type(self), problem) for problem in error.errors())) from error
 
     def replace(self, **changes: object) -> Self:
         """Return a copy with some fields changed, checked like a new one."""
@@ -31,13 +45,32 @@ class Node(BaseModel):
         return type(self)(**(fields | changes))
 
 
-def _describe(problem: Mapping[str, Any]) -> str:
-    place = ".".join(str(part) for part in problem["loc"])
-    message = str(problem["msg"])
-    return f"{place or 'value'}: {message[:1].lower()}{message[1:]}, not {problem['input']!r}"
+def _describe(node: type[Node], problem: Mapping[str, Any]) -> str:
+    what, field = node.__name__.lower(), ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "missing":
+        return f"a {what} needs {field!r}, and {shown(problem['input'])} has none"
+    if problem["type"] == "extra_forbidden":
+        return f"a {what} has no field {field!r}{did_you_mean(field, node.model_fields, listing='it has')}"
+    wanted = _WANTED.get(problem["type"], "is not right ({})").format(problem["msg"], **problem.get("ctx", {}))
+    return f"{field!r} of a {what} {wanted}, not {shown(problem['input'])}"
 
 
-class Link(Node):
+class _Fact(Node):
+    @classmethod
+    def from_json(cls, data: object) -> Self:
+        """Read an object; lists stand for tuples."""
+        if isinstance(data, cls):
+            return data
+        if not isinstance(data, Mapping):
+            raise TargetError(f"a {cls.__name__.lower()} is an object, not {shown(data)}")
+        return cls(**{str(key): tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+
+    def to_json(self) -> dict[str, object]:
+        """Return the object without its defaults."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+class Link(_Fact):
     """A way for data between two children: bandwidth in bytes per second, latency in nanoseconds.
 
     A coherent link joins the memory of its ends into one domain; any other link says they are apart.
@@ -45,16 +78,16 @@ class Link(Node):
 
     src: str
     dst: str
-    bandwidth_Bps: int | None = Field(default=None, ge=0)
-    latency_ns: int | None = Field(default=None, ge=0)
+    bandwidth_Bps: int | None = Field(default=None, ge=0, le=MAX_INT)
+    latency_ns: int | None = Field(default=None, ge=0, le=MAX_INT)
     coherent: bool = False
 
 
-class Memory(Node):
+class Memory(_Fact):
     """A memory of `bytes` bytes; children named in `of` share it (all of them when `of` is empty)."""
 
     name: str
-    bytes: int | None = Field(default=None, ge=0)
+    bytes: int | None = Field(default=None, ge=0, le=MAX_INT)
     kind: str = "ram"
     of: tuple[str, ...] = ()
 
@@ -68,9 +101,7 @@ class _Configured(Node):
     attrs: Attributes = Attributes()
 
     def __init__(self, kind: str, attrs: Mapping[str, object] | None = None) -> None:
-        row = kind_of(kind, self.role) if isinstance(kind, str) else None
-        values = row.normalise(attrs or {}, where="") if row else {}
-        super().__init__(kind=kind, attrs=Attributes(values))
+        super().__init__(kind=kind, attrs=read_attributes(kind_of(kind, self.role), attrs))
 
     def __getitem__(self, name: str) -> Value | None:
         """Return an attribute, else its default, else None; an unknown one is an error."""
@@ -88,11 +119,11 @@ class _Configured(Node):
             return cls(data)
         if isinstance(data, Mapping) and isinstance(data.get("kind"), str):
             return cls(data["kind"], {key: value for key, value in data.items() if key != "kind"})
-        raise TargetError(f"{cls.role} is a kind or an object with 'kind', not {data!r}")
+        raise TargetError(f"{cls.role} is a kind or an object with 'kind', not {shown(data)}")
 
     def to_json(self) -> dict[str, object]:
         """Return the flat object."""
-        return {"kind": self.kind, **self.attrs}
+        return {"kind": self.kind} | self.attrs.to_json()
 
 
 class Executor(_Configured):
@@ -100,11 +131,42 @@ class Executor(_Configured):
 
     role = "executor"
 
+    def __init__(self, kind: str, attrs: Mapping[str, object] | None = None) -> None:
+        super().__init__(kind, attrs)
+
 
 class Runtime(_Configured):
     """What a compiled program is linked with and run by: `Runtime("crt", {"system-lib": True})`."""
 
     role = "runtime"
+
+    def __init__(self, kind: str, attrs: Mapping[str, object] | None = None) -> None:
+        super().__init__(kind, attrs)
+
+
+def read_attributes(kind: Kind, attrs: object) -> Attributes:
+    """Check attributes against the rows of a kind; all problems in one `TargetError`."""
+    if not isinstance(attrs, Mapping | None):
+        raise TargetError(f"attributes are a mapping of names to values, not {shown(attrs)}")
+    return Attributes(kind.normalise(attrs or {}))
+
+
+def opaque_attributes(kind: str, attrs: Mapping[str, object]) -> Attributes:
+    """Check attributes of a kind that no installed package registers: they are kept as they are."""
+    kept: dict[str, Value] = {}
+    problems: list[str] = []
+    for name, value in attrs.items():
+        if not (name and name.isascii()):
+            problems.append(f"attribute name {shown(name)} of kind {kind!r} is not in plain ASCII")
+        elif fold(name) in map(fold, kept):
+            problems.append(f"attribute {name!r} of kind {kind!r} is given twice")
+        else:
+            try:
+                kept[name] = read_opaque(value)
+            except ValueError as error:
+                problems.append(f"attribute {name!r} of kind {kind!r} {error}")
+    raise_all(TargetError, problems)
+    return Attributes(kept)
 
 
 def read_attribute(kind: Kind, attrs: Attributes, name: str) -> Value | None:
@@ -113,6 +175,5 @@ def read_attribute(kind: Kind, attrs: Attributes, name: str) -> Value | None:
         return attrs[name]
     row = kind.attribute(name)
     if row is None:
-        names = (row.name for row in kind.attributes)
-        raise UnknownNameError(f"kind {kind.name!r} has no attribute {name!r}{did_you_mean(name, names)}")
+        raise UnknownNameError(kind.unknown(name))
     return row.default

@@ -17,17 +17,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tvmtarget.errors import TextError
 from tvmtarget.target import command_line
-from tvmtarget.target.grammar import Choice, Item, Reference, Spec, parse_choice
+from tvmtarget.target.grammar import Choice, Item, Reference, Spec, is_plain, parse_choice, read_json
 from tvmtarget.target.kinds import find_kind
+from tvmtarget.target.problems import shown, syntax_error
 
-__all__ = ["RESERVED", "Flat", "Form", "detect", "read", "write"]
+__all__ = ["RESERVED", "Composition", "Flat", "Form", "detect", "read", "write", "write_value"]
 
 Flat: TypeAlias = dict[str, object]
-Form: TypeAlias = Literal["tag", "json", "command-line", "composition", "one-line"]
+Form: TypeAlias = Literal["tag", "json", "composition", "command-line", "one-line"]
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """The parts of tvmc's `a, b, host`; what they mean together depends on their kinds."""
+
+    parts: tuple[Flat, ...]
+
 
 RESERVED = (
     "kind",
@@ -45,7 +55,6 @@ RESERVED = (
 )
 
 _OPTION = re.compile(r"\s-{1,2}[A-Za-z]")
-_PLAIN = re.compile(r"[^\s,()\[\]{}|\"'=<>!?~@]+")
 
 
 def detect(text: str, is_tag: Callable[[str], bool] = lambda _: False) -> Form:
@@ -60,62 +69,49 @@ def detect(text: str, is_tag: Callable[[str], bool] = lambda _: False) -> Form:
     return "command-line" if _OPTION.search(_top_level(stripped)) else "one-line"
 
 
-def read(text: str, is_tag: Callable[[str], bool] = lambda _: False) -> Flat:
+def read(text: str, is_tag: Callable[[str], bool] = lambda _: False) -> Flat | Composition:
     """Read any form into flat JSON; `TextError` names the column and what was expected."""
+    stripped = text.strip()
+    form = detect(stripped, is_tag)
+    if form == "composition":
+        parts = _split_composition(stripped)
+        if not all(part.strip() for part in parts):
+            raise syntax_error("expected a target on both sides of ','", stripped, stripped.index(","))
+        return Composition(tuple(_read_one(part, detect(part, is_tag)) for part in parts))
+    return _read_one(stripped, form)
+
+
+def _read_one(text: str, form: Form) -> Flat:
     stripped = text.strip()
     if not stripped:
         raise TextError("expected a target, but the text is empty; write a kind (llvm) or a tag (arm/rasp4b)")
-    match detect(stripped, is_tag):
+    match form:
         case "tag":
             return {"tag": stripped}
         case "json":
-            return _read_json(stripped)
-        case "composition":
-            return _read_composition(stripped, is_tag)
+            return _read_object(stripped)
         case "command-line":
             return command_line.read(stripped)
-        case "one-line":
+        case _:
             return _flat_of(parse_choice(stripped), stripped)
 
 
 def _top_level(text: str) -> str:
     """Blank out everything inside brackets and quotes, keeping columns."""
-    depth, quote = 0, ""
-    shown: list[str] = []
+    depth, quote, is_escaped = 0, "", False
+    kept: list[str] = []
     for letter in text:
+        is_outside = depth == 0 and not quote
         if quote:
-            quote = "" if letter == quote else quote
-            shown.append(" " if depth else "_")
+            quote = "" if letter == quote and not is_escaped else quote
+            is_escaped = letter == "\\" and not is_escaped
         elif letter in "\"'":
-            quote = letter
-            shown.append("_")
+            quote, is_outside = letter, False
         else:
-            depth += letter in "([{"
-            shown.append(letter if depth == 0 else "_")
-            depth -= letter in ")]}" and depth > 0
-    return "".join(shown)
-
-
-def _read_json(text: str) -> Flat:
-    try:
-        flat = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise TextError(f"expected JSON: {error.msg.lower()}", text=text, column=error.pos) from error
-    if not isinstance(flat, dict):
-        raise TextError("expected a JSON object", text=text, column=0)
-    return flat
-
-
-def _read_composition(text: str, is_tag: Callable[[str], bool]) -> Flat:
-    """Read tvmc's `a, b, host`: external code generators before their device, `device, host` otherwise."""
-    parts = [read(part, is_tag) for part in _split_composition(text)]
-    *first, last = parts
-    if len(parts) == 2 and not _is_external(first[0]):
-        return first[0] | {"host": last}
-    if not all(_is_external(part) for part in first):
-        names = ", ".join(str(part.get("kind", part.get("tag"))) for part in first)
-        raise TextError(f"only external code generators may stand before the last target, not {names}", text=text)
-    return {"kind": "composite", "targets": parts, "host": f"@{last.get('kind', 'host')}"}
+            depth += (letter in "([{") - (letter in ")]}" and depth > 0)
+            is_outside = is_outside and depth == 0
+        kept.append(letter if is_outside else "_")
+    return "".join(kept)
 
 
 def _split_composition(text: str) -> list[str]:
@@ -129,24 +125,24 @@ def _split_composition(text: str) -> list[str]:
     return [text[begin:end] for begin, end in zip([0, *(end + 1 for end in ends)], [*ends, len(text)], strict=True)]
 
 
-def _is_external(flat: Flat) -> bool:
-    kind = find_kind(str(flat.get("kind")))
-    return kind is None or kind.is_external
+def _read_object(text: str) -> Flat:
+    flat = read_json(text)
+    assert isinstance(flat, dict)  # the text begins with '{'
+    return flat
 
 
 def _flat_of(choice: Choice, text: str) -> Flat:
     term = choice[0]
-    if len(choice) > 1 or term.negated or term.weight is not None or isinstance(term.body, Reference):
+    if len(choice) > 1 or term.negated or term.weight is not None or not isinstance(term.body, Spec):
         column = choice[1].column if len(choice) > 1 else term.column
-        problem = "a target has no '|', '!', '?' or '@'; those belong to constraints"
-        raise TextError(problem, text=text, column=column)
+        raise syntax_error("a target has no '|', '!', '?', '@' or group; those belong to constraints", text, column)
     spec = term.body
-    flat: Flat = _head(spec, text)
+    flat = _head(spec, text)
     for item in spec.items:
         _add_item(flat, item, text)
     if spec.children:
         if "targets" in flat:
-            raise TextError("'targets' is given twice", text=text, column=spec.column)
+            raise syntax_error("'targets' is given twice", text, spec.column)
         flat["targets"] = [_child(name, child, text) for name, child in spec.children]
     return flat
 
@@ -155,58 +151,53 @@ def _head(spec: Spec, text: str) -> Flat:
     if "/" in spec.head:
         return {"tag": spec.head if spec.part is None else f"{spec.head}:{spec.part}"}
     if spec.part is not None:
-        problem = f"only a tag has parts, and {spec.head!r} is a kind; write vendor/name:{spec.part}"
-        raise TextError(problem, text=text, column=spec.column)
+        problem = f"only a tag has parts, and {shown(spec.head)} is a kind; write vendor/name:{spec.part}"
+        raise syntax_error(problem, text, spec.column)
     return {"kind": spec.head}
 
 
 def _child(name: str | None, child: Choice, text: str) -> Flat:
     flat = _flat_of(child, text)
-    return flat if name is None else flat | {"name": name}
+    if name is None:
+        return flat
+    if "name" in flat:
+        raise syntax_error("'name' is given twice", text, child[0].column)
+    return flat | {"name": name}
 
 
 def _add_item(flat: Flat, item: Item, text: str) -> None:
     if item.operator in ("+", "-"):
-        features = flat.setdefault("+", [])
-        assert isinstance(features, list)  # only this function writes the key
-        features.append(item.operator + item.path)
+        _append(flat, "+", item.operator + item.path)
     elif item.operator == "~":
-        unset = flat.setdefault("~", [])
-        assert isinstance(unset, list)  # only this function writes the key
-        unset.append(item.path)
+        _append(flat, "~", item.path)
     elif item.operator != "=":
         problem = f"a target states values with '=', not {item.operator!r}; comparisons belong to constraints"
-        raise TextError(problem, text=text, column=item.column)
+        raise syntax_error(problem, text, item.column)
+    elif item.path in ("kind", "tag"):
+        raise syntax_error(f"{item.path!r} is said by the word before the parenthesis", text, item.column)
     elif item.path in flat:
-        raise TextError(f"{item.path!r} is given twice", text=text, column=item.column)
+        raise syntax_error(f"{item.path!r} is given twice", text, item.column)
     else:
         flat[item.path] = _value(item, text)
 
 
+def _append(flat: Flat, key: str, value: str) -> None:
+    values = flat.setdefault(key, [])
+    assert isinstance(values, list)  # only this function writes the key
+    values.append(value)
+
+
 def _value(item: Item, text: str) -> object:
-    value = item.value
-    if isinstance(value, Reference):
-        return f"@{value.path}"
-    if isinstance(value, tuple):
-        return _flat_of(value, text)
-    if not isinstance(value, str):
-        return value
-    if item.path == "host" or item.path.endswith("/host"):
-        return _flat_of(parse_choice(value), value)
-    return value.split("+") if "+" in value.strip("+") else value
+    if isinstance(item.value, Reference):
+        return f"@{item.value.path}"
+    return _flat_of(item.value, text) if isinstance(item.value, tuple) else item.value
 
 
 def write(flat: Mapping[str, object]) -> str:
     """Print flat JSON in the canonical one-line form; a tree with a kind nobody knows is printed as JSON."""
     if not _is_known(flat):
-        return json.dumps(_jsonable(flat), ensure_ascii=False, separators=(", ", ": "))
-    return _one_line(flat)
-
-
-def _jsonable(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {key: _jsonable(item) for key, item in value.items()}
-    return [_jsonable(item) for item in value] if isinstance(value, list | tuple) else value
+        return json.dumps(flat, ensure_ascii=False)
+    return _one_line(flat) if flat.get("name") is None else _one_line(flat, f"name={flat['name']}")
 
 
 def _is_known(flat: Mapping[str, object]) -> bool:
@@ -215,20 +206,25 @@ def _is_known(flat: Mapping[str, object]) -> bool:
 
 
 def _sequence(value: object) -> list[object]:
-    return list(value) if isinstance(value, list | tuple) else []
+    return list(value) if isinstance(value, list) else []
 
 
-def _one_line(flat: Mapping[str, object]) -> str:
+def _one_line(flat: Mapping[str, object], *first: str) -> str:
+    """Print children, then features, attributes and fields; of a child, its parent prints the name."""
     kind = find_kind(str(flat["kind"]))
     signed = kind.features.name if kind is not None and kind.features is not None else None
     children = [_one_line_child(child) for child in _sequence(flat.get("targets")) if isinstance(child, Mapping)]
-    items = [str(feature) for feature in _sequence(flat.get(signed))] if signed else []
-    items += [f"{key}={_print(value)}" for key, value in sorted(flat.items()) if key not in (*RESERVED, signed)]
+    items = [*first, *(str(feature) for feature in (_sequence(flat.get(signed)) if signed else []))]
+    items += [f"{key}={write_value(value)}" for key, value in sorted(flat.items()) if key not in (*RESERVED, signed)]
     for key in ("keys", "count", "host", "links", "memory", "executor", "runtime"):
         if key in flat:
-            items.append(f"{key}={_print(flat[key])}")
+            items.append(f"{key}={write_value(flat[key]) if not _is_reference(key, flat[key]) else flat[key]}")
     brackets = f"[{','.join(children)}]" if children else ""
     return str(flat["kind"]) + brackets + (f"({','.join(items)})" if items else "")
+
+
+def _is_reference(key: str, value: object) -> bool:
+    return key == "host" and isinstance(value, str)
 
 
 def _one_line_child(child: Mapping[str, object]) -> str:
@@ -236,18 +232,16 @@ def _one_line_child(child: Mapping[str, object]) -> str:
     return _one_line(child) if name in (None, child["kind"]) else f"{name}={_one_line(child)}"
 
 
-def _print(value: object) -> str:
+def write_value(value: object) -> str:
+    """Print a value as it stands after '=': a plain word, words joined by '+', else JSON."""
     if isinstance(value, Mapping):
         return _one_line(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
-    if isinstance(value, list | tuple):
-        plain = value and all(isinstance(item, str) and _PLAIN.fullmatch(item) and "+" not in item for item in value)
-        if plain:
-            return "+".join(str(item) for item in value)
-        return json.dumps(_jsonable(value), ensure_ascii=False, separators=(",", ":"))
-    text = str(value)
-    plain_text = text.startswith("@") or (_PLAIN.fullmatch(text) and "+" not in text.strip("+"))
-    return text if plain_text else json.dumps(text, ensure_ascii=False)
+    if isinstance(value, list) and value and all(is_plain(str(item)) and "+" not in str(item) for item in value):
+        return "+".join(map(str, value))
+    if isinstance(value, str) and is_plain(value) and "+" not in value:
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from tvmtarget import plugins
-from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
-from tvmtarget.target import text
-from tvmtarget.target.attributes import Attributes, Value, fold
-from tvmtarget.target.identity import SCHEMA, digest_of, identity_of
-from tvmtarget.target.kinds import Kind, find_kind, kind_of
-from tvmtarget.target.nesting import NestedNode, drivers
-from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute
+from tvmtarget.errors import TargetError, raise_all
+from tvmtarget.target import changing, text
+from tvmtarget.target.attributes import Attributes, Value
+from tvmtarget.target.grammar import is_word
+from tvmtarget.target.identity import digest_of, identity_text
+from tvmtarget.target.kinds import find_kind, kind_of
+from tvmtarget.target.nesting import MAX_COUNT, NestedNode, drivers, is_reference
+from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute, read_attributes
+from tvmtarget.target.problems import Problems, shown
+from tvmtarget.target.reading import Reader, TagLookup
+from tvmtarget.target.rules import conflicts
+from tvmtarget.target.values import read_integer, read_items
 
 __all__ = ["TagLookup", "Target"]
-
-
-class TagLookup(Protocol):
-    """What a tree needs of a tag registry: names, and the tree behind a name."""
-
-    def __contains__(self, name: object) -> bool: ...
-    def __iter__(self) -> Iterator[str]: ...
-    def __getitem__(self, name: str) -> Target: ...
-
-
-_FIELDS = ("host", "count", "links", "memory", "executor", "runtime", "keys")
 
 
 class Target(NestedNode):
@@ -44,7 +38,8 @@ class Target(NestedNode):
         keys: dispatch keys; the kind's unless given.
         tag: the tag this tree came from: a label, never identity.
 
-    Equality, hash and `digest` look at what was authored, normalised; not at tag, defaults or derived facts.
+    A text or flat JSON stands for a target, an executor or a runtime wherever one is expected. Equality, hash
+    and `digest` look at what was authored, normalised; not at the root's name, tag, defaults or derived facts.
     """
 
     def __init__(
@@ -54,34 +49,39 @@ class Target(NestedNode):
         *,
         name: str | None = None,
         host: Target | str | Mapping[str, object] | None = None,
-        targets: Sequence[Target | str] = (),
+        targets: Sequence[Target | str | Mapping[str, object]] = (),
         count: int = 1,
-        links: Sequence[Link] = (),
-        memory: Sequence[Memory] = (),
+        links: Sequence[Link | Mapping[str, object]] = (),
+        memory: Sequence[Memory | Mapping[str, object]] = (),
         executor: Executor | str | Mapping[str, object] | None = None,
         runtime: Runtime | str | Mapping[str, object] | None = None,
         keys: Sequence[str] | None = None,
         tag: str | None = None,
     ) -> None:
-        super().__init__(
-            kind=kind,
-            attrs=_read_attributes(kind, attrs, name),
-            name=name,
-            host=_read_host(host),
-            targets=tuple(Target.parse(child) if isinstance(child, str) else child for child in targets),
-            count=count,
-            links=tuple(links),
-            memory=tuple(memory),
-            executor=None if executor is None else Executor.from_json(executor),
-            runtime=None if runtime is None else Runtime.from_json(runtime),
-            keys=None if keys is None else tuple(keys),
-            tag=tag,
-        )
+        fields: dict[str, Any] = {
+            "host": host,
+            "targets": targets,
+            "count": count,
+            "links": links,
+            "memory": memory,
+            "executor": executor,
+            "runtime": runtime,
+            "keys": keys,
+        }
+        problems = Problems()
+        with problems.collect():
+            fields["attrs"] = _read_attributes(kind, attrs)
+        for field, read in _READERS.items():
+            if fields[field] is not None:
+                with problems.collect():
+                    fields[field] = read(fields[field])
+        problems.raise_all()
+        super().__init__(kind=kind, name=name, tag=tag, **fields)
 
     # Reading and printing
 
     @classmethod
-    def parse(cls, source: str, *, tags: TagLookup | None = None) -> Target:
+    def parse(cls, source: str, *, tags: TagLookup[Target] | None = None) -> Target:
         """Read a tag, JSON, TVM's or tvmc's command-line form, or the one-line form.
 
         Raises `TextError` with a column, `UnknownNameError` with the nearest names, or `TargetError`.
@@ -90,32 +90,32 @@ class Target(NestedNode):
         'sm_53'
         """
         if not isinstance(source, str):
-            raise TargetError(f"a target is read from text, not {source!r}")
-        lookup = _lookup(tags)
-        flat = text.read(source, lambda name: "/" in name and name in lookup)
-        return _from_flat(flat, lookup, "", is_known=not source.lstrip().startswith("{"))
+            raise TargetError(f"a target is read from text, not {shown(source)}")
+        return Reader(Target, _lookup(tags)).text(source)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, object], *, tags: TagLookup | None = None) -> Target:
-        """Read flat JSON; a kind that no installed package knows is kept as it is."""
-        return _from_flat(data, _lookup(tags), "", is_known=False)
+    def from_json(cls, data: Mapping[str, object] | str, *, tags: TagLookup[Target] | None = None) -> Target:
+        """Read flat JSON; a kind that no installed package knows is kept as it is.
+
+        >>> Target.from_json({"tag": "nvidia/jetson-nano", "cpu/num-cores": 2}).at("cpu")["num-cores"]
+        2
+        """
+        return Reader(Target, _lookup(tags)).flat(data)
 
     def to_json(self) -> dict[str, object]:
         """Return flat JSON; `Target.from_json` reads it back to an equal tree."""
         flat: dict[str, object] = {} if self.tag is None else {"tag": self.tag}
         flat["kind"] = self.kind
         flat |= {"name": self.name} if self.name not in (None, self.kind) else {}
-        flat |= {name: list(value) if isinstance(value, tuple) else value for name, value in self.attrs.items()}
+        flat |= self.attrs.to_json()
         flat |= {"keys": list(self.keys)} if self.keys is not None else {}
         flat |= {"count": self.count} if self.count != 1 else {}
         if self.host is not None:
             flat["host"] = self.host if isinstance(self.host, str) else self.host.to_json()
         if self.targets:
             flat["targets"] = [child.to_json() for child in self.targets]
-        if self.links:
-            flat["links"] = [link.model_dump(mode="json", exclude_defaults=True) for link in self.links]
-        if self.memory:
-            flat["memory"] = [memory.model_dump(mode="json", exclude_defaults=True) for memory in self.memory]
+        flat |= {"links": [link.to_json() for link in self.links]} if self.links else {}
+        flat |= {"memory": [memory.to_json() for memory in self.memory]} if self.memory else {}
         flat |= {"executor": self.executor.to_json()} if self.executor is not None else {}
         flat |= {"runtime": self.runtime.to_json()} if self.runtime is not None else {}
         return flat
@@ -135,11 +135,11 @@ class Target(NestedNode):
 
     @property
     def digest(self) -> str:
-        """`tt1:` and the SHA-256 of the canonical identity, without the root's name."""
+        """`tt1:` and the SHA-256 of the canonical identity; equal targets have equal digests, and no others."""
         return digest_of(self)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Target) and self.slot == other.slot and identity_of(self) == identity_of(other)
+        return isinstance(other, Target) and identity_text(self) == identity_text(other)
 
     def __hash__(self) -> int:
         return hash((self.kind, self.count, tuple(child.slot for child in self.targets)))
@@ -149,262 +149,111 @@ class Target(NestedNode):
     def override(self, changes: Mapping[str, object]) -> Target:
         """Return the tree with values at paths changed: `t.override({"cpu/num-cores": 8, "executor": "aot"})`.
 
-        Scalars and lists replace, feature sets add and remove; an unknown path is an error with the nearest name.
+        Scalars and lists replace, feature sets add and remove, a target at the path of a child is merged with
+        it. Changes are made in order; an unknown path is an error with the nearest name, all of them in one.
         """
-        result = self
-        for path, value in changes.items():
-            parent, _, name = path.rpartition("/")
-            found, node = result.locate(parent)
-            result = result._put(found, node._with(name, path, value))
-        return result
+        return changing.override(self, changes, Reader(Target, _lookup(None)).flat)
+
+    def merge(self, other: Target) -> Target:
+        """Return this tree with another laid over it: what the other states wins, children go by name.
+
+        >>> str(Target.parse("llvm(+neon,num-cores=4)").merge(Target.parse("llvm(-neon,mcpu=cortex-a72)")))
+        'llvm(-neon,mcpu=cortex-a72,num-cores=4)'
+        """
+        return changing.merge(self, other)
 
     def unset(self, path: str) -> Target:
-        """Return the tree without the attribute at a path, so that its default applies again."""
-        parent, _, name = path.rpartition("/")
-        found, node = self.locate(parent)
-        kept = {key: value for key, value in node.attrs.items() if fold(key) != fold(name)}
-        if len(kept) == len(node.attrs):
-            raise UnknownNameError(f"{path!r} is not set{did_you_mean(name, node.attrs, listing='set are')}")
-        return self._put(found, node.replace(attrs=Attributes(kept)))
-
-    def _with(self, name: str, path: str, value: object) -> Target:
-        """Change one attribute or field of this very node; `path` is for messages."""
-        if name in _FIELDS:
-            return _from_flat(self.to_json() | {name: value}, _lookup(None), "", is_known=False)
-        kind = kind_of(self.kind)
-        row = kind.features if name == "+" else kind.attribute(name)
-        if row is None:
-            names = [*(known.name for known in kind.attributes), *(f"{child.slot}/" for child in self.targets)]
-            raise UnknownNameError(f"no attribute {path!r} in kind {self.kind!r}{did_you_mean(name, names)}")
-        new = kind.normalise({row.name: value}, where=f" (in {path!r})")[row.name]
-        if row.type == "features":
-            new = _merge_features(self.attrs.get(row.name), new)
-        return self.replace(attrs=Attributes({**self.attrs, row.name: new}))
-
-    def _put(self, path: str, node: Target) -> Target:
-        """Return the tree with the node at a canonical path exchanged."""
-        if not path:
-            return node
-        segment, _, rest = path.partition("/")
-        if not any(child.slot == segment for child in self.targets):
-            if isinstance(self.host, Target):
-                return self.replace(host=self.host._put(rest, node))
-            raise TargetError(f"{path!r} stands for several or is not written here, so it cannot be changed alone")
-        return self.replace(
-            targets=tuple(child._put(rest, node) if child.slot == segment else child for child in self.targets)
-        )
+        """Return the tree without what a path says, so that its default applies again."""
+        return changing.unset(self, path)
 
     def part(self, path: str) -> Target:
         """Return one node as a tree of its own: what it inherits (host, executor, runtime) is written on it."""
-        if not path:
-            return self
-        found, node = self.locate(path)
-        driven, executor, runtime = drivers(self), self.executor, self.runtime
-        above, prefix = self, ""
-        for segment in found.split("/"):
-            above, prefix = above.at(segment), f"{prefix}/{segment}".lstrip("/")
-            executor, runtime = above.executor or executor, above.runtime or runtime
-        driver = driven.get(_without_replicas(self, found))
-        host = None
-        if driver is not None and not driver.is_implied and not driver.effective.startswith(f"{found}/"):
-            host = self.at(driver.effective).replace(name=None, host=None, count=1)
-        drives_itself = driver is not None and driver.effective in (found, _without_replicas(self, found))
-        tag = f"{self.tag}:{path}" if self.tag else None
-        own = node.host if host is None or drives_itself else host
-        count = node.count if found.rsplit("/", 1)[-1] == node.slot else 1
-        return node.replace(name=None, host=own, executor=executor, runtime=runtime, tag=tag, count=count)
+        return changing.part(self, path)
 
     def resolve(self) -> Target:
         """Return the tree with the root's host, executor and runtime filled in; all conflicts in one error.
 
         A host that nobody wrote and no child can be stays unwritten: an llvm stands in for it, but gets no work.
-
-        Later stages rely on what this checks: every kind is known, every host reference names a node.
+        Later stages rely on what this checks (`rules.py`); it does not change the digest.
         """
-        problems = [
-            f"kind {node.kind!r} is not registered here; install the plugin that brings it{_place(path)}"
-            for path, node in self.walk()
-            if find_kind(node.kind) is None
-        ]
         driven = drivers(self)
-        problems += [
-            f"host {driver.effective!r} names no node of the tree; it has: "
-            + ", ".join(known for known, _ in self.walk() if known)
-            + _place(path)
-            for path, driver in driven.items()
-            if driver.effective.startswith("@")
-        ]
-        problems += [
-            f"a composite has no targets; give it children: composite[cpu=llvm]{_place(path)}"
-            for path, node in self.walk()
-            if node.kind == "composite" and not node.targets
-        ]
-        raise_all(TargetError, problems)
+        raise_all(TargetError, [*conflicts(self, driven)])
         root = driven[""]
-        host = self.host if self.host is not None or root.is_implied or not root.effective else f"@{root.effective}"
+        is_written = self.host is not None or root.is_implied or not root.effective
         return self.replace(
-            name=None, host=host, executor=self.executor or Executor("graph"), runtime=self.runtime or Runtime("python")
+            name=None,
+            host=self.host if is_written else f"@{root.effective}",
+            executor=self.executor or Executor("graph"),
+            runtime=self.runtime or Runtime("python"),
         )
 
 
-def _without_replicas(root: Target, path: str) -> str:
-    """Turn a path of sites (`gpu.3`) into the path of the node that stands for them (`gpu`)."""
-    node, slots = root, []
-    for segment in path.split("/"):
-        child = node.child(segment)
-        if child is None:
-            return path
-        slots.append(child.slot)
-        node = child
-    return "/".join(slots)
-
-
-def _lookup(tags: TagLookup | None) -> TagLookup:
+def _lookup(tags: TagLookup[Target] | None) -> TagLookup[Target]:
     """Return the tags to read with: those given, else the registry that comes in by the plugin door."""
     if tags is not None:
         return tags
-    default: TagLookup = plugins.load("tvmtarget.registry", "default")()
+    default: TagLookup[Target] = plugins.load("tvmtarget.registry", "default")()
     return default
 
 
-def _read_attributes(kind: str, attrs: Mapping[str, object] | None, name: str | None) -> Attributes:
-    if isinstance(attrs, Attributes) or not isinstance(kind, str):
-        return attrs if isinstance(attrs, Attributes) else Attributes()
-    return Attributes(kind_of(kind).normalise(attrs or {}, where=_place(name or "")))
+def _read_attributes(kind: object, attrs: object) -> Attributes:
+    """Check attributes; those of a kind that nobody knows were checked where its JSON was read."""
+    if isinstance(attrs, Attributes) and isinstance(kind, str) and find_kind(kind) is None:
+        return attrs
+    return read_attributes(kind_of(kind), attrs)
 
 
-def _merge_features(base: Value | None, new: Value) -> tuple[str, ...]:
-    """Add and remove signed features; a later sign wins over an earlier one."""
-    signs = {str(item)[1:]: str(item)[0] for value in (base, new) if isinstance(value, tuple) for item in value}
-    return tuple(sorted(sign + feature for feature, sign in signs.items()))
+def _read_host(host: object) -> object:
+    return host if is_reference(host) or isinstance(host, Target) else Reader(Target, _lookup(None)).flat(host)
 
 
-def _read_host(host: Target | str | Mapping[str, object] | None) -> Target | str | None:
-    if isinstance(host, str) and not host.startswith("@"):
-        return Target.parse(host)
-    return Target.from_json(host) if isinstance(host, Mapping) else host
+def _read_children(children: object) -> tuple[object, ...]:
+    if not isinstance(children, Iterable) or isinstance(children, str | Mapping):
+        raise TargetError(f"'targets' is a list of targets, not {shown(children)}")
+    reader, problems, read = Reader(Target, _lookup(None)), Problems(), list[Target]()
+    for child in children:
+        with problems.collect():
+            read.append(reader.flat(child))
+    problems.raise_all()
+    return tuple(read)
 
 
-def _from_flat(data: object, tags: TagLookup, where: str, *, is_known: bool) -> Target:
-    """Build a tree from flat JSON; `known` refuses kinds without a row, `where` is the path for messages."""
-    if isinstance(data, str):
-        return Target.parse(data, tags=tags)
-    if not isinstance(data, Mapping):
-        raise TargetError(f"a target is an object or a text, not {data!r}{_place(where)}")
-    flat = dict(data)
-    if "kind" not in flat and "tag" in flat:
-        return _from_tag(flat, tags, where)
-    kind_name = flat.pop("kind", "composite" if "targets" in flat else None)
-    if not isinstance(kind_name, str):
-        raise TargetError(f"a target needs a 'kind' or a 'tag'{_place(where)}")
-    schema = flat.pop("schema", SCHEMA)
-    if schema != SCHEMA:
-        raise TargetError(f"target schema {schema!r} is not known here; this version reads schema {SCHEMA}")
-    features, unset = flat.pop("+", ()), flat.pop("~", ())
-    children = flat.pop("targets", flat.pop("devices", ()))
-    fields = {field: flat.pop(field) for field in text.RESERVED if field in flat}
-    kind = kind_of(kind_name, where=_place(where)) if is_known else find_kind(kind_name)
-    if kind is None:
-        attrs = Attributes({name: _frozen(value) for name, value in flat.items()})
-    else:
-        attrs = Attributes(kind.normalise(_with_features(kind, flat, features, where), where=_place(where)))
-    if unset:
-        raise TargetError(f"nothing to unset in {kind_name!r}; '~' changes a tag{_place(where)}")
-    return _build(kind_name, attrs, fields, children, tags, where, is_known=is_known)
-
-
-def _build(
-    kind: str, attrs: Attributes, fields: dict[str, Any], children: object, tags: TagLookup, where: str, *, is_known: bool
-) -> Target:
-    if not isinstance(children, list | tuple):
-        raise TargetError(f"'targets' is a list, not {children!r}{_place(where)}")
-    targets = tuple(
-        _from_flat(child, tags, f"{where}/{_slot_of(child)}".lstrip("/"), is_known=is_known) for child in children
-    )
-    host = fields.get("host")
-    if host is not None and not (isinstance(host, str) and host.startswith("@")) and not isinstance(host, Target):
-        host = _from_flat(host, tags, f"{where}/host".lstrip("/"), is_known=is_known)
-    keys = fields.get("keys")
-    return Target(
-        kind,
-        attrs,
-        name=fields.get("name"),
-        host=host,
-        targets=targets,
-        count=_count(fields.get("count", 1), where),
-        links=tuple(Link(**_strict(link, "links", where)) for link in _sequence(fields, "links", where)),
-        memory=tuple(Memory(**_strict(memory, "memory", where)) for memory in _sequence(fields, "memory", where)),
-        executor=fields.get("executor"),
-        runtime=fields.get("runtime"),
-        keys=None if keys is None else ((keys,) if isinstance(keys, str) else tuple(keys)),
-        tag=fields.get("tag"),
-    )
-
-
-def _from_tag(flat: dict[str, Any], tags: TagLookup, where: str) -> Target:
-    label = flat.pop("tag")
-    name, _, part = str(label).partition(":")
-    if label in tags:
-        name, part = label, ""
-    if name not in tags:
-        raise UnknownNameError(f"unknown tag {name!r}{did_you_mean(name, tags)}{_place(where)}")
-    target = tags[name].part(part)
-    for path in flat.pop("~", ()):
-        target = target.unset(path)
-    slot = flat.pop("name", None)
-    children = flat.pop("targets", ())
-    if children:
-        raise TargetError(f"tag {label!r} cannot be given children here; override them by path: cpu/num-cores=8")
-    changed = target.override(flat)
-    return changed if slot is None else changed.replace(name=slot)
-
-
-def _with_features(kind: Kind, flat: dict[str, Any], features: Sequence[str], where: str) -> dict[str, Any]:
-    if not features:
-        return flat
-    if kind.features is None:
-        raise TargetError(f"kind {kind.name!r} has no features, so {features[0]!r} says nothing{_place(where)}")
-    given = flat.get(kind.features.name, ())
-    both = [*((given,) if isinstance(given, str) else given), *features]
-    return flat | {kind.features.name: both}
-
-
-def _count(value: object, where: str) -> int:
+def _read_count(count: object) -> int:
     try:
-        count = int(str(value))
-    except ValueError:
-        raise TargetError(f"'count' is a whole number, not {value!r}{_place(where)}") from None
-    if count < 1:
-        raise TargetError(f"'count' is at least 1, not {count}{_place(where)}")
-    return count
+        number = read_integer(count)
+    except ValueError as error:
+        raise TargetError(f"'count' {error}") from error
+    if not 1 <= number <= MAX_COUNT:
+        raise TargetError(f"'count' is 1 to {MAX_COUNT}, not {number}")
+    return number
 
 
-def _sequence(fields: dict[str, Any], name: str, where: str) -> list[Any]:
-    value = fields.get(name, [])
-    if not isinstance(value, list | tuple):
-        raise TargetError(f"{name!r} is a list of objects, not {value!r}{_place(where)}")
-    return list(value)
+def _read_keys(keys: object) -> tuple[str, ...]:
+    items = read_items(keys) if isinstance(keys, str | list | tuple) else (keys,)
+    if not all(isinstance(key, str) and is_word(key) for key in items):
+        raise TargetError(f"'keys' is a list of words, not {shown(keys)}")
+    return tuple(map(str, items))
 
 
-def _strict(data: object, field: str, where: str) -> dict[str, Any]:
-    if isinstance(data, Link | Memory):
-        return data.model_dump()
-    if not isinstance(data, Mapping):
-        raise TargetError(f"{field!r} holds objects, not {data!r}{_place(where)}")
-    return {str(key): tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+def _read_facts(cls: type[Link | Memory], field: str, rows: object) -> tuple[Link | Memory, ...]:
+    if not isinstance(rows, list | tuple):
+        raise TargetError(f"{field!r} is a list of objects, not {shown(rows)}")
+    problems, read = Problems(), list[Link | Memory]()
+    for row in rows:
+        with problems.collect():
+            read.append(cls.from_json(row))
+    problems.raise_all()
+    return tuple(read)
 
 
-def _slot_of(child: object) -> str:
-    return str(child.get("name") or child.get("kind") or child.get("tag")) if isinstance(child, Mapping) else str(child)
-
-
-def _frozen(value: object) -> Value:
-    if isinstance(value, list | tuple):
-        return tuple(_frozen(item) for item in value)
-    if isinstance(value, bool | int | str):
-        return value
-    return json.dumps(value, sort_keys=True)
-
-
-def _place(where: str) -> str:
-    return f" (at {where!r})" if where else ""
+# How the arguments of `Target` are read where they are not None, which leaves a field out.
+_READERS: dict[str, Callable[[object], object]] = {
+    "host": _read_host,
+    "targets": _read_children,
+    "count": _read_count,
+    "links": partial(_read_facts, Link, "links"),
+    "memory": partial(_read_facts, Memory, "memory"),
+    "executor": Executor.from_json,
+    "runtime": Runtime.from_json,
+    "keys": _read_keys,
+}

@@ -1,0 +1,1 @@
+"""Scripts that derive the data that is committed from public packages; tests check that both agree."""

@@ -1,0 +1,44 @@
+"""Derive `tvmtarget/target/data/chips.json`: the names of CPUs and GPUs that LLVM knows, by architecture.
+
+Run as `python tests/tools/derive_chips.py`; it needs the extra `tvm`, whose wheel brings LLVM and lists its names.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+DATA = Path(__file__).parents[2] / "tvmtarget" / "target" / "data" / "chips.json"
+
+# Architecture in our table: a triple that LLVM lists the names for.
+TRIPLES = {
+    "x86": "x86_64-linux-gnu",
+    "aarch64": "aarch64-linux-gnu",
+    "arm": "armv7a-linux-gnueabihf",
+    "riscv": "riscv64-linux-gnu",
+    "hexagon": "hexagon-linux",
+    "nvptx": "nvptx64-nvidia-cuda",
+    "amdgcn": "amdgcn-amd-amdhsa-hcc",
+    "wasm": "wasm32-unknown",
+}
+
+
+def derive() -> dict[str, object]:
+    """Return the table as it is committed."""
+    import tvm
+    from tvm.target import codegen
+
+    chips = {
+        arch: sorted({str(name) for name in codegen.llvm_get_cpu_archlist(_target(tvm, triple))})
+        for arch, triple in TRIPLES.items()
+    }
+    source = f"LLVM {codegen.llvm_version_major()}, as listed by apache-tvm {tvm.__version__} (llvm_get_cpu_archlist)"
+    return {"source": source, "chips": chips}
+
+
+def _target(tvm, triple: str):
+    return tvm.target.Target({"kind": "llvm", "mtriple": triple})
+
+
+if __name__ == "__main__":
+    DATA.write_text(json.dumps(derive(), indent=1) + "\n", encoding="utf-8")

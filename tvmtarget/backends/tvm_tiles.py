@@ -1,0 +1,227 @@
+"""Which part of a loop nest to keep in vector registers: the choice behind `tvm_schedule`, without TVM.
+
+The model is small and static. A CPU has so many registers of so many lanes; a block of sums is the better, the more
+multiply-adds it does for each value it loads, as long as its sums and what it loads fit the registers. The constants
+come from sweeps over convolutions of ResNet-50, ShuffleNet and SqueezeNet on one AVX-512 machine; what they are
+worth together is measured by `python -m benchmarks.tvm_schedule`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tvmtarget.backends.protocol import Array
+
+__all__ = ["Access", "Layout", "Nest", "Tile", "VectorUnit", "divisor", "plan"]
+
+TAIL_WORTH = 0.7  # of a block whose rows leave a remainder, beside one whose rows do not
+CHAINS = 8  # independent sums that hide the latency of adding: 4 cycles on 2 units
+LONG_SUM = 64  # terms from which on a sum gains by that
+
+
+@dataclass(frozen=True)
+class VectorUnit:
+    """The vector registers of a CPU: how wide each is, and how many there are."""
+
+    bits: int
+    registers: int
+
+    def lanes(self, bits: int) -> int:
+        """Return how many values of a width fit a register; narrow ones are computed in 32 bits."""
+        return max(1, self.bits // max(32, bits))
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a block reads or writes a tensor: which axes move the index in each dimension, and after how many steps.
+
+    Axes are numbers; an index f // 68 * 68 + c is {f: 68, c: 1}. A symbolic size is None. `constant` is the position
+    of the function's argument if the tensor is a constant that nothing else reads.
+    """
+
+    dims: tuple[Mapping[int, int], ...]
+    shape: tuple[int | None, ...]
+    constant: int | None = None
+
+    def run(self, axis: int) -> int:
+        """Return for how many steps along an axis the place stays the same; 0 means always."""
+        return math.gcd(*(steps.get(axis, 0) for steps in self.dims))
+
+    def dimension(self, axis: int) -> int | None:
+        """Return the dimension that an axis indexes, if it does nothing else and no other axis does."""
+        used = [dim for dim, steps in enumerate(self.dims) if axis in steps]
+        return used[0] if len(used) == 1 and self.dims[used[0]] == {axis: 1} else None
+
+    def is_flat(self, axes: Sequence[int], extents: Sequence[int | None]) -> bool:
+        """Whether one loop over the last axes of a block would run through one piece of memory, or stay in place."""
+        if not any(self.run(axis) for axis in axes):
+            return True
+        first = len(self.dims) - len(axes)
+        if first < 0 or [self.dimension(axis) for axis in axes] != list(range(first, len(self.dims))):
+            return False
+        return list(self.shape[first + 1 :]) == [extents[axis] for axis in axes[1:]]
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A loop nest over one block. `kinds` has a letter per axis: S spatial, R reduced. A symbolic extent is None."""
+
+    kinds: str
+    extents: tuple[int | None, ...]
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    bits: int = 32
+
+    @property
+    def spatial(self) -> tuple[int, ...]:
+        """The axes of the result."""
+        return tuple(axis for axis, kind in enumerate(self.kinds) if kind == "S")
+
+    @property
+    def reduced(self) -> tuple[int, ...]:
+        """The axes that are summed over, or the like."""
+        return tuple(axis for axis, kind in enumerate(self.kinds) if kind == "R")
+
+    @property
+    def work(self) -> float:
+        """The number of iterations; infinite if an extent is symbolic."""
+        return math.prod(math.inf if extent is None else extent for extent in self.extents)
+
+    @property
+    def slides(self) -> bool:
+        """Whether some read moves in its last dimension, step by step with the last axis of the result."""
+        return any(read.dims and read.dims[-1].get(axis) == 1 for read in self.reads for axis in self.spatial[-1:])
+
+    @property
+    def flat_axes(self) -> int:
+        """How many of the last axes may become one loop along memory."""
+        accesses = (*self.reads, *self.writes)
+        tails = [self.spatial[start:] for start in range(len(self.spatial))]
+        return max((len(tail) for tail in tails if all(a.is_flat(tail, self.extents) for a in accesses)), default=0)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor cut along one dimension into pieces of a width: pieces outermost, their elements innermost."""
+
+    dim: int
+    width: int
+
+    def index(self, *at: Any) -> list[Any]:  # noqa: ANN401 - numbers or TVM's expressions
+        """Return where an element goes."""
+        return [at[self.dim] // self.width, *at[: self.dim], *at[self.dim + 1 :], at[self.dim] % self.width]
+
+    def apply(self, array: Array) -> Array:
+        """Return an array in this layout."""
+        last = np.moveaxis(array, self.dim, -1)
+        pieces = last.reshape(*last.shape[:-1], -1, self.width)
+        return np.ascontiguousarray(np.moveaxis(pieces, -2, 0))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register block: `vectors` of `lanes` along `axis`, times `rows` along `row_axis`.
+
+    `pack` names a read, and the layout that it needs for the vectors to be contiguous.
+    """
+
+    axis: int
+    lanes: int
+    vectors: int = 1
+    row_axis: int | None = None
+    rows: int = 1
+    pack: tuple[int, Layout] | None = None
+
+
+def plan(nest: Nest, unit: VectorUnit) -> Tile | None:
+    """Choose the register block of a reduction; None if it has no result axes, or none makes good vectors.
+
+    A product of rows x and columns w, as in convolutions, takes vectors along the columns:
+
+    >>> x, w = Access(({0: 1}, {2: 1}), (64, 256)), Access(({2: 1}, {1: 1}), (256, 48))
+    >>> plan(Nest("SSR", (64, 48, 256), (x, w), (Access(({0: 1}, {1: 1}), (64, 48)),)), VectorUnit(512, 32))
+    Tile(axis=1, lanes=16, vectors=3, row_axis=0, rows=8, pack=None)
+    """
+    if not nest.reduced or not nest.spatial:
+        return None
+    width = unit.lanes(nest.bits)
+    if len(nest.reads) == 2:
+        for weights in (1, 0):
+            tile = _plan_product(nest, weights, width, unit.registers)
+            if tile is not None:
+                return tile
+    return _plan_window(nest, width)
+
+
+def _plan_product(nest: Nest, weights: int, width: int, registers: int) -> Tile | None:
+    """Tile a product of two tensors: vectors along an axis that only the weights have, rows along one they lack."""
+    read, other = nest.reads[weights], nest.reads[1 - weights]
+    for axis in reversed(nest.spatial):
+        dim, extent = read.dimension(axis), nest.extents[axis]
+        if dim is None or extent is None or read.shape[dim] != extent or other.run(axis) == 1:
+            continue
+        run = math.gcd(extent, other.run(axis))
+        lanes = divisor(run, width)
+        if lanes == 1 or 2 * lanes < width:
+            continue
+        row_axis, rows = _rows(nest, [row for row in nest.spatial if other.run(row) and not read.run(row)])
+        # In a function with symbolic extents TVM 0.27 cannot lower the condition that a remainder needs.
+        vectors, height = _block(run // lanes, rows, registers, may_leave_rows=None not in nest.extents)
+        is_contiguous = dim == len(read.dims) - 1 and read.constant is None
+        pack = None if is_contiguous else (weights, Layout(dim, vectors * lanes))
+        return Tile(axis, lanes, vectors, row_axis, height, pack)
+    return None
+
+
+def _rows(nest: Nest, axes: Sequence[int]) -> tuple[int | None, int]:
+    """Return the last of some axes that is longer than 1, or else the last, and its extent."""
+    axis = max(axes, key=lambda axis: (nest.extents[axis] != 1, axis), default=None)
+    return axis, 1 if axis is None else nest.extents[axis] or 1
+
+
+def _plan_window(nest: Nest, width: int) -> Tile | None:
+    """Tile a reduction that slides along the last axis (depthwise convolution, pooling): one vector, along that axis.
+
+    Rows are independent sums. Those that share what they read are always good, others where sums are long.
+    """
+    *others, axis = nest.spatial
+    lanes = divisor(nest.extents[axis] or 1, width)
+    if lanes == 1 or 4 * lanes < width or not nest.slides:
+        return None
+    moving = [read for read in nest.reads if read.run(axis)]
+    rows = [row for row in others if all(read.run(row) != 1 for read in moving)]
+    if math.prod(nest.extents[reduced] or LONG_SUM for reduced in nest.reduced) >= LONG_SUM:
+        rows += others[-1:]
+    height, row_axis = max(((divisor(nest.extents[row] or 1, CHAINS), row) for row in rows), default=(1, None))
+    return Tile(axis, lanes, 1, row_axis, height)
+
+
+def _block(columns: int, rows: int, registers: int, *, may_leave_rows: bool) -> tuple[int, int]:
+    """Choose vectors and rows for the most multiply-adds per load.
+
+    v vectors times r rows take v * r registers for sums, v for weights and one for a value in all lanes; a step of
+    the sums loads v + r values for v * r multiply-adds.
+    """
+
+    def worth(size: tuple[int, int]) -> float:
+        vectors, height = size
+        used = 1 if rows % height == 0 else TAIL_WORTH * rows / (math.ceil(rows / height) * height)
+        return used * vectors * height / (vectors + height)
+
+    vectors = [count for count in range(1, min(columns, registers) + 1) if columns % count == 0]
+    heights = [count for count in range(1, min(rows, registers) + 1) if may_leave_rows or rows % count == 0]
+    return max(((v, r) for v in vectors for r in heights if v * r + v + 1 <= registers), key=worth)
+
+
+def divisor(extent: int, most: int) -> int:
+    """Return the largest divisor of an extent up to a limit.
+
+    For lanes, any count that one register holds does: 15 of 16 nearly as well as 16. With more than one register to
+    a vector LLVM keeps the sums in memory, at a tenth of the speed.
+    """
+    return max(count for count in range(1, most + 1) if extent % count == 0)

@@ -1,0 +1,49 @@
+"""`tvmtarget kinds`: what kinds of targets, executors and runtimes there are, and their attributes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tvmtarget.cli.options import Json, print_json
+
+if TYPE_CHECKING:
+    from tvmtarget.target.kinds import Kind
+
+__all__ = ["kinds"]
+
+
+def kinds(
+    name: Annotated[str | None, typer.Argument(help="Show the attributes of this kind.", show_default=False)] = None,
+    classes: Annotated[bool, typer.Option("--classes", help="Show what each attribute counts as, in keys.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the kinds of targets, executors and runtimes, or the attributes of one."""
+    from tvmtarget.target.kinds import find_kind, kind_names, kind_of
+
+    roles = ("target", "executor", "runtime")
+    if name is None:
+        found = [kind for role in roles for known in kind_names(role) if (kind := find_kind(known, role)) is not None]
+        if as_json:
+            print_json([kind.model_dump(mode="json") for kind in found])
+            return
+        for kind in found:
+            gone = f" (until TVM {kind.until})" if kind.until else ""
+            typer.echo(f"{kind.name:20} {kind.role:9} {kind.device if kind.role == 'target' else '':8} {kind.doc}{gone}")
+        return
+    kind = next((kind for role in roles if (kind := find_kind(name, role)) is not None), None) or kind_of(name)
+    if as_json:
+        print_json(kind.model_dump(mode="json"))
+    else:
+        _print(kind, classes=classes)
+
+
+def _print(kind: Kind, *, classes: bool) -> None:
+    typer.echo(f"{kind.name}: {kind.doc}")
+    if kind.role == "target":
+        typer.echo(f"device {kind.device}; keys {', '.join(kind.keys) or 'none'}")
+    for row in kind.attributes:
+        default = "" if row.default is None else f" = {str(row.default).lower()}"
+        class_ = f"{row.class_:9} " if classes else ""
+        typer.echo(f"  {row.name:40} {row.type:10} {class_}{row.doc}{default}")

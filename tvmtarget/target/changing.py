@@ -1,0 +1,215 @@
+"""Changing a tree: overrides by path, merging trees, and cutting a part out so that it stands alone.
+
+Every function returns a new tree, made by the checked `replace` of its nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias, TypeVar
+
+from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
+from tvmtarget.target.attributes import Attributes, Value, fold
+from tvmtarget.target.kinds import find_kind, kind_of
+from tvmtarget.target.nesting import Driver, NestedNode, covers, drivers, is_reference, join, unnumbered
+from tvmtarget.target.node import Executor, Runtime
+from tvmtarget.target.problems import Problems, shown
+from tvmtarget.target.values import read_value
+
+__all__ = ["merge", "merge_children", "override", "part", "unset"]
+
+_N = TypeVar("_N", bound=NestedNode)
+_C = TypeVar("_C")
+
+ReadTarget: TypeAlias = Callable[[object], _N]
+
+_FIELDS = {"host": None, "count": 1, "links": (), "memory": (), "executor": None, "runtime": None, "keys": None}
+
+
+def override(root: _N, changes: Mapping[str, object], read: ReadTarget[_N]) -> _N:
+    """Fold changes into a tree, one after the other; all that cannot be made are told in one error."""
+    if not isinstance(changes, Mapping):
+        raise TargetError(f"changes are a mapping of paths to values, not {shown(changes)}")
+    problems = Problems()
+    for path, value in changes.items():
+        with problems.collect():
+            root = _override_one(root, str(path), value, read)
+    problems.raise_all()
+    return root
+
+
+def _override_one(root: _N, path: str, value: object, read: ReadTarget[_N]) -> _N:
+    above, _, name = path.rpartition("/")
+    if value is None:
+        raise TargetError(f"{path!r} cannot be nothing; take it back with unset, or with ~{path} in a text")
+    around, _, role = above.rpartition("/")
+    if role in ("executor", "runtime"):
+        found, node = root.locate(around)
+        return _put(root, found, node.replace(**{role: _with_option(node, role, name, value)}))
+    found, node = root.locate(above)
+    if name == "host" and not is_reference(value):
+        value = read(value)
+    if name in _FIELDS:
+        return _put(root, found, node.replace(**{name: value}))
+    if any(child.slot == name for child in node.targets):
+        path = join(found, name)
+        return _put(root, path, _changed(root.at(path), value, read))
+    return _put(root, found, _with_attribute(node, name, path, value))
+
+
+def _changed(child: _N, value: object, read: ReadTarget[_N]) -> _N:
+    """Change a whole child: an object without a kind holds overrides, anything else is a target to merge."""
+    if isinstance(value, Mapping) and "kind" not in value and "tag" not in value:
+        return override(child, value, read)
+    return merge(child, read(value))
+
+
+def _with_option(node: NestedNode, role: str, name: str, value: object) -> Executor | Runtime:
+    """Change one attribute of a node's executor or runtime; a node without one gets the usual one."""
+    chosen = (node.executor or Executor("graph")) if role == "executor" else (node.runtime or Runtime("python"))
+    kept = {key: old for key, old in chosen.attrs.items() if fold(key) != fold(name)}
+    return type(chosen)(chosen.kind, {**kept, name: value})
+
+
+def _with_attribute(node: _N, name: str, path: str, value: object) -> _N:
+    kind = kind_of(node.kind)
+    row = kind.features if name == "+" else kind.attribute(name)
+    if row is None and name == "+":
+        raise TargetError(kind.without_features(value if isinstance(value, list) else [str(value)]))
+    if row is None:
+        names = [*(known.name for known in kind.attributes), *(f"{child.slot}/" for child in node.targets)]
+        raise UnknownNameError(f"no attribute {path!r} in kind {kind.name!r}{did_you_mean(name, names)}")
+    try:
+        new = read_value(row.type, value)
+    except ValueError as error:
+        raise TargetError(f"attribute {path!r} of kind {kind.name!r} {error}") from error
+    if row.type == "features":
+        new = _merge_features(node.attrs.get(row.name), new)
+    return node.replace(attrs=Attributes({**node.attrs, row.name: new}))
+
+
+def _merge_features(base: Value | None, new: Value) -> tuple[str, ...]:
+    """Add and remove signed features; a later sign wins over an earlier one."""
+    signs = {str(item)[1:]: str(item)[0] for value in (base, new) if isinstance(value, tuple) for item in value}
+    return tuple(sorted(sign + feature for feature, sign in signs.items()))
+
+
+def unset(root: _N, path: str) -> _N:
+    """Take back what a path says (an attribute, or a field such as host), so that its default applies again."""
+    above, _, name = path.rpartition("/")
+    found, node = root.locate(above)
+    if name in _FIELDS and getattr(node, name) != _FIELDS[name]:
+        return _put(root, found, node.replace(**{name: _FIELDS[name]}))
+    kept = {key: value for key, value in node.attrs.items() if fold(key) != fold(name)}
+    if len(kept) == len(node.attrs):
+        raise UnknownNameError(f"{path!r} is not set{did_you_mean(name, node.attrs, listing='set are')}")
+    return _put(root, found, node.replace(attrs=Attributes(kept)))
+
+
+def merge(base: _N, other: _N) -> _N:
+    """Lay one tree over another: what `other` states wins, children go by name; another kind replaces all."""
+    if other.kind != base.kind:
+        return other.replace(name=base.name)
+    attrs: dict[str, Value] = {**base.attrs, **other.attrs}
+    kind = find_kind(base.kind)
+    if kind is not None and kind.features is not None and kind.features.name in attrs:
+        name = kind.features.name
+        attrs[name] = _merge_features(base.attrs.get(name), other.attrs.get(name, ()))
+    stated = {field: getattr(other, field) for field, unset in _FIELDS.items() if getattr(other, field) != unset}
+    return base.replace(attrs=Attributes(attrs), targets=merge_children(base.targets, other.targets), **stated)
+
+
+def merge_children(base: tuple[_N, ...], other: tuple[_N, ...]) -> tuple[_N, ...]:
+    """Lay children over those of the same name; new ones follow in their own order."""
+    by_slot = {child.slot: child for child in base}
+    for child in other:
+        known = by_slot.get(child.slot)
+        by_slot[child.slot] = child if known is None else merge(known, child)
+    return tuple(by_slot.values())
+
+
+def _put(root: _N, path: str, node: _N) -> _N:
+    """Return the tree with the node at a canonical path exchanged."""
+    if not path:
+        return node
+    segment, _, rest = path.partition("/")
+    if any(child.slot == segment for child in root.targets):
+        children = (_put(child, rest, node) if child.slot == segment else child for child in root.targets)
+        return root.replace(targets=tuple(children))
+    if segment != "host":
+        slot, count = segment.rpartition(".")[0], root.at(segment).count
+        raise TargetError(f"{segment!r} is one of {count} replicas, which are all alike; change {slot!r}")
+    if not isinstance(root.host, type(root)):
+        raise TargetError("no host is written here to be changed, an llvm stands in for it; write one: host=llvm")
+    return root.replace(host=_put(root.host, rest, node))
+
+
+def part(root: _N, path: str) -> _N:
+    """Cut out one node as a tree of its own, with the host, executor and runtime that it has in this tree.
+
+    A host outside of the part is written into it, and nodes below that refer to it refer to that; any other
+    node outside that one below refers to as its host is copied to where it is referred to.
+    """
+    if not path:
+        return root
+    found, node = root.locate(path)
+    nodes = _along(root, found)
+    slots = unnumbered(found)
+    driven = drivers(root)
+    driver = driven.get(slots)  # none for a host that is written in a node: it drives itself
+    cut = node.replace(
+        name=None,
+        tag=f"{root.tag}:{path}" if root.tag else None,
+        count=node.count if found.rpartition("/")[2] == node.slot else 1,
+        host=node.host if driver is None else _host_of_part(root, node, slots, driver),
+        executor=_nearest(above.executor for above in (root, *nodes)),
+        runtime=_nearest(above.runtime for above in (root, *nodes)),
+    )
+    return cut if driver is None else _settled(cut, _moved_hosts(root, cut, slots, driven))
+
+
+def _along(root: _N, path: str) -> list[_N]:
+    """Return the nodes on the way from the root, left out, to a path."""
+    segments = path.split("/")
+    return [root.at("/".join(segments[: at + 1])) for at in range(len(segments))]
+
+
+def _nearest(found: Iterable[_C | None]) -> _C | None:
+    return next((one for one in reversed(list(found)) if one is not None), None)
+
+
+def _host_of_part(root: _N, node: _N, slots: str, driver: Driver) -> NestedNode | str | None:
+    """Return the host to write on a part: what drives it, if that is outside of it."""
+    if driver.is_implied or covers(slots, driver.effective):
+        return node.host
+    return driver.effective if driver.effective.startswith("@") else _alone(root, driver.effective)
+
+
+def _alone(root: _N, path: str) -> _N:
+    return root.at(path).replace(name=None, host=None, count=1)
+
+
+def _moved_hosts(root: _N, cut: _N, slots: str, driven: Mapping[str, Driver]) -> dict[str, NestedNode | str | None]:
+    """Return hosts by path in the part, for nodes whose reference would no longer lead where it did."""
+    after = drivers(cut)
+    moved: dict[str, NestedNode | str | None] = {}
+    for path, node in cut.walk():
+        driver = driven[join(slots, path)].effective
+        if not isinstance(node.host, str) or driver.startswith("@"):
+            continue
+        if covers(slots, driver):
+            below = "/".join(driver.split("/")[slots.count("/") + 1 :])
+            if after[path].effective != below:
+                moved[path] = f"@{below}" if below else None
+        elif driver == driven[slots].effective:
+            moved[path] = "@host"
+        else:
+            moved[path] = _alone(root, driver)
+    return moved
+
+
+def _settled(node: _N, moved: Mapping[str, NestedNode | str | None], path: str = "") -> _N:
+    if not moved:
+        return node
+    targets = tuple(_settled(child, moved, join(path, child.slot)) for child in node.targets)
+    return node.replace(targets=targets, host=moved.get(path, node.host))

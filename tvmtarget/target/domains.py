@@ -1,0 +1,107 @@
+"""Which sites see the same memory, and what that memory is called.
+
+Leaves of one device type in one system share a memory, and so do the children that a memory lists or a
+coherent link joins; a link that is not coherent, or a memory of its own, keeps a leaf apart. A domain is
+called by the first of these that is its own: a memory declared for it, `<system>:<device>`, its first site.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from tvmtarget.target.nesting import join, unnumbered
+from tvmtarget.target.tree import Target
+
+__all__ = ["domains"]
+
+
+def domains(targets: Mapping[str, Target], hosts: Mapping[str, str]) -> dict[str, str]:
+    """Return the memory domain of every site by path; the tensors of a system are where its host has them.
+
+    `targets` are the sites of a resolved tree in its order, `hosts` the sites that drive them.
+    """
+    homes = {path: hosts[path] if node.is_composite else path for path, node in targets.items()}
+    scopes = [_scope(path, targets, hosts) for path in targets]
+    pools = {path: number for number, path in enumerate(path for path in targets if homes[path] == path)}
+    for sites in (sites for scope in scopes for sites in scope.shared()):
+        joined = {pools[homes[site]] for site in sites}
+        if len(joined) > 1:
+            pools = {home: min(joined) if number in joined else number for home, number in pools.items()}
+    members: dict[int, list[str]] = {}
+    for home, number in pools.items():
+        members.setdefault(number, []).append(home)
+    declared: dict[int, list[str]] = {}
+    for scope in scopes:
+        for name, sites in scope.memories():
+            declared.setdefault(pools[homes[sites[0]]], []).append(join(scope.path, name))
+    names = _names({number: _candidates(members[number], declared.get(number, []), targets) for number in members})
+    return {path: names[pools[homes[path]]] for path in targets}
+
+
+def _candidates(members: list[str], declared: list[str], targets: Mapping[str, Target]) -> list[str]:
+    """List what a domain may be called, the best name first."""
+    first = members[0]
+    devices = {targets[member].device for member in members}
+    by_device = [f"{first.rpartition('/')[0]}:{targets[first].device}"] if len(devices) == 1 else []
+    return [*declared, *by_device, first or f":{targets[first].device}"]
+
+
+def _names(candidates: Mapping[int, list[str]]) -> dict[int, str]:
+    """Choose for every domain its first name that no other domain could have, else its first site."""
+    wanted = Counter(name for names in candidates.values() for name in set(names))
+    return {number: next((n for n in names if wanted[n] == 1), names[-1]) for number, names in candidates.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """One node with the sites directly in it: its children, and a host that is written or stands in there."""
+
+    path: str
+    node: Target
+    children: Mapping[str, Target]
+    inside: Mapping[str, Target]
+    host: str
+
+    def named(self, end: str) -> list[str]:
+        """Return the sites that a link or a memory means by a name: all replicas of a child, or the host."""
+        names = {site: site.rpartition("/")[2] for site in self.children}
+        return [site for site, name in names.items() if end in (name, unnumbered(name))] or [self.host]
+
+    def memories(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield declared memories with the sites that share each; of one child alone, each replica has its own."""
+        for memory in self.node.memory:
+            sites = [site for end in memory.of for site in self.named(end)]
+            if len(memory.of) == 1:
+                yield from ((memory.name, [site]) for site in sites)
+            else:
+                yield memory.name, sites or list(self.children) or [self.path]
+
+    def shared(self) -> Iterator[list[str]]:
+        """Yield groups of sites that share a memory."""
+        yield from (sites for _, sites in self.memories())
+        yield from (self.named(link.src) + self.named(link.dst) for link in self.node.links if link.coherent)
+        links = [link for link in self.node.links if not link.coherent]
+        apart = {frozenset((a, b)) for link in links for a in self.named(link.src) for b in self.named(link.dst)}
+        for alike in self._alike():
+            pairs = ([a, b] for a, b in combinations(alike, 2) if frozenset((a, b)) not in apart)
+            yield from pairs if apart else [alike]
+
+    def _alike(self) -> Iterable[list[str]]:
+        """Return the leaves by device type, without those that have a memory of their own."""
+        own = {site for memory in self.node.memory if len(memory.of) == 1 for site in self.named(memory.of[0])}
+        near = {**self.children, **self.inside} | ({} if self.node.is_composite else {self.path: self.node})
+        found: dict[str, list[str]] = {}
+        for site, target in near.items():
+            if not target.is_composite and site not in own:
+                found.setdefault(target.device, []).append(site)
+        return found.values()
+
+
+def _scope(path: str, targets: Mapping[str, Target], hosts: Mapping[str, str]) -> _Scope:
+    node, inside = targets[path], join(path, "host")
+    children = {join(path, replica): child for child in node.targets for replica in child.replicas}
+    is_inside = inside in targets and inside not in children
+    return _Scope(path, node, children, {inside: targets[inside]} if is_inside else {}, hosts[path])

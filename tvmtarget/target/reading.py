@@ -1,0 +1,193 @@
+"""Reading texts and flat JSON into trees: tags looked up, what is said about them laid over, all problems at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Generic, Protocol, TypeVar, cast
+
+from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.target.attributes import Attributes
+from tvmtarget.target.changing import merge_children, override, part, unset
+from tvmtarget.target.grammar import MAX_DEPTH, is_word
+from tvmtarget.target.identity import SCHEMA
+from tvmtarget.target.kinds import find_kind, kind_of
+from tvmtarget.target.nesting import NestedNode, is_reference, join
+from tvmtarget.target.node import opaque_attributes
+from tvmtarget.target.problems import Problems, shown
+from tvmtarget.target.text import RESERVED, Composition, read
+from tvmtarget.target.values import read_items
+
+__all__ = ["Reader", "TagLookup"]
+
+_N = TypeVar("_N", bound=NestedNode)
+_N_co = TypeVar("_N_co", bound=NestedNode, covariant=True)
+
+_FIELDS = ("name", "keys", "tag", "host", "count", "links", "memory", "executor", "runtime")
+
+
+class TagLookup(Protocol[_N_co]):
+    """What a tree needs of a tag registry: names, and the tree behind a name."""
+
+    def __contains__(self, name: object) -> bool: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __getitem__(self, name: str) -> _N_co: ...
+
+
+class Reader(Generic[_N]):
+    """Makes trees of one class from texts and flat JSON, with the tags it was given.
+
+    In every method `where` is the path of what is read, for messages, and `allow_unknown` says whether kinds
+    that no installed package registers are kept as they are: in JSON they are, in a text one is a mistake.
+    """
+
+    def __init__(self, node: Callable[..., _N], tags: TagLookup[_N]) -> None:
+        self._node = node
+        self._tags = tags
+
+    def text(self, source: str, where: str = "") -> _N:
+        """Read any form of text."""
+        found = read(source, self._is_tag)
+        if isinstance(found, Composition):
+            return self._composition(found, where)
+        return self.flat(found, where, allow_unknown=source.lstrip().startswith("{"))
+
+    def flat(self, data: object, where: str = "", depth: int = 1, *, allow_unknown: bool = True) -> _N:
+        """Read flat JSON, or a text or a tree that stands for it."""
+        if isinstance(data, NestedNode):
+            return cast(_N, data)
+        if isinstance(data, str):
+            return self.text(data, where)
+        problems = Problems()
+        with problems.collect(where):
+            flat = _checked(data, depth)
+        problems.raise_all()
+        below: list[_N] = []
+        for at, child in enumerate(cast("list[object]", flat.pop("targets", ()))):
+            with problems.collect():
+                place = join(where, _slot_of(child) or f"targets[{at}]")
+                below.append(self.flat(child, place, depth + 1, allow_unknown=allow_unknown))
+        host = flat.get("host")
+        if host is not None and not is_reference(host):
+            with problems.collect():
+                flat["host"] = self.flat(host, join(where, "host"), depth + 1, allow_unknown=allow_unknown)
+        if problems:  # of what is left, nothing that speaks of children or host can be judged
+            flat = {key: value for key, value in flat.items() if key not in ("host", "links", "memory")}
+        with problems.collect(where):
+            is_tagged = "kind" not in flat and "tag" in flat
+            node = (self._tagged if is_tagged else self._plain)(flat, tuple(below), allow_unknown=allow_unknown)
+        problems.raise_all()
+        return node
+
+    def _is_tag(self, name: str) -> bool:
+        return "/" in name and name in self._tags
+
+    def _plain(self, flat: dict[str, object], children: tuple[_N, ...], *, allow_unknown: bool) -> _N:
+        """Make a node of the kind that its JSON states."""
+        kind = flat.pop("kind", "composite")
+        fields = {field: flat.pop(field) for field in _FIELDS if field in flat}
+        return self._node(kind, _attributes(kind, flat, allow_unknown=allow_unknown), targets=children, **fields)
+
+    def _tagged(self, flat: dict[str, object], children: tuple[_N, ...], *, allow_unknown: bool) -> _N:
+        """Look a tag up; take back, lay over and override what the rest of its JSON says."""
+        tree = self._look_up(flat.pop("tag"))
+        for path in cast("list[str]", flat.pop("~", ())):
+            tree = unset(tree, path)
+        if children:
+            tree = tree.replace(targets=merge_children(tree.targets, children))
+        name = flat.pop("name", None)
+        tree = override(tree, flat, partial(self.flat, allow_unknown=allow_unknown))
+        return tree if name is None else tree.replace(name=name)
+
+    def _look_up(self, label: object) -> _N:
+        if not isinstance(label, str):
+            raise TargetError(f"'tag' is the name of a tag, not {shown(label)}")
+        name, _, path = (label, "", "") if label in self._tags else label.partition(":")
+        if name not in self._tags:
+            tail = did_you_mean(name, self._tags) or "; `tvmtarget tags` lists them"
+            raise UnknownNameError(f"unknown tag {shown(name)}{tail}")
+        return part(self._tags[name], path)
+
+    def _composition(self, found: Composition, where: str) -> _N:
+        """Read tvmc's list: external code generators, then a device, then the host of that device.
+
+        With code generators they become the children of a composite; a device and its host are just that device.
+        """
+        problems, parts = Problems(), list[_N]()
+        for one in found.parts:
+            with problems.collect():
+                parts.append(self.flat(one, where, allow_unknown=False))
+        problems.raise_all()
+        devices = [one for one in parts if not _is_external(one)]
+        externals = parts[: len(parts) - len(devices)]
+        if len(devices) > 2 or not all(map(_is_external, externals)):
+            listed = ", ".join(one.kind for one in parts)
+            raise TargetError(f"a list is of code generators, then at most one device and its host, not {listed}")
+        if len(devices) == 2 and devices[0].host is not None:
+            raise TargetError(f"two hosts are given for {devices[0].kind!r}: its own, and {devices[1].kind!r} after it")
+        if not externals:
+            return devices[0].replace(host=devices[1])
+        return self._node("composite", targets=(*externals, *devices[:1]), host=devices[1] if devices[1:] else None)
+
+
+def _checked(data: object, depth: int) -> dict[str, object]:
+    """Check the shape of one object of flat JSON and return a copy to take apart; all problems at once."""
+    if not isinstance(data, Mapping):
+        raise TargetError(f"a target is a text or an object, not {shown(data)}")
+    if depth > MAX_DEPTH:
+        raise TargetError(f"the tree is deeper than {MAX_DEPTH} levels")
+    flat = {str(key): value for key, value in data.items()}
+    problems = [f"{key!r} is null; leave it out" for key in RESERVED if flat.get(key, key) is None]
+    if "devices" in flat and "targets" in flat:
+        problems.append("'targets' and 'devices' are two names of one thing; leave one out")
+    elif "devices" in flat:
+        flat["targets"] = flat.pop("devices")
+    if not flat.keys() & {"kind", "tag", "targets"}:
+        problems.append("a target needs a 'kind' or a 'tag'")
+    schema = flat.pop("schema", SCHEMA)
+    if schema is not None and (schema != SCHEMA or isinstance(schema, bool)):
+        problems.append(f"target schema {shown(schema)} is not known here; this version reads schema {SCHEMA}")
+    for key, items in (("targets", "targets"), ("+", "features"), ("~", "paths")):
+        value = flat.get(key, ())
+        is_right = isinstance(value, list | tuple) and (key == "targets" or all(isinstance(x, str) for x in value))
+        if not is_right and value is not None:
+            problems.append(f"{key!r} is a list of {items}, not {shown(value)}")
+    raise_all(TargetError, problems)
+    return flat
+
+
+def _attributes(kind: object, flat: dict[str, object], *, allow_unknown: bool) -> Attributes | dict[str, object]:
+    """Return what is left of a node's JSON as attributes; those of a known kind are checked when it is made."""
+    features = cast("list[str]", flat.pop("+", []))
+    if flat.pop("~", []):
+        raise TargetError(f"nothing to unset in {kind!r}; '~' takes back what a tag says")
+    path = next((name for name in flat if "/" in name), None)
+    if path is not None:
+        raise TargetError(
+            f"{shown(path)} is a path, which changes what a tag says; write {kind!r} out: a=b in its child"
+        )
+    row = find_kind(kind) if isinstance(kind, str) and allow_unknown else kind_of(kind)
+    if row is None:
+        return opaque_attributes(str(kind), flat | ({"+": features} if features else {}))
+    if not features:
+        return flat
+    if row.features is None:
+        raise TargetError(row.without_features(features))
+    try:
+        given = read_items(flat.get(row.features.name, ()))
+    except ValueError:
+        return flat  # what is wrong with it is told when the node is made
+    return flat | {row.features.name: [*given, *features]}
+
+
+def _slot_of(child: object) -> str:
+    """Return what a child will be called, as far as its JSON says."""
+    if isinstance(child, NestedNode):
+        return child.slot
+    names = [child.get(key) for key in ("name", "kind", "tag")] if isinstance(child, Mapping) else [child]
+    return next((name for name in names if isinstance(name, str) and is_word(name)), "")
+
+
+def _is_external(node: NestedNode) -> bool:
+    kind = find_kind(node.kind)
+    return kind is not None and kind.is_external

@@ -1,0 +1,85 @@
+"""What a consistent tree is: one table of rules that `resolve` checks, all of them at once.
+
+Names, links and depth are checked when a node is made (`nesting.py`); here is what needs the whole tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from tvmtarget.errors import did_you_mean
+from tvmtarget.target.kinds import find_kind
+from tvmtarget.target.nesting import Driver, NestedNode, drivers, is_reference, join, unnumbered
+from tvmtarget.target.problems import place
+
+__all__ = ["RULES", "conflicts"]
+
+
+def conflicts(root: NestedNode, driven: Mapping[str, Driver]) -> Iterator[str]:
+    """Yield every contradiction of a tree, with its place; `driven` says who drives what."""
+    for rule in RULES:
+        yield from rule(root, driven)
+
+
+def _kinds_are_registered(root: NestedNode, _: Mapping[str, Driver]) -> Iterator[str]:
+    for path, node in _with_hosts(root):
+        if find_kind(node.kind) is None:
+            yield f"kind {node.kind!r} is not registered here; install the package that brings it{place(path)}"
+
+
+def _systems_have_children(root: NestedNode, _: Mapping[str, Driver]) -> Iterator[str]:
+    for path, node in _with_hosts(root):
+        if node.kind == "composite" and not node.targets:
+            yield f"a composite has no targets; give it children: composite[cpu=llvm]{place(path)}"
+
+
+def _references_are_found(root: NestedNode, driven: Mapping[str, Driver]) -> Iterator[str]:
+    known = [path for path, _ in root.walk() if path]
+    for path, node in root.walk():
+        if is_reference(node.host) and is_reference(driven[path].effective):
+            tail = did_you_mean(str(node.host)[1:], known, listing="it has") or "; write the host itself: host=llvm"
+            yield f"host {node.host!r} names no node of the tree{tail}{place(path)}"
+
+
+def _hosts_are_devices(root: NestedNode, driven: Mapping[str, Driver]) -> Iterator[str]:
+    """A host is one device that drives itself; of which kind is left to who wrote it."""
+    for path, node in root.walk():
+        effective = driven[path].effective
+        if node.host is None or is_reference(effective):
+            continue
+        host = node.host if isinstance(node.host, NestedNode) else root.at(effective)
+        what = f"host {node.host if isinstance(node.host, str) else host.kind!r}"
+        if host.is_composite:
+            yield f"{what} is a system of several devices; name the one that drives, as in @node0/cpu{place(path)}"
+        elif isinstance(node.host, NestedNode) and host.host is not None and drivers(host)[""].effective:
+            yield f"{what} has a host of its own, but a host drives itself{place(path)}"
+
+
+def _hosts_go_in_no_circle(_: NestedNode, driven: Mapping[str, Driver]) -> Iterator[str]:
+    """Who drives whom ends at a node that drives itself; a circle is told once, at its first path."""
+    above = {path: unnumbered(driver.effective) for path, driver in driven.items()}
+    for path in above:
+        way = [path]
+        while above.get(way[-1], way[-1]) not in way:
+            way.append(above[way[-1]])
+        circle = way[way.index(above.get(way[-1], way[-1])) :]
+        if len(circle) > 1 and path == min(circle):
+            listed = " -> ".join(f"@{step}" for step in [*circle, circle[0]])
+            yield f"hosts drive each other in a circle, {listed}; let one drive itself{place(path)}"
+
+
+def _with_hosts(root: NestedNode) -> Iterator[tuple[str, NestedNode]]:
+    """Walk over the tree and over the trees of hosts that are written in it."""
+    for path, node in root.walk():
+        yield path, node
+        if isinstance(node.host, NestedNode):
+            yield from ((join(path, "host", below), host) for below, host in _with_hosts(node.host))
+
+
+RULES: tuple[Callable[[NestedNode, Mapping[str, Driver]], Iterator[str]], ...] = (
+    _kinds_are_registered,
+    _systems_have_children,
+    _references_are_found,
+    _hosts_are_devices,
+    _hosts_go_in_no_circle,
+)

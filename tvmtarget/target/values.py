@@ -1,0 +1,110 @@
+"""Reading one attribute value as what its row says it is; a `ValueError` says what it should have been.
+
+Words of a text and strings of JSON are read alike: `"4"` is a whole number where one is meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+from tvmtarget.target.attributes import Value, Word
+from tvmtarget.target.grammar import is_word
+from tvmtarget.target.problems import shown
+
+__all__ = ["MAX_INT", "AttributeType", "read_integer", "read_items", "read_opaque", "read_value"]
+
+AttributeType: TypeAlias = Literal["int", "bool", "str", "list[str]", "list[int]", "features"]
+
+MAX_INT = 2**53 - 1  # beyond it, readers of JSON do not agree on a number
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")
+_TRUTHS = {"true": True, "false": False, "1": True, "0": False}
+
+
+def read_value(type_: AttributeType, value: object) -> Value:
+    """Read a value as a type of attribute; words of a text are strings until here."""
+    match type_:
+        case "int":
+            return read_integer(value)
+        case "bool":
+            return _boolean(value)
+        case "str":
+            return _text(value)
+        case "list[str]":
+            return tuple(_text(item) for item in read_items(value))
+        case "list[int]":
+            return tuple(read_integer(item) for item in read_items(value))
+        case "features":
+            return _features(_text(item) for item in read_items(value))
+
+
+def read_opaque(value: object) -> Value:
+    """Read a value of a kind that nobody knows, as it is; only what some kind could have is read.
+
+    So the identity of a tree stays the same when the package that brings the kind is installed.
+    """
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return read_integer(value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(_text(item) for item in value)
+    if isinstance(value, list | tuple) and all(isinstance(item, int) for item in value):
+        return tuple(read_integer(item) for item in value)
+    raise ValueError(f"is true, false, a whole number, text, or a list of numbers or of texts, not {shown(value)}")
+
+
+def read_integer(value: object) -> int:
+    """Read a whole number that every reader of JSON can hold."""
+    if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"is a whole number, not {shown(value)}")
+    if abs(value) > MAX_INT:
+        raise ValueError(f"is at most 2**53 - 1, not {shown(value)}")
+    return value
+
+
+def _boolean(value: object) -> bool:
+    text = str(value).lower() if isinstance(value, bool | int | str) else ""
+    if text not in _TRUTHS:
+        raise ValueError(f"is true or false, not {shown(value)}")
+    return _TRUTHS[text]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(read_integer(value))
+    if not isinstance(value, str):
+        raise ValueError(f"is text, not {shown(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"has half of a surrogate pair in it: {shown(value)}") from None
+    return str(value)
+
+
+def read_items(value: object) -> tuple[object, ...]:
+    """Read the items of a list; a text is one item, a word as many as '+' separates."""
+    if isinstance(value, Word):
+        return tuple(item for item in value.split("+") if item)
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    raise ValueError(f"is a list, not {shown(value)}")
+
+
+def _features(items: Iterable[str]) -> tuple[str, ...]:
+    """Sort signed features into a set, '+' before '-'; a bare name means '+'."""
+    signed = {item if item[:1] in ("+", "-") else f"+{item}" for item in items}
+    for item in sorted(signed):
+        if not is_word(item[1:]):
+            raise ValueError(f"holds features such as '+avx2', not {shown(item)}")
+        if item[0] == "+" and f"-{item[1:]}" in signed:
+            raise ValueError(f"has feature {item[1:]!r} both added and removed")
+    return tuple(sorted(signed))

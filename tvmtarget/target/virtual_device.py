@@ -1,0 +1,94 @@
+"""VirtualDevice: where a value is or a call runs, as far as that is known; TVM's four-tuple, joined by value.
+
+The semantics are those of TVM's `include/tvm/target/virtual_device.h` (v0.9 to v0.19), but for one thing: TVM
+compares targets by address, so that two equal targets do not join; here they do.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tvmtarget.errors import TargetError
+from tvmtarget.target.constraint import Condition, Constraint
+from tvmtarget.target.node import Node
+from tvmtarget.target.tree import Target
+
+__all__ = ["VirtualDevice"]
+
+
+class VirtualDevice(Node):
+    """A device type by name, the number of a device of that type, a target, and a memory scope; each may be unknown.
+
+    >>> VirtualDevice(device_type="cuda").join(VirtualDevice(virtual_device_id=1))
+    VirtualDevice(device_type='cuda', virtual_device_id=1, target=None, memory_scope='')
+    """
+
+    device_type: str | None = None
+    virtual_device_id: int | None = Field(default=None, ge=0)
+    target: Target | None = None
+    memory_scope: str = ""
+
+    def model_post_init(self, _context: object) -> None:
+        """Refuse a target of another device type."""
+        if self.target is not None and self.device_type not in (None, self.target.device):
+            raise TargetError(
+                f"target {str(self.target)!r} is of device type {self.target.device!r}, not {self.device_type!r}"
+            )
+
+    @classmethod
+    def for_target(cls, target: Target, virtual_device_id: int = 0) -> VirtualDevice:
+        """Return the device of a target, the first of its type unless said otherwise."""
+        return cls(device_type=target.device, virtual_device_id=virtual_device_id, target=target)
+
+    @property
+    def is_fully_unconstrained(self) -> bool:
+        """Whether nothing is known."""
+        return self == VirtualDevice()
+
+    @property
+    def is_fully_constrained(self) -> bool:
+        """Whether target, number and memory scope are all known."""
+        return self.target is not None and self.virtual_device_id is not None and bool(self.memory_scope)
+
+    def join(self, other: VirtualDevice) -> VirtualDevice | None:
+        """Return what both say together, or None where they contradict each other."""
+        fields = {}
+        for name, nothing in (
+            ("device_type", None),
+            ("virtual_device_id", None),
+            ("target", None),
+            ("memory_scope", ""),
+        ):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if nothing not in (mine, theirs) and mine != theirs:
+                return None
+            fields[name] = theirs if mine == nothing else mine
+        try:
+            return VirtualDevice(**fields)
+        except TargetError:
+            return None
+
+    def default(self, other: VirtualDevice) -> VirtualDevice:
+        """Fill what is unknown from another; its target only if that is of the device type that results."""
+        device_type = self.device_type or (self.target.device if self.target else other.device_type)
+        target = self.target
+        if target is None and other.target is not None and other.target.device == device_type:
+            target = other.target
+        number = self.virtual_device_id if self.virtual_device_id is not None else other.virtual_device_id
+        return VirtualDevice(
+            device_type=device_type,
+            virtual_device_id=number,
+            target=target,
+            memory_scope=self.memory_scope or other.memory_scope,
+        )
+
+    def to_constraint(self) -> Constraint | None:
+        """Return what a call must meet to run here, or None if nothing is known of the target.
+
+        A target becomes its kind with equal attributes, a device type alone the key of that name.
+        """
+        if self.target is None:
+            return None if self.device_type is None else Constraint(word=self.device_type)
+        attrs = self.target.attrs.items()
+        conditions = tuple(Condition(name=name, operator="eq", value=value) for name, value in attrs)
+        return Constraint(word=self.target.kind, conditions=conditions)
