@@ -88,6 +88,18 @@ def test_show_draws_the_tree(cli):
     assert json.loads(out)["arch"] == "sm_53"
 
 
+def test_kinds_are_listed_with_their_attributes(cli):
+    code, out, _ = cli("kinds")
+    assert code == 0
+    assert {"llvm", "cuda", "sdaccel", "aot", "crt"} <= {line.split()[0] for line in out.splitlines()}
+    code, out, _ = cli("kinds", "cuda", "--classes")
+    assert "thread_warp_size" in out
+    assert "isa" in out
+    assert json.loads(cli("kinds", "aot", "--json")[1])["role"] == "executor"
+    code, _, err = cli("kinds", "cudda")
+    assert (code, err) == (1, "error: unknown kind 'cudda'; did you mean 'cuda' or 'cudnn'?\n")
+
+
 def test_tags_are_listed_and_searched(cli):
     code, out, _ = cli("tags")
     assert code == 0

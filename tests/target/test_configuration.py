@@ -21,7 +21,13 @@ def test_a_tree_is_viewed_by_its_leaves():
 
 @pytest.mark.parametrize(
     "text",
-    ["cuda", "llvm(num-cores=4)", "cuda(host=llvm(num-cores=2))", "[cuda,llvm](executor=aot,runtime=crt)", "[cuda](host=c)"],
+    [
+        "cuda",
+        "llvm(num-cores=4)",
+        "cuda(host=llvm(num-cores=2))",
+        "[cuda,llvm](executor=aot,runtime=crt)",
+        "[cuda](host=c)",
+    ],
 )
 def test_the_view_leads_back_to_an_equal_tree(text):
     tree = parse(text)
@@ -44,7 +50,9 @@ def test_the_host_is_found_by_rules_a_b_and_c(targets, host):
 
 def test_the_default_device_is_found_by_rules_d_e_and_f():
     both = ["cuda", "llvm"]
-    assert CompilationConfig(targets=both, fallback_device="cuda").default_primitive_virtual_device.device_type == "cuda"
+    assert (
+        CompilationConfig(targets=both, fallback_device="cuda").default_primitive_virtual_device.device_type == "cuda"
+    )
     assert CompilationConfig(targets=["cuda"]).default_primitive_virtual_device.device_type == "cuda"
     assert CompilationConfig(targets=both).default_primitive_virtual_device.device_type == "cpu"
     with pytest.raises(TargetError, match="no target is of device type 'metal'; there are: cpu, cuda"):
@@ -67,7 +75,9 @@ def test_what_a_configuration_cannot_say_is_refused_with_the_reason(text, reason
 
 
 def test_hosts_that_disagree_are_an_error_where_tvm_overrides_in_silence():
-    with pytest.raises(TargetError, match=r"target 'cuda' has the host 'llvm\(num-cores=2\)', and the configuration 'c'"):
+    with pytest.raises(
+        TargetError, match=r"target 'cuda' has the host 'llvm\(num-cores=2\)', and the configuration 'c'"
+    ):
         CompilationConfig(target_host="c", targets=["cuda(host=llvm(num-cores=2))"])
 
 
@@ -91,7 +101,12 @@ def test_queries():
 
 def test_parameters_are_linked_where_the_executor_says_so():
     """TVM ignores `link-params=false` for aot; here it counts."""
-    for text, links in (("graph", False), ("graph(link-params=true)", True), ("aot", True), ("aot(link-params=false)", False)):
+    for text, links in (
+        ("graph", False),
+        ("graph(link-params=true)", True),
+        ("aot", True),
+        ("aot(link-params=false)", False),
+    ):
         assert CompilationConfig.from_target(f"llvm(executor={text})").should_link_params is links
 
 

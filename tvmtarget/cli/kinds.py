@@ -20,9 +20,9 @@ def kinds(
     as_json: Json = False,
 ) -> None:
     """List the kinds of targets, executors and runtimes, or the attributes of one."""
-    from tvmtarget.target.kinds import find_kind, kind_names, kind_of
+    from tvmtarget.target.kinds import Role, find_kind, kind_names, kind_of
 
-    roles = ("target", "executor", "runtime")
+    roles: tuple[Role, ...] = ("target", "executor", "runtime")
     if name is None:
         found = [kind for role in roles for known in kind_names(role) if (kind := find_kind(known, role)) is not None]
         if as_json:
@@ -30,7 +30,8 @@ def kinds(
             return
         for kind in found:
             gone = f" (until TVM {kind.until})" if kind.until else ""
-            typer.echo(f"{kind.name:20} {kind.role:9} {kind.device if kind.role == 'target' else '':8} {kind.doc}{gone}")
+            device = kind.device if kind.role == "target" else ""
+            typer.echo(f"{kind.name:20} {kind.role:9} {device:8} {kind.doc}{gone}")
         return
     kind = next((kind for role in roles if (kind := find_kind(name, role)) is not None), None) or kind_of(name)
     if as_json:

@@ -176,7 +176,8 @@ class _Reader:
 
     def _array(self, tensor: TensorProto) -> np.ndarray[Any, Any]:
         if tensor.data_location != TensorProto.EXTERNAL:
-            return numpy_helper.to_array(tensor)
+            array: np.ndarray[Any, Any] = numpy_helper.to_array(tensor)
+            return array
         info = {entry.key: entry.value for entry in tensor.external_data}
         path = (self._folder / info.get("location", "")).resolve()
         if not path.is_relative_to(self._folder.resolve()):

@@ -136,7 +136,7 @@ class CompilationConfig(Node):
 
     @property
     def should_link_params(self) -> bool:
-        """Whether parameters are put into the generated code: `link-params` of the executor, true for aot unless set."""
+        """Whether parameters go into the generated code: the executor's `link-params`, true for aot unless set."""
         return bool(self.executor["link-params"]) if self.executor.kind in ("graph", "aot") else False
 
     def find_primitive_target_for_device(self, device: str) -> Target:

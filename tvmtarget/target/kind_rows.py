@@ -1,123 +1,297 @@
-"""The rows of the kinds this library knows by itself (entry point `builtin` of `tvmtarget.kinds`)."""
+"""The rows of the kinds this library knows by itself (entry point `builtin` of `tvmtarget.kinds`).
+
+Names, types and defaults are those of every TVM version that had the kind: v0.9.0 and v0.19.0
+(`src/target/target_kind.cc` and `src/relay/backend/contrib/*/target.cc`), main (`src/backend/*/codegen/target_kind.cc`)
+and the 0.27 wheel; executors and runtimes are those of v0.8.0 to v0.19.0 (`src/relay/backend/{executor,runtime}.cc`).
+`since` is the first of the versions we read that has an attribute (v0.9 may mean earlier), `until` the last that has
+a kind. Which class an attribute has is our own reading of what it does.
+"""
 
 from __future__ import annotations
 
-from tvmtarget.target.kinds import Attribute, AttributeClass, AttributeType, Kind
+from tvmtarget.target.kinds import Attribute, Kind
 
 __all__ = ["KINDS"]
 
 
-def _row(
-    name: str,
-    type_: AttributeType,
-    class_: AttributeClass,
-    default: bool | int | str | tuple[int, ...] | None = None,
-    *,
-    doc: str,
-    since: str = "v0.9",
-) -> Attribute:
-    return Attribute(name=name, type=type_, class_=class_, default=default, doc=doc, since=since)
+def _table(text: str) -> tuple[Attribute, ...]:
+    """Read rows of name, type (and least value), class, default ('-' for none), version since, and meaning."""
+    return tuple(_row(*line.split(maxsplit=5)) for line in text.splitlines() if line.strip())
+
+
+def _row(name: str, type_: str, class_: str, default: str, since: str, doc: str) -> Attribute:
+    type_, _, least = type_.partition(">=")
+    value: object = None if default == "-" else default
+    if value is not None and type_ in ("int", "bool"):
+        value = int(default) if type_ == "int" else default == "true"
+    elif value is not None and type_ == "list[int]":
+        value = tuple(int(item) for item in default.strip("[]").split(",") if item)
+    row = {"name": name, "type": type_, "class_": class_, "default": value, "since": since, "doc": doc}
+    return Attribute.model_validate(row | ({"least": int(least)} if least else {}))
 
 
 # Every TVM target kind has these (macro TVM_REGISTER_TARGET_KIND); keys, tag and host are fields of the node.
-_BASE = (
-    _row("device", "str", "model", doc="device name, added to the keys (arm_cpu, mali, ...)"),
-    _row("model", "str", "model", doc="name of the chip or board, for tuning logs"),
-    _row("libs", "list[str]", "hard", doc="libraries the code generator may call (cblas, cudnn, ...)"),
+_BASE = _table("""
+    device              str        model  -  v0.9   device name, added to the keys: arm_cpu, mali, ...
+    model               str        model  -  v0.9   name of the chip or board, for tuning logs
+    libs                list[str]  hard   -  v0.9   libraries the code generator may call: cblas, cudnn, ...
+    from_device         int        none   -  v0.9   read missing attributes from this device of the machine
+    target_device_type  int        hard   -  v0.10  number of the device type to use instead of the kind's own
+    unchecked           list[str]  none   -  tt1    attributes whose values are newer than our tables
+""")
+
+_LLVM = _table("""
+    mcpu                str        isa    -  v0.9   CPU name as LLVM spells it
+    mtriple             str        hard   -  v0.9   LLVM target triple; absent means this machine's
+    mattr               features   isa    -  v0.9   CPU features added or removed: +avx2, -sse4a
+    mfloat-abi          str        hard   -  v0.9   float ABI: soft, softfp or hard
+    mabi                str        hard   -  v0.9   ABI name, for RISC-V: ilp32, lp64d, ...
+    num-cores           int>=1        scale  -  v0.9   physical cores, not hardware threads
+    vector-width        int>=1        soft   -  main   vector width in bits to prefer
+    opt-level           int>=0        soft   -  v0.9   LLVM optimisation level, 0 to 3
+    fast-math           bool       hard   -  v0.9   allow all of LLVM's fast-math rewrites
+    fast-math-nnan      bool       hard   -  v0.9   assume no NaN
+    fast-math-ninf      bool       hard   -  v0.9   assume no infinities
+    fast-math-nsz       bool       hard   -  v0.9   ignore the sign of zero
+    fast-math-arcp      bool       hard   -  v0.9   allow reciprocals
+    fast-math-contract  bool       hard   -  v0.9   allow fused multiply-add
+    fast-math-reassoc   bool       hard   -  v0.9   allow reassociation
+    cl-opt              list[str]  hard   -  v0.19  LLVM command-line options
+    jit                 str        none   -  v0.19  LLVM JIT engine: mcjit or orcjit
+""")
+
+_C = _table("""
+    mcpu                      str  isa   -  v0.9   CPU name as the C compiler spells it
+    march                     str  isa   -  v0.9   architecture name, such as armv7e-m
+    workspace-byte-alignment  int>=1  hard  -  v0.9   alignment of workspaces in bytes
+    constants-byte-alignment  int>=1  hard  -  v0.9   alignment of constants in bytes
+""")
+
+_HEXAGON = _table("""
+    mattr          features   isa       -  v0.9   DSP features added or removed: +hvxv68, +hvx-length128b
+    mcpu           str        isa       -  v0.9   CPU name as LLVM spells it: hexagonv68
+    mtriple        str        hard      -  v0.9   LLVM target triple
+    llvm-options   list[str]  hard      -  v0.9   LLVM command-line options, with '@' for '='
+    num-cores      int>=1        scale     -  v0.19  hardware threads with vector units
+    vtcm-capacity  int>=1        capacity  -  v0.19  bytes of tightly coupled memory
+""")
+
+_CUDA = _table("""
+    mcpu                         str  isa       -     v0.9   unused by CUDA C++, read by NVPTX
+    arch                         str  isa       -     v0.9   compute capability: sm_53, sm_90a, ...
+    max_shared_memory_per_block  int>=1  capacity  -     v0.9   bytes of shared memory a block may use
+    max_threads_per_block        int>=1  capacity  -     v0.9   threads a block may have
+    thread_warp_size             int>=1  hard      32    v0.9   threads of a warp
+    registers_per_block          int>=1  capacity  -     v0.9   32-bit registers a block may use
+    l2_cache_size_bytes          int>=1  scale     -     v0.19  bytes of L2 cache
+    max_num_threads              int>=1  capacity  1024  v0.9   threads a block may have, as TVM's schedules read it
+""")
+
+_NVPTX = _table("""
+    mcpu              str  isa       -     v0.9  compute capability: sm_53, sm_90a, ...
+    mtriple           str  hard      -     v0.9  must be nvptx64-nvidia-cuda
+    max_num_threads   int>=1  capacity  1024  v0.9  threads a block may have
+    thread_warp_size  int>=1  hard      32    v0.9  threads of a warp
+""")
+
+_ROCM = _table("""
+    mcpu                         str       isa       -      v0.9  GPU name as LLVM spells it: gfx906, gfx90a, ...
+    mtriple                      str       hard      -      v0.9  must be amdgcn-amd-amdhsa-hcc
+    mattr                        features  isa       -      v0.9  GPU features added or removed
+    max_num_threads              int>=1       capacity  256    v0.9  threads a work-group may have
+    max_threads_per_block        int>=1       capacity  256    v0.9  threads a block may have
+    max_shared_memory_per_block  int>=1       capacity  65536  v0.9  bytes of local memory a block may use
+    thread_warp_size             int>=1       hard      64     v0.9  threads of a wavefront
+""")
+
+_OPENCL = _table("""
+    max_threads_per_block         int>=1  capacity  256    v0.19  threads a work-group may have
+    max_shared_memory_per_block   int>=1  capacity  16384  v0.19  bytes of local memory a work-group may use
+    max_num_threads               int>=1  capacity  256    v0.9   threads of a work-group, as schedules read it
+    thread_warp_size              int>=1  hard      1      v0.9   threads that run in lock-step
+    texture_spatial_limit         int>=1  capacity  16384  v0.9   largest width or height of an image
+    texture_depth_limit           int>=1  capacity  2048   main   largest depth of an image
+    max_function_args             int>=1  capacity  128    v0.19  arguments a kernel may have
+    image_base_address_alignment  int  hard      64     main   alignment of an image's address, in pixels
+""")
+
+_METAL = _table("""
+    max_num_threads              int>=1  capacity  256    v0.9   threads a thread group may have
+    max_threads_per_block        int>=1  capacity  256    v0.19  threads a thread group may have
+    max_shared_memory_per_block  int>=1  capacity  32768  v0.19  bytes of thread-group memory
+    thread_warp_size             int>=1  hard      16     v0.9   threads of a SIMD group
+    max_function_args            int>=1  capacity  31     v0.9   arguments a kernel may have
+""")
+
+_WEBGPU = _table("""
+    max_num_threads              int>=1   capacity  256    v0.9  invocations a work-group may have
+    max_shared_memory_per_block  int>=1   capacity  32768  main  bytes of work-group memory
+    supports_subgroups           bool  hard      false  main  whether subgroup operations may be used
+    thread_warp_size             int>=1   hard      1      main  invocations of a subgroup
+""")
+
+_VULKAN = _table("""
+    mattr                                   features  isa       -      v0.9   features added or removed
+    supports_float16                        bool      hard      -      v0.9   shaders may use 16-bit floats
+    supports_float32                        bool      hard      true   v0.9   shaders may use 32-bit floats
+    supports_float64                        bool      hard      -      v0.9   shaders may use 64-bit floats
+    supports_int8                           bool      hard      -      v0.9   shaders may use 8-bit integers
+    supports_int16                          bool      hard      -      v0.9   shaders may use 16-bit integers
+    supports_int32                          bool      hard      true   v0.9   shaders may use 32-bit integers
+    supports_int64                          bool      hard      -      v0.9   shaders may use 64-bit integers
+    supports_8bit_buffer                    bool      hard      -      v0.9   buffers may hold 8-bit elements
+    supports_16bit_buffer                   bool      hard      -      v0.9   buffers may hold 16-bit elements
+    supports_storage_buffer_storage_class   bool      hard      -      v0.9   the storage class StorageBuffer is there
+    supports_push_descriptor                bool      hard      -      v0.9   VK_KHR_push_descriptor is there
+    supports_dedicated_allocation           bool      hard      -      v0.9   VK_KHR_dedicated_allocation is there
+    supports_integer_dot_product            bool      hard      -      v0.9   integer dot products are there
+    supports_cooperative_matrix             bool      hard      -      v0.19  cooperative matrices are there
+    supported_subgroup_operations           int       hard      -      v0.9   bit mask of subgroup operations
+    max_num_threads                         int>=1       capacity  256    v0.9   invocations a work-group may have
+    max_threads_per_block                   int>=1       capacity  256    v0.9   invocations a work-group may have
+    thread_warp_size                        int>=1       hard      1      v0.9   invocations of a subgroup
+    max_block_size_x                        int>=1       capacity  -      v0.9   largest work-group in x
+    max_block_size_y                        int>=1       capacity  -      v0.9   largest work-group in y
+    max_block_size_z                        int>=1       capacity  -      v0.9   largest work-group in z
+    max_push_constants_size                 int>=1       capacity  -      v0.9   bytes of push constants
+    max_uniform_buffer_range                int>=1       capacity  -      v0.9   bytes of a uniform buffer
+    max_storage_buffer_range                int>=1       capacity  -      v0.9   bytes of a storage buffer
+    max_per_stage_descriptor_storage_buffer int>=1       capacity  -      v0.9   storage buffers a stage may use
+    max_shared_memory_per_block             int>=1       capacity  -      v0.9   bytes of shared memory
+    device_type                             str       model     -      v0.9   discrete, integrated, virtual or cpu
+    device_name                             str       model     -      v0.9   name that the driver reports
+    driver_name                             str       none      -      v0.9   name of the driver
+    driver_version                          int       none      -      v0.9   version of the driver
+    vulkan_api_version                      int       hard      -      v0.9   version of the API, as Vulkan packs it
+    max_spirv_version                       int       hard      -      v0.9   newest SPIR-V, as SPIR-V packs it
+""")
+
+_TRN = _table("""
+    partition_size               int>=1  hard      128     main  partitions of the state buffer
+    max_sbuf_size_per_partition  int>=1  capacity  196608  main  bytes of state buffer in a partition
+    max_psum_size_per_partition  int>=1  capacity  16384   main  bytes of accumulators in a partition
+    num-cores                    int>=1  scale     -       main  cores of the chip
+""")
+
+_CCOMPILER = _table("""
+    header  str  hard  -  v0.9  text to put before the generated code
+""")
+
+_CUTLASS = _table("""
+    sm                      int        isa   80     v0.9  compute capability as a number
+    use_3xtf32              bool       hard  true   v0.9  compute float32 by three TF32 products
+    split_k_slices          list[int]  soft  [1]    v0.9  how often the reduction may be split
+    profile_all_alignments  bool       none  false  v0.9  measure all alignments
+    find_first_valid        bool       none  false  v0.9  take the first kernel that works
+    use_multiprocessing     bool       none  false  v0.9  compile candidates in parallel
+    threads                 int        none  -1     v0.9  threads to compile with
+    use_fast_math           bool       hard  false  v0.9  allow approximate functions
+    tmp_dir                 str        none  ./tmp  v0.9  folder for generated files
+""")
+
+_TENSORRT = _table("""
+    tensorrt_version         list[int]  hard      []          v0.19  version to generate for
+    use_implicit_batch       bool       hard      true        v0.19  leave the batch dimension to TensorRT
+    remove_no_mac_subgraphs  bool       soft      false       v0.19  keep parts without products on the host
+    max_workspace_size       int>=1        capacity  1073741824  v0.19  bytes of scratch memory
+    use_fp16                 bool       hard      false       v0.19  compute in half precision
+    use_uint8                bool       hard      false       v0.19  compute in 8 bits
+""")
+
+_EXAMPLE = _table("""
+    example_attribute  int  hard  0  v0.9  a number, to show how attributes reach a hook
+""")
+
+_ONNXRUNTIME = _table("""
+    intra-op-threads    int>=0  soft  0   tt1  threads inside one operator; 0 lets onnxruntime choose
+    optimization-level  int>=0  soft  99  tt1  graph optimisation: 0 none, 1 basic, 2 extended, 99 all
+""")
+
+_LINK_PARAMS = _table("""
+    link-params  bool  hard  false  v0.8  put parameters into the generated code
+""")
+
+_AOT = _table("""
+    link-params               bool  hard  true    v0.9  put parameters into the generated code
+    unpacked-api              bool  hard  false   v0.8  call operators with plain C arguments
+    interface-api             str   hard  packed  v0.8  entry point's interface: packed or c
+    workspace-byte-alignment  int>=1   hard  -       v0.9  alignment of workspaces in bytes
+    constant-byte-alignment   int>=1   hard  -       v0.9  alignment of constants in bytes
+""")
+
+_SYSTEM_LIB = _table("""
+    system-lib  bool  hard  false  v0.8  register functions statically
+""")
+
+
+def _kind(
+    name: str,
+    device: str,
+    keys: str,
+    attributes: tuple[Attribute, ...] = (),
+    *,
+    until: str = "",
+    can_host: bool = False,
+    is_external: bool = False,
+    doc: str,
+) -> Kind:
+    return Kind(
+        name=name,
+        device=device,
+        keys=tuple(keys.split()),
+        attributes=_BASE + attributes,
+        until=until,
+        can_host=can_host,
+        is_external=is_external,
+        doc=doc,
+    )
+
+
+_TARGETS = (
+    _kind("llvm", "cpu", "cpu", _LLVM, can_host=True, doc="a CPU, by LLVM"),
+    _kind("c", "cpu", "cpu", _C, can_host=True, doc="a CPU, by generated C"),
+    _kind("cuda", "cuda", "cuda gpu", _CUDA, doc="an NVIDIA GPU, by CUDA C++"),
+    _kind("nvptx", "cuda", "cuda gpu", _NVPTX, doc="an NVIDIA GPU, by LLVM"),
+    _kind("rocm", "rocm", "rocm gpu", _ROCM, doc="an AMD GPU"),
+    _kind("opencl", "opencl", "opencl gpu", _OPENCL, doc="a GPU, by OpenCL"),
+    _kind("metal", "metal", "metal gpu", _METAL, doc="an Apple GPU"),
+    _kind("vulkan", "vulkan", "vulkan gpu", _VULKAN, doc="a GPU, by SPIR-V"),
+    _kind("webgpu", "webgpu", "webgpu gpu", _WEBGPU, doc="a GPU, from a browser"),
+    _kind("hexagon", "hexagon", "hexagon cpu", _HEXAGON, can_host=True, doc="a Qualcomm Hexagon DSP"),
+    _kind("trn", "trn", "", _TRN, doc="an AWS Trainium chip"),
+    _kind("ext_dev", "ext_dev", "", doc="a device of somebody else's, such as VTA"),
+    _kind("composite", "cpu", "", doc="a system of several targets"),
+    _kind("test", "cpu", "", doc="TVM's own tests"),
+    _kind("cuda_host", "cpu", "cpu", can_host=True, doc="host functions of CUDA, as CUDA C++"),
+    _kind("stackvm", "cpu", "cpu", until="v0.19", can_host=True, doc="TVM's interpreter"),
+    _kind("hybrid", "cpu", "", until="v0.21", doc="Python source, for debugging"),
+    _kind("aocl", "aocl", "aocl hls", until="v0.19", doc="an Intel FPGA"),
+    _kind("aocl_sw_emu", "aocl", "aocl hls", until="v0.19", doc="an Intel FPGA, emulated"),
+    _kind("sdaccel", "opencl", "sdaccel hls", until="v0.19", doc="a Xilinx FPGA"),
+    _kind("ccompiler", "cpu", "", _CCOMPILER, until="v0.19", is_external=True, doc="external: plain C"),
+    _kind("cmsis-nn", "cpu", "", until="v0.18", is_external=True, doc="external: CMSIS-NN for Arm Cortex-M"),
+    _kind("ethos-u", "cpu", "", until="v0.18", is_external=True, doc="external: Arm Ethos-U"),
+    _kind("mrvl", "cpu", "", until="v0.19", is_external=True, doc="external: Marvell MLIP"),
+    _kind("example_target_hook", "cpu", "", _EXAMPLE, until="v0.19", is_external=True, doc="external: TVM's example"),
+    _kind("cublas", "cuda", "", until="v0.19", is_external=True, doc="external: cuBLAS"),
+    _kind("cudnn", "cuda", "", until="v0.19", is_external=True, doc="external: cuDNN"),
+    _kind("cutlass", "cuda", "", _CUTLASS, until="v0.19", is_external=True, doc="external: CUTLASS"),
+    _kind("tensorrt", "cuda", "", _TENSORRT, until="v0.19", is_external=True, doc="external: TensorRT"),
+    _kind("clml", "opencl", "", until="v0.19", is_external=True, doc="external: Qualcomm CLML"),
+    _kind("numpy", "cpu", "cpu", can_host=True, doc="this machine, by the ONNX reference evaluator"),
+    _kind("onnxruntime", "cpu", "cpu", _ONNXRUNTIME, is_external=True, doc="external: ONNX Runtime on the CPU"),
 )
 
-_LLVM = (
-    _row("mcpu", "str", "isa", doc="CPU name as LLVM spells it"),
-    _row("mtriple", "str", "hard", doc="LLVM target triple; absent means this machine's"),
-    _row("mattr", "features", "isa", doc="CPU features added or removed: +avx2, -sse4a"),
-    _row("mfloat-abi", "str", "hard", doc="float ABI: soft or hard"),
-    _row("mabi", "str", "hard", doc="ABI name, for RISC-V: ilp32, lp64d, ..."),
-    _row("num-cores", "int", "scale", doc="physical cores, not hardware threads"),
-    _row("vector-width", "int", "soft", doc="vector width in bits to prefer", since="main"),
-    _row("opt-level", "int", "soft", doc="LLVM optimisation level, 0 to 3"),
-    _row("fast-math", "bool", "hard", doc="allow all of LLVM's fast-math rewrites"),
-    _row("fast-math-nnan", "bool", "hard", doc="assume no NaN"),
-    _row("fast-math-ninf", "bool", "hard", doc="assume no infinities"),
-    _row("fast-math-nsz", "bool", "hard", doc="ignore the sign of zero"),
-    _row("fast-math-arcp", "bool", "hard", doc="allow reciprocals"),
-    _row("fast-math-contract", "bool", "hard", doc="allow fused multiply-add"),
-    _row("fast-math-reassoc", "bool", "hard", doc="allow reassociation"),
-    _row("cl-opt", "list[str]", "hard", doc="LLVM command-line options", since="v0.19"),
-    _row("jit", "str", "none", doc="LLVM JIT engine: mcjit or orcjit", since="v0.19"),
-)
-
-_C = (
-    _row("mcpu", "str", "isa", doc="CPU name as the C compiler spells it"),
-    _row("march", "str", "isa", doc="architecture name, such as armv7e-m"),
-    _row("workspace-byte-alignment", "int", "hard", doc="alignment of workspaces in bytes"),
-    _row("constants-byte-alignment", "int", "hard", doc="alignment of constants in bytes"),
-)
-
-_CUDA = (
-    _row("mcpu", "str", "isa", doc="unused by CUDA C++, read by NVPTX"),
-    _row("arch", "str", "isa", doc="compute capability: sm_53, sm_90a, ..."),
-    _row("max_shared_memory_per_block", "int", "capacity", doc="bytes of shared memory a block may use"),
-    _row("max_threads_per_block", "int", "capacity", doc="threads a block may have"),
-    _row("thread_warp_size", "int", "hard", 32, doc="threads of a warp"),
-    _row("registers_per_block", "int", "capacity", doc="32-bit registers a block may use"),
-    _row("l2_cache_size_bytes", "int", "scale", doc="bytes of L2 cache", since="v0.12"),
-    _row("max_num_threads", "int", "capacity", 1024, doc="threads a block may have, as TVM's schedules read it"),
-)
-
-_ONNXRUNTIME = (
-    _row(
-        "intra-op-threads", "int", "soft", 0, doc="threads inside one operator; 0 lets onnxruntime choose", since="tt1"
-    ),
-    _row(
-        "optimization-level",
-        "int",
-        "soft",
-        99,
-        doc="graph optimisation: 0 none, 1 basic, 2 extended, 99 all",
-        since="tt1",
-    ),
-)
-
-_AOT = (
-    _row("link-params", "bool", "hard", True, doc="put parameters into the generated code"),
-    _row("unpacked-api", "bool", "hard", False, doc="call operators with plain C arguments"),
-    _row("interface-api", "str", "hard", doc="entry point's interface: packed or c"),
-    _row("workspace-byte-alignment", "int", "hard", doc="alignment of workspaces in bytes"),
-    _row("constant-byte-alignment", "int", "hard", doc="alignment of constants in bytes"),
-)
-
-KINDS: tuple[Kind, ...] = (
-    Kind(name="llvm", keys=("cpu",), can_host=True, attributes=_BASE + _LLVM, doc="a CPU, by LLVM"),
-    Kind(name="c", keys=("cpu",), can_host=True, attributes=_BASE + _C, doc="a CPU, by generated C"),
-    Kind(name="cuda", device="cuda", keys=("cuda", "gpu"), attributes=_BASE + _CUDA, doc="an NVIDIA GPU"),
-    Kind(name="numpy", keys=("cpu",), can_host=True, attributes=_BASE, doc="this machine, by the ONNX reference"),
-    Kind(
-        name="onnxruntime",
-        keys=("cpu",),
-        is_external=True,
-        attributes=_BASE + _ONNXRUNTIME,
-        doc="external code generator: ONNX Runtime on the CPU",
-    ),
-    Kind(name="composite", attributes=_BASE, doc="a system of several targets"),
-    Kind(
-        name="graph",
-        role="executor",
-        attributes=(_row("link-params", "bool", "hard", False, doc="put parameters into the generated code"),),
-        doc="interpret a graph of calls (the default)",
-    ),
+_EXECUTORS = (
+    Kind(name="graph", role="executor", attributes=_LINK_PARAMS, doc="interpret a graph of calls (the default)"),
     Kind(name="aot", role="executor", attributes=_AOT, doc="generated driver code, ahead of time"),
     Kind(name="vm", role="executor", doc="bytecode with control flow and dynamic shapes"),
-    Kind(name="python", role="runtime", doc="this Python process (the default)"),
-    Kind(
-        name="cpp",
-        role="runtime",
-        attributes=(_row("system-lib", "bool", "hard", doc="register functions statically"),),
-        doc="TVM's C++ runtime",
-    ),
-    Kind(
-        name="crt",
-        role="runtime",
-        attributes=(_row("system-lib", "bool", "hard", doc="register functions statically"),),
-        doc="bare C runtime for microcontrollers",
-    ),
 )
+
+_RUNTIMES = (
+    Kind(name="python", role="runtime", doc="this Python process (the default)"),
+    Kind(name="cpp", role="runtime", attributes=_SYSTEM_LIB, doc="TVM's C++ runtime"),
+    Kind(name="crt", role="runtime", attributes=_SYSTEM_LIB, doc="bare C runtime for microcontrollers"),
+)
+
+KINDS: tuple[Kind, ...] = _TARGETS + _EXECUTORS + _RUNTIMES

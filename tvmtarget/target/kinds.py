@@ -8,7 +8,7 @@ group `tvmtarget.kinds`; the rows of this library come through it too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Literal, TypeAlias
 
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Value, fold
+from tvmtarget.target.chips import chip_problems
 from tvmtarget.target.problems import shown
 from tvmtarget.target.values import AttributeType, read_value
 
@@ -44,13 +45,14 @@ class Attribute(_Row):
 
     `class_` says what the attribute means, and from it follow comparison, key membership and merging:
     hard (must be equal), isa (legal instructions), capacity (at least so much), scale (how many),
-    model (which chip), soft (changes speed only), none (a note).
+    model (which chip), soft (changes speed only), none (a note). `least` is the smallest number that makes sense.
     """
 
     name: str
     type: AttributeType
     class_: AttributeClass
     default: bool | int | str | tuple[int, ...] | None = None
+    least: int | None = None
     doc: str = ""
     since: str = "v0.9"
 
@@ -65,6 +67,7 @@ class Kind(_Row):
 
     `device` is TVM's device type by name (its number moved between versions). `is_external` marks a code
     generator that serves a device driven by somebody else; `can_host` marks kinds that drive other devices.
+    `until` is the last TVM version that has the kind, if it is gone.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Kind(_Row):
     attributes: tuple[Attribute, ...] = ()
     can_host: bool = False
     is_external: bool = False
+    until: str = ""
     doc: str = ""
 
     def attribute(self, name: str) -> Attribute | None:
@@ -111,8 +115,15 @@ class Kind(_Row):
                     result[row.name] = read_value(row.type, value)
                 except ValueError as error:
                     problems.append(f"attribute {row.name!r} of kind {self.name!r} {error}")
+        problems += [*self._too_small(result), *(chip_problems(self.name, result) if self.role == "target" else ())]
         raise_all(TargetError, problems)
         return result
+
+    def _too_small(self, attrs: Mapping[str, Value]) -> Iterator[str]:
+        for row in self.attributes:
+            value = attrs.get(row.name)
+            if row.least is not None and isinstance(value, int) and value < row.least:
+                yield f"attribute {row.name!r} of kind {self.name!r} is at least {row.least}, not {value}"
 
 
 @cache

@@ -164,7 +164,7 @@ def _attributes(kind: object, flat: dict[str, object], *, allow_unknown: bool) -
     path = next((name for name in flat if "/" in name), None)
     if path is not None:
         raise TargetError(
-            f"{shown(path)} is a path, which changes what a tag says; write {kind!r} out: a=b in its child"
+            f"{shown(path)} is a path, and paths change what a tag says; write the attribute inside its node"
         )
     row = find_kind(kind) if isinstance(kind, str) and allow_unknown else kind_of(kind)
     if row is None:
