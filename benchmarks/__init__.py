@@ -1,0 +1,1 @@
+"""Benchmarks: peers and tvmtarget side by side, in one process."""

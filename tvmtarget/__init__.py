@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan
     from tvmtarget.partition.strategy import Strategy, reject
     from tvmtarget.tags.registry import Registry
+    from tvmtarget.target.configuration import CompilationConfig
     from tvmtarget.target.constraint import Constraint
     from tvmtarget.target.node import Executor, Link, Memory, Runtime
     from tvmtarget.target.tree import Target
+    from tvmtarget.target.virtual_device import VirtualDevice
 
 __all__ = [
     "Call",
+    "CompilationConfig",
     "Constant",
     "Constraint",
     "Executable",
@@ -48,6 +51,7 @@ __all__ = [
     "Target",
     "TvmTargetError",
     "Value",
+    "VirtualDevice",
     "__version__",
     "build",
     "decompose",
@@ -65,9 +69,11 @@ _HOMES = {
     "tvmtarget.partition.plan": ("Plan",),
     "tvmtarget.partition.strategy": ("Strategy", "reject"),
     "tvmtarget.tags.registry": ("Registry",),
+    "tvmtarget.target.configuration": ("CompilationConfig",),
     "tvmtarget.target.constraint": ("Constraint",),
     "tvmtarget.target.node": ("Executor", "Link", "Memory", "Runtime"),
     "tvmtarget.target.tree": ("Target",),
+    "tvmtarget.target.virtual_device": ("VirtualDevice",),
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}
 

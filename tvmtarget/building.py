@@ -12,6 +12,7 @@ from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.plan import Plan
+from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraint import Constraint
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.node import Executor, Runtime
@@ -27,7 +28,7 @@ Progress = Callable[[str, int, int], None]
 
 def build(
     module: IRModule | Plan,
-    target: Target | str | None = None,
+    target: Target | CompilationConfig | str | None = None,
     target_host: Target | str | None = None,
     executor: Executor | str | None = None,
     runtime: Runtime | str | None = None,
@@ -42,7 +43,7 @@ def build(
 
     Args:
         module: a program, or the plan of one, which is then built as it is.
-        target: the tree or its text; the module's own unless given.
+        target: the tree, its text, or a flat configuration; the module's own unless given.
         target_host: what drives the root; an error where the target says otherwise.
         executor, runtime: how the program is driven; the target's own, else graph and python.
         params: values for parameters of the program, by name, which then are constants.
@@ -76,13 +77,15 @@ def _not_buildable(root: Target) -> list[str]:
 
 
 def _configured(
-    target: Target | str | None,
+    target: Target | CompilationConfig | str | None,
     target_host: Target | str | None,
     executor: Executor | str | None,
     runtime: Runtime | str | None,
 ) -> Target:
     """Return the target with what else was asked of it; a host that contradicts the tree's is an error."""
     tree = Target.parse(target) if isinstance(target, str) else target
+    if isinstance(tree, CompilationConfig):
+        tree = tree.to_target()
     if tree is None:
         raise TargetError("no target is given and the module has none; pass one, such as 'llvm'")
     if executor is not None:

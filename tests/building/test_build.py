@@ -202,6 +202,15 @@ def test_a_device_without_a_code_generator_is_refused():
         tt.build(tt.IRModule.from_onnx(DIGITS), "nvidia/jetson-nano")
 
 
+def test_a_flat_configuration_is_taken_for_a_target():
+    """REQUIREMENTS M0: accepted wherever a Target is; the module remembers it."""
+    config = tt.CompilationConfig("llvm", ["onnxruntime", "llvm"])
+    module = tt.IRModule.from_onnx(DIGITS)
+    x = digits()[0][:5]
+    np.testing.assert_array_equal(tt.build(module, config)(x), tt.build(module.with_configuration(config))(x))
+    assert module.with_configuration(config).configuration.host_target == tt.Target("llvm")
+
+
 def test_two_hosts_are_refused():
     with pytest.raises(TargetError, match="two hosts are given"):
         tt.build(tt.IRModule.from_onnx(DIGITS), "[a=numpy](host=llvm)", target_host="c")

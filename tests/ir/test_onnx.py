@@ -146,7 +146,9 @@ def test_element_types_come_back():
         value = np.ones((2,), name)
         info = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(value.dtype), [2])
         graph = helper.make_graph([], "g", [], [info], [numpy_helper.from_array(value, "y")])
-        module = tt.IRModule.from_onnx(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]))
+        module = tt.IRModule.from_onnx(
+            helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+        )
         assert str(module.main.types["y"]) == f"{name}[2]"
         np.testing.assert_array_equal(tt.build(module, "onnxruntime")(), value)
 

@@ -16,6 +16,7 @@ from tvmtarget.ir.function import Constant, Function
 from tvmtarget.ir.printer import print_module
 from tvmtarget.ir.types import TensorType
 from tvmtarget.ir.verify import verify_functions
+from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraint import Constraint
 from tvmtarget.target.tree import Target
 
@@ -91,6 +92,15 @@ class IRModule:
     def with_target(self, target: Target | str | None) -> IRModule:
         """Return the module on another target tree."""
         return self.replace(target=Target.parse(target) if isinstance(target, str) else target)
+
+    def with_configuration(self, configuration: CompilationConfig) -> IRModule:
+        """Return the module on the tree of a flat configuration (TVM's M0)."""
+        return self.replace(target=configuration.to_target())
+
+    @property
+    def configuration(self) -> CompilationConfig | None:
+        """The target viewed as a flat configuration; `TargetError` where that cannot say what the tree does."""
+        return None if self.target is None else CompilationConfig.from_target(self.target)
 
     def with_attrs(self, **attrs: Any) -> IRModule:  # noqa: ANN401
         """Return the module with attributes added or changed."""

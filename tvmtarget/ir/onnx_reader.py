@@ -156,7 +156,7 @@ class _Reader:
 
     def _source(self, node: NodeProto, index: int, taken: set[str]) -> str:
         """Return the node's name, or one made of its operator and position; never one that is taken."""
-        name = node.name
+        name: str = node.name
         if not name or name in taken:
             stem = name or f"{node.op_type}_{index}"
             name = stem

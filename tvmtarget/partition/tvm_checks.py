@@ -58,8 +58,9 @@ def broadcast(op: Op) -> Reject | None:
 
 
 def prelu(op: Op) -> Reject | None:
-    """Ask for a slope of known size."""
-    return static(1)(op) or broadcast(op)
+    """Ask for a slope of known size, and for data of known size but for the first of several dimensions."""
+    shape = _shape(op, 0)
+    return static(1)(op) or broadcast(op) or (None if _is_static(shape[len(shape) > 1 :]) else _open(op, 0))
 
 
 def matmul(op: Op) -> Reject | None:
@@ -143,10 +144,14 @@ def index_in_range(op: Op) -> Reject | None:
 
 def coordinates_in_range(op: Op) -> Reject | None:
     """Refuse constant coordinates outside of the tensor: they would read or write elsewhere in memory."""
-    indices = op.constant(1)
+    indices, shape, places = op.constant(1), _shape(op, 0), _shape(op, 1)
+    if not _is_static(places[-1:]):
+        return _open(op, 1)
+    if op.kind == "ScatterND" and _shape(op, 2) != places[:-1] + shape[int(str(places[-1])) :]:
+        return _undecided(op)
     if indices is None:
         return None
-    extents = _shape(op, 0)[_number(op, "batch_dims", 0) :]
+    extents = shape[_number(op, "batch_dims", 0) :]
     columns = np.moveaxis(indices, -1, 0)
     found = (_outside(op, column, extent) for column, extent in zip(columns, extents, strict=False))
     return next((refusal for refusal in found if refusal is not None), None)
@@ -177,18 +182,29 @@ def expand(op: Op) -> Reject | None:
 
 
 def cut(op: Op) -> Reject | None:
-    """Refuse to cut out nothing, and to run backwards from before the first element."""
+    """Refuse slices that may be empty, and those that run backwards from before the first element."""
     result, shape = op.outputs[0], _shape(op, 0)
     if isinstance(result, TensorType) and 0 in (result.shape or ()) and 0 not in shape:
         return reject("RULE", f"it makes no empty tensors, and Slice makes {result}")
-    starts, axes, steps = op.constant(1), op.constant(3), op.constant(4)
-    if starts is None or steps is None:
+    starts, ends, axes, steps = (op.constant(index) for index in (1, 2, 3, 4))
+    if starts is None or ends is None:
         return None
-    for start, axis, step in zip(starts, range(len(starts)) if axes is None else axes, steps, strict=False):
+    axes = np.arange(len(starts)) if axes is None else axes
+    steps = np.ones_like(starts) if steps is None else steps
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=False):
         dim = _dim(shape, int(axis))
-        if step < 0 and start < -(dim if isinstance(dim, int) else 1):
+        if isinstance(dim, int) and step < 0 and start < -dim:
             return reject("RULE", f"it slices backwards from {start} wrongly", hint="start at -1")
+        if not isinstance(dim, int) and not _is_ordered(start, end, step):
+            return reject("SHAPE_DYNAMIC", f"it fails where [{start}:{end}:{step}] of {dim or '?'} elements is empty")
     return None
+
+
+def _is_ordered(start: int, end: int, step: int) -> bool:
+    """Whether a slice of any number of elements starts before it ends."""
+    to_the_end = end >= np.iinfo("int32").max
+    same_side = (start < 0) == (end < 0) and start <= end
+    return step > 0 and (start == 0 or same_side or to_the_end)
 
 
 def pad(op: Op) -> Reject | None:
@@ -233,6 +249,28 @@ def dropout(op: Op) -> Reject | None:
     if not op.operand(2) or (training is not None and not training.any()):
         return None
     return reject("RULE", "it takes no Dropout in training", hint="export the model for inference")
+
+
+def conv(op: Op) -> Reject | None:
+    """Ask for static spatial dimensions where it pads by itself."""
+    pads = op.attr("auto_pad") in ("SAME_UPPER", "SAME_LOWER")
+    return _open(op, 0) if pads and not _is_static(_shape(op, 0)[2:]) else None
+
+
+def conv_transpose(op: Op) -> Reject | None:
+    """Ask for a known number of channels where there are groups of them."""
+    return _open(op, 0) if op.attr("group") not in (None, 1) and not _is_static(_shape(op, 0)[1:2]) else None
+
+
+def channels(op: Op) -> Reject | None:
+    """Ask for one scale for each channel."""
+    return _undecided(op) if _shape(op, 0)[1:2] != _shape(op, 1)[:1] else None
+
+
+def scales(op: Op) -> Reject | None:
+    """Ask for one scale, or one for each element of the axis."""
+    scale = _shape(op, 1)
+    return _undecided(op) if len(scale) == 1 and scale[0] not in (1, _dim(_shape(op, 0), _axis(op, 1))) else None
 
 
 def batch_norm(op: Op) -> Reject | None:
@@ -288,10 +326,10 @@ def pool(op: Op) -> Reject | None:
     ones = (1,) * len(shape)
     kernel, strides, dilations = (_numbers(op, name, ones) for name in ("kernel_shape", "strides", "dilations"))
     sizes = [dim for dim in shape if isinstance(dim, int)]
-    # The importer's formula for MaxPool pads by less than nothing where windows do not meet, and rounds down below.
-    meets = all(span >= stride for span, stride in zip(kernel, strides, strict=False))
+    # The importer's formulas pad by less than nothing where windows do not meet, and that of MaxPool rounds down below.
+    meets = all(width >= stride for width, stride in zip(kernel, strides, strict=False))
     divides = all(size % stride == 0 for size, stride in zip(sizes, strides, strict=False))
-    if dilations == ones and (op.kind != "MaxPool" or (meets and (divides or mode == "SAME_UPPER"))):
+    if dilations == ones and meets and (op.kind != "MaxPool" or divides or mode == "SAME_UPPER"):
         return None
     return reject("ATTR", f"it pads {op.kind} wrongly with auto_pad={mode!r} here", hint="write pads")
 

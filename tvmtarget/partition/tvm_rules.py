@@ -89,15 +89,17 @@ RULES: dict[str, Rule] = {
     "MatMul": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, checks=(ask.matmul,)),
     "MatMulInteger": Rule(dtypes=frozenset({"int8", "uint8"}), checks=(ask.matmul,)),
     # Convolution, pooling, normalisation.
-    "Conv": _FLOAT,
-    "ConvTranspose": Rule(dtypes=_FLOATS, attrs={"output_shape": ()}),
-    **_each("AveragePool LpPool", _POOL),
+    "Conv": Rule(dtypes=_FLOATS, checks=(ask.conv,)),
+    "ConvTranspose": Rule(dtypes=_FLOATS, attrs={"output_shape": ()}, checks=(ask.conv_transpose,)),
+    "AveragePool": _POOL,
+    "LpPool": replace(_POOL, attrs={"ceil_mode": (0,)}),
     "MaxPool": replace(_POOL, dtypes=_FLOATS | {"int8", "uint8"}, results=1),
     "MaxRoiPool": Rule(dtypes=_FLOAT32),
     "MaxUnpool": Rule(dtypes=_FLOATS, checks=(ask.absent(2), ask.static(0))),
-    **_each("GlobalAveragePool GlobalLpPool GlobalMaxPool InstanceNormalization", _FLOAT),
+    **_each("GlobalAveragePool GlobalLpPool GlobalMaxPool", _FLOAT),
+    "InstanceNormalization": Rule(dtypes=_FLOATS, checks=(ask.channels,)),
     "BatchNormalization": Rule(
-        dtypes=_FLOATS, attrs={"training_mode": (0,), "spatial": (1,)}, results=1, checks=(ask.batch_norm,)
+        dtypes=_FLOATS, attrs={"training_mode": (0,), "spatial": (1,)}, results=1, checks=(ask.batch_norm, ask.channels)
     ),
     "GroupNormalization": Rule(dtypes=_FLOATS, attrs={"stash_type": (1,)}, checks=(ask.group_norm,)),
     "LayerNormalization": Rule(
@@ -134,13 +136,15 @@ RULES: dict[str, Rule] = {
     "Scatter": Rule(opsets=range(9, 11), checks=(ask.index_in_range, ask.static(0, 1))),
     # Quantization.
     "DequantizeLinear": Rule(
-        dtypes=frozenset({"int8", "int16", "int32", "uint8", "uint16"}), attrs={"block_size": (0,)}
+        dtypes=frozenset({"int8", "int16", "int32", "uint8", "uint16"}),
+        attrs={"block_size": (0,)},
+        checks=(ask.scales,),
     ),
     "DynamicQuantizeLinear": Rule(dtypes=_FLOAT32),
     "QuantizeLinear": Rule(
         dtypes=frozenset({"float16", "float32"}),
         attrs={"block_size": (0,), "precision": (0,)},
-        checks=(ask.quantize,),
+        checks=(ask.quantize, ask.scales),
     ),
     # Images.
     "AffineGrid": Rule(dtypes=_FLOAT32, constants=(1,)),

@@ -140,8 +140,8 @@ class _File:
         for key in {"kind", "tag"} & table.keys() if "base" in table else ():
             yield f"{key!r} stands beside 'base', which says what it is; leave one of them out"
         for note, type_ in _NOTES.items():
-            value: Any = table.get(note, type_())
-            if not isinstance(value, type_) or (type_ is list and not all(isinstance(item, str) for item in value)):
+            value = table.get(note, type_())
+            if not _is(type_, value):
                 yield f"{note!r} is {_TYPES[type_]}, not {value!r}"
             elif note == "source":
                 unknown = [key for key in value if key not in self.sources]
@@ -162,3 +162,8 @@ class _File:
         )
         flat = {key: value for key, value in table.items() if key not in _NOTES}
         return TagRow(info, table.get("base"), flat)
+
+
+def _is(type_: type, value: Any) -> bool:  # noqa: ANN401 - whatever a file holds
+    is_of_texts = type_ is not list or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+    return isinstance(value, type_) and is_of_texts

@@ -50,7 +50,6 @@ _WORD = re.compile(rf"[^{_NEVER}':+\-](?:[^{_NEVER}':]*[^{_NEVER}':+\-])?")
 _VALUE_WORD = re.compile(rf"[^{_NEVER}]+")
 _OPERATOR = re.compile(r"==|!=|>=|<=|=|>|<")
 _NUMBER = re.compile(r"[0-9]+")
-_SPACE = re.compile(r"\s*")
 _MAX_DIGITS = 9  # of a weight
 
 
@@ -139,9 +138,8 @@ class _Scanner:
         raise syntax_error(problem, self.text, self.at)
 
     def skip(self) -> None:
-        match = _SPACE.match(self.text, self.at)
-        assert match is not None  # the pattern matches the empty string
-        self.at = match.end()
+        while self.text[self.at : self.at + 1].isspace():
+            self.at += 1
 
     def peek(self) -> str:
         self.skip()
@@ -272,8 +270,10 @@ class _Scanner:
         word = self.match(_VALUE_WORD)
         if word is not None and self.peek() in (",", ")", ""):
             return Word(word)
+        if start in (",", ")", ""):
+            self.fail("expected a value" + self.found())
         if start == "'" or (word is not None and self.peek() not in ("(", "[", "|", "?")):
-            self.fail('expected a value; write one with spaces or marks in double quotes: "a b"')
+            self.fail("expected ',' or ')'" + self.found() + "; a value with spaces or marks stands in double quotes")
         self.at = begin
         return self.choice(depth + 1)
 

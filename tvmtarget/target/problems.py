@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from reprlib import Repr
+from typing import TypeAlias
 
 from tvmtarget.errors import TargetError, TextError, UnknownNameError
 
@@ -39,6 +38,28 @@ def syntax_error(problem: str, text: str, column: int) -> TextError:
     return TextError(problem, text=before + text[begin:end] + after, column=column - begin + len(before))
 
 
+_Found: TypeAlias = tuple[TargetError | UnknownNameError | TextError, str]
+
+
+class _Collector:
+    """The context that `Problems.collect` returns; a class, because generators cost more than a small node."""
+
+    __slots__ = ("_found", "_where")
+
+    def __init__(self, found: list[_Found], where: str) -> None:
+        self._found = found
+        self._where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
+        if not isinstance(error, TargetError | UnknownNameError | TextError):
+            return False
+        self._found.append((error, self._where))
+        return True
+
+
 class Problems:
     """Collects what goes wrong in one stage, so that one error tells all of it.
 
@@ -51,18 +72,14 @@ class Problems:
     """
 
     def __init__(self) -> None:
-        self._found: list[tuple[TargetError | UnknownNameError | TextError, str]] = []
+        self._found: list[_Found] = []
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    @contextmanager
-    def collect(self, where: str = "") -> Iterator[None]:
-        """Keep the problems of an error that the block raises, with their place, and go on behind the block."""
-        try:
-            yield
-        except (TargetError, UnknownNameError, TextError) as error:
-            self._found.append((error, where))
+    def collect(self, where: str = "") -> _Collector:
+        """Keep the problems of an error that the `with` block raises, with their place, and go on behind it."""
+        return _Collector(self._found, where)
 
     def raise_all(self) -> None:
         """Raise one error with every problem and its place; return when there is none.

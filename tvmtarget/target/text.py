@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from tvmtarget.errors import TextError
@@ -64,9 +65,10 @@ def detect(text: str, is_tag: Callable[[str], bool] = lambda _: False) -> Form:
         return "tag"
     if stripped.startswith("{"):
         return "json"
-    if len(_split_composition(stripped)) > 1:
+    top_level = _top_level(stripped)
+    if _commas(top_level):
         return "composition"
-    return "command-line" if _OPTION.search(_top_level(stripped)) else "one-line"
+    return "command-line" if _OPTION.search(top_level) else "one-line"
 
 
 def read(text: str, is_tag: Callable[[str], bool] = lambda _: False) -> Flat | Composition:
@@ -74,9 +76,10 @@ def read(text: str, is_tag: Callable[[str], bool] = lambda _: False) -> Flat | C
     stripped = text.strip()
     form = detect(stripped, is_tag)
     if form == "composition":
-        parts = _split_composition(stripped)
+        ends = [-1, *_commas(_top_level(stripped)), len(stripped)]
+        parts = [stripped[begin + 1 : end] for begin, end in pairwise(ends)]
         if not all(part.strip() for part in parts):
-            raise syntax_error("expected a target on both sides of ','", stripped, stripped.index(","))
+            raise syntax_error("expected a target on both sides of ','", stripped, ends[1])
         return Composition(tuple(_read_one(part, detect(part, is_tag)) for part in parts))
     return _read_one(stripped, form)
 
@@ -114,15 +117,14 @@ def _top_level(text: str) -> str:
     return "".join(kept)
 
 
-def _split_composition(text: str) -> list[str]:
-    """Split at top-level commas; a comma inside a word that begins with '-' belongs to that option's list."""
-    ends = [
-        match.start() + offset
-        for match in re.finditer(r"\S+", _top_level(text))
-        for offset, letter in enumerate(match.group())
-        if letter == "," and (not match.group().startswith("-") or offset == len(match.group()) - 1)
+def _commas(top_level: str) -> list[int]:
+    """Find the commas between targets; one inside a word that begins with '-' belongs to that option's list."""
+    return [
+        word.start() + offset
+        for word in re.finditer(r"\S+", top_level)
+        for offset, letter in enumerate(word.group())
+        if letter == "," and (not word.group().startswith("-") or offset == len(word.group()) - 1)
     ]
-    return [text[begin:end] for begin, end in zip([0, *(end + 1 for end in ends)], [*ends, len(text)], strict=True)]
 
 
 def _read_object(text: str) -> Flat:

@@ -72,7 +72,7 @@ class Target(NestedNode):
         with problems.collect():
             fields["attrs"] = _read_attributes(kind, attrs)
         for field, read in _READERS.items():
-            if fields[field] is not None:
+            if fields[field] not in (None, ()):
                 with problems.collect():
                     fields[field] = read(fields[field])
         problems.raise_all()
@@ -203,17 +203,17 @@ def _read_attributes(kind: object, attrs: object) -> Attributes:
     return read_attributes(kind_of(kind), attrs)
 
 
-def _read_host(host: object) -> object:
-    return host if is_reference(host) or isinstance(host, Target) else Reader(Target, _lookup(None)).flat(host)
+def _read_host(host: Any) -> object:  # noqa: ANN401 - whatever a user passes
+    return host if is_reference(host) or isinstance(host, Target) else Target.from_json(host)
 
 
 def _read_children(children: object) -> tuple[object, ...]:
     if not isinstance(children, Iterable) or isinstance(children, str | Mapping):
         raise TargetError(f"'targets' is a list of targets, not {shown(children)}")
-    reader, problems, read = Reader(Target, _lookup(None)), Problems(), list[Target]()
+    problems, read = Problems(), list[Target]()
     for child in children:
         with problems.collect():
-            read.append(reader.flat(child))
+            read.append(child if isinstance(child, Target) else Target.from_json(child))
     problems.raise_all()
     return tuple(read)
 
@@ -246,7 +246,7 @@ def _read_facts(cls: type[Link | Memory], field: str, rows: object) -> tuple[Lin
     return tuple(read)
 
 
-# How the arguments of `Target` are read where they are not None, which leaves a field out.
+# How the arguments of `Target` are read where they say something: None and () leave a field out.
 _READERS: dict[str, Callable[[object], object]] = {
     "host": _read_host,
     "targets": _read_children,
