@@ -25,6 +25,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from tvmtarget.backends.machine import refuses_native
 from tvmtarget.backends.protocol import Array, Part
+from tvmtarget.backends.tvm_schedule import cpu_pipeline
 from tvmtarget.errors import BackendError, MissingExtraError
 from tvmtarget.target.tree import Target
 
@@ -71,8 +72,10 @@ class _Tvm:
         try:
             with _LOCK, _quiet():
                 module = tvm.relax.frontend.onnx.from_onnx(_prepared(part.model), sanitize_input_names=False)
+                target = _target(tvm, part.target)
                 with tvm.transform.PassContext(opt_level=3):
-                    return _Program(tvm.compile(module, target=_target(tvm, part.target)), never_empty)
+                    executable = tvm.compile(module, target=target, relax_pipeline=cpu_pipeline(target))
+                return _Program(executable, never_empty)
         except BackendError:
             raise
         except Exception as error:

@@ -31,7 +31,8 @@ def override(root: _N, changes: Mapping[str, object], read: ReadTarget[_N]) -> _
     if not isinstance(changes, Mapping):
         raise TargetError(f"changes are a mapping of paths to values, not {shown(changes)}")
     problems = Problems()
-    for path, value in changes.items():
+    # What is not to be checked is said first, wherever it stands, or the check would come before it.
+    for path, value in sorted(changes.items(), key=lambda change: not str(change[0]).endswith("unchecked")):
         with problems.collect():
             root = _override_one(root, str(path), value, read)
     problems.raise_all()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Literal, TypeAlias, cast
 
-from tvmtarget.errors import TargetError, UnknownNameError
+from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import Value, Word
 from tvmtarget.target.grammar import is_word
 from tvmtarget.target.kinds import Attribute, Kind, find_kind, kind_names
@@ -178,8 +178,11 @@ def _row(word: str, name: str) -> Attribute | None:
     kinds = [kind for known in kind_names() if (kind := find_kind(known)) and word in (kind.name, *kind.keys)]
     kinds = [kind for kind in kinds if kind.name == word] or kinds
     row = next((row for kind in kinds if (row := kind.attribute(name))), None)
+    if row is None and len(kinds) == 1:
+        raise UnknownNameError(kinds[0].unknown(name))
     if row is None and kinds:
-        raise UnknownNameError(kinds[0].unknown(name) if len(kinds) == 1 else f"no kind with key {word!r} has {name!r}")
+        near = did_you_mean(name, (row.name for kind in kinds for row in kind.attributes))
+        raise UnknownNameError(f"no kind with key {word!r} has an attribute {name!r}{near}")
     return row
 
 

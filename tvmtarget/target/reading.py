@@ -137,11 +137,12 @@ def _checked(data: object, depth: int) -> dict[str, object]:
     if depth > MAX_DEPTH:
         raise TargetError(f"the tree is deeper than {MAX_DEPTH} levels")
     flat = {str(key): value for key, value in data.items()}
-    problems = [f"{key!r} is null; leave it out" for key in RESERVED if flat.get(key, key) is None]
+    problems: list[str] = []
     if "devices" in flat and "targets" in flat:
         problems.append("'targets' and 'devices' are two names of one thing; leave one out")
     elif "devices" in flat:
         flat["targets"] = flat.pop("devices")
+    problems += [f"{key!r} is null; leave it out" for key in (*RESERVED, "+", "~") if flat.get(key, key) is None]
     if not flat.keys() & {"kind", "tag", "targets"}:
         problems.append("a target needs a 'kind' or a 'tag'")
     schema = flat.pop("schema", SCHEMA)

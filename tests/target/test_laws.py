@@ -1,0 +1,307 @@
+"""Laws of targets, constraints and layouts, on random trees."""
+
+import copy
+import json
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trees import consistent, trees
+
+from tvmtarget import Constraint, Target
+from tvmtarget.errors import TvmTargetError
+from tvmtarget.target.constraint import covers
+from tvmtarget.target.layout import Layout
+from tvmtarget.target.nesting import drivers
+
+few = settings(max_examples=60, deadline=None)
+
+
+# Texts and JSON
+
+
+@few
+@given(trees)
+def test_a_printed_tree_is_read_back(tree):
+    """DESIGN 3: `parse(print(t)) == t`, and the canonical text is a fixed point."""
+    again = Target.parse(str(tree))
+    assert again == tree
+    assert again.digest == tree.digest
+    assert str(again) == str(tree)
+
+
+@few
+@given(trees)
+def test_json_is_read_back(tree):
+    flat = tree.to_json()
+    again = Target.from_json(json.loads(json.dumps(flat)))
+    assert again == tree
+    assert again.to_json() == flat
+    assert Target.parse(json.dumps(flat)) == tree
+
+
+@few
+@given(trees, st.randoms(use_true_random=False))
+def test_the_order_of_json_keys_says_nothing(tree, random):
+    def shuffled(value):
+        if isinstance(value, list):
+            return [shuffled(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        items = list(value.items())
+        random.shuffle(items)
+        return {key: shuffled(item) for key, item in items}
+
+    again = Target.from_json(shuffled(tree.to_json()))
+    assert again.digest == tree.digest
+    assert str(again) == str(tree)
+
+
+@few
+@given(trees)
+def test_pickles_and_copies_are_equal(tree):
+    for again in (pickle.loads(pickle.dumps(tree)), copy.deepcopy(tree), copy.copy(tree), tree.replace()):
+        assert again == tree
+        assert hash(again) == hash(tree)
+        assert again.to_json() == tree.to_json()
+
+
+@few
+@given(trees, trees)
+def test_equal_trees_are_those_with_equal_digests(one, other):
+    assert (one == other) == (one.digest == other.digest)
+    assert one != other or hash(one) == hash(other)
+
+
+def test_a_digest_does_not_depend_on_the_hash_seed(subprocess_with_hash_seed):
+    code = """
+from tvmtarget import Target
+for text in ("nvidia/jetson-nano", "demo/rack", "llvm(+b,+a,-c,libs=y+x)"):
+    target = Target.parse(text)
+    print(target.digest, target, target.to_json(), target.resolve(), target.all_keys)
+"""
+    assert len({subprocess_with_hash_seed(code, seed) for seed in ("0", "1", "2")}) == 1
+
+
+# Bad input
+
+marks = st.text("[]()=,|!?@~+-:/ \"'{}<>.a1é\0\n\\", max_size=24)
+fragments = st.lists(
+    st.sampled_from(["llvm", "cuda", "composite", "[", "]", "(", ")", ",", "=", "num-cores", "host", "@a", "+x", '"', " -"]),
+    max_size=12,
+).map("".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(st.text(max_size=24), marks, fragments))
+def test_any_text_is_read_or_refused_by_an_error_of_ours(text):
+    for read in (Target.parse, Constraint.parse):
+        try:
+            read(text)
+        except TvmTargetError as error:
+            assert str(error)
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.sampled_from(["llvm", "@a"])),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["kind", "tag", "name", "src", "of", "any", "not", "path"]), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+json_keys = st.sampled_from(
+    "kind name keys tag host targets devices count links memory executor runtime schema + ~ , num-cores mattr libs".split()
+    + ["path", "any", "not", "prefer", "é", ""]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(json_keys, json_values, max_size=5), st.sampled_from([{}, {"kind": "llvm"}, {"tag": "demo/node"}]))
+def test_any_json_is_read_or_refused_by_an_error_of_ours(data, base):
+    for read in (Target.from_json, Constraint.from_json):
+        try:
+            read(base | data)
+        except TvmTargetError as error:
+            assert str(error)
+
+
+@settings(max_examples=200, deadline=None)
+@given(json_values, json_values, st.sampled_from(["name", "keys", "tag", "host", "targets", "count", "links", "memory"]))
+def test_any_argument_is_taken_or_refused_by_an_error_of_ours(attrs, value, field):
+    for kind in ("llvm", value):
+        try:
+            Target(kind, attrs, **{field: value})
+        except TvmTargetError as error:
+            assert str(error)
+
+
+# Resolving
+
+
+@few
+@given(consistent())
+def test_resolving_is_idempotent_and_keeps_the_digest(tree):
+    resolved = tree.resolve()
+    assert resolved.digest == tree.digest
+    assert resolved == tree
+    assert resolved.resolve().to_json() == resolved.to_json()
+    assert (resolved.executor, resolved.runtime, resolved.name) != (None, None, resolved)
+
+
+@few
+@given(trees)
+def test_everybody_has_a_driver(tree):
+    driven = drivers(tree)
+    assert list(driven) == [path for path, _ in tree.walk()]
+    for path, driver in driven.items():
+        if not driver.effective.startswith("@"):
+            tree.at(driver.effective)
+            assert tree.at(f"{path}/host".lstrip("/")).kind
+
+
+@few
+@given(consistent())
+def test_a_layout_holds_every_replica_with_its_host_and_memory(tree):
+    layout = Layout(tree.resolve())
+    for path in [site.path for site in layout.leaves()]:
+        site = layout[path]
+        assert not site.is_system
+        assert layout[site.host].domain
+        assert covers(path, path)
+        assert tree.at(path).kind == site.target.kind
+    for _, node in tree.walk():
+        assert len(node.replicas) == node.count == len(set(node.replicas))
+
+
+# Changing
+
+
+@few
+@given(trees, st.integers(1, 64), st.text("abc", max_size=3))
+def test_overriding_is_a_left_fold(tree, cores, model):
+    """Two overrides one after the other are one with both, and the last word counts."""
+    paths = [path for path, node in tree.walk() if node.kind == "llvm"]
+    one = {f"{path}/num-cores".lstrip("/"): cores for path in paths}
+    two = {f"{path}/model".lstrip("/"): model for path in paths}
+    assert tree.override(one).override(two) == tree.override(one | two)
+    assert tree.override(one).override(one) == tree.override(one)
+    again = tree.override({path: cores + 1 for path in one}).override(one)
+    assert again == tree.override(one)
+    assert all(again.at(path)["num-cores"] == cores for path in paths)
+
+
+@few
+@given(trees)
+def test_overriding_with_nothing_and_merging_with_itself_change_nothing(tree):
+    assert tree.override({}) == tree
+    assert tree.merge(tree) == tree
+
+
+@few
+@given(trees, trees)
+def test_merging_twice_is_merging_once(one, other):
+    try:
+        merged = one.merge(other)
+    except TvmTargetError:  # a reference, link or memory of one may contradict the children of the other
+        return
+    assert merged.merge(other) == merged
+    assert one.kind == other.kind or merged == other
+
+
+@few
+@given(trees)
+def test_what_is_overridden_can_be_taken_back(tree):
+    path = next((path for path, node in tree.walk() if "model" not in node.attrs), None)
+    if path is not None:
+        full = f"{path}/model".lstrip("/")
+        assert tree.override({full: "x"}).unset(full) == tree
+
+
+# Parts
+
+
+def _driver_content(tree, path):
+    """Say what drives a node, wherever it stands, without what it is called."""
+    driver = drivers(tree)[path]
+    if driver.effective.startswith("@"):
+        return driver.effective
+    if driver.is_implied:
+        return "implied"
+    return tree.at(driver.effective).replace(name=None, host=None, count=1, executor=None, runtime=None)
+
+
+@few
+@given(consistent())
+def test_a_part_keeps_what_drives_it_and_how(tree):
+    for path, node in tree.walk():
+        part = tree.part(path)
+        assert (part.kind, part.attrs, part.count) == (node.kind, node.attrs, node.count)
+        assert part.name is None or not path
+        assert _driver_content(part, "") == _driver_content(tree, path)
+        assert part.resolve()
+
+
+@few
+@given(consistent())
+def test_below_a_part_everything_is_driven_as_before(tree):
+    for path, _ in tree.walk():
+        part = tree.part(path)
+        for below, _ in part.walk():
+            if below:
+                assert _driver_content(part, below) == _driver_content(tree, f"{path}/{below}".lstrip("/"))
+
+
+# Constraints
+
+segments = st.lists(st.sampled_from(["a", "b", "a.0", "a.1", "ab"]), max_size=3)
+
+
+@given(segments, segments, segments)
+def test_covering_is_an_order(one, two, three):
+    one, two, three = map("/".join, (one, two, three))
+    assert covers(one, one)
+    assert covers("", one)
+    assert not (covers(one, two) and covers(two, three)) or covers(one, three)
+    assert not (covers(one, two) and covers(two, one)) or one == two
+    assert covers(one, f"{one}/x".lstrip("/"))
+
+
+words = st.sampled_from(["cuda", "gpu", "@a/b", "llvm(num-cores>=4)", "cpu(+neon,num-cores!=2)", "onnxruntime", "llvm(model=x)"])
+constraints = st.recursive(
+    words.map(Constraint.parse),
+    lambda inner: st.one_of(
+        inner.map(lambda one: one.replace(is_negated=not one.is_negated)),
+        st.lists(inner, min_size=2, max_size=3).map(lambda options: Constraint(any_of=tuple(options))),
+    ),
+    max_leaves=5,
+)
+
+
+@few
+@given(constraints, st.one_of(st.none(), st.integers(0, 99)))
+def test_a_printed_constraint_is_read_back(constraint, weight):
+    constraint = constraint.replace(weight=weight)
+    assert Constraint.parse(str(constraint)) == constraint
+    assert Constraint.from_json(json.loads(json.dumps(constraint.to_json()))) == constraint
+    assert pickle.loads(pickle.dumps(constraint)) == constraint
+
+
+@few
+@given(constraints, trees)
+def test_negation_turns_an_answer_round(constraint, tree):
+    negated = constraint.replace(is_negated=not constraint.is_negated)
+    for path, node in tree.walk():
+        assert constraint.check(node, path).truth + negated.check(node, path).truth == 2
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_replicas_are_sites_of_one_node(count):
+    tree = Target.parse(f"[gpu=cuda(count={count}),cpu=llvm]")
+    assert tree.at("gpu").replicas == tuple(f"gpu.{k}" for k in range(count))
+    assert all(tree.at(replica) == tree.at("gpu") for replica in tree.at("gpu").replicas)
+    assert tree.part("gpu").count == count
+    assert tree.part("gpu.1").count == 1
+    with pytest.raises(TvmTargetError, match=f"no node 'gpu.{count}'"):
+        tree.at(f"gpu.{count}")

@@ -1,0 +1,383 @@
+"""A default CPU schedule for TVM: what `tvm_tiles` chooses, applied to every function of a module; no tuning.
+
+TVM's own CPU pipeline runs the loops of an operator as they are written. This one adds, after operator fusion:
+
+1. inline what is computed elementwise into what reads it, where that repeats no work;
+2. keep a block of a reduction's results in registers. Constant weights are laid out at compile time so that its
+   vectors are contiguous;
+3. make everything else parallel outer loops around one long inner loop, which LLVM vectorises.
+
+A function that this does not fit stays as TVM wrote it, and `schedule_functions` says why. TVM is imported late and
+ships no types: its objects are Any, under names that say what they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from tvmtarget.backends.tvm_tiles import Access, Layout, Nest, Tile, VectorUnit, divisor, plan
+
+__all__ = ["cpu_pipeline", "schedule_functions", "vector_unit"]
+
+Target: TypeAlias = Any
+Pass: TypeAlias = Any
+Module: TypeAlias = Any
+Function: TypeAlias = Any
+Block: TypeAlias = Any
+Loop: TypeAlias = Any
+Expr: TypeAlias = Any
+
+PARALLEL_WORK = 16_384  # iterations below which a block stays on one thread
+PARALLEL_TASKS = 64  # iterations of a parallel loop that are enough for any machine
+MOST_LOADS = 64  # in the text of a block after inlining; chains such as x * sigmoid(x) would double it at each step
+
+# Vector registers by LLVM's features of a CPU, the first match counts. Sources: Intel SDM 1, chapters 10 to 15; Arm ARM
+# for A-profile, parts B and E; RISC-V "V" 1.0, chapters 3 and 18. Elsewhere there are no register blocks.
+UNITS = (
+    ({"avx512f"}, VectorUnit(512, 32)),
+    ({"avx"}, VectorUnit(256, 16)),
+    ({"sse2", "64bit-mode"}, VectorUnit(128, 16)),
+    ({"sse2"}, VectorUnit(128, 8)),
+    ({"neon", "aclass"}, VectorUnit(128, 16)),
+    ({"neon"}, VectorUnit(128, 32)),
+    ({"zvl512b"}, VectorUnit(512, 32)),
+    ({"zvl256b"}, VectorUnit(256, 32)),
+    ({"v"}, VectorUnit(128, 32)),
+)
+SCALAR = VectorUnit(32, 16)
+
+
+def vector_unit(target: Target) -> VectorUnit:
+    """Return the vector unit of an llvm target by its CPU's features; its attribute vector-width has the last word.
+
+    `llvm_get_vector_width` would not do: it says 512 for every x86-64, SSE2 alone included.
+    """
+    from tvm.target import codegen
+
+    features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
+    unit = next((unit for needed, unit in UNITS if needed <= features), SCALAR)
+    return VectorUnit(int(target.attrs.get("vector-width", unit.bits)), unit.registers)
+
+
+def cpu_pipeline(target: Target) -> Pass:
+    """Return the pipeline for `tvm.compile(module, target, relax_pipeline=cpu_pipeline(target))`.
+
+    It is TVM's own for CPUs, `tvm.relax.backend.cpu_generic.pipeline`, with the schedule after operator fusion.
+    """
+    import tvm
+    from tvm.relax.backend.cpu_generic import pipeline
+
+    unit = vector_unit(target)
+
+    def schedule(module: Module, _context: object) -> Module:
+        return schedule_functions(module, unit)[0]
+
+    passes = (
+        *pipeline.library_dispatch_passes(target),
+        *pipeline.legalize_passes(target),
+        tvm.transform.module_pass(schedule, opt_level=0, name="ScheduleForCpu"),
+        *pipeline.dataflow_lower_passes(target),
+        *pipeline.finalize_passes(target),
+    )
+
+    def run(module: Module, _context: object) -> Module:
+        with target:
+            return tvm.transform.Sequential(passes)(module)
+
+    return tvm.transform.module_pass(run, opt_level=0, name="CpuPipeline")
+
+
+def schedule_functions(module: Module, unit: VectorUnit) -> tuple[Module, dict[str, str]]:
+    """Schedule the tensor functions of a module; also return, by name, why a function stays as it was."""
+    from tvm.relax import BlockBuilder
+    from tvm.s_tir import SBlockRealize, ScheduleError
+    from tvm.tirx import PrimFunc
+
+    result, refused, packed = module.clone(), {}, {}
+    constants = _constant_arguments(module)
+    for variable, function in module.functions_items():
+        name = variable.name_hint
+        if not isinstance(function, PrimFunc):
+            continue
+        if not isinstance(function.body, SBlockRealize):
+            refused[name] = "it has no root block"
+            continue
+        scheduler = _Scheduler(function, unit, constants.get(name, frozenset()))
+        try:
+            scheduled = scheduler.run()
+        except ScheduleError as error:
+            refused[name] = str(error)
+            continue
+        if scheduler.layouts:
+            del result[variable]
+            variable = BlockBuilder().add_func(scheduled, name)  # a new variable, as its type is the function's
+            packed[name] = (variable, scheduler.layouts)
+        result[variable] = scheduled
+    _pack_constants(result, packed)
+    return result, refused
+
+
+def _constant_arguments(module: Module) -> dict[str, frozenset[int]]:
+    """Return, by function, the positions of the arguments that are constants in every call."""
+    from tvm import ir, relax
+
+    call_tir = ir.Op.get("relax.call_tir")
+    constants: dict[str, frozenset[int]] = {}
+
+    def visit(expr: Expr) -> None:
+        for used in (expr.op, *expr.args) if isinstance(expr, relax.Call) else ():
+            if isinstance(used, ir.GlobalVar):
+                arguments = expr.args[1].fields if expr.op == call_tir else ()
+                here = frozenset(at for at, value in enumerate(arguments) if isinstance(value, ir.expr.GenericConst))
+                constants[used.name_hint] = constants.get(used.name_hint, here) & here
+
+    for _, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return constants
+
+
+def _pack_constants(module: Module, packed: Mapping[str, tuple[Expr, Mapping[int, Layout]]]) -> None:
+    """Call functions, by name, that read constants in other layouts: by their new variables, with new constants."""
+    from tvm import ir, relax
+    from tvm.runtime import tensor
+    from tvm_ffi import structural_map
+
+    call_tir = ir.Op.get("relax.call_tir")
+
+    def changed(call: Expr) -> Expr:
+        if call.op != call_tir or call.args[0].name_hint not in packed:
+            return call
+        function, layouts = packed[call.args[0].name_hint]
+        fields = list(call.args[1].fields)
+        for at, layout in layouts.items():
+            fields[at] = relax.const(tensor(layout.apply(fields[at].value.numpy())))
+        call = relax.Call(call.op, [function, relax.Tuple(fields), *call.args[2:]], call.attrs, call.ty_args)
+        return relax.BlockBuilder().normalize(call)
+
+    for variable, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            module[variable] = structural_map(function, (relax.Call, changed))
+
+
+class _Scheduler:
+    """Schedules one function; `layouts` are those in which the scheduled one takes arguments that are constants.
+
+    A step that would not be right is refused by TVM's own checks, with a `ScheduleError`.
+    """
+
+    def __init__(self, function: Function, unit: VectorUnit, constants: frozenset[int]) -> None:
+        import tvm
+
+        self.tvm = tvm
+        self.schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
+        self.root = self.schedule.get_sblock(function.body.block.name_hint)
+        self.unit = unit
+        self.parameters = {position: function.params[position] for position in constants}
+        self.layouts: dict[int, Layout] = {}
+
+    def run(self) -> Function:
+        """Return the function scheduled."""
+        self.inline()
+        self.keep_own_parameters()
+        done: list[Block] = []
+        for block in self.schedule.get_child_blocks(self.root):
+            nest = self.nest(block)
+            tile = plan(nest, self.unit)
+            if tile is not None:
+                self.pack(block, nest, tile)
+                done += self.keep_in_registers(block, nest, tile)
+        names = {self.schedule.get(block).name_hint for block in done}
+        for block in self.schedule.get_child_blocks(self.root):
+            if self.schedule.get(block).name_hint not in names:
+                self.run_parallel(block)
+        return self.schedule.mod["main"]
+
+    def inline(self) -> None:
+        """Inline elementwise blocks, unless a reader would compute them more often than they are computed now."""
+        for block in self.schedule.get_child_blocks(self.root):
+            readers = self.schedule.get_consumers(block)
+            if readers and "R" not in self.kinds(block) and all(self.may_inline(block, reader) for reader in readers):
+                with contextlib.suppress(self.tvm.s_tir.ScheduleError):
+                    self.schedule.compute_inline(block)
+
+    def keep_own_parameters(self) -> None:
+        """Forget constants that several blocks read: these may need them in different layouts."""
+        blocks = map(self.schedule.get, self.schedule.get_child_blocks(self.root))
+        sources = [read.source for block in blocks for read in block.reads]
+        readers = {at: sum(map(parameter.same_as, sources)) for at, parameter in self.parameters.items()}
+        self.parameters = {at: parameter for at, parameter in self.parameters.items() if readers[at] == 1}
+
+    def may_inline(self, block: Block, reader: Block) -> bool:
+        """Whether the text of a reader stays short, and no element is computed twice; copies are no computing."""
+        result = self.schedule.get(block).writes[0].source
+        inner, outer = self.loads(block), self.loads(reader)
+        uses = sum(load.source.same_as(result) for load in outer)
+        if len(outer) + uses * (len(inner) - 1) > MOST_LOADS:
+            return False
+        if isinstance(getattr(self.schedule.get(block).body, "value", None), self.tvm.ir.expr.TensorLoad):
+            return True
+        work, repeated = (
+            math.prod(axis.dom.extent for axis in self.schedule.get(each).iter_vars) for each in (block, reader)
+        )
+        return bool(self.tvm.sym.Analyzer().can_prove(repeated <= work))
+
+    def loads(self, block: Block) -> list[Expr]:
+        """Return the loads in the text of a block."""
+        from tvm_ffi import structural_walk
+
+        found: list[Expr] = []
+        structural_walk(self.schedule.get(block).body, (self.tvm.ir.expr.TensorLoad, found.append))
+        return found
+
+    def nest(self, block: Block) -> Nest:
+        """Describe a block for `plan`."""
+        statement = self.schedule.get(block)
+        return Nest(
+            self.kinds(block),
+            tuple(self.static(axis.dom.extent) for axis in statement.iter_vars),
+            tuple(self.access(region, statement.iter_vars) for region in statement.reads),
+            tuple(self.access(region, statement.iter_vars) for region in statement.writes),
+            max((int(region.source.dtype.bits) for region in statement.writes), default=32),
+        )
+
+    def kinds(self, block: Block) -> str:
+        """Return a letter per axis of a block: S spatial, R reduced, ? neither."""
+        axis = self.tvm.tirx.IterVar
+        letters = {axis.DataPar: "S", axis.CommReduce: "R"}
+        return "".join(letters.get(each.iter_type, "?") for each in self.schedule.get(block).iter_vars)
+
+    def static(self, extent: Expr) -> int | None:
+        """Return an extent as a number, or None if it is symbolic."""
+        return int(extent) if isinstance(extent, self.tvm.tirx.IntImm) else None
+
+    def access(self, region: Expr, axes: Sequence[Expr]) -> Access:
+        """Describe how a block reads or writes a tensor."""
+        constant = (at for at, parameter in self.parameters.items() if region.source.same_as(parameter))
+        return Access(
+            tuple(self.steps(index.min, axes) for index in region.region),
+            tuple(self.static(size) for size in region.source.shape),
+            next(constant, None),
+        )
+
+    def steps(self, index: Expr, axes: Sequence[Expr]) -> dict[int, int]:
+        """Return the axes in an index, and how many steps along each it takes to move the index."""
+        from tvm_ffi import WalkResult, structural_walk
+
+        tirx, steps = self.tvm.tirx, dict[int, int]()
+
+        def note(variable: Expr, step: int = 1) -> None:
+            for at in (at for at, axis in enumerate(axes) if axis.var.same_as(variable)):
+                steps[at] = math.gcd(steps.get(at, 0), step)
+
+        def division(expr: Expr) -> object:
+            if not isinstance(expr.a, tirx.Var) or not isinstance(expr.b, tirx.IntImm):
+                return WalkResult.ADVANCE
+            note(expr.a, int(expr.b))
+            return WalkResult.SKIP
+
+        structural_walk(index, [(tirx.FloorDiv, division), (tirx.Var, note)], order="pre")
+        return steps
+
+    def pack(self, block: Block, nest: Nest, tile: Tile) -> None:
+        """Give what a tile reads the layout it needs: constants when compiling, the rest at each run."""
+        if tile.pack is None:
+            return
+        read, layout = tile.pack
+        argument = nest.reads[read].constant
+        if argument is None:
+            self.schedule.transform_layout(self.schedule.cache_read(block, read, "global"), ("write", 0), layout.index)
+        else:
+            self.schedule.transform_layout(block, ("read", read), layout.index)
+            self.layouts[argument] = layout
+
+    def keep_in_registers(self, block: Block, nest: Nest, tile: Tile) -> list[Block]:
+        """Apply a tile; return the blocks that need nothing more."""
+        schedule, loops = self.schedule, self.schedule.get_loops(block)
+        outer, inner = self.split(loops, nest, tile)
+        reduced = [loops[axis] for axis in nest.reduced]
+        schedule.reorder(*outer, *reduced, *inner)
+        result = self.write_back(block, outer[-1])
+        dim = nest.writes[0].dimension(tile.axis)
+        if dim is not None:
+            schedule.transform_layout(block, ("write", 0), lambda *at: [*at[:dim], *at[dim + 1 :], at[dim]])
+        for loop in inner[:-1]:
+            schedule.unroll(loop)
+        schedule.vectorize(inner[-1])
+        if tile.row_axis is not None and (nest.extents[tile.row_axis] or 1) % tile.rows:
+            schedule.annotate(outer.pop(), "pragma_loop_partition_hint", True)
+        self.parallel(outer, nest)
+        start = schedule.decompose_reduction(block, reduced[0])
+        self.vectorise(start, tile.lanes)
+        self.vectorise(result, tile.lanes)
+        return [start, block, result]
+
+    def split(self, loops: Sequence[Loop], nest: Nest, tile: Tile) -> tuple[list[Loop], list[Loop]]:
+        """Split the axes of a tile; return the loops over tiles, that over rows last, and the loops of one tile."""
+        columns, *inner = self.schedule.split(loops[tile.axis], [None, tile.vectors, tile.lanes])
+        outer = [columns if axis == tile.axis else loops[axis] for axis in nest.spatial if axis != tile.row_axis]
+        if tile.row_axis is None:
+            return outer, inner
+        rows, row = self.schedule.split(loops[tile.row_axis], [None, tile.rows])
+        return [*outer, rows], [row, *inner]
+
+    def write_back(self, block: Block, at: Loop) -> Block:
+        """Compute a block into local memory; put its reader, or a copy, where a tile is finished, and return it."""
+        readers = self.schedule.get_consumers(block)
+        if len(readers) == 1 and self.reads_in_place(readers[0], block):
+            result = readers[0]
+            self.schedule.set_scope(block, 0, "local")
+        else:
+            result = self.schedule.cache_write(block, 0, "local")
+        self.schedule.reverse_compute_at(result, at, preserve_unit_loops=True)
+        return result
+
+    def reads_in_place(self, reader: Block, block: Block) -> bool:
+        """Whether a block computes each element from just the same element of another's result."""
+        result = self.schedule.get(block).writes[0].source
+        axes = [axis.var for axis in self.schedule.get(reader).iter_vars]
+        places = [
+            [index.min for index in read.region]
+            for read in self.schedule.get(reader).reads
+            if read.source.same_as(result)
+        ]
+        return "R" not in self.kinds(reader) and all(
+            len(place) == len(axes) and all(at.same_as(axis) for at, axis in zip(place, axes, strict=True))
+            for place in places
+        )
+
+    def vectorise(self, block: Block, width: int) -> None:
+        """Vectorise the innermost loop of a block, as far as its extent divides."""
+        loop = self.schedule.get_loops(block)[-1]
+        lanes = divisor(self.static(self.schedule.get(loop).extent) or 1, width)
+        if lanes > 1:
+            self.schedule.vectorize(self.schedule.split(loop, [None, lanes])[1])
+
+    def run_parallel(self, block: Block) -> None:
+        """Make outer loops parallel, and the innermost loop one that runs along memory as far as it goes."""
+        nest, loops = self.nest(block), self.schedule.get_loops(block)
+        if len(loops) != len(nest.kinds) or "?" in nest.kinds:
+            return
+        spatial, reduced = ([loops[axis] for axis in axes] for axes in (nest.spatial, nest.reduced))
+        if reduced:
+            cut = len(spatial) - nest.slides
+            self.parallel(spatial[:cut], nest)
+            self.schedule.reorder(*reduced, *spatial[cut:])
+            self.schedule.decompose_reduction(block, reduced[0])
+            return
+        taken = self.parallel(spatial[:-1] or spatial, nest)
+        flat = spatial[max(taken, len(spatial) - nest.flat_axes) :]
+        if len(flat) > 1:
+            self.schedule.fuse(*flat)
+
+    def parallel(self, loops: Sequence[Loop], nest: Nest) -> int:
+        """Run the first of some loops in parallel, as many as give enough tasks; return how many those are."""
+        if nest.work < PARALLEL_WORK or not loops:
+            return 0
+        extents = [self.static(self.schedule.get(loop).extent) or 1 for loop in loops]
+        taken = next((n for n in range(1, len(loops)) if math.prod(extents[:n]) >= PARALLEL_TASKS), len(loops))
+        self.schedule.parallel(self.schedule.fuse(*loops[:taken]))
+        return taken
