@@ -22,7 +22,7 @@ _ARCHITECTURES = {
 }
 _SYSTEMS = {"linux": ("linux",), "darwin": ("darwin", "macos"), "win32": ("windows", "win32")}
 # LLVM's name of a CPU where archspec has another one (archspec-json, cpu/microarchitectures.json).
-_ARCHSPEC = {"znver1": "zen", "znver2": "zen2", "znver3": "zen3", "znver4": "zen4", "znver5": "zen5", "core-avx2": "haswell"}
+_ARCHSPEC = {f"znver{version}": f"zen{version}" for version in range(2, 6)} | {"znver1": "zen", "core-avx2": "haswell"}
 # Flags that no code generator emits code for; hypervisors hide some of them.
 _NOT_CODE = frozenset({"pku", "ospke", "waitpkg", "flush_l1d", "ssbs", "sgx", "clflushopt", "clwb", "rdrand", "rdseed"})
 # Linux flags that LLVM spells otherwise.

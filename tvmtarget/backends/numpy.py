@@ -1,4 +1,4 @@
-"""The interpreter: ONNX's own reference evaluator, for leaves of kind numpy and where no code generator is installed."""
+"""The interpreter: ONNX's reference evaluator, for leaves of kind numpy and where no code generator is installed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tvmtarget.backends.machine import refuses_triple
 from tvmtarget.backends.protocol import Array, Part
+from tvmtarget.backends.reference_fixes import FIXES
 from tvmtarget.errors import BackendError
 from tvmtarget.target.tree import Target
 
@@ -30,7 +31,7 @@ class _Numpy:
 
     def compile(self, part: Part) -> _Interpreted:
         try:
-            return _Interpreted(ReferenceEvaluator(_converted(part.model)))
+            return _Interpreted(ReferenceEvaluator(_converted(part.model), new_ops=FIXES))
         except Exception as error:
             raise BackendError(f"numpy cannot take function {part.name!r}: {_first_line(error)}") from error
 
@@ -45,7 +46,8 @@ class _Interpreted:
         self._evaluator = evaluator
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        results: Sequence[Array] = self._evaluator.run(None, dict(zip(self._evaluator.input_names, inputs, strict=True)))
+        named = dict(zip(self._evaluator.input_names, inputs, strict=True))
+        results: Sequence[Array] = self._evaluator.run(None, named)
         return results
 
     def native_files(self) -> Mapping[str, bytes]:

@@ -10,8 +10,8 @@ from fnmatch import translate
 from functools import cached_property
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
-from tvmtarget.ir.inline import Frame, inline_calls, rename_values
 from tvmtarget.ir.function import COPY, Call, Constant, Function
+from tvmtarget.ir.inline import Frame, inline_calls, rename_values
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.strategy import Op
 from tvmtarget.target.constraint import Constraint, covers, known_words

@@ -153,7 +153,7 @@ def kind_of(name: object, role: Role = "target") -> Kind:
     """Return a kind's row, or raise `UnknownNameError` with the nearest names."""
     what = "kind" if role == "target" else f"{role} kind"
     if not isinstance(name, str):
-        raise TargetError(f"'kind' is the name of a {what}, not {shown(name)}")
+        raise TargetError(f"'kind' is the name of {'an' if role == 'executor' else 'a'} {what}, not {shown(name)}")
     kind = find_kind(name, role)
     if kind is None:
         tail = did_you_mean(name, kind_names(role)) or "; `tvmtarget kinds` lists them"

@@ -1,0 +1,69 @@
+"""The tags that come with the library: each resolves, is read back, has a source, and keeps its digest."""
+
+import json
+
+import pytest
+
+from tvmtarget import Target
+from tvmtarget.tags.registry import default_registry
+from tvmtarget.target.layout import Layout
+
+REGISTRY = default_registry()
+NAMES = tuple(REGISTRY)
+
+
+def test_digests(golden):
+    """A digest that changes orphans logs: change one only with a reason in the commit."""
+    golden("tags/digests.golden", "".join(f"{name} {REGISTRY[name].digest}\n" for name in NAMES))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tag_resolves_to_sites(name):
+    target = Target.parse(name)
+    assert target.tag == name
+    assert list(Layout(target.resolve()).leaves())
+    for path, _ in target.walk():
+        assert target.part(path).resolve()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tag_is_read_back_from_text_and_json(name):
+    target = REGISTRY[name]
+    assert Target.parse(str(target)) == target
+    assert Target.from_json(json.loads(json.dumps(target.to_json()))) == target
+    assert Target.from_json({"tag": name}).to_json() == target.to_json()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tag_says_where_it_comes_from(name):
+    info = REGISTRY.info(name)
+    assert info.name == name
+    assert info.doc
+    assert info.sources
+    assert info.confidence in ("measured", "vendor", "derived", "assumed")
+    assert info.file.is_file()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_alias_is_another_name_of_the_same_tree(name):
+    for alias in REGISTRY.info(name).aliases:
+        assert alias in REGISTRY
+        assert alias not in NAMES
+        assert REGISTRY[alias] == REGISTRY[name]
+        assert REGISTRY[alias].tag == name
+
+
+def test_names_are_listed_without_building_trees():
+    registry = type(REGISTRY)(REGISTRY.info(NAMES[0]).file.parent)
+    assert tuple(registry) == NAMES
+    assert len(registry) == len(NAMES)
+    assert registry._trees == {}
+
+
+def test_a_namespace_is_read_when_it_is_asked_for():
+    registry = type(REGISTRY)(REGISTRY.info(NAMES[0]).file.parent)
+    assert "nvidia/a100" in registry
+    assert set(registry._files) == {"nvidia"}
+    assert "nobody/a100" not in registry
+    assert "nvidia" not in registry
+    assert 5 not in registry
