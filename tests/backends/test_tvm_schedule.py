@@ -1,10 +1,20 @@
 """The default CPU schedule for TVM: what it keeps in registers, and that it computes what TVM alone computes."""
 
+import importlib.util
+import subprocess
+import sys
+import warnings
+
 import numpy as np
+import onnx
+import onnx.reference
 import pytest
+from conformance import node_cases
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.tvm_schedule import names, network, onnxruntime, sample
 from tvmtarget.backends.tvm_tiles import Access, Layout, Nest, Tile, VectorUnit, plan
 
 AVX512, AVX2, NEON = VectorUnit(512, 32), VectorUnit(256, 16), VectorUnit(128, 32)
@@ -37,8 +47,8 @@ def product(rows, columns, inner, *, constant=None):
 TILES = {
     "columns of a convolution": (convolution(1, 64, 56, 56, 64, 3), Tile(1, 16, 4, 3, 4, (1, Layout(0, 64)))),
     "as many as divide": (convolution(1, 1000, 13, 13, 512, 1), Tile(1, 10, 2, 3, 13, (1, Layout(0, 20)))),
-    "inside one group": (convolution(1, 256, 26, 26, 96, 5, group=2), Tile(1, 16, 4, 3, 2, (1, Layout(0, 64)))),
-    "rows that leave a remainder": (convolution(1, 128, 37, 37, 128, 1), Tile(1, 16, 4, 3, 5, (1, Layout(0, 64)))),
+    "inside one group": (convolution(1, 256, 26, 26, 96, 5, group=2), Tile(1, 16, 2, 3, 13, (1, Layout(0, 32)))),
+    "rows that leave a remainder": (convolution(1, 128, 37, 37, 128, 1), Tile(1, 16, 4, 3, 6, (1, Layout(0, 64)))),
     "no remainder in symbolic nests": (
         convolution(None, 128, 37, 37, 128, 1),
         Tile(1, 16, 8, 3, 1, (1, Layout(0, 128))),
@@ -92,3 +102,275 @@ def test_a_layout_puts_every_element_where_its_index_says(shape, data):
     layout = Layout(dim, width)
     packed = layout.apply(array)
     assert all(packed[tuple(layout.index(*at))] == array[at] for at in np.ndindex(*shape))
+
+
+def test_importing_the_schedule_does_not_import_tvm():
+    code = "import sys, tvmtarget.backends.tvm_schedule; sys.exit('tvm' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+needs_tvm = pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="pip install tvmtarget[tvm]")
+
+
+def relax(model):
+    """Return a model as TVM imports it."""
+    from tvm.relax.frontend.onnx import from_onnx
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return from_onnx(model, sanitize_input_names=False)
+
+
+def legal(model):
+    """Return a model's module of tensor functions, as the schedule gets it."""
+    import tvm
+    from tvm.relax.backend.cpu_generic import pipeline
+
+    target = tvm.target.Target("llvm")
+    with target:
+        return tvm.transform.Sequential(pipeline.legalize_passes(target))(relax(model))
+
+
+def runner(model, **config):
+    """Return a function that runs a model compiled by TVM, and lists its results."""
+    import tvm
+    from tvm.relax import VirtualMachine
+
+    from tvmtarget.backends.tvm_schedule import PASS_CONFIG, cpu_pipeline
+
+    target = tvm.target.Target({"kind": "llvm", **config})
+    with tvm.transform.PassContext(opt_level=3, config=PASS_CONFIG):
+        machine = VirtualMachine(tvm.compile(relax(model), target, relax_pipeline=cpu_pipeline(target)), tvm.cpu())
+
+    def run(*arrays):
+        results = machine["main"](*(tvm.runtime.tensor(array) for array in arrays))
+        return [result.numpy() for result in ([results] if hasattr(results, "numpy") else results)]
+
+    return run
+
+
+def host_cpu():
+    from tvm.target import codegen
+
+    return codegen.llvm_get_system_cpu()
+
+
+def graph(nodes, inputs, outputs, constants=(), dtype=TensorProto.FLOAT):
+    """Return a model of nodes; inputs and outputs are shapes by name, constants arrays by name."""
+    ends = [
+        [helper.make_tensor_value_info(name, dtype, shape) for name, shape in end.items()] for end in (inputs, outputs)
+    ]
+    weights = [numpy_helper.from_array(array, name) for name, array in dict(constants).items()]
+    body = helper.make_graph(nodes, "g", *ends, weights)
+    return helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def random(*shape, dtype="float32"):
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
+
+
+def convolutions(batch=1, dtype=TensorProto.FLOAT):
+    """Return a model of two convolutions that share their weights, with a residual, and its input's shape."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c1"], pads=[1] * 4),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "w", "b"], ["c2"], pads=[1] * 4),
+        helper.make_node("Add", ["c2", "x"], ["a"]),
+        helper.make_node("MaxPool", ["a"], ["y"], kernel_shape=[3, 3], strides=[2, 2]),
+    ]
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+    constants = {"w": random(48, 48, 3, 3, dtype=kind) / 20, "b": random(48, dtype=kind)}
+    return graph(nodes, {"x": [batch, 48, 19, 19]}, {"y": [batch, 48, 9, 9]}, constants, dtype)
+
+
+def expected(model, *arrays):
+    names = [value.name for value in model.graph.input]
+    return onnx.reference.ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))
+
+
+UNITS = {
+    "generic x86": ({"mtriple": "x86_64-linux-gnu"}, VectorUnit(128, 16)),
+    "AVX2": ({"mtriple": "x86_64-linux-gnu", "mcpu": "haswell"}, AVX2),
+    "AVX-512": ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v4"}, AVX512),
+    "an attribute": ({"mtriple": "x86_64-linux-gnu", "mattr": ["+avx2"], "vector-width": 128}, VectorUnit(128, 16)),
+    "32-bit x86": ({"mtriple": "i686-linux-gnu", "mcpu": "pentium4"}, VectorUnit(128, 8)),
+    "Arm 64": ({"mtriple": "aarch64-linux-gnu"}, NEON),
+    "Arm 64 with SVE": ({"mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-v1"}, NEON),
+    "Arm 32": ({"mtriple": "armv7a-linux-gnueabihf", "mcpu": "cortex-a9"}, VectorUnit(128, 16)),
+    "Arm M": ({"mtriple": "armv7em-none-eabi", "mcpu": "cortex-m7"}, VectorUnit(32, 16)),
+    "RISC-V": ({"mtriple": "riscv64-unknown-linux-gnu", "mcpu": "sifive-u74"}, VectorUnit(32, 16)),
+    "RISC-V with V": ({"mtriple": "riscv64-unknown-linux-gnu", "mcpu": "sifive-x280"}, VectorUnit(512, 32)),
+}
+
+
+@needs_tvm
+@pytest.mark.parametrize(("config", "unit"), UNITS.values(), ids=UNITS)
+def test_the_vector_unit_follows_the_target(config, unit):
+    import tvm
+
+    from tvmtarget.backends.tvm_schedule import vector_unit
+
+    assert vector_unit(tvm.target.Target({"kind": "llvm", **config})) == unit
+
+
+@needs_tvm
+@pytest.mark.parametrize("config", [config for config, _ in UNITS.values()], ids=UNITS)
+def test_scheduled_code_compiles_for_every_target(config):
+    import tvm
+
+    from tvmtarget.backends.tvm_schedule import cpu_pipeline
+
+    target = tvm.target.Target({"kind": "llvm", **config})
+    assert tvm.compile(relax(convolutions()), target=target, relax_pipeline=cpu_pipeline(target))
+
+
+@needs_tvm
+@pytest.mark.parametrize("config", [{}, {"vector-width": 256}], ids=["host", "half its vectors"])
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.DOUBLE], ids=["float", "double"])
+def test_convolutions_compute_what_onnx_says(config, dtype):
+    model = convolutions(dtype=dtype)
+    x = random(1, 48, 19, 19, dtype=helper.tensor_dtype_to_np_dtype(dtype))
+    np.testing.assert_allclose(runner(model, mcpu=host_cpu(), **config)(x), expected(model, x), rtol=1e-3, atol=1e-4)
+
+
+@needs_tvm
+def test_a_symbolic_batch_runs_at_every_size():
+    model = convolutions("n")
+    run = runner(model, mcpu=host_cpu())
+    for batch in (1, 3):
+        x = random(batch, 48, 19, 19)
+        np.testing.assert_allclose(run(x), expected(model, x), rtol=1e-3, atol=1e-4)
+
+
+@needs_tvm
+def test_a_float_that_depends_on_a_symbol_compiles():
+    """In a parallel loop it is what `PASS_CONFIG` is for."""
+    node = helper.make_node(
+        "Resize", ["x", "", "scales"], ["y"], mode="linear", coordinate_transformation_mode="align_corners"
+    )
+    scales = np.array([1, 1, 2, 2], "float32")
+    x = random(1, 1, 4, 6)
+    wanted = expected(graph([node], {"x": x.shape}, {"y": [1, 1, 8, 12]}, {"scales": scales}), x)
+    symbolic = graph([node], {"x": ["n", 1, 4, "m"]}, {"y": [None] * 4}, {"scales": scales})
+    np.testing.assert_allclose(runner(symbolic)(x), wanted, rtol=1e-3, atol=1e-5)
+
+
+@needs_tvm
+def test_constant_weights_are_packed():
+    from tvmtarget.backends.tvm_schedule import schedule_functions
+
+    module = legal(convolutions())
+    scheduled, refused = schedule_functions(module, AVX512)
+    shapes = {tuple(map(int, p.shape)) for _, f in scheduled.functions_items() for p in f.params if hasattr(p, "shape")}
+    assert refused == {}
+    assert (1, 48, 3, 3, 48) in shapes
+    assert (48, 48, 3, 3) not in shapes
+
+
+@needs_tvm
+def test_weights_that_are_an_input_are_packed_at_each_run():
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
+    model = graph([node], {"x": [1, 16, 24, 24], "w": [32, 16, 3, 3]}, {"y": [1, 32, 24, 24]})
+    arrays = random(1, 16, 24, 24), random(32, 16, 3, 3)
+    np.testing.assert_allclose(runner(model)(*arrays), expected(model, *arrays), rtol=1e-3, atol=1e-3)
+
+
+@needs_tvm
+def test_a_constant_that_two_blocks_read_keeps_its_layout():
+    nodes = [helper.make_node("MatMul", ["w", "w"], ["s"]), helper.make_node("MatMul", ["x", "s"], ["y"])]
+    model = graph(nodes, {"x": [64, 64]}, {"y": [64, 64]}, {"w": random(64, 64)})
+    x = random(64, 64)
+    np.testing.assert_allclose(runner(model)(x), expected(model, x), rtol=1e-3, atol=1e-2)
+
+
+@needs_tvm
+def test_a_function_without_blocks_stays_and_says_why():
+    import tvm
+    import tvm_ffi
+    from tvm.script import tirx as script
+
+    from tvmtarget.backends.tvm_schedule import schedule_functions
+
+    @script.prim_func
+    def plain(a: script.Buffer((4,), "float32")):
+        for i in range(4):
+            a[i] = script.float32(0)
+
+    module = tvm.IRModule({"plain": plain})
+    scheduled, refused = schedule_functions(module, AVX512)
+    assert tvm_ffi.structural_equal(scheduled, module)
+    assert refused == {"plain": "it has no root block"}
+
+
+@needs_tvm
+def test_inlining_does_not_double_the_text_at_each_step():
+    from tvmtarget.backends.tvm_schedule import MOST_LOADS, schedule_functions
+
+    nodes = []
+    for i in range(24):
+        nodes.append(helper.make_node("Sigmoid", [f"v{i}"], [f"s{i}"]))
+        nodes.append(helper.make_node("Mul", [f"v{i}", f"s{i}"], [f"v{i + 1}"]))
+    model = graph(nodes, {"v0": [8, 64]}, {"v24": [8, 64]})
+    scheduled, _ = schedule_functions(legal(model), AVX512)
+    lines = [line for _, function in scheduled.functions_items() for line in function.script().splitlines()]
+    assert max(line.count("[v_") for line in lines) <= MOST_LOADS + 1
+    x = random(8, 64)
+    np.testing.assert_allclose(runner(model)(x), expected(model, x), rtol=1e-3, atol=1e-6)
+
+
+SAMPLE = (
+    "add_bcast",
+    "argmax_keepdims_example",
+    "averagepool_2d_precomputed_pads",
+    "basic_conv_with_padding",
+    "batchnorm_example",
+    "concat_3d_axis_negative_1",
+    "conv_with_strides_and_asymmetric_padding",
+    "convtranspose",
+    "convtranspose_group_2",
+    "cumsum_2d_axis_1",
+    "einsum_batch_matmul",
+    "expand_dim_changed",
+    "gather_elements_0",
+    "gemm_transposeB",
+    "globalmaxpool",
+    "instancenorm_example",
+    "lrn",
+    "matmul_4d",
+    "maxpool_2d_dilations",
+    "maxpool_2d_uint8",
+    "reduce_log_sum_exp_default_axes_keepdims_example",
+    "reduce_max_do_not_keepdims_example",
+    "scatter_elements_with_axis",
+    "slice_start_out_of_bounds",
+    "softmax_axis_2",
+    "spacetodepth_example",
+    "sum_example",
+    "top_k",
+    "transpose_all_permutations_4",
+)
+
+
+@needs_tvm
+@pytest.mark.parametrize("name", SAMPLE)
+def test_operators_compute_what_onnx_says(name):
+    """Inputs but the first are constants, as TVM's importer wants most of them."""
+    case = next(case for case in node_cases() if case.name == f"test_{name}")
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    for value, array in list(zip(model.graph.input, case.inputs, strict=True))[1:]:
+        model.graph.initializer.append(numpy_helper.from_array(array, value.name))
+        model.graph.input.remove(value)
+    for got, wanted in zip(runner(model, mcpu=host_cpu())(case.inputs[0]), case.outputs, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+@needs_tvm
+@pytest.mark.parametrize("name", names())
+def test_networks_compute_what_onnxruntime_computes(name):
+    pytest.importorskip("onnxruntime")
+    model = network(name)
+    expected = onnxruntime(model, threads=2)()
+    actual = runner(model, mcpu=host_cpu())(sample(model)[1])[0]
+    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.std()))

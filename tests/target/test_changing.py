@@ -115,6 +115,16 @@ def test_what_is_said_can_be_taken_back(path, expected):
         ("[n=[gpu=cuda,cpu=c],top=llvm](host=@top)", "n", "[gpu=cuda,cpu=c](host=llvm)"),
         ("[n=[gpu=cuda(host=@top),cpu=c],top=llvm](host=@top)", "n", "[gpu=cuda(host=@host),cpu=c](host=llvm)"),
         ("[n=[gpu=cuda(host=@z),cpu=c](host=@cpu),z=numpy]", "n", "[gpu=cuda(host=numpy),cpu=c](host=@cpu)"),
+        (
+            "[n=[m=[gpu=cuda(host=@top)](host=c)],top=llvm](host=@top)",
+            "n",
+            "[m=[gpu=cuda(host=llvm)](host=c)](host=llvm)",
+        ),
+        (
+            "[n=[m=[gpu=cuda(host=@n/cpu),cpu=c],cpu=llvm](host=@cpu)]",
+            "n",
+            "[m=[gpu=cuda(host=llvm),cpu=c],cpu=llvm](host=@cpu)",
+        ),
         ("[n=[gpu=cuda(host=@nobody),cpu=c](host=@cpu)]", "n", "[gpu=cuda(host=@nobody),cpu=c](host=@cpu)"),
         ("[gpu=cuda](host=@nobody)", "gpu", "cuda(host=@nobody)"),
         ("[cpu=llvm[gpu=cuda(host=@cpu)],top=c]", "cpu", "llvm[gpu=cuda]"),

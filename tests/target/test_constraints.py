@@ -286,5 +286,7 @@ def test_a_leaf_can_stand_for_a_constraint():
 
 
 def test_an_attribute_of_a_key_must_be_one_of_some_kind():
-    with pytest.raises(UnknownNameError, match="no kind with key 'cpu' has an attribute 'num-core'; did you mean 'num-cores'"):
+    with pytest.raises(
+        UnknownNameError, match="no kind with key 'cpu' has an attribute 'num-core'; did you mean 'num-cores'"
+    ):
         Constraint.parse("cpu(num-core>=4)")

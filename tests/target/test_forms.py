@@ -44,6 +44,14 @@ def test_a_tag_may_hold_a_comma():
     assert Target.parse(tag, tags=tags)["arch"] == "sm_35"
 
 
+@pytest.mark.parametrize(
+    "text", ["llvm(model=\ud800)", "\ud800", '{"kind": "\ud800"}', "nvidia/\ud800", "c -model=\ud800"]
+)
+def test_half_of_a_surrogate_pair_is_no_text(text):
+    with pytest.raises(TvmTargetError):
+        Target.parse(text)
+
+
 def test_a_caret_shows_where_reading_stopped():
     with pytest.raises(TextError) as caught:
         Target.parse("llvm(num-cores 4)")
@@ -60,7 +68,9 @@ def test_an_error_in_a_long_text_shows_the_text_around_it():
     assert error.text.startswith("...")
 
 
-@pytest.mark.parametrize("text", ["a" * 1_000_000, "[" * 1_000_000, "x/" * 500_000, "llvm(" + "m=" * 500_000, "," * 99_999])
+@pytest.mark.parametrize(
+    "text", ["a" * 1_000_000, "[" * 1_000_000, "x/" * 500_000, "llvm(" + "m=" * 500_000, "," * 99_999]
+)
 def test_very_long_texts_are_refused_shortly(text):
     with pytest.raises(TvmTargetError) as caught:
         Target.parse(text)

@@ -13,7 +13,7 @@ from tvmtarget import Constraint, Target
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.constraint import covers
 from tvmtarget.target.layout import Layout
-from tvmtarget.target.nesting import drivers
+from tvmtarget.target.nesting import drivers, unnumbered
 
 few = settings(max_examples=60, deadline=None)
 
@@ -86,9 +86,21 @@ for text in ("nvidia/jetson-nano", "demo/rack", "llvm(+b,+a,-c,libs=y+x)"):
 
 # Bad input
 
+
+def told(read, *args, **options):
+    """Call a function; an error of ours has something to say, and any other error is a bug."""
+    try:
+        read(*args, **options)
+    except TvmTargetError as error:
+        return str(error)
+    return "nothing wrong"
+
+
 marks = st.text("[]()=,|!?@~+-:/ \"'{}<>.a1é\0\n\\", max_size=24)
 fragments = st.lists(
-    st.sampled_from(["llvm", "cuda", "composite", "[", "]", "(", ")", ",", "=", "num-cores", "host", "@a", "+x", '"', " -"]),
+    st.sampled_from(
+        ["llvm", "cuda", "composite", "[", "]", "(", ")", ",", "=", "num-cores", "host", "@a", "+x", '"', " -"]
+    ),
     max_size=12,
 ).map("".join)
 
@@ -96,45 +108,43 @@ fragments = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(st.text(max_size=24), marks, fragments))
 def test_any_text_is_read_or_refused_by_an_error_of_ours(text):
-    for read in (Target.parse, Constraint.parse):
-        try:
-            read(text)
-        except TvmTargetError as error:
-            assert str(error)
+    assert told(Target.parse, text)
+    assert told(Constraint.parse, text)
 
 
 json_values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.sampled_from(["llvm", "@a"])),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.sampled_from(["llvm", "@a"])
+    ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
         st.dictionaries(st.sampled_from(["kind", "tag", "name", "src", "of", "any", "not", "path"]), inner, max_size=3),
     ),
     max_leaves=6,
 )
-json_keys = st.sampled_from(
-    ["kind", "name", "keys", "tag", "host", "targets", "devices", "count", "links", "memory", "executor", "runtime", "schema", "+", "~", ",", "num-cores", "mattr", "libs"]
-    + ["path", "any", "not", "prefer", "é", ""]
+JSON_KEYS = """
+kind name keys tag host targets devices count links memory executor runtime schema + ~ , num-cores mattr libs
+path any not prefer é
+"""
+json_keys = st.sampled_from(JSON_KEYS.split())
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(json_keys, json_values, max_size=5), st.sampled_from([{}, {"kind": "llvm"}, {"tag": "demo/node"}])
 )
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.dictionaries(json_keys, json_values, max_size=5), st.sampled_from([{}, {"kind": "llvm"}, {"tag": "demo/node"}]))
 def test_any_json_is_read_or_refused_by_an_error_of_ours(data, base):
-    for read in (Target.from_json, Constraint.from_json):
-        try:
-            read(base | data)
-        except TvmTargetError as error:
-            assert str(error)
+    assert told(Target.from_json, base | data)
+    assert told(Constraint.from_json, base | data)
 
 
 @settings(max_examples=200, deadline=None)
-@given(json_values, json_values, st.sampled_from(["name", "keys", "tag", "host", "targets", "count", "links", "memory"]))
+@given(
+    json_values, json_values, st.sampled_from(["name", "keys", "tag", "host", "targets", "count", "links", "memory"])
+)
 def test_any_argument_is_taken_or_refused_by_an_error_of_ours(attrs, value, field):
-    for kind in ("llvm", value):
-        try:
-            Target(kind, attrs, **{field: value})
-        except TvmTargetError as error:
-            assert str(error)
+    assert told(Target, "llvm", attrs, **{field: value})
+    assert told(Target, value, attrs)
 
 
 # Resolving
@@ -239,7 +249,7 @@ def test_a_part_keeps_what_drives_it_and_how(tree):
         part = tree.part(path)
         assert (part.kind, part.attrs, part.count) == (node.kind, node.attrs, node.count)
         assert part.name is None or not path
-        drives_only_there = drivers(tree)[path].effective == path and not node.can_host
+        drives_only_there = unnumbered(drivers(tree)[path].effective) == path and not node.can_host
         assert _driver_content(part, "") == ("implied" if drives_only_there else _driver_content(tree, path))
         assert part.resolve()
 
@@ -269,7 +279,9 @@ def test_covering_is_an_order(one, two, three):
     assert covers(one, f"{one}/x".lstrip("/"))
 
 
-words = st.sampled_from(["cuda", "gpu", "@a/b", "llvm(num-cores>=4)", "cpu(+neon,num-cores!=2)", "onnxruntime", "llvm(model=x)"])
+words = st.sampled_from(
+    ["cuda", "gpu", "@a/b", "llvm(num-cores>=4)", "cpu(+neon,num-cores!=2)", "onnxruntime", "llvm(model=x)"]
+)
 constraints = st.recursive(
     words.map(Constraint.parse),
     lambda inner: st.one_of(

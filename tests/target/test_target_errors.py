@@ -66,7 +66,9 @@ TEXTS = {
         "a child called 'host' and a host of its own stand in one node; name the child otherwise"
     ),
     '[a=llvm,b=c](links=[{"src":"a","dst":"d"}])': "links or memory name 'd', which is no child; it has: a, b, host",
-    '[gpu=cuda](links=[{"src":"gpu","dst":"gpu.1"}])': "links or memory name 'gpu.1', which is no child; did you mean 'gpu'?",
+    '[gpu=cuda](links=[{"src":"gpu","dst":"gpu.1"}])': (
+        "links or memory name 'gpu.1', which is no child; did you mean 'gpu'?"
+    ),
     '[a=llvm](memory=[{"name":"m","of":["b"]}])': "links or memory name 'b', which is no child; it has: a, host",
     '[a=llvm](memory=[{"name":"m"},{"name":"m"}])': "two memories are called 'm'",
     # lists of tvmc
@@ -120,7 +122,10 @@ JSON = [
     ({"kind": "llvm", "+": "neon"}, "'+' is a list of features, not 'neon'"),
     ({"tag": JETSON, "~": 5}, "'~' is a list of paths, not 5"),
     ({"kind": "llvm", "num-cores": None}, "attribute 'num-cores' of kind 'llvm' is a whole number, not None"),
-    ({"kind": "llvm", "model": "\ud800"}, "attribute 'model' of kind 'llvm' has half of a surrogate pair in it: '\\ud800'"),
+    (
+        {"kind": "llvm", "model": "\ud800"},
+        "attribute 'model' of kind 'llvm' has half of a surrogate pair in it: '\\ud800'",
+    ),
     (
         {"kind": "zz", "x": 1.5},
         "attribute 'x' of kind 'zz' is true, false, a whole number, text, or a list of numbers or of texts, not 1.5",

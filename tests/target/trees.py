@@ -62,7 +62,9 @@ def systems(draw, children):
         for _ in range(draw(st.integers(0, 2)))
     ]
     memory = [
-        Memory(name=name, bytes=draw(st.integers(0, 2**40)), of=tuple(draw(st.lists(st.sampled_from(ends), max_size=2))))
+        Memory(
+            name=name, bytes=draw(st.integers(0, 2**40)), of=tuple(draw(st.lists(st.sampled_from(ends), max_size=2)))
+        )
         for name in draw(st.lists(st.sampled_from(["dram", "hbm"]), unique=True, max_size=2))
     ]
     fields = {field: draw(values) for field, values in rest.items()}
@@ -90,4 +92,6 @@ def _without_references(tree):
     host = None if isinstance(tree.host, str) else tree.host
     if tree.kind == "composite" and not tree.targets:
         return Target("llvm", name=tree.name)
-    return tree.replace(host=host, targets=tuple(_without_references(child) for child in tree.targets), links=(), memory=())
+    return tree.replace(
+        host=host, targets=tuple(_without_references(child) for child in tree.targets), links=(), memory=()
+    )

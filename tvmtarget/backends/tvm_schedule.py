@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from tvmtarget.backends.tvm_tiles import Access, Layout, Nest, Tile, VectorUnit, divisor, plan
 
-__all__ = ["cpu_pipeline", "schedule_functions", "vector_unit"]
+__all__ = ["PASS_CONFIG", "cpu_pipeline", "schedule_functions", "vector_unit"]
 
 Target: TypeAlias = Any
 Pass: TypeAlias = Any
@@ -29,6 +29,10 @@ Function: TypeAlias = Any
 Block: TypeAlias = Any
 Loop: TypeAlias = Any
 Expr: TypeAlias = Any
+
+# For the PassContext around `tvm.compile`: TVM 0.27 cannot compile a float that this pass moves out of a parallel loop,
+# as it does in functions with symbolic extents. LLVM eliminates common subexpressions anyway.
+PASS_CONFIG = {"tirx.disable_cse_tir": True}
 
 PARALLEL_WORK = 16_384  # iterations below which a block stays on one thread
 PARALLEL_TASKS = 64  # iterations of a parallel loop that are enough for any machine
@@ -65,7 +69,8 @@ def vector_unit(target: Target) -> VectorUnit:
 def cpu_pipeline(target: Target) -> Pass:
     """Return the pipeline for `tvm.compile(module, target, relax_pipeline=cpu_pipeline(target))`.
 
-    It is TVM's own for CPUs, `tvm.relax.backend.cpu_generic.pipeline`, with the schedule after operator fusion.
+    It is TVM's own for CPUs, `tvm.relax.backend.cpu_generic.pipeline`, with the schedule after operator fusion; use it
+    in a PassContext with `PASS_CONFIG`.
     """
     import tvm
     from tvm.relax.backend.cpu_generic import pipeline
@@ -197,10 +202,10 @@ class _Scheduler:
         return self.schedule.mod["main"]
 
     def inline(self) -> None:
-        """Inline elementwise blocks, unless a reader would compute them more often than they are computed now."""
-        for block in self.schedule.get_child_blocks(self.root):
+        """Inline elementwise blocks, readers before what they read, where that computes nothing more than once."""
+        for block in reversed(self.schedule.get_child_blocks(self.root)):
             readers = self.schedule.get_consumers(block)
-            if readers and "R" not in self.kinds(block) and all(self.may_inline(block, reader) for reader in readers):
+            if readers and "R" not in self.kinds(block) and self.may_inline(block, readers):
                 with contextlib.suppress(self.tvm.s_tir.ScheduleError):
                     self.schedule.compute_inline(block)
 
@@ -211,19 +216,20 @@ class _Scheduler:
         readers = {at: sum(map(parameter.same_as, sources)) for at, parameter in self.parameters.items()}
         self.parameters = {at: parameter for at, parameter in self.parameters.items() if readers[at] == 1}
 
-    def may_inline(self, block: Block, reader: Block) -> bool:
-        """Whether the text of a reader stays short, and no element is computed twice; copies are no computing."""
-        result = self.schedule.get(block).writes[0].source
-        inner, outer = self.loads(block), self.loads(reader)
-        uses = sum(load.source.same_as(result) for load in outer)
-        if len(outer) + uses * (len(inner) - 1) > MOST_LOADS:
-            return False
+    def may_inline(self, block: Block, readers: Sequence[Block]) -> bool:
+        """Whether the text of readers stays short, and there is one that is no longer than the block, or no computing."""
+        result, inner = self.schedule.get(block).writes[0].source, self.loads(block)
+        for reader in readers:
+            outer = self.loads(reader)
+            uses = sum(load.source.same_as(result) for load in outer)
+            if len(outer) + uses * (len(inner) - 1) > MOST_LOADS:
+                return False
         if isinstance(getattr(self.schedule.get(block).body, "value", None), self.tvm.ir.expr.TensorLoad):
             return True
-        work, repeated = (
-            math.prod(axis.dom.extent for axis in self.schedule.get(each).iter_vars) for each in (block, reader)
+        work, *repeated = (
+            math.prod(axis.dom.extent for axis in self.schedule.get(each).iter_vars) for each in (block, *readers)
         )
-        return bool(self.tvm.sym.Analyzer().can_prove(repeated <= work))
+        return len(repeated) == 1 and bool(self.tvm.sym.Analyzer().can_prove(repeated[0] <= work))
 
     def loads(self, block: Block) -> list[Expr]:
         """Return the loads in the text of a block."""
@@ -359,7 +365,7 @@ class _Scheduler:
     def run_parallel(self, block: Block) -> None:
         """Make outer loops parallel, and the innermost loop one that runs along memory as far as it goes."""
         nest, loops = self.nest(block), self.schedule.get_loops(block)
-        if len(loops) != len(nest.kinds) or "?" in nest.kinds:
+        if len(loops) != len(nest.kinds) or "?" in nest.kinds or 0 in nest.extents:
             return
         spatial, reduced = ([loops[axis] for axis in axes] for axes in (nest.spatial, nest.reduced))
         if reduced:

@@ -90,7 +90,7 @@ class Nest:
     @property
     def work(self) -> float:
         """The number of iterations; infinite if an extent is symbolic."""
-        return math.prod(math.inf if extent is None else extent for extent in self.extents)
+        return math.inf if None in self.extents else math.prod(extent or 0 for extent in self.extents)
 
     @property
     def slides(self) -> bool:
@@ -147,7 +147,7 @@ def plan(nest: Nest, unit: VectorUnit) -> Tile | None:
     >>> plan(Nest("SSR", (64, 48, 256), (x, w), (Access(({0: 1}, {1: 1}), (64, 48)),)), VectorUnit(512, 32))
     Tile(axis=1, lanes=16, vectors=3, row_axis=0, rows=8, pack=None)
     """
-    if not nest.reduced or not nest.spatial:
+    if not nest.reduced or not nest.spatial or 0 in nest.extents:
         return None
     width = unit.lanes(nest.bits)
     if len(nest.reads) == 2:

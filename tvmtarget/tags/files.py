@@ -137,7 +137,7 @@ class _File:
     def _problems(self, short: str, table: Mapping[str, Any]) -> Iterator[str]:
         if not _NAME.fullmatch(short):
             yield f"{short!r} is no name for a tag; use lower-case letters, digits, '-', '_' and '.'"
-        for key in {"kind", "tag"} & table.keys() if "base" in table else ():
+        for key in sorted({"kind", "tag"} & table.keys()) if "base" in table else ():
             yield f"{key!r} stands beside 'base', which says what it is; leave one of them out"
         for note, type_ in _NOTES.items():
             value = table.get(note, type_())

@@ -84,15 +84,23 @@ class Registry(Mapping[str, Target]):
     def _build(self, row: TagRow, below: tuple[str, ...]) -> Target:
         """Lay what a row says over its base, or read it as flat JSON, in which there may be tags again."""
         name = row.info.name
+        chain = " -> ".join([*below, name])
         try:
-            if name in below or len(below) >= MAX_BASES:
-                raise TargetError(f"tags are made of each other: {' -> '.join([*below, name])}")
+            if name in below:
+                raise TargetError(f"tags are made of each other: {chain}")
+            if len(below) >= MAX_BASES:
+                raise TargetError(f"more than {MAX_BASES} tags are built on each other: {chain}")
             tags = _Below(self, (*below, name))
             flat = row.flat if row.base is None else {**row.flat, "tag": row.base}
             return Target.from_json(flat, tags=tags).replace(tag=name)
         except TvmTargetError as error:
             place = f" (tag {name!r} in {str(row.info.file)!r})"
-            raise TargetError(*(problem + place for problem in error.problems)) from error
+            raise TargetError(*(_placed(problem, place) for problem in error.problems)) from error
+
+
+def _placed(problem: str, place: str) -> str:
+    """Add the place to a problem, unless the tag in which it was found did so before."""
+    return problem if " (tag '" in problem else problem + place
 
 
 class _Below(Mapping[str, Target]):

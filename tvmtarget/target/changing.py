@@ -5,7 +5,7 @@ Every function returns a new tree, made by the checked `replace` of its nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias, TypeVar
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
@@ -140,7 +140,7 @@ def _put(root: _N, path: str, node: _N) -> _N:
     if segment != "host":
         slot, count = segment.rpartition(".")[0], root.at(segment).count
         raise TargetError(f"{segment!r} is one of {count} replicas, which are all alike; change {slot!r}")
-    if not isinstance(root.host, type(root)):
+    if not isinstance(root.host, NestedNode):
         raise TargetError("no host is written here to be changed, an llvm stands in for it; write one: host=llvm")
     return root.replace(host=_put(root.host, rest, node))
 
@@ -154,63 +154,60 @@ def part(root: _N, path: str) -> _N:
     if not path:
         return root
     found, node = root.locate(path)
-    nodes = _along(root, found)
-    slots = unnumbered(found)
-    driven = drivers(root)
-    driver = driven.get(slots)  # none for a host that is written in a node: it drives itself
+    segments = found.split("/")
+    around = [root.at("/".join(segments[:end])) for end in range(len(segments) + 1)]
+    slots, driven = unnumbered(found), drivers(root)
     cut = node.replace(
         name=None,
         tag=f"{root.tag}:{path}" if root.tag else None,
-        count=node.count if found.rpartition("/")[2] == node.slot else 1,
-        host=node.host if driver is None else _host_of_part(root, node, slots, driver),
-        executor=_nearest(above.executor for above in (root, *nodes)),
-        runtime=_nearest(above.runtime for above in (root, *nodes)),
+        count=node.count if segments[-1] == node.slot else 1,
+        host=_host_of_part(root, node, slots, driven.get(slots)),
+        executor=_nearest(above.executor for above in around),
+        runtime=_nearest(above.runtime for above in around),
     )
-    return cut if driver is None else _settled(cut, _moved_hosts(root, cut, slots, driven))
-
-
-def _along(root: _N, path: str) -> list[_N]:
-    """Return the nodes on the way from the root, left out, to a path."""
-    segments = path.split("/")
-    return [root.at("/".join(segments[: at + 1])) for at in range(len(segments))]
+    return _settled(root, cut, slots, driven) if slots in driven else cut
 
 
 def _nearest(found: Iterable[_C | None]) -> _C | None:
     return next((one for one in reversed(list(found)) if one is not None), None)
 
 
-def _host_of_part(root: _N, node: _N, slots: str, driver: Driver) -> NestedNode | str | None:
-    """Return the host to write on a part: what drives it, if that is outside of it."""
-    if driver.is_implied or covers(slots, driver.effective):
+def _host_of_part(root: _N, node: _N, slots: str, driver: Driver | None) -> NestedNode | str | None:
+    """Return the host to write on a part: what drives it, if that is outside. No driver: it drives itself."""
+    if driver is None or driver.is_implied or covers(slots, driver.effective):
         return node.host
-    return driver.effective if driver.effective.startswith("@") else _alone(root, driver.effective)
+    return driver.effective if is_reference(driver.effective) else _alone(root, driver.effective)
 
 
 def _alone(root: _N, path: str) -> _N:
     return root.at(path).replace(name=None, host=None, count=1)
 
 
-def _moved_hosts(root: _N, cut: _N, slots: str, driven: Mapping[str, Driver]) -> dict[str, NestedNode | str | None]:
-    """Return hosts by path in the part, for nodes whose reference would no longer lead where it did."""
-    after = drivers(cut)
-    moved: dict[str, NestedNode | str | None] = {}
+def _settled(root: _N, cut: _N, slots: str, driven: Mapping[str, Driver]) -> _N:
+    """Make every reference in a part lead where it did; what it cannot lead to any more is copied."""
+    wanted = dict(_drivers_in_part(cut, slots, driven))
+    now = drivers(cut)
+    inside = {path: driver for path, driver in wanted.items() if driver not in (None, now[path].effective)}
+    cut = _with_hosts(cut, {path: f"@{driver}" if driver else None for path, driver in inside.items()})
+    now = drivers(cut)
+    lost = [path for path, driver in wanted.items() if driver != now[path].effective]
+    return _with_hosts(cut, {path: _alone(root, driven[join(slots, path)].effective) for path in lost})
+
+
+def _drivers_in_part(cut: NestedNode, slots: str, driven: Mapping[str, Driver]) -> Iterator[tuple[str, str | None]]:
+    """Yield where in a part the drivers of nodes with a reference should be; None for one that is left outside."""
     for path, node in cut.walk():
         driver = driven[join(slots, path)].effective
-        if not isinstance(node.host, str) or driver.startswith("@"):
+        if not is_reference(node.host) or is_reference(driver):
             continue
         if covers(slots, driver):
-            below = "/".join(driver.split("/")[slots.count("/") + 1 :])
-            if after[path].effective != below:
-                moved[path] = f"@{below}" if below else None
-        elif driver == driven[slots].effective:
-            moved[path] = "@host"
+            yield path, "/".join(driver.split("/")[slots.count("/") + 1 :])
         else:
-            moved[path] = _alone(root, driver)
-    return moved
+            yield path, "host" if driver == driven[slots].effective else None
 
 
-def _settled(node: _N, moved: Mapping[str, NestedNode | str | None], path: str = "") -> _N:
-    if not moved:
+def _with_hosts(node: _N, hosts: Mapping[str, NestedNode | str | None], path: str = "") -> _N:
+    if not hosts:
         return node
-    targets = tuple(_settled(child, moved, join(path, child.slot)) for child in node.targets)
-    return node.replace(targets=targets, host=moved.get(path, node.host))
+    targets = tuple(_with_hosts(child, hosts, join(path, child.slot)) for child in node.targets)
+    return node.replace(targets=targets, host=hosts.get(path, node.host))

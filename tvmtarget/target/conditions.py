@@ -88,7 +88,7 @@ class Condition(Node):
     def check(self, target: Target) -> Reason:
         """Compare with a target's own or default value."""
         kind = find_kind(target.kind)
-        row = None if kind is None else kind.features if self.name == "+" else kind.attribute(self.name)
+        row = self._row(kind) if kind is not None else None
         if kind is not None and row is None:
             return Reason(truth=Truth.NO, text=f"{self}: kind {target.kind!r} has no such attribute")
         actual = target.attrs.get(self.name) if row is None else target[row.name]
@@ -96,6 +96,9 @@ class Condition(Node):
             return Reason(truth=Truth.UNKNOWN, text=f"{self}: the target does not say")
         truth = _compare(self.operator, actual, self.value if row is None else self._as(row))
         return Reason(truth=truth, text=f"{self}: it is {_shown(actual)}")
+
+    def _row(self, kind: Kind) -> Attribute | None:
+        return kind.features if self.name == "+" else kind.attribute(self.name)
 
     def _as(self, row: Attribute) -> Value:
         """Return the value as a row's type, which was not known if the condition is on a key."""
@@ -135,7 +138,7 @@ def _holds(operator: Operator, left: int, right: int) -> Truth:
 def _compare_names(operator: Operator, actual: str, wanted: str) -> Truth:
     """Compare two names of one series by number; names that are in no series are not comparable."""
     left, right = _numbered(actual), _numbered(wanted)
-    if left is None or right is None or left[0] != right[0]:
+    if left is None or right is None or left[0] != right[0] or not _has_order(operator, wanted):
         return Truth.UNKNOWN
     if right[2] == "a":  # features of one chip: no other has them
         return Truth.YES if actual == wanted else Truth.NO
@@ -182,6 +185,7 @@ def _row(word: str, name: str) -> Attribute | None:
         raise UnknownNameError(kinds[0].unknown(name))
     if row is None and kinds:
         near = did_you_mean(name, (row.name for kind in kinds for row in kind.attributes))
+        near = near or "; `tvmtarget kinds NAME` lists those of a kind"
         raise UnknownNameError(f"no kind with key {word!r} has an attribute {name!r}{near}")
     return row
 
@@ -215,10 +219,11 @@ def conditions_to_json(word: str, conditions: Iterable[Condition]) -> dict[str, 
     Of features the attribute's name is the kind's, or `mattr` where the word is a key.
     """
     kind = find_kind(word)
+    features = kind.features.name if kind is not None and kind.features is not None else "mattr"
     flat: dict[str, list[dict[str, object]]] = {}
     for condition in conditions:
         is_feature = condition.operator in ("has", "lacks")
-        name = condition.name if not is_feature else kind.features.name if kind and kind.features else "mattr"
+        name = features if is_feature else condition.name
         value: object = list(condition.value) if isinstance(condition.value, tuple) else condition.value
         objects = flat.setdefault(name, [{}])
         if is_feature:

@@ -45,7 +45,7 @@ MAX_DEPTH = 64
 _T = TypeVar("_T")
 
 # A word has no mark of the grammar in it, and no letter that cannot be printed; '+' and '-' stand inside only.
-_NEVER = r"\s\x00-\x1f\x7f\ud800-\udfff,()\[\]{}|\"=<>!?~@"
+_NEVER = r"\s\x00-\x1f\x7f,()\[\]{}|\"=<>!?~@"
 _WORD = re.compile(rf"[^{_NEVER}':+\-](?:[^{_NEVER}':]*[^{_NEVER}':+\-])?")
 _VALUE_WORD = re.compile(rf"[^{_NEVER}]+")
 _OPERATOR = re.compile(r"==|!=|>=|<=|=|>|<")
@@ -133,6 +133,11 @@ class _Scanner:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            self.at = error.start
+            self.fail("expected text, not half of a surrogate pair")
 
     def fail(self, problem: str) -> NoReturn:
         raise syntax_error(problem, self.text, self.at)

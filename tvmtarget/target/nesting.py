@@ -54,7 +54,7 @@ def covers(path: str, site: str) -> bool:
 
 
 def _is_or_has(slot: str, replica: str) -> bool:
-    return replica == slot or (replica.startswith(f"{slot}.") and replica[len(slot) + 1 :].isdecimal())
+    return slot in (replica, unnumbered(replica))
 
 
 def unnumbered(path: str) -> str:

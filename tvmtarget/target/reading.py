@@ -23,8 +23,6 @@ __all__ = ["Reader", "TagLookup"]
 _N = TypeVar("_N", bound=NestedNode)
 _N_co = TypeVar("_N_co", bound=NestedNode, covariant=True)
 
-_FIELDS = ("name", "keys", "tag", "host", "count", "links", "memory", "executor", "runtime")
-
 
 class TagLookup(Protocol[_N_co]):
     """What a tree needs of a tag registry: names, and the tree behind a name."""
@@ -85,7 +83,7 @@ class Reader(Generic[_N]):
     def _plain(self, flat: dict[str, object], children: tuple[_N, ...], *, allow_unknown: bool) -> _N:
         """Make a node of the kind that its JSON states."""
         kind = flat.pop("kind", "composite")
-        fields = {field: flat.pop(field) for field in _FIELDS if field in flat}
+        fields = {field: flat.pop(field) for field in RESERVED if field in flat}
         return self._node(kind, _attributes(kind, flat, allow_unknown=allow_unknown), targets=children, **fields)
 
     def _tagged(self, flat: dict[str, object], children: tuple[_N, ...], *, allow_unknown: bool) -> _N:

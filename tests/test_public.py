@@ -1,0 +1,57 @@
+"""The public surface: what the package offers, and what importing it and reading a target costs."""
+
+import subprocess
+import sys
+
+import pytest
+
+import tvmtarget
+
+HEAVY = ("numpy", "networkx", "onnx", "tvm", "onnxruntime", "archspec", "typer", "rich", "ml_dtypes")
+
+# The kinds of other packages may import what they like, so only our own come through the plugin door here.
+ALONE = f"""
+import importlib.metadata, sys
+every = importlib.metadata.entry_points
+importlib.metadata.entry_points = lambda **of: [point for point in every(**of) if point.dist.name == "tvmtarget"]
+
+def heavy():
+    return [name for name in {HEAVY!r} if name in sys.modules]
+"""
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-c", ALONE + code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", tvmtarget.__all__)
+def test_every_public_name_is_there_and_documented(name):
+    value = getattr(tvmtarget, name)
+    assert name == "__version__" or value.__doc__
+    assert name in dir(tvmtarget)
+
+
+def test_there_is_nothing_else():
+    with pytest.raises(AttributeError, match="module 'tvmtarget' has no attribute 'Targett'"):
+        _ = tvmtarget.Targett
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import tvmtarget",
+        "import tvmtarget; tvmtarget.Target.parse('nvidia/jetson-nano:cuda').resolve().digest",
+        "import tvmtarget; tvmtarget.Constraint.parse('llvm(num-cores>=4)|@cpu')",
+        "from tvmtarget.tags.registry import default_registry; list(default_registry())",
+        "from tvmtarget import Target; from tvmtarget.target.layout import Layout; Layout(Target('cuda'))",
+    ],
+)
+def test_reading_a_target_needs_nothing_heavy(code):
+    assert run(f"{code}\nprint(heavy())") == "[]\n"
+
+
+def test_importing_the_package_imports_none_of_it():
+    listed = run("import tvmtarget\nprint(sorted(name for name in sys.modules if name.startswith('tvmtarget')))")
+    assert listed == "['tvmtarget', 'tvmtarget.version']\n"
