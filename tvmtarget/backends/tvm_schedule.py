@@ -34,7 +34,7 @@ Expr: TypeAlias = Any
 # as it does in functions with symbolic extents. LLVM eliminates common subexpressions anyway.
 PASS_CONFIG = {"tirx.disable_cse_tir": True}
 
-PARALLEL_WORK = 16_384  # iterations below which a block stays on one thread
+PARALLEL_WORK = 32_768  # iterations, of vectors in a tile, below which a block stays on one thread
 PARALLEL_TASKS = 64  # iterations of a parallel loop that are enough for any machine
 MOST_LOADS = 64  # in the text of a block after inlining; chains such as x * sigmoid(x) would double it at each step
 
@@ -217,7 +217,7 @@ class _Scheduler:
         self.parameters = {at: parameter for at, parameter in self.parameters.items() if readers[at] == 1}
 
     def may_inline(self, block: Block, readers: Sequence[Block]) -> bool:
-        """Whether the text of readers stays short, and there is one that is no longer than the block, or no computing."""
+        """Whether readers stay short, and nothing is computed twice: a copy, or one reader that runs no more often."""
         result, inner = self.schedule.get(block).writes[0].source, self.loads(block)
         for reader in readers:
             outer = self.loads(reader)
@@ -315,7 +315,7 @@ class _Scheduler:
         schedule.vectorize(inner[-1])
         if tile.row_axis is not None and (nest.extents[tile.row_axis] or 1) % tile.rows:
             schedule.annotate(outer.pop(), "pragma_loop_partition_hint", True)
-        self.parallel(outer, nest)
+        self.parallel(outer, nest.work / tile.lanes)
         start = schedule.decompose_reduction(block, reduced[0])
         self.vectorise(start, tile.lanes)
         self.vectorise(result, tile.lanes)
@@ -370,18 +370,18 @@ class _Scheduler:
         spatial, reduced = ([loops[axis] for axis in axes] for axes in (nest.spatial, nest.reduced))
         if reduced:
             cut = len(spatial) - nest.slides
-            self.parallel(spatial[:cut], nest)
+            self.parallel(spatial[:cut], nest.work)
             self.schedule.reorder(*reduced, *spatial[cut:])
             self.schedule.decompose_reduction(block, reduced[0])
             return
-        taken = self.parallel(spatial[:-1] or spatial, nest)
+        taken = self.parallel(spatial[:-1] or spatial, nest.work)
         flat = spatial[max(taken, len(spatial) - nest.flat_axes) :]
         if len(flat) > 1:
             self.schedule.fuse(*flat)
 
-    def parallel(self, loops: Sequence[Loop], nest: Nest) -> int:
+    def parallel(self, loops: Sequence[Loop], work: float) -> int:
         """Run the first of some loops in parallel, as many as give enough tasks; return how many those are."""
-        if nest.work < PARALLEL_WORK or not loops:
+        if work < PARALLEL_WORK or not loops:
             return 0
         extents = [self.static(self.schedule.get(loop).extent) or 1 for loop in loops]
         taken = next((n for n in range(1, len(loops)) if math.prod(extents[:n]) >= PARALLEL_TASKS), len(loops))

@@ -11,6 +11,7 @@ import numpy as np
 
 from tvmtarget.errors import RunError
 from tvmtarget.executors.program import Driver, Program, Signature
+from tvmtarget.ir.types import dtype_of
 
 __all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "check_inputs"]
 
@@ -126,11 +127,7 @@ def _as_array(value: object, dtype: str) -> Array:
 
 def _misfits(signature: Signature, value: Array, sizes: dict[str, tuple[int, str]]) -> list[str]:
     name = signature.name
-    dtype = (
-        "string"
-        if value.dtype.kind in "OUST"
-        else {"float8_e4m3fn": "float8e4m3fn"}.get(str(value.dtype), str(value.dtype))
-    )
+    dtype = dtype_of(value.dtype)
     if dtype != signature.dtype:
         return [f"input {name!r} is {dtype}, not {signature.dtype}; convert it with .astype({signature.dtype!r})"]
     if signature.shape is None:

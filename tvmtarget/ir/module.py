@@ -14,7 +14,7 @@ import numpy as np
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
 from tvmtarget.ir.function import Constant, Function
 from tvmtarget.ir.printer import print_module
-from tvmtarget.ir.types import TensorType
+from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.ir.verify import verify_functions
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraint import Constraint
@@ -121,8 +121,8 @@ class IRModule:
             if not isinstance(type_, TensorType):
                 raise ModelError(f"{name!r} cannot be bound; tensors that can be: {', '.join(types)}")
             array = np.asarray(value)
-            if array.dtype.name != type_.dtype:
-                raise ModelError(f"{name!r} is bound to {array.dtype.name}, not {type_.dtype}")
+            if dtype_of(array.dtype) != type_.dtype:
+                raise ModelError(f"{name!r} is bound to {dtype_of(array.dtype)}, not {type_.dtype}")
             constants.append(Constant(name, TensorType(type_.dtype, array.shape), array))
         params = tuple(param for param in self.main.params if param.name not in values)
         return self.with_function(self.main.replace(params=params, constants=(*self.main.constants, *constants)))

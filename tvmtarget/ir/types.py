@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-__all__ = ["DTYPES", "Dim", "OpaqueType", "TensorType", "Type"]
+import numpy as np
+
+__all__ = ["DTYPES", "Dim", "OpaqueType", "TensorType", "Type", "dtype_of"]
 
 Dim: TypeAlias = "int | str | None"
 
@@ -77,3 +79,15 @@ class OpaqueType:
 
 
 Type: TypeAlias = "TensorType | OpaqueType | None"
+
+
+# Names that ml_dtypes gives otherwise than ONNX, once underscores are left out.
+_ALIASES = {"float4e2m1fn": "float4e2m1", "float8e8m0fnu": "float8e8m0"}
+
+
+def dtype_of(dtype: np.dtype[Any]) -> str:
+    """Return ONNX's name of an array's element type; all kinds of text are `string`."""
+    if dtype.kind in "OUST":
+        return "string"
+    name = dtype.name.replace("_", "")
+    return _ALIASES.get(name, name)

@@ -109,8 +109,9 @@ RULES: dict[str, Rule] = {
     "MeanVarianceNormalization": Rule(dtypes=_FLOAT32),
     "RMSNormalization": Rule(dtypes=_FLOATS, checks=(ask.rms_norm,)),
     # Shapes and layout.
-    **_each("DepthToSpace Flatten Transpose Trilu", _ANY),
-    "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}),
+    **_each("Flatten Transpose Trilu", _ANY),
+    "DepthToSpace": Rule(checks=(ask.blocks,)),
+    "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}, checks=(ask.blocks,)),
     **_each("Shape Size", Rule(checks=(ask.static(0),))),
     "Concat": Rule(checks=(ask.concat,)),
     "Constant": Rule(
