@@ -46,6 +46,6 @@ def subprocess_with_hash_seed():
 @pytest.fixture
 def probe_log():
     """Return the log of the sample plugin's backend, empty; skip where the plugin is not installed."""
-    sample = pytest.importorskip("tvmtarget_sample", reason="pip install ./tests/plugin")
+    sample = pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plugin")
     sample.BACKEND.log.clear()
     return sample.BACKEND.log
