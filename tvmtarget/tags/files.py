@@ -1,4 +1,4 @@
-"""Tag files: one TOML file per namespace, read into rows; `docs/tags.md` describes the format.
+"""Tag files: TOML, one or more for a namespace, read into rows; `docs/tags.md` describes the format.
 
 Everything wrong with a file is told in one `TargetError`, with the tag and the file. What the target fields of
 a row say is checked when its tree is built.
@@ -15,7 +15,7 @@ from typing import Any
 
 from tvmtarget.errors import TargetError, did_you_mean, raise_all
 
-__all__ = ["TagInfo", "TagRow", "read_file"]
+__all__ = ["TagInfo", "TagRow", "namespace_of", "read_file"]
 
 SCHEMA = 1
 
@@ -58,6 +58,11 @@ class TagRow:
     flat: Mapping[str, object]
 
 
+def namespace_of(path: Path) -> str:
+    """Return what the names of a file begin with: `nvidia` for `nvidia.toml` and `nvidia.geforce.toml`."""
+    return path.name.partition(".")[0]
+
+
 def read_file(path: Path) -> dict[str, TagRow]:
     """Return the rows of a file by full name: tags, aliases, and the sizes of families."""
     try:
@@ -78,7 +83,7 @@ class _File:
 
     def __init__(self, path: Path, data: Mapping[str, object]) -> None:
         self.path = path
-        self.namespace = path.stem
+        self.namespace = namespace_of(path)
         self.problems = [
             f"unknown section {name!r}{did_you_mean(name, _SECTIONS)}" for name in data if name not in _SECTIONS
         ]

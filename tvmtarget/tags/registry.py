@@ -1,6 +1,7 @@
 """The registry: a lazy mapping from tag names to target trees, read from TOML files.
 
-One file per namespace (`tags/nvidia.toml` holds `nvidia/...`), read when a name of that namespace is asked for.
+The files of a namespace (`nvidia.toml`, `nvidia.geforce.toml` hold `nvidia/...`) are read when one of its names is
+asked for.
 A tag is a target in flat JSON, or a `base` and overrides by path; `[family.x.sizes]` makes a tag `x.size` of
 each row of overrides. Files are described in `docs/tags.md`.
 """
@@ -11,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean
-from tvmtarget.tags.files import TagInfo, TagRow, read_file
+from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.tags.files import TagInfo, TagRow, namespace_of, read_file
 from tvmtarget.target.tree import Target
 
 __all__ = ["Registry", "TagInfo", "default_registry"]
@@ -29,7 +30,7 @@ class Registry(Mapping[str, Target]):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._namespaces = tuple(sorted(path.stem for path in folder.glob("*.toml")))
+        self._of_namespace = _by_namespace(folder)
         self._files: dict[str, dict[str, TagRow]] = {}
         self._trees: dict[str, Target] = {}
 
@@ -53,7 +54,7 @@ class Registry(Mapping[str, Target]):
 
     def namespaces(self) -> tuple[str, ...]:
         """List the namespaces there is a file for, sorted; the folder is read once."""
-        return self._namespaces
+        return tuple(self._of_namespace)
 
     def info(self, name: str) -> TagInfo:
         """Return the notes on a tag; `UnknownNameError` if there is none."""
@@ -68,11 +69,11 @@ class Registry(Mapping[str, Target]):
 
     def _find(self, name: str) -> TagRow | None:
         namespace, slash, _ = name.partition("/")
-        return self._load(namespace).get(name) if slash and namespace in self._namespaces else None
+        return self._load(namespace).get(name) if slash and namespace in self._of_namespace else None
 
     def _load(self, namespace: str) -> dict[str, TagRow]:
         if namespace not in self._files:
-            self._files[namespace] = read_file(self._folder / f"{namespace}.toml")
+            self._files[namespace] = _together([read_file(path) for path in self._of_namespace[namespace]])
         return self._files[namespace]
 
     def _tree(self, name: str, below: tuple[str, ...]) -> Target:
@@ -96,6 +97,30 @@ class Registry(Mapping[str, Target]):
         except TvmTargetError as error:
             place = f" (tag {name!r} in {str(row.info.file)!r})"
             raise TargetError(*(_placed(problem, place) for problem in error.problems)) from error
+
+
+def _by_namespace(folder: Path) -> dict[str, list[Path]]:
+    """Return the tag files of a folder by namespace, both sorted."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*.toml"), key=lambda path: path.name.split(".")):
+        found.setdefault(namespace_of(path), []).append(path)
+    return found
+
+
+def _together(files: list[dict[str, TagRow]]) -> dict[str, TagRow]:
+    """Put the rows of several files together; a name that two of them have is an error."""
+    rows: dict[str, TagRow] = {}
+    for file in files:
+        twice = sorted(rows.keys() & file.keys())
+        raise_all(
+            TargetError,
+            [
+                f"{name!r} is defined in {str(rows[name].info.file)!r} and {str(file[name].info.file)!r}"
+                for name in twice
+            ],
+        )
+        rows |= file
+    return rows
 
 
 def _placed(problem: str, place: str) -> str:

@@ -38,6 +38,29 @@ _BASE = _table("""
     from_device         int        none   -  v0.9   read missing attributes from this device of the machine
     target_device_type  int        hard   -  v0.10  number of the device type to use instead of the kind's own
     unchecked           list[str]  none   -  tt1    attributes whose values are newer than our tables
+    clock-mhz              int>=1  none   -  tt1    highest clock that is sustained, in MHz
+    peak-gflops-float64    int>=1  none   -  tt1    dense peak, 10^9 operations a second
+    peak-gflops-float32    int>=1  none   -  tt1    the same, of float32 without tensor units
+    peak-gflops-tfloat32   int>=1  none   -  tt1    the same, of float32 by tensor units with 10 bits of fraction
+    peak-gflops-bfloat16   int>=1  none   -  tt1    the same, of bfloat16
+    peak-gflops-float16    int>=1  none   -  tt1    the same, of float16
+    peak-gflops-float8     int>=1  none   -  tt1    the same, of 8-bit floats
+    peak-gflops-float4     int>=1  none   -  tt1    the same, of 4-bit floats
+    peak-gflops-int8       int>=1  none   -  tt1    the same, of 8-bit integers
+    peak-gflops-int4       int>=1  none   -  tt1    the same, of 4-bit integers
+""")
+
+# How many of what a device is made of, where TVM has no name for it.
+_UNITS = _table("""
+    num-compute-units   int>=1  scale  -  tt1    multiprocessors, compute units or cores of an accelerator
+""")
+
+# What a CPU has beside what TVM asks for.
+_CPU = _table("""
+    threads-per-core    int>=1  scale  -  tt1    hardware threads of a core
+    l1d-cache-bytes     int>=1  scale  -  tt1    level 1 data cache of a core
+    l2-cache-bytes      int>=1  scale  -  tt1    level 2 cache of a core, or of the cluster that shares it
+    l3-cache-bytes      int>=1  scale  -  tt1    level 3 cache of a socket
 """)
 
 _LLVM = _table("""
@@ -202,6 +225,16 @@ _EXAMPLE = _table("""
     example_attribute  int  hard  0  v0.9  a number, to show how attributes reach a hook
 """)
 
+# Options of Arm's code generators, which TVM kept in the pass context (`relay.ext.{ethos-u,cmsisnn}.options`, v0.18).
+_ETHOS_U = _table("""
+    accelerator-config  str  isa  -  tt1  Ethos-U product and its MACs: ethos-u55-256, ethos-u65-512
+""")
+
+_CMSIS_NN = _table("""
+    mcpu   str       isa  -  tt1  CPU name as the C compiler spells it: cortex-m55
+    mattr  features  isa  -  tt1  features removed from it: -mve, -dsp
+""")
+
 _ONNXRUNTIME = _table("""
     intra-op-threads    int>=0  soft  0   tt1  threads inside one operator; 0 lets onnxruntime choose
     optimization-level  int>=0  soft  99  tt1  graph optimisation: 0 none, 1 basic, 2 extended, 99 all
@@ -248,18 +281,18 @@ def _kind(
 
 
 _TARGETS = (
-    _kind("llvm", "cpu", "cpu", _LLVM, can_host=True, doc="a CPU, by LLVM"),
-    _kind("c", "cpu", "cpu", _C, can_host=True, doc="a CPU, by generated C"),
-    _kind("cuda", "cuda", "cuda gpu", _CUDA, doc="an NVIDIA GPU, by CUDA C++"),
-    _kind("nvptx", "cuda", "cuda gpu", _NVPTX, doc="an NVIDIA GPU, by LLVM"),
-    _kind("rocm", "rocm", "rocm gpu", _ROCM, doc="an AMD GPU"),
-    _kind("opencl", "opencl", "opencl gpu", _OPENCL, doc="a GPU, by OpenCL"),
-    _kind("metal", "metal", "metal gpu", _METAL, doc="an Apple GPU"),
-    _kind("vulkan", "vulkan", "vulkan gpu", _VULKAN, doc="a GPU, by SPIR-V"),
+    _kind("llvm", "cpu", "cpu", _LLVM + _CPU, can_host=True, doc="a CPU, by LLVM"),
+    _kind("c", "cpu", "cpu", _C + _CPU, can_host=True, doc="a CPU, by generated C"),
+    _kind("cuda", "cuda", "cuda gpu", _CUDA + _UNITS, doc="an NVIDIA GPU, by CUDA C++"),
+    _kind("nvptx", "cuda", "cuda gpu", _NVPTX + _UNITS, doc="an NVIDIA GPU, by LLVM"),
+    _kind("rocm", "rocm", "rocm gpu", _ROCM + _UNITS, doc="an AMD GPU"),
+    _kind("opencl", "opencl", "opencl gpu", _OPENCL + _UNITS, doc="a GPU, by OpenCL"),
+    _kind("metal", "metal", "metal gpu", _METAL + _UNITS, doc="an Apple GPU"),
+    _kind("vulkan", "vulkan", "vulkan gpu", _VULKAN + _UNITS, doc="a GPU, by SPIR-V"),
     _kind("webgpu", "webgpu", "webgpu gpu", _WEBGPU, doc="a GPU, from a browser"),
     _kind("hexagon", "hexagon", "hexagon cpu", _HEXAGON, can_host=True, doc="a Qualcomm Hexagon DSP"),
     _kind("trn", "trn", "", _TRN, doc="an AWS Trainium chip"),
-    _kind("ext_dev", "ext_dev", "", doc="a device of somebody else's, such as VTA"),
+    _kind("ext_dev", "ext_dev", "", _UNITS, doc="a device of somebody else's, such as VTA"),
     _kind("composite", "cpu", "", doc="a system of several targets"),
     _kind("test", "cpu", "", doc="TVM's own tests"),
     _kind("cuda_host", "cpu", "cpu", can_host=True, doc="host functions of CUDA, as CUDA C++"),
@@ -269,8 +302,8 @@ _TARGETS = (
     _kind("aocl_sw_emu", "aocl", "aocl hls", until="v0.19", doc="an Intel FPGA, emulated"),
     _kind("sdaccel", "opencl", "sdaccel hls", until="v0.19", doc="a Xilinx FPGA"),
     _kind("ccompiler", "cpu", "", _CCOMPILER, until="v0.19", is_external=True, doc="external: plain C"),
-    _kind("cmsis-nn", "cpu", "", until="v0.18", is_external=True, doc="external: CMSIS-NN for Arm Cortex-M"),
-    _kind("ethos-u", "cpu", "", until="v0.18", is_external=True, doc="external: Arm Ethos-U"),
+    _kind("cmsis-nn", "cpu", "", _CMSIS_NN, until="v0.18", is_external=True, doc="external: CMSIS-NN for Arm Cortex-M"),
+    _kind("ethos-u", "cpu", "", _ETHOS_U, until="v0.18", is_external=True, doc="external: Arm Ethos-U"),
     _kind("mrvl", "cpu", "", until="v0.19", is_external=True, doc="external: Marvell MLIP"),
     _kind("example_target_hook", "cpu", "", _EXAMPLE, until="v0.19", is_external=True, doc="external: TVM's example"),
     _kind("cublas", "cuda", "", until="v0.19", is_external=True, doc="external: cuBLAS"),

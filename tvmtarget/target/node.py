@@ -84,11 +84,15 @@ class Link(_Fact):
 
 
 class Memory(_Fact):
-    """A memory of `bytes` bytes; children named in `of` share it (all of them when `of` is empty)."""
+    """A memory of `bytes` bytes; children named in `of` share it (all of them, or a leaf itself, if `of` is empty).
+
+    `bandwidth_Bps` is the peak rate of reading it, in bytes per second.
+    """
 
     name: str
     bytes: int | None = Field(default=None, ge=0, le=MAX_INT)
     kind: str = "ram"
+    bandwidth_Bps: int | None = Field(default=None, ge=0, le=MAX_INT)
     of: tuple[str, ...] = ()
 
 
