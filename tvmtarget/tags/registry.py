@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.tags.files import TagInfo, TagRow, namespace_of, read_file
+from tvmtarget.target.origin import Origin
 from tvmtarget.target.tree import Target
 
 __all__ = ["Registry", "TagInfo", "default_registry"]
@@ -93,7 +94,8 @@ class Registry(Mapping[str, Target]):
                 raise TargetError(f"more than {MAX_BASES} tags are built on each other: {chain}")
             tags = _Below(self, (*below, name))
             flat = row.flat if row.base is None else {**row.flat, "tag": row.base}
-            return Target.from_json(flat, tags=tags).replace(tag=name)
+            origin = Origin("tag", f"{name} in {row.info.file.name}")
+            return Target.from_json(flat, tags=tags, origin=origin).replace(tag=name)
         except TvmTargetError as error:
             place = f" (tag {name!r} in {str(row.info.file)!r})"
             raise TargetError(*(_placed(problem, place) for problem in error.problems)) from error

@@ -5,7 +5,7 @@ Every function returns a new tree, made by the checked `replace` of its nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias, TypeVar
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
@@ -13,20 +13,20 @@ from tvmtarget.target.attributes import Attributes, Value, fold
 from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.nesting import Driver, NestedNode, covers, drivers, is_reference, join, unnumbered
 from tvmtarget.target.node import Executor, Runtime
+from tvmtarget.target.origin import OVERRIDE, Origin
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.values import read_value
 
 __all__ = ["merge", "merge_children", "override", "part", "unset"]
 
 _N = TypeVar("_N", bound=NestedNode)
-_C = TypeVar("_C")
 
 ReadTarget: TypeAlias = Callable[[object], _N]
 
 _FIELDS = {"host": None, "count": 1, "links": (), "memory": (), "executor": None, "runtime": None, "keys": None}
 
 
-def override(root: _N, changes: Mapping[str, object], read: ReadTarget[_N]) -> _N:
+def override(root: _N, changes: Mapping[str, object], read: ReadTarget[_N], origin: Origin = OVERRIDE) -> _N:
     """Fold changes into a tree, one after the other; all that cannot be made are told in one error."""
     if not isinstance(changes, Mapping):
         raise TargetError(f"changes are a mapping of paths to values, not {shown(changes)}")
@@ -34,34 +34,37 @@ def override(root: _N, changes: Mapping[str, object], read: ReadTarget[_N]) -> _
     # What is not to be checked is said first, wherever it stands, or the check would come before it.
     for path, value in sorted(changes.items(), key=lambda change: not str(change[0]).endswith("unchecked")):
         with problems.collect():
-            root = _override_one(root, str(path), value, read)
+            root = _override_one(root, str(path), value, read, origin)
     problems.raise_all()
     return root
 
 
-def _override_one(root: _N, path: str, value: object, read: ReadTarget[_N]) -> _N:
+def _override_one(root: _N, path: str, value: object, read: ReadTarget[_N], origin: Origin) -> _N:
     above, _, name = path.rpartition("/")
     if value is None:
         raise TargetError(f"{path!r} cannot be nothing; take it back with unset, or with ~{path} in a text")
     around, _, role = above.rpartition("/")
     if role in ("executor", "runtime"):
         found, node = root.locate(around)
-        return _put(root, found, node.replace(**{role: _with_option(node, role, name, value)}))
+        changed = node.replace(**{role: _with_option(node, role, name, value)})
+        origins = {role: origin if getattr(node, role) is None else node.origin_of(role)}
+        origins[f"{role}/{fold(name)}"] = origin
+        return _put(root, found, changed.originating(origins, origins))
     found, node = root.locate(above)
     if name == "host" and not is_reference(value):
         value = read(value)
     if name in _FIELDS:
-        return _put(root, found, node.replace(**{name: value}))
+        return _put(root, found, node.replace(**{name: value}).originating(origin, [name]))
     if any(child.slot == name for child in node.targets):
         path = join(found, name)
-        return _put(root, path, _changed(root.at(path), value, read))
-    return _put(root, found, _with_attribute(node, name, path, value))
+        return _put(root, path, _changed(root.at(path), value, read, origin))
+    return _put(root, found, _with_attribute(node, name, path, value, origin))
 
 
-def _changed(child: _N, value: object, read: ReadTarget[_N]) -> _N:
+def _changed(child: _N, value: object, read: ReadTarget[_N], origin: Origin) -> _N:
     """Change a whole child: an object without a kind holds overrides, anything else is a target to merge."""
     if isinstance(value, Mapping) and "kind" not in value and "tag" not in value:
-        return override(child, value, read)
+        return override(child, value, read, origin)
     return merge(child, read(value))
 
 
@@ -72,7 +75,7 @@ def _with_option(node: NestedNode, role: str, name: str, value: object) -> Execu
     return type(chosen)(chosen.kind, {**kept, name: value})
 
 
-def _with_attribute(node: _N, name: str, path: str, value: object) -> _N:
+def _with_attribute(node: _N, name: str, path: str, value: object, origin: Origin) -> _N:
     kind = kind_of(node.kind)
     row = kind.features if name == "+" else kind.attribute(name)
     if row is None and name == "+":
@@ -86,7 +89,7 @@ def _with_attribute(node: _N, name: str, path: str, value: object) -> _N:
         raise TargetError(f"attribute {path!r} of kind {kind.name!r} {error}") from error
     if row.type == "features":
         new = _merge_features(node.attrs.get(row.name), new)
-    return node.replace(attrs=Attributes({**node.attrs, row.name: new}))
+    return node.replace(attrs=Attributes({**node.attrs, row.name: new})).originating(origin, [row.name])
 
 
 def _merge_features(base: Value | None, new: Value) -> tuple[str, ...]:
@@ -117,7 +120,9 @@ def merge(base: _N, other: _N) -> _N:
         name = kind.features.name
         attrs[name] = _merge_features(base.attrs.get(name), other.attrs.get(name, ()))
     stated = {field: getattr(other, field) for field, unset in _FIELDS.items() if getattr(other, field) != unset}
-    return base.replace(attrs=Attributes(attrs), targets=merge_children(base.targets, other.targets), **stated)
+    merged = base.replace(attrs=Attributes(attrs), targets=merge_children(base.targets, other.targets), **stated)
+    said = [*other.attrs, *stated]
+    return merged.originating({name: other.origin_of(name) for name in said}, said)
 
 
 def merge_children(base: tuple[_N, ...], other: tuple[_N, ...]) -> tuple[_N, ...]:
@@ -157,19 +162,21 @@ def part(root: _N, path: str) -> _N:
     segments = found.split("/")
     around = [root.at("/".join(segments[:end])) for end in range(len(segments) + 1)]
     slots, driven = unnumbered(found), drivers(root)
+    configured = {role: _nearest(around, role) for role in ("executor", "runtime")}
     cut = node.replace(
         name=None,
         tag=f"{root.tag}:{path}" if root.tag else None,
         count=node.count if segments[-1] == node.slot else 1,
         host=_host_of_part(root, node, slots, driven.get(slots)),
-        executor=_nearest(above.executor for above in around),
-        runtime=_nearest(above.runtime for above in around),
+        **{role: getattr(above, role) for role, above in configured.items()},
     )
+    cut.originating({role: above.origin_of(role) for role, above in configured.items()}, configured)
     return _settled(root, cut, slots, driven) if slots in driven else cut
 
 
-def _nearest(found: Iterable[_C | None]) -> _C | None:
-    return next((one for one in reversed(list(found)) if one is not None), None)
+def _nearest(around: list[_N], role: str) -> _N:
+    """Return the innermost node that has an executor or runtime of its own, else the root."""
+    return next((above for above in reversed(around) if getattr(above, role) is not None), around[0])
 
 
 def _host_of_part(root: _N, node: _N, slots: str, driver: Driver | None) -> NestedNode | str | None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, Link, Memory, Node, Runtime
+from tvmtarget.target.origin import CODE, Origin
 from tvmtarget.target.problems import shown
 
 __all__ = [
@@ -95,6 +96,7 @@ class NestedNode(Node):
     runtime: Runtime | None = None
     keys: tuple[str, ...] | None = None
     tag: str | None = None
+    _origins: dict[str, Origin] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, _context: object) -> None:
         """Refuse trees whose parts cannot be told apart, or that are deeper than 64 levels; all problems at once."""
@@ -102,6 +104,30 @@ class NestedNode(Node):
         if self.depth > MAX_DEPTH:
             problems.append(f"the tree is deeper than {MAX_DEPTH} levels")
         raise_all(TargetError, problems)
+
+    def replace(self, **changes: object) -> Self:
+        """Return a copy with some fields changed, checked like a new one; what stays keeps its origin."""
+        new = super().replace(**changes)
+        new._origins.update((name, origin) for name, origin in self._origins.items() if self._says_same(new, name))
+        return new
+
+    def _says_same(self, new: Self, name: str) -> bool:
+        if name in self.attrs:
+            return new.attrs.get(name) == self.attrs[name]
+        field = name.partition("/")[0]
+        mine, other = getattr(self, field, None), getattr(new, field, None)
+        return mine is other or (field != "host" and mine == other)
+
+    def originating(self, origin: Origin | Mapping[str, Origin], names: Iterable[str]) -> Self:
+        """Note where values come from, on a node that was just made and that nobody else has yet."""
+        of_name = origin if isinstance(origin, Mapping) else dict.fromkeys(names, origin)
+        self._origins.update((name, of_name.get(name, CODE)) for name in names)
+        return self
+
+    def origin_of(self, name: str) -> Origin:
+        """Return where a value of this node comes from: an attribute, a field, or `executor/<attribute>`."""
+        found = self._origins.get(name) or self._origins.get(name.partition("/")[0])
+        return found or CODE
 
     @property
     def slot(self) -> str:

@@ -14,6 +14,7 @@ from tvmtarget.target.identity import SCHEMA
 from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.nesting import NestedNode, is_reference, join
 from tvmtarget.target.node import opaque_attributes
+from tvmtarget.target.origin import Origin
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.text import RESERVED, Composition, read
 from tvmtarget.target.values import read_items
@@ -39,9 +40,10 @@ class Reader(Generic[_N]):
     that no installed package registers are kept as they are: in JSON they are, in a text one is a mistake.
     """
 
-    def __init__(self, node: Callable[..., _N], tags: TagLookup[_N]) -> None:
+    def __init__(self, node: Callable[..., _N], tags: TagLookup[_N], origin: Origin) -> None:
         self._node = node
         self._tags = tags
+        self._origin = origin
 
     def text(self, source: str, where: str = "") -> _N:
         """Read any form of text."""
@@ -84,7 +86,9 @@ class Reader(Generic[_N]):
         """Make a node of the kind that its JSON states."""
         kind = flat.pop("kind", "composite")
         fields = {field: flat.pop(field) for field in RESERVED if field in flat}
-        return self._node(kind, _attributes(kind, flat, allow_unknown=allow_unknown), targets=children, **fields)
+        attrs = _attributes(kind, flat, allow_unknown=allow_unknown)
+        node = self._node(kind, attrs, targets=children, **fields)
+        return node.originating(self._origin, ["kind", *node.attrs, *fields])
 
     def _tagged(self, flat: dict[str, object], children: tuple[_N, ...], *, allow_unknown: bool) -> _N:
         """Look a tag up; take back, lay over and override what the rest of its JSON says."""
@@ -94,7 +98,7 @@ class Reader(Generic[_N]):
         if children:
             tree = tree.replace(targets=merge_children(tree.targets, children))
         name = flat.pop("name", None)
-        tree = override(tree, flat, partial(self.flat, allow_unknown=allow_unknown))
+        tree = override(tree, flat, partial(self.flat, allow_unknown=allow_unknown), self._origin)
         return tree if name is None else tree.replace(name=name)
 
     def _look_up(self, label: object) -> _N:
@@ -124,8 +128,10 @@ class Reader(Generic[_N]):
         if len(devices) == 2 and devices[0].host is not None:
             raise TargetError(f"two hosts are given for {devices[0].kind!r}: its own, and {devices[1].kind!r} after it")
         if not externals:
-            return devices[0].replace(host=devices[1])
-        return self._node("composite", targets=(*externals, *devices[:1]), host=devices[1] if devices[1:] else None)
+            return devices[0].replace(host=devices[1]).originating(self._origin, ["host"])
+        host = devices[1] if devices[1:] else None
+        whole = self._node("composite", targets=(*externals, *devices[:1]), host=host)
+        return whole.originating(self._origin, ["kind", "host"])
 
 
 def _checked(data: object, depth: int) -> dict[str, object]:

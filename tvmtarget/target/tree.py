@@ -7,20 +7,26 @@ from functools import partial
 from typing import Any
 
 from tvmtarget import plugins
-from tvmtarget.errors import TargetError, raise_all
+from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target import changing, text
-from tvmtarget.target.attributes import Attributes, Value
+from tvmtarget.target.attributes import Attributes, Value, fold
+from tvmtarget.target.difference import Differences, differences
 from tvmtarget.target.grammar import is_word
 from tvmtarget.target.identity import digest_of, identity_text
 from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.nesting import MAX_COUNT, NestedNode, drivers, is_reference
 from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute, read_attributes
+from tvmtarget.target.origin import OVERRIDE, Origin
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.reading import Reader, TagLookup
 from tvmtarget.target.rules import conflicts
+from tvmtarget.target.text import RESERVED
 from tvmtarget.target.values import read_integer, read_items
 
 __all__ = ["TagLookup", "Target"]
+
+_JSON = Origin("json")
+_FILLED = Origin("default", "of a whole tree")
 
 
 class Target(NestedNode):
@@ -91,16 +97,22 @@ class Target(NestedNode):
         """
         if not isinstance(source, str):
             raise TargetError(f"a target is read from text, not {shown(source)}")
-        return Reader(Target, _lookup(tags)).text(source)
+        return Reader(Target, _lookup(tags), Origin("text", source)).text(source)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, object] | str, *, tags: TagLookup[Target] | None = None) -> Target:
-        """Read flat JSON; a kind that no installed package knows is kept as it is.
+    def from_json(
+        cls,
+        data: Mapping[str, object] | str,
+        *,
+        tags: TagLookup[Target] | None = None,
+        origin: Origin = _JSON,
+    ) -> Target:
+        """Read flat JSON; a kind that no installed package knows is kept as it is; `origin` is noted of its values.
 
         >>> Target.from_json({"tag": "nvidia/jetson-nano", "cpu/num-cores": 2}).at("cpu")["num-cores"]
         2
         """
-        return Reader(Target, _lookup(tags)).flat(data)
+        return Reader(Target, _lookup(tags), origin).flat(data)
 
     def to_json(self) -> dict[str, object]:
         """Return flat JSON; `Target.from_json` reads it back to an equal tree."""
@@ -152,7 +164,7 @@ class Target(NestedNode):
         Scalars and lists replace, feature sets add and remove, a target at the path of a child is merged with
         it. Changes are made in order; an unknown path is an error with the nearest name, all of them in one.
         """
-        return changing.override(self, changes, Reader(Target, _lookup(None)).flat)
+        return changing.override(self, changes, Reader(Target, _lookup(None), OVERRIDE).flat)
 
     def merge(self, other: Target) -> Target:
         """Return this tree with another laid over it: what the other states wins, children go by name.
@@ -179,13 +191,73 @@ class Target(NestedNode):
         driven = drivers(self)
         raise_all(TargetError, [*conflicts(self, driven)])
         root = driven[""]
-        is_written = self.host is not None or root.is_implied or not root.effective
-        return self.replace(
-            name=None,
-            host=self.host if is_written else f"@{root.effective}",
-            executor=self.executor or Executor("graph"),
-            runtime=self.runtime or Runtime("python"),
-        )
+        filled: dict[str, object] = {}
+        if self.host is None and not root.is_implied and root.effective:
+            filled["host"] = f"@{root.effective}"
+        if self.executor is None:
+            filled["executor"] = Executor("graph")
+        if self.runtime is None:
+            filled["runtime"] = Runtime("python")
+        return self.replace(name=None, **filled).originating(_FILLED, filled)
+
+    # Asking
+
+    def origin(self, path: str) -> Origin:
+        """Return where a value comes from: `t.origin("gpu/arch")`, `t.origin("gpu")` for a node, "executor".
+
+        An attribute that is not stated comes from its kind, if that has a default; `UnknownNameError` if not.
+
+        >>> print(Target.parse("arm/rasp4b(cpu/num-cores=2)").origin("cpu/num-cores"))
+        text 'arm/rasp4b(cpu/num-cores=2)'
+        """
+        if not path or self._names_node(path):
+            return self.at(path).origin_of("kind")
+        above, _, name = path.rpartition("/")
+        around, _, role = above.rpartition("/")
+        if role in ("executor", "runtime"):
+            return _origin_of_option(self.at(around), role, name)
+        return _origin_of_value(self.at(above), name)
+
+    def diff(self, other: Target) -> Differences:
+        """Return how another tree differs from this one: nothing exactly if they are equal.
+
+        >>> print(Target.parse("arm/rasp4b").diff(Target.parse("arm/rasp4b64")))
+        ~ cpu/mtriple: armv8l-linux-gnueabihf -> aarch64-linux-gnu
+        """
+        return differences(self, other)
+
+    def _names_node(self, path: str) -> bool:
+        try:
+            self.locate(path)
+        except UnknownNameError:
+            return False
+        return True
+
+
+def _origin_of_value(node: Target, name: str) -> Origin:
+    """Return where an attribute or a field of a node comes from."""
+    kind = find_kind(node.kind)
+    row = kind.attribute(name) if kind is not None else None
+    if kind is not None and row is None and name not in RESERVED:
+        raise UnknownNameError(kind.unknown(name))
+    stated = row.name if row is not None else name
+    if stated in node.attrs or getattr(node, name, None) not in (None, (), 1):
+        return node.origin_of(stated)
+    if row is not None and row.default is not None:
+        return Origin("default", f"of kind {node.kind!r}")
+    raise UnknownNameError(f"{name!r} is not stated{did_you_mean(name, node.attrs, listing='stated are')}")
+
+
+def _origin_of_option(node: Target, role: str, name: str) -> Origin:
+    """Return where an attribute of a node's executor or runtime comes from."""
+    chosen = node.executor if role == "executor" else node.runtime
+    if chosen is None:
+        raise UnknownNameError(f"{role!r} is not stated")
+    if chosen.attrs.get(name) is not None:
+        return node.origin_of(f"{role}/{fold(name)}")
+    if chosen[name] is None:
+        raise UnknownNameError(f"{role}/{name} is not stated{did_you_mean(name, chosen.attrs, listing='stated are')}")
+    return Origin("default", f"of {role} {chosen.kind!r}")
 
 
 def _lookup(tags: TagLookup[Target] | None) -> TagLookup[Target]:

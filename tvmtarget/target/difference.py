@@ -1,0 +1,87 @@
+"""How two trees differ: by path, readable and as data; nothing differs exactly if they are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tvmtarget.target.identity import identity_of
+from tvmtarget.target.nesting import NestedNode, join
+from tvmtarget.target.text import write_value
+
+__all__ = ["Difference", "Differences", "differences"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What two trees state at one path, in flat JSON; None where one of them states nothing."""
+
+    path: str
+    left: object
+    right: object
+
+    def __str__(self) -> str:
+        where = self.path or "the root"
+        if self.left is None:
+            return f"+ {where}: {_spelled(self.right)}"
+        if self.right is None:
+            return f"- {where}: {_spelled(self.left)}"
+        return f"~ {where}: {_spelled(self.left)} -> {_spelled(self.right)}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return the path and what each side states; a side that states nothing is left out."""
+        sides = {"left": self.left, "right": self.right}
+        return {"path": self.path} | {side: value for side, value in sides.items() if value is not None}
+
+
+class Differences(tuple[Difference, ...]):
+    """All differences of two trees in the order of the left one; empty, and so false, if they are equal."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+    def to_json(self) -> list[dict[str, object]]:
+        """Return the differences as data."""
+        return [difference.to_json() for difference in self]
+
+
+def differences(left: NestedNode, right: NestedNode) -> Differences:
+    """Compare what two trees are (their identity); children go by name, and so does their order."""
+    return Differences(_compare("", identity_of(left), identity_of(right)))
+
+
+def _compare(path: str, left: object, right: object) -> Iterator[Difference]:
+    """Compare two values; objects of one kind are compared entry by entry."""
+    if left == right:
+        return
+    is_nested = isinstance(left, Mapping) and isinstance(right, Mapping) and left["kind"] == right["kind"]
+    if not (is_nested and isinstance(left, Mapping) and isinstance(right, Mapping)):
+        yield Difference(path, left, right)
+        return
+    for key in dict.fromkeys([*left, *right]):
+        if key == "targets":
+            yield from _compare_children(path, _by_name(left), _by_name(right))
+        elif key not in ("kind", "name"):
+            yield from _compare(join(path, key), left.get(key), right.get(key))
+
+
+def _compare_children(path: str, left: dict[str, object], right: dict[str, object]) -> Iterator[Difference]:
+    for name in dict.fromkeys([*left, *right]):
+        yield from _compare(join(path, name), left.get(name), right.get(name))
+    orders = [name for name in left if name in right], [name for name in right if name in left]
+    if orders[0] != orders[1]:
+        yield Difference(join(path, "targets"), *orders)
+
+
+def _by_name(node: Mapping[str, object]) -> dict[str, object]:
+    children = node.get("targets", [])
+    assert isinstance(children, list)  # an identity's
+    return {child["name"]: child for child in children}
+
+
+def _spelled(value: object) -> str:
+    if isinstance(value, Mapping) and "kind" in value:
+        return write_value({key: item for key, item in value.items() if key != "name"})
+    return write_value(value)
