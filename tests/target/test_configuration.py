@@ -25,7 +25,7 @@ def test_a_tree_is_viewed_by_its_leaves():
         "cuda",
         "llvm(num-cores=4)",
         "cuda(host=llvm(num-cores=2))",
-        "[cuda,llvm](executor=aot,runtime=crt)",
+        "[cuda,llvm](executor=aot,runtime=crt(system-lib=true))",
         "[cuda](host=c)",
     ],
 )
@@ -65,7 +65,7 @@ def test_the_default_device_is_found_by_rules_d_e_and_f():
         ("[a=cuda,b=cuda,cpu=llvm]", "two targets are of kind 'cuda', which a configuration cannot tell apart"),
         ("[gpu=cuda(count=4),cpu=llvm]", "a configuration cannot say this: @gpu stands for 4 replicas"),
         ("[soc=[cpu=c](executor=aot),cpu=llvm]", "@soc is a system with an executor or runtime of its own"),
-        ("[gpu=cuda(host=c),cpu=llvm]", "a configuration has one host, and this tree has: c, llvm"),
+        ("[a=[gpu=cuda](host=c),cpu=llvm]", "a configuration has one host, and this tree has: c, llvm"),
     ],
 )
 def test_what_a_configuration_cannot_say_is_refused_with_the_reason(text, reason):

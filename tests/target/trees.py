@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from tvmtarget import Executor, Link, Memory, Runtime, Target
+from tvmtarget.errors import TargetError
 
 names = st.sampled_from(["a", "b", "gpu", "cpu", "node0", "x.y", "n-1", "日本", "é"])
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -77,21 +78,26 @@ trees = st.recursive(leaves(), systems, max_leaves=6)
 
 @st.composite
 def consistent(draw):
-    """Draw a tree that resolves."""
-    from tvmtarget.errors import TargetError
-
+    """Draw a tree that resolves: one without references, executors and runtimes, else without hosts, if need be."""
     tree = draw(trees)
-    try:
-        tree.resolve()
-    except TargetError:
-        tree = _without_references(tree)
+    for simpler in (lambda host: host, lambda host: None if isinstance(host, str) else host, lambda _: None):
+        if _resolves(tree):
+            break
+        tree = _simplified(tree, simpler)
     return tree
 
 
-def _without_references(tree):
-    host = None if isinstance(tree.host, str) else tree.host
+def _resolves(tree):
+    try:
+        tree.resolve()
+    except TargetError:
+        return False
+    return True
+
+
+def _simplified(tree, host):
     if tree.kind == "composite" and not tree.targets:
         return Target("llvm", name=tree.name)
-    return tree.replace(
-        host=host, targets=tuple(_without_references(child) for child in tree.targets), links=(), memory=()
-    )
+    children = tuple(_simplified(child, host) for child in tree.targets)
+    nothing = {"links": (), "memory": (), "executor": None, "runtime": None}
+    return tree.replace(host=host(tree.host), targets=children, **nothing)

@@ -181,6 +181,8 @@ def _nearest(around: list[_N], role: str) -> _N:
 
 def _host_of_part(root: _N, node: _N, slots: str, driver: Driver | None) -> NestedNode | str | None:
     """Return the host to write on a part: what drives it, if that is outside. No driver: it drives itself."""
+    if driver is not None and unnumbered(driver.effective) == slots:
+        return None
     if driver is None or driver.is_implied or covers(slots, driver.effective):
         return node.host
     return driver.effective if is_reference(driver.effective) else _alone(root, driver.effective)

@@ -17,6 +17,7 @@ from tvmtarget.target.attributes import Value
 from tvmtarget.target.kinds import Kind, Role, find_kind
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
 from tvmtarget.target.node import Executor, Link, Memory, Runtime
+from tvmtarget.target.pairs import usual_runtime
 
 __all__ = ["SCHEMA", "digest_of", "identity_of", "identity_text"]
 
@@ -56,7 +57,8 @@ def _identity(node: NestedNode, path: str, driven: dict[str, Driver]) -> dict[st
     if node.targets:
         flat["targets"] = [_identity(child, join(path, child.slot), driven) for child in node.targets]
     flat |= _facts("links", node.links) | _facts("memory", node.memory)
-    return flat | _configured(node.executor, "executor", path) | _configured(node.runtime, "runtime", path)
+    usual = {} if path else {"executor": "graph", "runtime": usual_runtime(node.executor)}
+    return flat | _configured(node.executor, "executor", usual) | _configured(node.runtime, "runtime", usual)
 
 
 def _authored(kind: Kind | None, attrs: Mapping[str, Value]) -> dict[str, object]:
@@ -93,10 +95,9 @@ def _facts(field: str, facts: Iterable[Link | Memory]) -> dict[str, object]:
     return {field: sorted(spelled, key=_canonical)} if spelled else {}
 
 
-def _configured(chosen: Executor | Runtime | None, role: Role, path: str) -> dict[str, object]:
-    """Spell an executor or runtime; at the root, graph and python are what it would be anyway."""
+def _configured(chosen: Executor | Runtime | None, role: Role, usual: Mapping[str, str]) -> dict[str, object]:
+    """Spell an executor or runtime, unless it is what a root has anyway."""
     if chosen is None:
         return {}
     flat = {"kind": chosen.kind} | _authored(find_kind(chosen.kind, role), chosen.attrs)
-    is_usual = not path and flat == {"kind": "graph" if role == "executor" else "python"}
-    return {} if is_usual else {role: flat}
+    return {} if flat == {"kind": usual.get(role)} else {role: flat}

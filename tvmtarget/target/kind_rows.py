@@ -15,19 +15,27 @@ __all__ = ["KINDS"]
 
 
 def _table(text: str) -> tuple[Attribute, ...]:
-    """Read rows of name, type (and least value), class, default ('-' for none), version since, and meaning."""
+    """Read rows of name, type, class, default ('-' for none), version since, and meaning.
+
+    A type may be followed by the least value (`int>=1`), by `^2` for a power of two, or by the choices (`str:a|b`).
+    """
     return tuple(_row(*line.split(maxsplit=5)) for line in text.splitlines() if line.strip())
 
 
 def _row(name: str, type_: str, class_: str, default: str, since: str, doc: str) -> Attribute:
+    type_, _, choices = type_.partition(":")
     type_, _, least = type_.partition(">=")
+    is_power = type_ == "int^2"
+    type_ = type_.removesuffix("^2")
     value: object = None if default == "-" else default
     if value is not None and type_ in ("int", "bool"):
         value = int(default) if type_ == "int" else default == "true"
     elif value is not None and type_ == "list[int]":
         value = tuple(int(item) for item in default.strip("[]").split(",") if item)
     row = {"name": name, "type": type_, "class_": class_, "default": value, "since": since, "doc": doc}
-    return Attribute.model_validate(row | ({"least": int(least)} if least else {}))
+    limits = {"choices": tuple(choices.split("|")) if choices else (), "power_of_two": is_power}
+    limits["least"] = 1 if is_power else int(least) if least else None
+    return Attribute.model_validate(row | limits)
 
 
 # Every TVM target kind has these (macro TVM_REGISTER_TARGET_KIND); keys, tag and host are fields of the node.
@@ -67,7 +75,7 @@ _LLVM = _table("""
     mcpu                str        isa    -  v0.9   CPU name as LLVM spells it
     mtriple             str        hard   -  v0.9   LLVM target triple; absent means this machine's
     mattr               features   isa    -  v0.9   CPU features added or removed: +avx2, -sse4a
-    mfloat-abi          str        hard   -  v0.9   float ABI: soft, softfp or hard
+    mfloat-abi          str:soft|softfp|hard        hard   -  v0.9   float ABI: soft, softfp or hard
     mabi                str        hard   -  v0.9   ABI name, for RISC-V: ilp32, lp64d, ...
     num-cores           int>=1        scale  -  v0.9   physical cores, not hardware threads
     vector-width        int>=1        soft   -  main   vector width in bits to prefer
@@ -80,14 +88,14 @@ _LLVM = _table("""
     fast-math-contract  bool       hard   -  v0.9   allow fused multiply-add
     fast-math-reassoc   bool       hard   -  v0.9   allow reassociation
     cl-opt              list[str]  hard   -  v0.19  LLVM command-line options
-    jit                 str        none   -  v0.19  LLVM JIT engine: mcjit or orcjit
+    jit                 str:mcjit|orcjit        none   -  v0.19  LLVM JIT engine: mcjit or orcjit
 """)
 
 _C = _table("""
     mcpu                      str  isa   -  v0.9   CPU name as the C compiler spells it
     march                     str  isa   -  v0.9   architecture name, such as armv7e-m
-    workspace-byte-alignment  int>=1  hard  -  v0.9   alignment of workspaces in bytes
-    constants-byte-alignment  int>=1  hard  -  v0.9   alignment of constants in bytes
+    workspace-byte-alignment  int^2  hard  -  v0.9   alignment of workspaces in bytes
+    constants-byte-alignment  int^2  hard  -  v0.9   alignment of constants in bytes
 """)
 
 _HEXAGON = _table("""
@@ -247,9 +255,9 @@ _LINK_PARAMS = _table("""
 _AOT = _table("""
     link-params               bool  hard  true    v0.9  put parameters into the generated code
     unpacked-api              bool  hard  false   v0.8  call operators with plain C arguments
-    interface-api             str   hard  packed  v0.8  entry point's interface: packed or c
-    workspace-byte-alignment  int>=1   hard  -       v0.9  alignment of workspaces in bytes
-    constant-byte-alignment   int>=1   hard  -       v0.9  alignment of constants in bytes
+    interface-api             str:packed|c   hard  packed  v0.8  entry point's interface: packed or c
+    workspace-byte-alignment  int^2   hard  -       v0.9  alignment of workspaces in bytes
+    constant-byte-alignment   int^2   hard  -       v0.9  alignment of constants in bytes
 """)
 
 _SYSTEM_LIB = _table("""

@@ -45,7 +45,8 @@ class Attribute(_Row):
 
     `class_` says what the attribute means, and from it follow comparison, key membership and merging:
     hard (must be equal), isa (legal instructions), capacity (at least so much), scale (how many),
-    model (which chip), soft (changes speed only), none (a note). `least` is the smallest number that makes sense.
+    model (which chip), soft (changes speed only), none (a note). `least` is the smallest number that makes sense,
+    `choices` are all the texts that do, and `power_of_two` is asked of alignments.
     """
 
     name: str
@@ -53,6 +54,8 @@ class Attribute(_Row):
     class_: AttributeClass
     default: bool | int | str | tuple[int, ...] | None = None
     least: int | None = None
+    choices: tuple[str, ...] = ()
+    power_of_two: bool = False
     doc: str = ""
     since: str = "v0.9"
 
@@ -115,15 +118,19 @@ class Kind(_Row):
                     result[row.name] = read_value(row.type, value)
                 except ValueError as error:
                     problems.append(f"attribute {row.name!r} of kind {self.name!r} {error}")
-        problems += [*self._too_small(result), *(chip_problems(self.name, result) if self.role == "target" else ())]
+        problems += [*self._out_of_range(result), *(chip_problems(self.name, result) if self.role == "target" else ())]
         raise_all(TargetError, problems)
         return result
 
-    def _too_small(self, attrs: Mapping[str, Value]) -> Iterator[str]:
+    def _out_of_range(self, attrs: Mapping[str, Value]) -> Iterator[str]:
         for row in self.attributes:
-            value = attrs.get(row.name)
+            value, what = attrs.get(row.name), f"attribute {row.name!r} of kind {self.name!r}"
             if row.least is not None and isinstance(value, int) and value < row.least:
-                yield f"attribute {row.name!r} of kind {self.name!r} is at least {row.least}, not {value}"
+                yield f"{what} is at least {row.least}, not {value}"
+            elif row.power_of_two and isinstance(value, int) and value & (value - 1):
+                yield f"{what} is a power of two, not {value}"
+            elif row.choices and isinstance(value, str) and value not in row.choices:
+                yield f"{what} is {' or '.join(row.choices)}, not {shown(value)}"
 
 
 @cache

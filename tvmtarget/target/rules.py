@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from tvmtarget.errors import did_you_mean
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, is_reference, join, unnumbered
+from tvmtarget.target.pairs import pair_conflicts
 from tvmtarget.target.problems import place
 
 __all__ = ["RULES", "conflicts"]
@@ -68,6 +69,37 @@ def _hosts_go_in_no_circle(_: NestedNode, driven: Mapping[str, Driver]) -> Itera
             yield f"hosts drive each other in a circle, {listed}; let one drive itself{place(path)}"
 
 
+def _hosts_agree(root: NestedNode, driven: Mapping[str, Driver]) -> Iterator[str]:
+    """A host that is written in a device contradicts nothing that drives the system around it."""
+    for path, node, system in _devices(root, "", None):
+        if system is None or not isinstance(node.host, NestedNode) or node.can_host:
+            continue
+        driver = driven[system]
+        if driver.is_implied or is_reference(driver.effective):
+            continue
+        host = root.at(driver.effective)
+        if not _agree(node.host, host):
+            yield (
+                f"hosts disagree: {path!r} is driven by {node.host}, and {repr(system) if system else 'the root'} by "
+                f"{host.replace(name=None)}; leave one out, or name a node: host=@{unnumbered(driver.effective)}"
+            )
+
+
+def _devices(node: NestedNode, path: str, system: str | None) -> Iterator[tuple[str, NestedNode, str | None]]:
+    """Walk over the leaves with the path of the system around each; one with a program of its own begins anew."""
+    if not node.targets:
+        is_apart = node.executor is not None or node.runtime is not None
+        yield path, node, None if is_apart else system
+    for child in node.targets:
+        yield from _devices(child, join(path, child.slot), path)
+
+
+def _agree(one: NestedNode, other: NestedNode) -> bool:
+    """Whether one host can be the other: of one kind, and no attribute has two values."""
+    common = one.attrs.keys() & other.attrs.keys()
+    return one.kind == other.kind and all(one.attrs[name] == other.attrs[name] for name in common)
+
+
 def _with_hosts(root: NestedNode) -> Iterator[tuple[str, NestedNode]]:
     """Walk over the tree and over the trees of hosts that are written in it."""
     for path, node in root.walk():
@@ -82,4 +114,6 @@ RULES: tuple[Callable[[NestedNode, Mapping[str, Driver]], Iterator[str]], ...] =
     _references_are_found,
     _hosts_are_devices,
     _hosts_go_in_no_circle,
+    _hosts_agree,
+    pair_conflicts,
 )

@@ -17,6 +17,7 @@ from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.nesting import MAX_COUNT, NestedNode, drivers, is_reference
 from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute, read_attributes
 from tvmtarget.target.origin import OVERRIDE, Origin
+from tvmtarget.target.pairs import effective_pair
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.reading import Reader, TagLookup
 from tvmtarget.target.rules import conflicts
@@ -197,7 +198,7 @@ class Target(NestedNode):
         if self.executor is None:
             filled["executor"] = Executor("graph")
         if self.runtime is None:
-            filled["runtime"] = Runtime("python")
+            filled["runtime"] = effective_pair([self])[1]
         return self.replace(name=None, **filled).originating(_FILLED, filled)
 
     # Asking
