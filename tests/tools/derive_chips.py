@@ -22,16 +22,25 @@ TRIPLES = {
     "wasm": "wasm32-unknown",
 }
 
+# Second names (`ProcessorAlias` in LLVM's AArch64Processors.td), which LLVM takes but does not list.
+ALIASES = {
+    "aarch64": (
+        *("apple-a8", "apple-a9", "apple-a18", "apple-a19", "apple-m1", "apple-m2", "apple-m3", "apple-s4", "apple-s5"),
+        *("apple-s6", "apple-s7", "apple-s8", "apple-s9", "apple-s10", "apple-latest", "cobalt-100", "cyclone"),
+    )
+}
+
 
 def derive() -> dict[str, object]:
     """Return the table as it is committed."""
     import tvm
     from tvm.target import codegen
 
-    chips = {
-        arch: sorted({str(name) for name in codegen.llvm_get_cpu_archlist(_target(tvm, triple))})
-        for arch, triple in TRIPLES.items()
-    }
+    chips = {}
+    for arch, triple in TRIPLES.items():
+        listed = {str(name) for name in codegen.llvm_get_cpu_archlist(_target(tvm, triple))}
+        aliases = {name for name in ALIASES.get(arch, ()) if codegen.llvm_is_valid_cpu(name, triple)}
+        chips[arch] = sorted(listed | aliases)
     source = f"LLVM {codegen.llvm_version_major()}, as listed by apache-tvm {tvm.__version__} (llvm_get_cpu_archlist)"
     return {"source": source, "chips": chips}
 

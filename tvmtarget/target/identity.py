@@ -49,7 +49,7 @@ def _identity(node: NestedNode, path: str, driven: dict[str, Driver]) -> dict[st
     if path:
         flat["name"] = node.slot
     flat |= _authored(kind, node.attrs)
-    if node.keys is not None and node.all_keys != node.replace(keys=None).all_keys:
+    if node.keys is not None and node.written_keys != node.replace(keys=None).written_keys:
         flat["keys"] = list(node.keys)
     if node.count != 1:
         flat["count"] = node.count

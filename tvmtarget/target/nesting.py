@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.grammar import MAX_DEPTH, is_word
+from tvmtarget.target.isa import Features, features_of, is_arm
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, Link, Memory, Node, Runtime
 from tvmtarget.target.origin import CODE, Origin
@@ -155,12 +156,27 @@ class NestedNode(Node):
     def all_keys(self) -> tuple[str, ...]:
         """Dispatch keys, each once and in order: authored ones and the device, else the device and the kind's.
 
-        So does TVM since v0.10: the kind's keys are for targets that name none.
+        So does TVM since v0.10: the kind's keys are for targets that name none. An Arm CPU of llvm or c also has
+        `arm_cpu` and `cpu`, behind what is authored.
         """
+        derived = ("arm_cpu", "cpu") if is_arm(self.kind, self.attrs) else ()
+        return tuple(dict.fromkeys([*(self.keys or ()), *derived, *self.written_keys]))
+
+    @property
+    def written_keys(self) -> tuple[str, ...]:
+        """The keys of `all_keys` that do not depend on which CPU it is; identity looks at these."""
         kind = find_kind(self.kind)
         device = self.attrs.get("device")
         defaults = kind.keys if kind and self.keys is None else ()
         return tuple(dict.fromkeys([*(self.keys or ()), *([str(device)] if device else []), *defaults]))
+
+    @property
+    def features(self) -> Features:
+        """The instructions that code for this node may use: derived from its attributes, never written.
+
+        Raises `TargetError` where features that are written contradict each other.
+        """
+        return features_of(self.kind, self.attrs)
 
     @property
     def can_host(self) -> bool:

@@ -1,0 +1,63 @@
+"""RISC-V's own way to write an instruction set, `rv64gcv_zba_zbb`, read into the features that LLVM has.
+
+The grammar is that of the RISC-V unprivileged manual, chapter "ISA Extension Naming Conventions": the width, a base
+(i, e, or g for imafd_zicsr_zifencei), single letters, then longer names after '_'; a name that begins with z, s or x
+needs no '_' before the first one. Versions (`2p1`) are read over.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["expand_isa", "is_isa_string", "isa_string"]
+
+_ISA = re.compile(r"rv(32|64)([ieg][a-z0-9_]*)")
+_VERSION = re.compile(r"(?<=[a-z])[0-9]+p[0-9]+")
+_LETTERS = "iemafdqlcbkjtpvnh"  # the order that the manual gives them
+_GENERAL = ("i", "m", "a", "f", "d", "zicsr", "zifencei")
+_LONG_ORDER = ("z", "s", "x")
+
+
+def is_isa_string(word: str) -> bool:
+    """Whether a word is written like an instruction set; a profile such as rva23u64 is a feature.
+
+    >>> is_isa_string("rv64gcv_zba"), is_isa_string("rva23u64")
+    (True, False)
+    """
+    return _ISA.fullmatch(word.lower()) is not None
+
+
+def expand_isa(word: str) -> tuple[str, ...]:
+    """Return LLVM's features of an instruction set; `ValueError` for letters that no extension has.
+
+    >>> expand_isa("rv32imc_zba")
+    ('32bit', 'c', 'i', 'm', 'zba')
+    """
+    found = _ISA.fullmatch(_VERSION.sub("", word.lower()))
+    if found is None:
+        raise ValueError(f"is an instruction set such as 'rv64gc', not {word!r}")
+    bits, rest = found.groups()
+    single, *long = re.split(r"_|(?=z|(?<!_)s[a-z]|(?<!_)x)", rest, maxsplit=1)
+    names = [name for part in long for name in part.split("_") if name]
+    wrong = [letter for letter in single if letter not in f"{_LETTERS}g"]
+    if wrong or not all(name[0] in _LONG_ORDER or name in _LETTERS for name in names):
+        unknown = wrong[0] if wrong else next(n for n in names if n[0] not in _LONG_ORDER and n not in _LETTERS)
+        raise ValueError(f"names extension {unknown!r} in {word!r}, which RISC-V has not; write rv64imac_zba_zbb")
+    letters = [name for letter in single for name in (_GENERAL if letter == "g" else (letter,))]
+    return tuple(sorted({f"{bits}bit", *letters, *names}))
+
+
+def isa_string(bits: int, names: frozenset[str]) -> str:
+    """Write features as an instruction set in the manual's order: letters first, then z, s and x by name.
+
+    >>> isa_string(64, frozenset({"64bit", "i", "v", "zbb", "m", "zba"}))
+    'rv64imv_zba_zbb'
+    """
+    letters = "".join(sorted((name for name in names if len(name) == 1), key=_LETTERS.index))
+    long = sorted((name for name in names if name[:1] in _LONG_ORDER and len(name) > 1), key=_long_order)
+    return f"rv{bits}{'_'.join([letters, *long])}"
+
+
+def _long_order(name: str) -> tuple[int, int, str]:
+    """Names with z go by the letter behind it, as the manual orders letters."""
+    return _LONG_ORDER.index(name[0]), _LETTERS.find(name[1]) if name[0] == "z" else 0, name
