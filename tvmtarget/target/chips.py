@@ -7,14 +7,17 @@ names. For a chip newer than the table, `unchecked=mcpu` says that the name is m
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 
-from tvmtarget.errors import did_you_mean
+from tvmtarget.errors import TargetError, did_you_mean
 from tvmtarget.target.attributes import Value
+from tvmtarget.target.riscv import is_isa_string
+from tvmtarget.target.triples import Triple
 
-__all__ = ["chip_problems", "chips_of"]
+__all__ = ["chip_problems", "chips_of", "cpu_name"]
 
 # Tables by attribute of a kind; a CPU's table depends on its triple.
 _TABLES = {
@@ -24,23 +27,19 @@ _TABLES = {
     ("nvptx", "mcpu"): "nvptx",
     ("rocm", "mcpu"): "amdgcn",
     ("hexagon", "mcpu"): "hexagon",
+    ("cmsis-nn", "mcpu"): "arm",
 }
 
 _CPU_TABLES = ("x86", "aarch64", "arm", "riscv", "hexagon", "wasm")
 
-# How a triple begins, and the table of its CPUs.
-_TRIPLES = (
-    ("aarch64", "aarch64"),
-    ("arm64", "aarch64"),
-    ("arm", "arm"),
-    ("thumb", "arm"),
-    ("x86_64", "x86"),
-    ("i386", "x86"),
-    ("i686", "x86"),
-    ("riscv", "riscv"),
-    ("hexagon", "hexagon"),
-    ("wasm", "wasm"),
-)
+# The only triple that a kind's code is for, in its spellings.
+_FIXED = {
+    "nvptx": ("nvptx64-nvidia-cuda",),
+    "rocm": ("amdgcn-amd-amdhsa-hcc", "amdgcn-amd-amdhsa"),
+}
+
+# What a chip's name looks like, though no table has it.
+_SHAPES = {"nvptx": re.compile(r"sm_[0-9]+[af]?"), "amdgcn": re.compile(r"gfx[0-9a-f]+(-.*)?")}
 
 
 @cache
@@ -54,25 +53,72 @@ def chips_of(table: str) -> frozenset[str]:
     return _chips()[table]
 
 
-def chip_problems(kind: str, attrs: Mapping[str, Value]) -> Iterable[str]:
-    """Yield a message for each attribute that names a chip which is in no table."""
+def chip_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
+    """Yield a message for each attribute that names a chip which is in no table, or a machine that is none."""
+    yield from _triple_problems(kind, attrs)
     unchecked = attrs.get("unchecked", ())
     for name, value in attrs.items():
         table = _TABLES.get((kind, name))
-        if table is None or not isinstance(value, str) or (isinstance(unchecked, tuple) and name in unchecked):
+        if table is None or not isinstance(value, str):
             continue
-        tables = _cpu_tables(attrs.get("mtriple")) if table == "cpu" else (table,)
-        known = frozenset().union(*(chips_of(table) for table in tables))
+        if isinstance(unchecked, tuple) and name in unchecked:
+            if table in _SHAPES and not _SHAPES[table].fullmatch(value):
+                yield f"{name} {value!r} of kind {kind!r} is not written as {'sm_90' if table == 'nvptx' else 'gfx90a'}"
+            continue
+        known = frozenset().union(*map(chips_of, _CPU_TABLES if table == "cpu" else (table,)))
         # Arm's own tools write options behind the name: cortex-m33+nodsp.
         if value.partition("+")[0] not in known:
-            where = f" for {attrs['mtriple']!r}" if len(tables) == 1 and table == "cpu" else ""
-            tail = f"{did_you_mean(value, known)}; if it is new, add unchecked={name}"
-            yield f"{name} {value!r} of kind {kind!r} is no chip that LLVM knows{where}{tail}"
+            yield f"{name} {value!r} of kind {kind!r} is no chip that LLVM knows{_instead(name, value, known)}"
 
 
-def _cpu_tables(triple: Value | None) -> tuple[str, ...]:
-    if isinstance(triple, str):
-        for begin, table in _TRIPLES:
-            if triple.startswith(begin):
-                return (table,)
-    return _CPU_TABLES
+def _instead(name: str, value: str, known: frozenset[str]) -> str:
+    if is_isa_string(value):
+        return f"; an instruction set is features: +{value}"
+    other = cpu_name(value)
+    near = f"; did you mean {other!r}?" if other in known else did_you_mean(value, known)
+    return f"{near}; if it is new, add unchecked={name}"
+
+
+def _triple_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
+    text, unchecked = attrs.get("mtriple"), attrs.get("unchecked", ())
+    if not isinstance(text, str) or (isinstance(unchecked, tuple) and "mtriple" in unchecked):
+        return
+    if kind in _FIXED and text not in _FIXED[kind]:
+        yield f"mtriple {text!r} of kind {kind!r} is always {_FIXED[kind][0]!r}; leave it out"
+        return
+    try:
+        Triple.parse(text)
+    except TargetError as error:
+        yield f"{error}; if it is new, add unchecked=mtriple"
+
+
+def cpu_name(name: str) -> str:
+    """Return LLVM's name of a CPU that archspec names: zen3 is znver3, neoverse_v1 is neoverse-v1.
+
+    A name that archspec has not comes back with hyphens for underscores.
+    """
+    folded = name.lower().replace("-", "_")
+    return _ARCHSPEC.get(folded, folded.replace("_", "-"))
+
+
+# Where LLVM's name is not archspec's with hyphens (`cpu/microarchitectures.json`, the flags for clang).
+_ARCHSPEC = {
+    **{f"zen{version or ''}": f"znver{version or 1}" for version in (0, 2, 3, 4, 5, 6)},
+    "k10": "amdfam10",
+    "bulldozer": "bdver1",
+    "piledriver": "bdver2",
+    "steamroller": "bdver3",
+    "excavator": "bdver4",
+    "mic_knl": "knl",
+    "icelake": "icelake-server",
+    "arrowlake_s": "arrowlake-s",
+    "thunderx2": "thunderx2t99",
+    "m1": "apple-m1",
+    "m2": "apple-m2",
+    "m3": "apple-m3",
+    "m4": "apple-m4",
+    "aarch64": "generic",
+    "u74mc": "sifive-u74",
+    "x60": "spacemit-x60",
+    "riscv64": "generic-rv64",
+}

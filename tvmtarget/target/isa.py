@@ -108,7 +108,8 @@ class Features:
 class Written:
     """What the attributes of a node say about its instructions, by the names of its table.
 
-    `unknown` are the features that no table has, `model` what follows from CPU or architecture.
+    `words` are the features as they are written, `unknown` those of them that the table has not, `model` is what
+    follows from CPU or architecture.
     """
 
     table: FeatureTable | None
@@ -118,6 +119,7 @@ class Written:
     added: tuple[str, ...]
     removed: tuple[str, ...]
     unknown: tuple[str, ...]
+    words: tuple[str, ...]
 
 
 def features_of(kind: str, attrs: Attributes) -> Features:
@@ -159,6 +161,7 @@ def read_isa(kind: str, attrs: Mapping[str, Value]) -> Written:
         added=tuple(name for sign, name in known if sign == "+"),
         removed=tuple(name for sign, name in known if sign == "-"),
         unknown=tuple(s + n for s, n in signs if table and n not in table.implies and n not in table.tuning),
+        words=tuple(words),
     )
 
 

@@ -75,7 +75,7 @@ _LLVM = _table("""
     mcpu                str        isa    -  v0.9   CPU name as LLVM spells it
     mtriple             str        hard   -  v0.9   LLVM target triple; absent means this machine's
     mattr               features   isa    -  v0.9   CPU features added or removed: +avx2, -sse4a
-    mfloat-abi          str:soft|softfp|hard        hard   -  v0.9   float ABI: soft, softfp or hard
+    mfloat-abi          str:soft|softfp|hard        hard   -  v0.9   float ABI of 32-bit Arm: soft or hard
     mabi                str        hard   -  v0.9   ABI name, for RISC-V: ilp32, lp64d, ...
     num-cores           int>=1        scale  -  v0.9   physical cores, not hardware threads
     vector-width        int>=1        soft   -  main   vector width in bits to prefer

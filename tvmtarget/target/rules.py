@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from tvmtarget.errors import did_you_mean
+from tvmtarget.target.agreement import contradictions
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, is_reference, join, unnumbered
 from tvmtarget.target.pairs import pair_conflicts
@@ -100,6 +101,11 @@ def _agree(one: NestedNode, other: NestedNode) -> bool:
     return one.kind == other.kind and all(one.attrs[name] == other.attrs[name] for name in common)
 
 
+def _attributes_agree(root: NestedNode, _: Mapping[str, Driver]) -> Iterator[str]:
+    for path, node in _with_hosts(root):
+        yield from (f"{problem}{place(path)}" for problem in contradictions(node.kind, node.attrs))
+
+
 def _with_hosts(root: NestedNode) -> Iterator[tuple[str, NestedNode]]:
     """Walk over the tree and over the trees of hosts that are written in it."""
     for path, node in root.walk():
@@ -111,6 +117,7 @@ def _with_hosts(root: NestedNode) -> Iterator[tuple[str, NestedNode]]:
 RULES: tuple[Callable[[NestedNode, Mapping[str, Driver]], Iterator[str]], ...] = (
     _kinds_are_registered,
     _systems_have_children,
+    _attributes_agree,
     _references_are_found,
     _hosts_are_devices,
     _hosts_go_in_no_circle,

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 from tvmtarget.target.attributes import Value, Word
 from tvmtarget.target.grammar import is_word
 from tvmtarget.target.problems import shown
+from tvmtarget.target.riscv import expand_isa, is_isa_string
 
 __all__ = ["MAX_INT", "AttributeType", "read_integer", "read_items", "read_opaque", "read_value"]
 
@@ -100,11 +101,20 @@ def read_items(value: object) -> tuple[object, ...]:
 
 
 def _features(items: Iterable[str]) -> tuple[str, ...]:
-    """Sort signed features into a set, '+' before '-'; a bare name means '+'."""
-    signed = {item if item[:1] in ("+", "-") else f"+{item}" for item in items}
+    """Sort signed features into a set, '+' before '-'; a bare name means '+', and rv64gc all that it has."""
+    signed = {feature for item in items for feature in _signed(item)}
     for item in sorted(signed):
         if not is_word(item[1:]):
             raise ValueError(f"holds features such as '+avx2', not {shown(item)}")
         if item[0] == "+" and f"-{item[1:]}" in signed:
             raise ValueError(f"has feature {item[1:]!r} both added and removed")
     return tuple(sorted(signed))
+
+
+def _signed(item: str) -> tuple[str, ...]:
+    sign, name = (item[0], item[1:]) if item[:1] in ("+", "-") else ("+", item)
+    if not is_isa_string(name):
+        return (f"{sign}{name}",)
+    if sign == "-":
+        raise ValueError(f"removes the instruction set {name!r}; remove features, as in '-c'")
+    return tuple(f"+{feature}" for feature in expand_isa(name))
