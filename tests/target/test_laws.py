@@ -42,6 +42,23 @@ def test_json_is_read_back(tree):
 
 
 @few
+@given(trees)
+def test_toml_is_read_back(tree):
+    again = Target.from_toml(tree.to_toml())
+    assert again == tree
+    assert again.to_json() == tree.to_json()
+    assert Target.parse(tree.to_toml()) == tree
+
+
+@few
+@given(trees)
+def test_the_indented_form_is_read_back(tree):
+    again = Target.parse(tree.pretty())
+    assert again == tree
+    assert str(again) == str(tree)
+
+
+@few
 @given(trees, st.randoms(use_true_random=False))
 def test_the_order_of_json_keys_says_nothing(tree, random):
     def shuffled(value):

@@ -9,7 +9,7 @@ from tvmtarget.target.problems import shown
 
 __all__ = ["CODE", "MEASURED", "OVERRIDE", "Layer", "Origin"]
 
-Layer: TypeAlias = Literal["code", "text", "json", "tag", "override", "measured", "default", "derived"]
+Layer: TypeAlias = Literal["code", "text", "json", "toml", "tag", "override", "measured", "default", "derived"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tvmtarget.target.nesting import NestedNode, is_reference, join
 from tvmtarget.target.node import opaque_attributes
 from tvmtarget.target.origin import Origin
 from tvmtarget.target.problems import Problems, shown
-from tvmtarget.target.text import RESERVED, Composition, read
+from tvmtarget.target.text import RESERVED, Composition, detect, read
 from tvmtarget.target.values import read_items
 
 __all__ = ["Reader", "TagLookup"]
@@ -50,7 +50,7 @@ class Reader(Generic[_N]):
         found = read(source, self._is_tag)
         if isinstance(found, Composition):
             return self._composition(found, where)
-        return self.flat(found, where, allow_unknown=source.lstrip().startswith("{"))
+        return self.flat(found, where, allow_unknown=detect(source, self._is_tag) in ("json", "toml"))
 
     def flat(self, data: object, where: str = "", depth: int = 1, *, allow_unknown: bool = True) -> _N:
         """Read flat JSON, or a text or a tree that stands for it."""

@@ -4,9 +4,10 @@ A text is read by the first form that fits, in this order (golden table: `tests/
 
 1. a tag, if the whole text is one (one historic name holds a comma);
 2. JSON, if it begins with `{`;
-3. tvmc's composition, if it has a top-level comma that is not in an option's list:  `cmsis-nn, c -mcpu=cortex-m55`
-4. TVM's command-line form, if it has a top-level ` -`:       `llvm -mcpu=cortex-a72 -mattr=+neon,+crc`
-5. the one-line form:                                         `composite[gpu=cuda(arch=sm_53),cpu=llvm](host=@cpu)`
+3. TOML, if its first line is `key = value` with a text or number, or opens a table of a list (`[[targets]]`);
+4. tvmc's composition, if it has a top-level comma that is not in an option's list:  `cmsis-nn, c -mcpu=cortex-m55`
+5. TVM's command-line form, if it has a top-level ` -`:       `llvm -mcpu=cortex-a72 -mattr=+neon,+crc`
+6. the one-line form:                                         `composite[gpu=cuda(arch=sm_53),cpu=llvm](host=@cpu)`
 
 Reading makes flat JSON with two keys that only overrides have: `"+"` (signed features) and `"~"` (paths to
 unset). Nothing here looks at tags or builds nodes.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias
@@ -27,10 +28,22 @@ from tvmtarget.target.grammar import Choice, Item, Reference, Spec, is_plain, pa
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown, syntax_error
 
-__all__ = ["RESERVED", "Composition", "Flat", "Form", "detect", "read", "write", "write_value"]
+__all__ = [
+    "RESERVED",
+    "Composition",
+    "Flat",
+    "Form",
+    "detect",
+    "read",
+    "read_toml",
+    "write",
+    "write_indented",
+    "write_toml",
+    "write_value",
+]
 
 Flat: TypeAlias = dict[str, object]
-Form: TypeAlias = Literal["tag", "json", "composition", "command-line", "one-line"]
+Form: TypeAlias = Literal["tag", "json", "toml", "composition", "command-line", "one-line"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +68,7 @@ RESERVED = (
     "schema",
 )
 
+_TOML = re.compile(r"""(?:[ \t]*(?:\#.*)?\n)*[ \t]*(?:[\w-]+[ \t]*=[ \t]*["'0-9]|\[\[[\w-]+\]\][ \t]*\n)""")
 _OPTION = re.compile(r"\s-{1,2}[A-Za-z]")
 
 
@@ -65,6 +79,8 @@ def detect(text: str, is_tag: Callable[[str], bool] = lambda _: False) -> Form:
         return "tag"
     if stripped.startswith("{"):
         return "json"
+    if _TOML.match(stripped):
+        return "toml"
     top_level = _top_level(stripped)
     if _commas(top_level):
         return "composition"
@@ -93,6 +109,8 @@ def _read_one(text: str, form: Form) -> Flat:
             return {"tag": stripped}
         case "json":
             return _read_object(stripped)
+        case "toml":
+            return read_toml(stripped)
         case "command-line":
             return command_line.read(stripped)
         case _:
@@ -131,6 +149,16 @@ def _read_object(text: str) -> Flat:
     flat = read_json(text)
     assert isinstance(flat, dict)  # the text begins with '{'
     return flat
+
+
+def read_toml(text: str) -> Flat:
+    """Read flat JSON that is written as TOML; `TextError` tells where reading stopped."""
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise TextError(f"expected a target in TOML: {str(error)[:1].lower()}{str(error)[1:]}") from error
 
 
 def _flat_of(choice: Choice, text: str) -> Flat:
@@ -200,6 +228,38 @@ def write(flat: Mapping[str, object]) -> str:
     if not _is_known(flat):
         return json.dumps(flat, ensure_ascii=False)
     return _one_line(flat) if flat.get("name") is None else _one_line(flat, f"name={flat['name']}")
+
+
+def write_toml(flat: Mapping[str, object]) -> str:
+    """Write flat JSON as TOML."""
+    import tomli_w
+
+    return tomli_w.dumps(flat)
+
+
+def write_indented(flat: Mapping[str, object]) -> str:
+    """Print flat JSON in the one-line form, with a line for each node; every reader takes it."""
+    if not _is_known(flat):
+        return json.dumps(flat, ensure_ascii=False, indent=2)
+    return "\n".join(_indented(flat, *([] if flat.get("name") is None else [f"name={flat['name']}"])))
+
+
+def _indented(flat: Mapping[str, object], *first: str) -> Iterator[str]:
+    """Yield the lines of a node: one for a leaf, else its head, its children, and what it says of itself."""
+    children = [child for child in _sequence(flat.get("targets")) if isinstance(child, Mapping)]
+    if not children:
+        yield _one_line(flat, *first)
+        return
+    yield f"{flat['kind']}["
+    for at, child in enumerate(children):
+        name = child.get("name")
+        prefix = "" if name in (None, child["kind"]) else f"{name}="
+        lines = [*_indented(child)]
+        lines[0] = prefix + lines[0]
+        lines[-1] += "," * (at + 1 < len(children))
+        yield from (f"  {line}" for line in lines)
+    own = _one_line({key: value for key, value in flat.items() if key != "targets"}, *first)
+    yield "]" + own.removeprefix(str(flat["kind"]))
 
 
 def _is_known(flat: Mapping[str, object]) -> bool:

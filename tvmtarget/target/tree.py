@@ -133,6 +133,30 @@ class Target(NestedNode):
         flat |= {"runtime": self.runtime.to_json()} if self.runtime is not None else {}
         return flat
 
+    @classmethod
+    def from_toml(cls, source: str, *, tags: TagLookup[Target] | None = None) -> Target:
+        """Read flat JSON that is written as TOML.
+
+        >>> Target.from_toml('kind = "cuda"\\narch = "sm_53"')["arch"]
+        'sm_53'
+        """
+        return cls.from_json(text.read_toml(source), tags=tags, origin=Origin("toml", ""))
+
+    def to_toml(self) -> str:
+        """Return the flat JSON as TOML; `Target.from_toml` reads it back to an equal tree."""
+        return text.write_toml(self.to_json())
+
+    def pretty(self) -> str:
+        """Return the one-line form with a line for each node; `Target.parse` reads it back to an equal tree.
+
+        >>> print(Target.parse("[gpu=cuda(arch=sm_53),cpu=llvm](host=@cpu)").pretty())
+        composite[
+          gpu=cuda(arch=sm_53),
+          cpu=llvm
+        ](host=@cpu)
+        """
+        return text.write_indented(self.to_json())
+
     def __str__(self) -> str:
         return text.write(self.to_json())
 
