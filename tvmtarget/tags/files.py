@@ -1,7 +1,9 @@
-"""Tag files: TOML, one or more for a namespace, read into rows; `docs/tags.md` describes the format.
+"""Tag files: TOML, read into rows; `docs/tags.md` describes the format.
 
-Everything wrong with a file is told in one `TargetError`, with the tag and the file. What the target fields of
-a row say is checked when its tree is built.
+A file of a namespace (`nvidia.toml`, `nvidia.geforce.toml`) has short names; a project's own file
+(`tvmtarget.toml`, or `[tool.tvmtarget]` of `pyproject.toml`) has whole ones, such as `[tag."acme/box"]`. What is
+wrong with a row is kept with it, so that the others of its file still work; what the target fields of a row say is
+checked when its tree is built.
 """
 
 from __future__ import annotations
@@ -9,19 +11,21 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tvmtarget.errors import TargetError, did_you_mean, raise_all
+from tvmtarget.errors import did_you_mean
 
-__all__ = ["TagInfo", "TagRow", "namespace_of", "read_file"]
+__all__ = ["TagFile", "TagInfo", "TagRow", "at", "namespace_of", "read_file", "rows_of"]
 
 SCHEMA = 1
+MAX_BYTES = 16 * 2**20
 
 _SECTIONS = ("schema", "source", "tag", "family")
 _CONFIDENCES = ("measured", "vendor", "derived", "assumed")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
+_SEGMENT = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
+_NAME = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,3}}")
 
 # What a row says besides its target, and of which type it is.
 _NOTES: dict[str, type] = {
@@ -32,13 +36,20 @@ _NOTES: dict[str, type] = {
     "aliases": list,
     "base": str,
     "tvm": str,
+    "deprecated": str,
+    "override": bool,
 }
 _TYPES: dict[type, str] = {str: "text", bool: "true or false", list: "a list of texts"}
 
 
 @dataclass(frozen=True, slots=True)
 class TagInfo:
-    """What a file says about a tag besides its tree."""
+    """What a file says about a tag besides its tree.
+
+    `tvm` is the path of the part that stands for TVM's flat tag of this name ("" for the tree itself), `family`
+    the tag that this is a size of, `deprecated` what to use instead, `overrides` whether it may stand for a tag
+    of a lower layer.
+    """
 
     name: str
     doc: str
@@ -47,6 +58,10 @@ class TagInfo:
     aliases: tuple[str, ...]
     is_abstract: bool
     file: Path
+    tvm: str | None = None
+    family: str | None = None
+    deprecated: str = ""
+    overrides: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,15 @@ class TagRow:
     info: TagInfo
     base: str | None
     flat: Mapping[str, object]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TagFile:
+    """The rows of a file by name and alias, and what is wrong with the file as a whole."""
+
+    rows: Mapping[str, TagRow]
+    problems: tuple[str, ...]
 
 
 def namespace_of(path: Path) -> str:
@@ -63,30 +87,57 @@ def namespace_of(path: Path) -> str:
     return path.name.partition(".")[0]
 
 
-def read_file(path: Path) -> dict[str, TagRow]:
-    """Return the rows of a file by full name: tags, aliases, and the sizes of families."""
+def at(info: TagInfo) -> str:
+    """Return the file of a tag, with the line of its table where that is found."""
+    if info.family is not None:
+        header = re.compile(rf'^\s*"?{re.escape(info.name.removeprefix(f"{info.family}."))}"?\s*=')
+    else:
+        short = re.escape(info.name.partition("/")[2])
+        header = re.compile(rf'^\s*\[(?:tool\.tvmtarget\.)?tag\.(?:"(?:[^"/]*/)?{short}"|{short})\]')
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        lines = info.file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    found = next((number for number, line in enumerate(lines, 1) if header.match(line)), None)
+    return f"{str(info.file)!r}" + (f", line {found}" if found else "")
+
+
+def read_file(path: Path, namespace: str | None) -> TagFile:
+    """Read a file; its names are short, or, without a namespace, whole. What is wrong comes with the file's name."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            return TagFile({}, (f"tag file {str(path)!r} is larger than {MAX_BYTES // 2**20} MiB",))
+        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise TargetError(f"tag file {str(path)!r} cannot be read: {error}") from error
+        return TagFile({}, (f"tag file {str(path)!r} cannot be read: {error}",))
+    if path.name == "pyproject.toml":
+        tools = data.get("tool", {})
+        data = {"schema": SCHEMA} | (tools.get("tvmtarget", {}) if isinstance(tools, dict) else {})
     if data.get("schema") != SCHEMA:
         problem = f"has schema {data.get('schema')!r}; this version reads schema = {SCHEMA}"
-        raise TargetError(f"tag file {str(path)!r} {problem}")
-    file = _File(path, data)
-    rows = file.rows()
-    raise_all(TargetError, [f"{problem}, in tag file {str(path)!r}" for problem in file.problems])
-    return rows
+        return TagFile({}, (f"tag file {str(path)!r} {problem}",))
+    return rows_of(data, path, namespace)
+
+
+def rows_of(data: Mapping[str, object], path: Path, namespace: str | None) -> TagFile:
+    """Read the tables of a file."""
+    file = _File(path, data, namespace)
+    rows = dict(file.rows())
+    twice = dict(file.defined_twice)
+    rows = {name: replace(row, problems=(*row.problems, *twice.get(row.info.name, ()))) for name, row in rows.items()}
+    return TagFile(rows, tuple(f"{problem}, in tag file {str(path)!r}" for problem in file.problems))
 
 
 class _File:
     """One file while it is read; `problems` grows on the way."""
 
-    def __init__(self, path: Path, data: Mapping[str, object]) -> None:
+    def __init__(self, path: Path, data: Mapping[str, object], namespace: str | None) -> None:
         self.path = path
-        self.namespace = namespace_of(path)
+        self.prefix = f"{namespace}/" if namespace else ""
         self.problems = [
             f"unknown section {name!r}{did_you_mean(name, _SECTIONS)}" for name in data if name not in _SECTIONS
         ]
+        self.defined_twice: dict[str, list[str]] = {}
         self.sources = self._tables(data, "source")
         self.tags = self._tables(data, "tag")
         self.families = self._tables(data, "family")
@@ -96,22 +147,39 @@ class _File:
             if not isinstance(source.get("cite"), str)
         ]
 
-    def rows(self) -> dict[str, TagRow]:
-        """Return rows by name and alias; of those that cannot be read, only the problems are kept."""
-        found: dict[str, TagRow] = {}
-        for short, table in (*self.tags.items(), *self._sizes()):
-            name = f"{self.namespace}/{short}"
-            problems = [*self._problems(short, table)]
-            self.problems += [f"{problem}, at tag {name!r}" for problem in problems]
-            if problems:
-                continue
-            row = self._row(name, table)
-            for known in (name, *row.info.aliases):
+    def rows(self) -> Iterator[tuple[str, TagRow]]:
+        """Yield rows by name and alias; of a name that is defined twice, the first."""
+        found: dict[str, str] = {}
+        for short, table, family in self._all():
+            row = self._row(short, table, family)
+            for known in (row.info.name, *row.info.aliases):
                 if known in found:
-                    first = found[known].info.name
-                    self.problems.append(f"{known!r} is defined twice, at tag {first!r} and at tag {name!r}")
-                found.setdefault(known, row)
-        return found
+                    problem = f"{known!r} is defined twice, at tag {found[known]!r} and at tag {row.info.name!r}"
+                    for name in dict.fromkeys([found[known], row.info.name]):
+                        self.defined_twice.setdefault(name, []).append(f"{problem}, in tag file {str(self.path)!r}")
+                    continue
+                found[known] = row.info.name
+                yield known, row
+
+    def _all(self) -> Iterator[tuple[str, dict[str, Any], str | None]]:
+        yield from ((short, table, None) for short, table in self.tags.items())
+        for family, table in self.families.items():
+            base = self.tags.get(family)
+            if base is None:
+                self.problems.append(f"family {family!r} has no tag; define [tag.{family}], which its sizes build on")
+            elif set(table) != {"sizes"}:
+                keys = ", ".join(sorted(table))
+                self.problems.append(f"family {family!r} holds 'sizes' and nothing else, not {keys}")
+            else:
+                yield from self._sizes(family, base, table)
+
+    def _sizes(self, family: str, base: dict[str, Any], table: Mapping[str, object]) -> Iterator[Any]:
+        """Yield the tags of a family: each has the family's tag as its base, and the notes of that."""
+        for size, changes in self._tables(table, "sizes").items():
+            notes: dict[str, Any] = {key: base[key] for key in ("source", "confidence") if key in base}
+            doc = f"{base.get('doc', '')} ({size})".strip()
+            row = {"doc": doc, **notes, **changes, "base": f"{self.prefix}{family}"}
+            yield f"{family}.{size}", row, f"{self.prefix}{family}"
 
     def _tables(self, data: Mapping[str, object], section: str) -> dict[str, dict[str, Any]]:
         tables = data.get(section, {})
@@ -123,25 +191,12 @@ class _File:
         ]
         return {name: table for name, table in tables.items() if isinstance(table, dict)}
 
-    def _sizes(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the tags of the families: each has the family's tag as its base, and the notes of that."""
-        for family, table in self.families.items():
-            base = self.tags.get(family)
-            if base is None:
-                self.problems.append(f"family {family!r} has no tag; define [tag.{family}], which its sizes build on")
-                continue
-            if set(table) != {"sizes"}:
-                self.problems.append(
-                    f"family {family!r} holds 'sizes' and nothing else, not {', '.join(sorted(table))}"
-                )
-            for size, changes in self._tables(table, "sizes").items():
-                notes: dict[str, Any] = {key: base[key] for key in ("source", "confidence") if key in base}
-                doc = f"{base.get('doc', '')} ({size})".strip()
-                yield f"{family}.{size}", {"doc": doc, **notes, **changes, "base": f"{self.namespace}/{family}"}
-
-    def _problems(self, short: str, table: Mapping[str, Any]) -> Iterator[str]:
-        if not _NAME.fullmatch(short):
+    def _problems(self, name: str, table: Mapping[str, Any]) -> Iterator[str]:
+        short = name.removeprefix(self.prefix)
+        if not _NAME.fullmatch(name):
             yield f"{short!r} is no name for a tag; use lower-case letters, digits, '-', '_' and '.'"
+        elif "/" not in name:
+            yield f'{short!r} is no whole name for a tag; write the vendor too, as in [tag."acme/{short}"]'
         for key in sorted({"kind", "tag"} & table.keys()) if "base" in table else ():
             yield f"{key!r} stands beside 'base', which says what it is; leave one of them out"
         for note, type_ in _NOTES.items():
@@ -154,19 +209,32 @@ class _File:
             elif note == "confidence" and value not in ("", *_CONFIDENCES):
                 yield f"unknown confidence {value!r}{did_you_mean(value, _CONFIDENCES)}"
 
-    def _row(self, name: str, table: Mapping[str, Any]) -> TagRow:
-        """Make the row of a table that has no problems."""
+    def _row(self, short: str, table: Mapping[str, Any], family: str | None) -> TagRow:
+        """Make a row; of notes that are wrong, only the problem is kept."""
+        name = f"{self.prefix}{short}"
+        problems = tuple(
+            f"{problem}, at tag {name!r}, in tag file {str(self.path)!r}" for problem in self._problems(name, table)
+        )
+        notes: dict[str, Any] = {note: table.get(note) for note, type_ in _NOTES.items() if _is(type_, table.get(note))}
+        cites = (self.sources.get(key, {}).get("cite") for key in notes.get("source", ()))
         info = TagInfo(
             name=name,
-            doc=table.get("doc", ""),
-            sources=tuple(self.sources[key]["cite"] for key in table.get("source", ())),
-            confidence=table.get("confidence", ""),
-            aliases=tuple(f"{self.namespace}/{alias}" for alias in table.get("aliases", ())),
-            is_abstract=table.get("abstract", False),
+            doc=notes.get("doc", ""),
+            sources=tuple(cite for cite in cites if isinstance(cite, str)),
+            confidence=notes.get("confidence", ""),
+            aliases=tuple(self._whole(alias) for alias in notes.get("aliases", ())),
+            is_abstract=notes.get("abstract", False),
             file=self.path,
+            tvm=notes.get("tvm"),
+            family=family,
+            deprecated=notes.get("deprecated", ""),
+            overrides=notes.get("override", False),
         )
         flat = {key: value for key, value in table.items() if key not in _NOTES}
-        return TagRow(info, table.get("base"), flat)
+        return TagRow(info, notes.get("base"), flat, problems)
+
+    def _whole(self, alias: str) -> str:
+        return f"{self.prefix}{alias}"
 
 
 def _is(type_: type, value: Any) -> bool:  # noqa: ANN401 - whatever a file holds

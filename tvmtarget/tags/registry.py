@@ -1,20 +1,24 @@
-"""The registry: a lazy mapping from tag names to target trees, read from TOML files.
+"""The registry: a lazy, immutable mapping from tag names to target trees, in layers.
 
-The files of a namespace (`nvidia.toml`, `nvidia.geforce.toml` hold `nvidia/...`) are read when one of its names is
-asked for.
-A tag is a target in flat JSON, or a `base` and overrides by path; `[family.x.sizes]` makes a tag `x.size` of
-each row of overrides. Files are described in `docs/tags.md`.
+A tag is a target in flat JSON, or a `base` and overrides by path; `[family.x.sizes]` makes a tag `x.size` of each
+row of overrides. Files are described in `docs/tags.md`, where they are looked for in `discovery.py`. A tag of a
+higher layer stands for one of a lower layer only if it says so (`override = true`). A file or a row that is wrong
+hides no other.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
-from tvmtarget.tags.files import TagInfo, TagRow, namespace_of, read_file
+from tvmtarget.tags import discovery
+from tvmtarget.tags.files import TagInfo, TagRow, at
+from tvmtarget.tags.layers import Files, Given, Layer, defined_twice
 from tvmtarget.target.origin import Origin
+from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 
 __all__ = ["Registry", "TagInfo", "default_registry"]
@@ -23,26 +27,51 @@ MAX_BASES = 8
 
 
 class Registry(Mapping[str, Target]):
-    """An immutable, lazily loaded mapping of tag names to trees.
+    """An immutable, lazily loaded mapping of tag names to trees, from layers, the lowest first.
+
+    A layer may be given as a folder of tag files.
 
     >>> default_registry()["nvidia/jetson-nano"].at("gpu")["arch"]
     'sm_53'
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._of_namespace = _by_namespace(folder)
-        self._files: dict[str, dict[str, TagRow]] = {}
+    def __init__(self, *layers: Layer | Path) -> None:
+        self._layers = tuple(Files(str(one), folder=one) if isinstance(one, Path) else one for one in layers)
         self._trees: dict[str, Target] = {}
+
+    @classmethod
+    def discover(cls, cwd: Path, environ: Mapping[str, str]) -> Registry:
+        """Return the registry that is seen from a folder, with the environment's variables."""
+        return cls(*discovery.layers(cwd, environ))
+
+    def with_tags(self, tags: Mapping[str, Target | str | Mapping[str, object]], *, override: bool = False) -> Registry:
+        """Return a registry with a layer of tags on top: trees, texts or flat JSON by name.
+
+        >>> tags = default_registry().with_tags({"acme/box": "arm/rasp4b(cpu/num-cores=2)"})
+        >>> tags["acme/box"].at("cpu")["num-cores"]
+        2
+        """
+        problems = [
+            f"{shown(name)} is no name for a tag; write the vendor too, as in acme/box"
+            for name in tags
+            if "/" not in name
+        ]
+        raise_all(TargetError, problems)
+        rows = {name: self._row_in_code(name, target, overrides=override) for name, target in tags.items()}
+        return Registry(*self._layers, Given("code", rows))
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._find(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         """List all names that stand for themselves, sorted; aliases and abstract tags are left out."""
-        for namespace in self.namespaces():
-            rows = self._load(namespace)
-            yield from sorted(name for name, row in rows.items() if not row.info.is_abstract and row.info.name == name)
+        listed = {
+            name
+            for layer in self._layers
+            for name in layer.names()
+            if (row := layer.find(name)) and not row.info.is_abstract and row.info.name == name and not row.problems
+        }
+        yield from sorted(listed)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -51,31 +80,47 @@ class Registry(Mapping[str, Target]):
         return self._tree(name, ())
 
     def __repr__(self) -> str:
-        return f"Registry({str(self._folder)!r})"
+        return f"Registry({', '.join(layer.label for layer in self._layers)})"
 
     def namespaces(self) -> tuple[str, ...]:
-        """List the namespaces there is a file for, sorted; the folder is read once."""
-        return tuple(self._of_namespace)
+        """List what names begin with, sorted."""
+        return tuple(sorted({namespace for layer in self._layers for namespace in layer.namespaces()}))
 
     def info(self, name: str) -> TagInfo:
         """Return the notes on a tag; `UnknownNameError` if there is none."""
         return self._row(name).info
 
+    def problems(self) -> tuple[str, ...]:
+        """Read everything and list what is wrong: files, rows, and names that two layers have."""
+        found = [problem for layer in self._layers for problem in layer.problems()]
+        for layer in self._layers:
+            for name in layer.names():
+                row = self._find(name)
+                found += row.problems if row is not None else ()
+        return tuple(dict.fromkeys(found))
+
     def _row(self, name: str) -> TagRow:
         row = self._find(name)
         if row is None:
             tail = did_you_mean(name, self) or "; `tvmtarget tags` lists them"
-            raise UnknownNameError(f"unknown tag {name!r}{tail}")
+            broken = [problem for layer in self._layers for problem in layer.problems(name)]
+            raise UnknownNameError(f"unknown tag {name!r}{tail}", *broken)
         return row
 
     def _find(self, name: str) -> TagRow | None:
-        namespace, slash, _ = name.partition("/")
-        return self._load(namespace).get(name) if slash and namespace in self._of_namespace else None
+        """Return the row of the highest layer that has a name; what stands for another must say so."""
+        if "/" not in name:
+            return None
+        rows = [row for layer in reversed(self._layers) if (row := layer.find(name)) is not None]
+        if len(rows) < 2 or rows[0].info.overrides:
+            return rows[0] if rows else None
+        problem = f"{defined_twice(name, rows[1].info, rows[0].info)}; set override = true in the second"
+        return TagRow(rows[0].info, rows[0].base, rows[0].flat, (*rows[0].problems, problem))
 
-    def _load(self, namespace: str) -> dict[str, TagRow]:
-        if namespace not in self._files:
-            self._files[namespace] = _together([read_file(path) for path in self._of_namespace[namespace]])
-        return self._files[namespace]
+    def _row_in_code(self, name: str, target: Target | str | Mapping[str, object], *, overrides: bool) -> TagRow:
+        tree = Target.parse(target, tags=self) if isinstance(target, str) else target
+        info = TagInfo(name, "", ("code",), "", (), is_abstract=False, file=Path("code"), overrides=overrides)
+        return TagRow(info, None, tree.to_json() if isinstance(tree, Target) else tree)
 
     def _tree(self, name: str, below: tuple[str, ...]) -> Target:
         """Return the tree of a tag; `below` are the tags that are being built from it."""
@@ -88,6 +133,7 @@ class Registry(Mapping[str, Target]):
         name = row.info.name
         chain = " -> ".join([*below, name])
         try:
+            raise_all(TargetError, row.problems)
             if name in below:
                 raise TargetError(f"tags are made of each other: {chain}")
             if len(below) >= MAX_BASES:
@@ -97,37 +143,15 @@ class Registry(Mapping[str, Target]):
             origin = Origin("tag", f"{name} in {row.info.file.name}")
             return Target.from_json(flat, tags=tags, origin=origin).replace(tag=name)
         except TvmTargetError as error:
-            place = f" (tag {name!r} in {str(row.info.file)!r})"
+            place = f" (tag {name!r} in {at(row.info)})"
             raise TargetError(*(_placed(problem, place) for problem in error.problems)) from error
 
 
-def _by_namespace(folder: Path) -> dict[str, list[Path]]:
-    """Return the tag files of a folder by namespace, both sorted."""
-    found: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob("*.toml"), key=lambda path: path.name.split(".")):
-        found.setdefault(namespace_of(path), []).append(path)
-    return found
-
-
-def _together(files: list[dict[str, TagRow]]) -> dict[str, TagRow]:
-    """Put the rows of several files together; a name that two of them have is an error."""
-    rows: dict[str, TagRow] = {}
-    for file in files:
-        twice = sorted(rows.keys() & file.keys())
-        raise_all(
-            TargetError,
-            [
-                f"{name!r} is defined in {str(rows[name].info.file)!r} and {str(file[name].info.file)!r}"
-                for name in twice
-            ],
-        )
-        rows |= file
-    return rows
-
-
 def _placed(problem: str, place: str) -> str:
-    """Add the place to a problem, unless the tag in which it was found did so before."""
-    return problem if " (tag '" in problem else problem + place
+    """Add the place to a problem, unless it has one: of the tag in which it was found, or of the file."""
+    return (
+        problem if " (tag '" in problem or " in tag file " in problem or "defined twice" in problem else problem + place
+    )
 
 
 class _Below(Mapping[str, Target]):
@@ -150,14 +174,7 @@ class _Below(Mapping[str, Target]):
         return self._registry._tree(name, self._below)
 
 
-def _shipped_folder() -> Path:
-    """A checkout's own `tags/` wins over the copy in the wheel, which an editable install leaves stale."""
-    package = Path(__file__).resolve().parents[1]
-    own = package.parent / "tags"
-    return own if (package.parent / "pyproject.toml").is_file() and own.is_dir() else package / "_tags"
-
-
 @cache
 def default_registry() -> Registry:
-    """Return the registry of the tags that come with the library."""
-    return Registry(_shipped_folder())
+    """Return the registry that is seen from the folder in which this process first asked for it."""
+    return Registry.discover(Path.cwd(), os.environ)
