@@ -102,10 +102,10 @@ def _width_is_one(_: str, attrs: Mapping[str, Value], written: Written) -> Itera
     """Instruction sets of RISC-V say how wide they are, and so does the triple."""
     if written.table is None or written.table.family != "riscv":
         return
-    widths = {name for name in (*written.added, *(written.model or ())) if name in ("32bit", "64bit")}
-    if len(widths) > 1:
-        said = f"mtriple {attrs['mtriple']!r}" if "mtriple" in attrs else f"mcpu {written.cpu!r}"
-        yield f"features +32bit and +64bit are of two machines, and {said} is one of them"
+    for width, other in (("32bit", "64bit"), ("64bit", "32bit")):
+        if width in (written.model or ()) and other in written.added:
+            said = f"mtriple {attrs['mtriple']!r}" if "mtriple" in attrs else f"mcpu {written.cpu!r}"
+            yield f"feature +{other} contradicts {said}, which has {width[:2]} bits"
 
 
 def _float_abi_fits(_: str, attrs: Mapping[str, Value], written: Written) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _float_abi_fits(_: str, attrs: Mapping[str, Value], written: Written) -> Ite
     table, is_hard = written.table, "hard" in (wanted, by_triple)
     if is_hard and table is not None and table.family == "arm" and written.cpu in table.cpus:
         names = table.combine(written.model or (), written.added, written.removed)
-        if "fpregs" not in names:
+        if not names & {"vfp2sp", "mve"}:
             why = "mfloat-abi 'hard'" if wanted == "hard" else f"mtriple {attrs['mtriple']!r}"
             yield f"{why} passes floats in registers, which mcpu {attrs['mcpu']!r} has not"
 

@@ -96,7 +96,8 @@ class Kind(_Row):
     def unknown(self, name: str) -> str:
         """Return the message that the kind has no attribute of a name, with the nearest names."""
         if fold(str(name)).partition(".")[0] in ("feature", "features"):
-            return f"{shown(name)} is derived from mtriple, mcpu and mattr, and never given; add a feature to mattr"
+            tail = f"; add one to {self.features.name!r}" if self.features is not None else ""
+            return f"{shown(name)} is derived from what a target says, never given{tail}"
         names = [row.name for row in self.attributes]
         tail = did_you_mean(str(name), names, listing="it has") if names else "; it has none"
         return f"kind {self.name!r} has no attribute {shown(name)}{tail}"

@@ -1,0 +1,108 @@
+"""What two attributes of a node may not say at once, and what one may not say at all."""
+
+import pytest
+
+from tvmtarget import Target
+from tvmtarget.errors import TargetError
+from tvmtarget.tags.registry import default_registry
+
+REFUSED = """
+    nvptx(mtriple=nvptx64-nvidia-cudaa)
+    nvptx(mcpu=gfx90a)
+    cuda(arch=sm_999)
+    cuda(arch=compute_80,unchecked=arch)
+    rocm(mtriple=amdgcn-amd-amdpal)
+    rocm(mcpu=sm_80)
+    rocm(mcpu=navi31,unchecked=mcpu)
+    webgpu(thread_warp_size=8)
+    webgpu(supports_subgroups=true,thread_warp_size=8)
+    webgpu(supports_subgroups=true,thread_warp_size=1)
+    llvm(mtriple=aarch46-linux-gnu)
+    llvm(mtriple=aarch64-linx-gnu)
+    llvm(mcpu=zen3)
+    llvm(mcpu=x86_64_v3)
+    llvm(mcpu=rv64gc)
+    llvm(mcpu=cortex-a72,mtriple=x86_64-linux-gnu)
+    llvm(mcpu=cortex-m55,mtriple=aarch64-linux-gnu)
+    llvm(mcpu=skylake,mtriple=aarch64-linux-gnu)
+    llvm(mcpu=i386,mtriple=x86_64-linux-gnu)
+    llvm(mcpu=sifive-e31,mtriple=riscv64-linux-gnu)
+    llvm(mcpu=sifive-u74,mtriple=riscv32-unknown-elf)
+    llvm(mcpu=skylake,+avx3)
+    llvm(mcpu=cortex-m33,+nomwe)
+    llvm(+avx5)
+    llvm(+avx2,+neon)
+    llvm(+avx512f,-sse)
+    llvm(+avx512f,+fma,-sse,-sse2)
+    llvm(mtriple=aarch64-linux-gnu,+sve2,-fp-armv8)
+    llvm(mtriple=armv7l-linux-gnueabihf,mfloat-abi=soft)
+    llvm(mtriple=arm-none-eabi,mcpu=cortex-m3,mfloat-abi=hard)
+    llvm(mtriple=thumbv7m-none-eabihf,mcpu=cortex-m3)
+    llvm(mtriple=thumbv7em-none-eabihf,mcpu="cortex-m4+nofp")
+    llvm(mtriple=riscv64-linux-gnu,mabi=lp64d)
+    llvm(mtriple=riscv64-linux-gnu,+rv64gc,mabi=ilp32d)
+    llvm(mtriple=riscv64-linux-gnu,+rv64gc,mabi=lp65d)
+    llvm(mtriple=riscv32-unknown-elf,+rv64gc)
+    llvm(mtriple=riscv64-linux-gnu,-rv64gc)
+    llvm(feature.has_sve=true)
+    llvm(features=x)
+    cuda(features=x)
+    hexagon(mcpu=hexagonv68,+hvxv99)
+    cmsis-nn(mcpu=skylake)
+    [cpu=llvm(mcpu=skylake,+avx3),gpu=webgpu(thread_warp_size=4,host=llvm(+avx,-sse))]
+"""
+
+RIGHT = """
+    nvptx(mtriple=nvptx64-nvidia-cuda,mcpu=sm_80)
+    cuda(arch=sm_999,unchecked=arch)
+    rocm(mtriple=amdgcn-amd-amdhsa)
+    rocm(mcpu=gfx9999,unchecked=mcpu)
+    webgpu
+    webgpu(supports_subgroups=true)
+    webgpu(supports_subgroups=true,thread_warp_size=32)
+    llvm(mtriple=z80-unknown-none,unchecked=mtriple)
+    llvm(mcpu=skylake,mtriple=i686-linux-gnu)
+    llvm(mcpu=generic,mtriple=aarch64-linux-gnu)
+    llvm(mcpu=skylaker,mtriple=x86_64-linux-gnu,unchecked=mcpu)
+    llvm(mcpu=skylake,+avx3,unchecked=mattr)
+    llvm(mcpu=skylake,+fast-gather,+prefer-256-bit)
+    llvm(mcpu="cortex-m55+nomve+nofp")
+    llvm(mtriple=arm-linux-gnueabi,mfloat-abi=soft)
+    llvm(mtriple=arm-none-eabi,mcpu=cortex-m4,mfloat-abi=hard)
+    llvm(mtriple=riscv64-linux-gnu,+rv64gc,mabi=lp64d)
+    llvm(mcpu=sifive-u74,mabi=lp64d)
+    llvm(mtriple=wasm32-unknown-unknown,+simd128)
+    llvm(mtriple=powerpc64le-linux-gnu,mcpu=pwr9,+vsx,unchecked=mcpu+mattr)
+    hexagon(mcpu=hexagonv68,+hvxv68,+hvx-length128b,mtriple=hexagon)
+"""
+
+
+def _lines(text):
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def test_every_refusal_says_what_would_be_right(golden):
+    told = []
+    for text in _lines(REFUSED):
+        with pytest.raises(TargetError) as raised:
+            Target.parse(text).resolve()
+        told += [text, *(f"    {problem}" for problem in raised.value.problems), ""]
+    golden("target/agreement.golden", "\n".join(told))
+
+
+@pytest.mark.parametrize("text", _lines(RIGHT))
+def test_what_goes_together_resolves(text):
+    assert Target.parse(text).resolve() == Target.parse(text)
+
+
+def test_attributes_are_changed_one_by_one_and_judged_together():
+    board = Target.parse("llvm(mtriple=aarch64-linux-gnu,mcpu=cortex-a72)")
+    other = board.override({"mtriple": "x86_64-linux-gnu", "mcpu": "skylake", "mattr": ["+avx2"]})
+    assert "avx2" in other.resolve().features
+    with pytest.raises(TargetError, match="mcpu 'cortex-a72' is no CPU of 'x86_64'"):
+        board.override({"mtriple": "x86_64-linux-gnu"}).resolve()
+
+
+def test_every_shipped_tag_agrees_with_itself():
+    for tree in default_registry().values():
+        tree.resolve()

@@ -1,0 +1,238 @@
+"""What the features of a node are; of Arm, what TVM's own tests expect of its parsers and canonicalizers.
+
+The cases of TVM are those of `tests/cpp/target/parsers/{aprofile,mprofile}_test.cc` at v0.19.0 and of
+`tests/python/target/test_target_parser_mprofile.py` at main, as tables.
+"""
+
+import copy
+import json
+import pickle
+
+import pytest
+
+from tvmtarget import Target
+from tvmtarget.errors import TargetError
+from tvmtarget.target.features import table_of
+
+MVE_CPUS = ("cortex-m55", "cortex-m85")
+DSP_CPUS = ("cortex-m4", "cortex-m7", "cortex-m33", "cortex-m35p")
+PLAIN_CPUS = ("cortex-m0", "cortex-m3")
+
+M_PROFILE = [
+    *((cpu, [], True, True) for cpu in MVE_CPUS),
+    *((cpu, ["+nomve"], True, False) for cpu in MVE_CPUS),
+    *((cpu, ["+nodsp"], False, False) for cpu in MVE_CPUS),
+    *((cpu, ["+nodsp", "+nomve"], False, False) for cpu in MVE_CPUS),
+    *((cpu, ["+nomve", "+woof"], True, False) for cpu in MVE_CPUS),
+    *((f"{cpu}+nomve", [], True, False) for cpu in MVE_CPUS),
+    *((f"{cpu}+nodsp", [], False, False) for cpu in MVE_CPUS),
+    *((f"{cpu}+nodsp+nomve", [], False, False) for cpu in MVE_CPUS),
+    *((f"{cpu}+nomve+nodsp", [], False, False) for cpu in MVE_CPUS),
+    *((cpu, [], True, False) for cpu in DSP_CPUS),
+    *((cpu, ["+nodsp"], False, False) for cpu in DSP_CPUS),
+    *((cpu, ["+nodsp", "+woofles"], False, False) for cpu in DSP_CPUS),
+    *((f"{cpu}+nodsp", [], False, False) for cpu in DSP_CPUS),
+    *((f"{cpu}+nodsp+woofles", [], False, False) for cpu in DSP_CPUS),
+    *((cpu, [], False, False) for cpu in PLAIN_CPUS),
+]
+
+AARCH64, ARMV8A = "aarch64-arm-none-eabi", "armv8a-arm-none-eabi"
+
+# Triple, features, flag, whether it is set.
+A_PROFILE = [
+    (AARCH64, [], "is_aarch64", True),
+    ("armv7a-arm-none-eabi", [], "is_aarch64", False),
+    (ARMV8A, [], "is_aarch64", False),
+    ("arm-unknown-linux-gnu", [], "is_aarch64", False),
+    (AARCH64, [], "has_asimd", True),
+    (ARMV8A, [], "has_asimd", True),
+    (ARMV8A, ["+simd"], "has_asimd", True),
+    (ARMV8A, ["+neon"], "has_asimd", True),
+    (AARCH64, ["+v8.6a"], "has_matmul_i8", True),
+    (AARCH64, ["+v8.6a", "-i8mm"], "has_matmul_i8", None),
+    *((AARCH64, [f"+v8.{minor}a"], "has_matmul_i8", False) for minor in (2, 3, 4, 5)),
+    *((AARCH64, [f"+v8.{minor}a", "+i8mm"], "has_matmul_i8", True) for minor in (2, 3, 4, 5)),
+    (AARCH64, ["+v8.4a"], "has_dotprod", True),
+    (AARCH64, ["+v8.4a", "-dotprod"], "has_dotprod", None),
+    (AARCH64, ["+v8.4b"], "has_dotprod", False),
+    *((AARCH64, [f"+v8.{minor}a"], "has_dotprod", False) for minor in (2, 3)),
+    *((AARCH64, [f"+v8.{minor}a", "+dotprod"], "has_dotprod", True) for minor in (2, 3)),
+    *((AARCH64, [version], "has_sve", False) for version in ("+v8a", "+v8.1a", "+v8.5a", "+v8.9a")),
+    *((AARCH64, [version, "+sve"], "has_sve", True) for version in ("+v8a", "+v8.1a", "+v8.5a", "+v8.9a")),
+    (AARCH64, ["+v9a"], "has_sve", False),  # with the LLVM of v0.19, v9a brought sve2; with LLVM 22 it does not
+    *((AARCH64, [f"+v8.{minor}a"], "has_fp16_simd", False) for minor in (2, 5, 9)),
+    *((AARCH64, [f"+v8.{minor}a", "+fullfp16"], "has_fp16_simd", True) for minor in (2, 5, 9)),
+    *((AARCH64, [f"+v8.{minor}a", "+sve"], "has_fp16_simd", True) for minor in (2, 5, 9)),
+    (AARCH64, ["+v9a"], "has_fp16_simd", False),  # the same
+    (AARCH64, ["+v9a"], "has_sme", False),
+    (AARCH64, ["+v9a", "+sme"], "has_sme", True),
+    ("aarch64-linux-gnu", ["+sve2"], "has_sve", True),
+    ("aarch64-linux-gnu", ["+sve2"], "has_asimd", True),
+]
+
+# Node, family, whether it is complete, some it has, some it has not.
+NODES = [
+    ("llvm", "", False, "", "avx2"),
+    ("numpy", "", False, "", ""),
+    ("llvm(mtriple=x86_64-linux-gnu)", "x86", True, "sse2 cmov fxsr", "sse3 avx"),
+    ("llvm(mtriple=i386-linux-gnu)", "x86", True, "x87", "sse2"),
+    ("llvm(mcpu=x86-64-v3)", "x86", True, "avx2 fma sse2", "avx512f"),
+    ("llvm(mcpu=skylake-avx512)", "x86", True, "avx512f avx512vl", "avx512vnni fast-gather"),
+    ("llvm(mcpu=cascadelake,-avx512vnni)", "x86", True, "avx512f", "avx512vnni"),
+    ("llvm(mcpu=skylake-avx512,-avx2)", "x86", True, "avx", "avx2 avx512f fma4"),
+    ("llvm(mcpu=skylake,+prefer-256-bit)", "x86", True, "avx2", "prefer-256-bit"),
+    ("llvm(+avx512f)", "x86", False, "avx512f avx2 sse2", ""),
+    ("llvm(+crc)", "", False, "crc", "neon"),
+    ("llvm(mtriple=aarch64-linux-gnu)", "aarch64", True, "neon", "crc"),
+    ("llvm(mcpu=cortex-a72)", "aarch64", True, "neon crc", "dotprod"),
+    ("llvm(mtriple=armv7l-linux-gnueabihf,mcpu=cortex-a72)", "arm", True, "neon crc", "dotprod"),
+    ("llvm(mtriple=arm64-apple-macos,mcpu=apple-m1)", "aarch64", True, "dotprod fullfp16", "sve i8mm"),
+    ("llvm(mtriple=armv7a-linux-gnueabihf)", "arm", True, "neon v7", "v8"),
+    ("llvm(mtriple=thumbv7em-none-eabihf)", "arm", True, "dsp v7", "neon mve"),
+    ("llvm(mtriple=armv7em-none-eabihf)", "arm", True, "dsp v7", "neon mve"),
+    ("llvm(mtriple=riscv64-linux-gnu)", "riscv", True, "i 64bit", "m"),
+    ("llvm(mtriple=riscv64-linux-gnu,mcpu=sifive-u74)", "riscv", True, "m a f d c", "v"),
+    ("llvm(mcpu=generic)", "", False, "", ""),
+    ("llvm(mcpu=skylaker,unchecked=mcpu,mtriple=x86_64-linux-gnu)", "x86", False, "", ""),
+    ("c(mcpu=cortex-m33)", "arm", True, "dsp", "mve"),
+    ("c(march=armv7e-m)", "arm", True, "dsp mclass", "mve"),
+    ("c(march=rv64gc)", "riscv", True, "m a f d c", "v"),
+    ("c", "", False, "", ""),
+    ("cmsis-nn(mcpu=cortex-m55)", "arm", True, "mve dsp", "neon"),
+    ("cmsis-nn(mcpu=cortex-m55,-mve)", "arm", True, "dsp", "mve"),
+    ("hexagon(mcpu=hexagonv68,+hvxv68,+hvx-length128b)", "hexagon", True, "v68 hvxv68 hvx hvx-length128b", "hvxv69"),
+    ("hexagon", "hexagon", False, "", ""),
+]
+
+
+@pytest.mark.parametrize(("mcpu", "mattr", "has_dsp", "has_mve"), M_PROFILE)
+@pytest.mark.parametrize("kind", ["llvm", "cmsis-nn"])
+def test_a_microcontroller_has_the_features_that_tvm_gives_it(kind, mcpu, mattr, has_dsp, has_mve):
+    features = Target(kind, {"mcpu": mcpu, "mattr": mattr}).features
+    assert (features.has_dsp, features.has_mve) == (has_dsp, has_mve)
+    assert not features.is_aarch64
+
+
+@pytest.mark.parametrize(("mtriple", "mattr", "flag", "is_set"), [case for case in A_PROFILE if case[3] is not None])
+def test_an_application_cpu_has_the_features_that_tvm_gives_it(mtriple, mattr, flag, is_set):
+    assert getattr(Target("llvm", {"mtriple": mtriple, "mattr": mattr}).features, flag) is is_set
+
+
+def test_the_installed_tvm_says_the_same_of_arm():
+    """But for `arm64-*` triples, which it takes for 32-bit Arm."""
+    tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
+    for mtriple, mattr, flag, is_set in A_PROFILE:
+        theirs = tvm.target.Target({"kind": "llvm", "mtriple": mtriple, "mattr": mattr})
+        assert bool(theirs.attrs[f"feature.{flag}"]) is bool(is_set), (mtriple, mattr, flag)
+    for mcpu, mattr, has_dsp, has_mve in M_PROFILE:
+        theirs = tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "mattr": mattr}).attrs
+        assert (theirs["feature.has_dsp"], theirs["feature.has_mve"]) == (has_dsp, has_mve), (mcpu, mattr)
+
+
+@pytest.mark.parametrize(("mtriple", "mattr"), [case[:2] for case in A_PROFILE if case[3] is None])
+def test_a_version_of_the_architecture_without_what_it_asks_for_contradicts_itself(mtriple, mattr):
+    """TVM takes it and LLVM drops the version without a word."""
+    with pytest.raises(TargetError, match=r"^features \+v8\.[46]a and -\w+ contradict: \+v8\.[46]a needs "):
+        _ = Target("llvm", {"mtriple": mtriple, "mattr": mattr}).features
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("llvm", ("cpu",)),
+        ("llvm(mcpu=skylake)", ("cpu",)),
+        ("llvm(mcpu=cortex-m55)", ("arm_cpu", "cpu")),
+        ("c(mcpu=cortex-m55)", ("arm_cpu", "cpu")),
+        ("llvm(mtriple=aarch64-linux-gnu)", ("arm_cpu", "cpu")),
+        ("llvm(mtriple=arm64-apple-macos)", ("arm_cpu", "cpu")),
+        ("llvm(mtriple=aarch64-linux-gnu,keys=cpu)", ("cpu", "arm_cpu")),
+        ("llvm(mtriple=aarch64-linux-gnu,keys=cpu+arm_cpu)", ("cpu", "arm_cpu")),
+        ("llvm(mtriple=aarch64-linux-gnu,keys=cpu+arm_cpu,device=arm_cpu)", ("cpu", "arm_cpu")),
+        ("llvm(mtriple=aarch64-linux-gnu,keys=foo,device=bar)", ("foo", "arm_cpu", "cpu", "bar")),
+        ("cmsis-nn(mcpu=cortex-m55)", ()),
+    ],
+)
+def test_an_arm_cpu_has_the_keys_that_tvm_gives_it(text, keys):
+    assert Target.parse(text).all_keys == keys
+
+
+def test_keys_that_are_derived_do_not_change_who_a_target_is():
+    plain = Target.parse("llvm(mcpu=cortex-m55)")
+    assert Target.parse("llvm(mcpu=cortex-m55,keys=cpu)") == plain
+    assert "arm_cpu" not in str(plain)
+
+
+@pytest.mark.parametrize(("text", "family", "is_complete", "there", "not_there"), NODES)
+def test_the_features_of_a_node(text, family, is_complete, there, not_there):
+    features = Target.parse(text).features
+    assert (features.family, features.is_complete) == (family, is_complete)
+    assert set(there.split()) <= set(features)
+    assert not set(not_there.split()) & set(features)
+    assert list(features) == sorted(features.names)
+    if family:
+        assert features.names == table_of(family).need(features.names)
+
+
+def test_nobody_knows_what_a_machine_that_is_not_named_can_do():
+    features = Target.parse("llvm(+avx2,-avx512f)").features
+    assert features.has("avx2") is features.has("sse") is True
+    assert features.has("avx512f") is features.has("avx512bw") is False
+    assert features.has("fma") is None
+    assert Target.parse("llvm(mcpu=x86-64-v2)").features.has("fma") is False
+
+
+@pytest.mark.parametrize(
+    ("text", "cpu", "answer"),
+    [
+        ("llvm(mcpu=cascadelake)", "skylake-avx512", True),
+        ("llvm(mcpu=cascadelake)", "x86-64-v4", True),
+        ("llvm(mcpu=cascadelake,-avx512vnni)", "cascadelake", False),
+        ("llvm(mcpu=znver3,-pku)", "znver3", True),  # what hypervisors hide
+        ("llvm(mcpu=skylake)", "x86-64-v4", False),
+        ("llvm(+avx2)", "x86-64-v3", None),
+        ("llvm(-avx2)", "x86-64-v3", False),
+        ("llvm(mcpu=skylake)", "cortex-a72", None),
+        ("llvm", "x86-64", None),
+    ],
+)
+def test_a_node_covers_a_cpu_whose_instructions_it_all_has(text, cpu, answer):
+    assert Target.parse(text).features.covers(cpu) is answer
+
+
+@pytest.mark.parametrize(
+    ("text", "capability"),
+    [
+        ("cuda", None),
+        ("cuda(arch=sm_80)", (8, 0)),
+        ("cuda(arch=sm_90a)", (9, 0)),
+        ("cuda(arch=sm_120)", (12, 0)),
+        ("nvptx(mcpu=sm_53)", (5, 3)),
+        ("rocm(mcpu=gfx90a)", (9, 0, 10)),
+        ("rocm(mcpu=gfx1030)", (10, 3, 0)),
+        ("metal", None),
+    ],
+)
+def test_a_gpu_has_a_capability_and_no_features(text, capability):
+    features = Target.parse(text).features
+    assert (features.compute_capability, len(features), features.is_complete) == (capability, 0, False)
+
+
+def test_features_are_a_frozen_value_that_json_can_hold():
+    features = Target.parse("llvm(mcpu=cortex-a72)").features
+    assert pickle.loads(pickle.dumps(features)) == copy.deepcopy(features) == features
+    assert json.loads(json.dumps(features.to_json()))["family"] == "aarch64"
+    assert hash(features) == hash(Target.parse("llvm(mcpu=cortex-a72,num-cores=4)").features)
+
+
+def test_an_unknown_flag_names_the_nearest():
+    with pytest.raises(AttributeError, match=r"features have no flag 'has_swe'; did you mean 'has_sve'"):
+        _ = Target("llvm").features.has_swe
+
+
+def test_a_text_without_features_is_read_without_the_tables(subprocess_with_hash_seed):
+    code = (
+        "from tvmtarget import Target; from tvmtarget.target import features; "
+        "Target.parse('[gpu=cuda(arch=sm_80),cpu=llvm(mcpu=skylake,mtriple=x86_64-linux-gnu)]').all_keys; "
+        "print(features._tables.cache_info().currsize)"
+    )
+    assert subprocess_with_hash_seed(code, "0").strip() == "0"
