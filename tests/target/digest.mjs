@@ -1,4 +1,5 @@
-// Recomputes the digests of a golden file in another language: canonical JSON by RFC 8785, then SHA-256.
+// Recomputes the digests and keys of a golden file in another language: canonical JSON by RFC 8785, then SHA-256,
+// of which a key has the first 16 bytes.
 // Usage: node digest.mjs identity.golden; prints what differs and exits with 1, or prints how many agree.
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
@@ -11,11 +12,13 @@ function canonical(value) {
 }
 
 const lines = readFileSync(process.argv[2], "utf8").split("\n");
-const identities = lines.filter((line) => line.startsWith("  {")).map((line) => line.trim());
-const digests = lines.filter((line) => line.startsWith("  tt1:")).map((line) => line.trim());
-const wrong = identities.filter((text, at) => {
+const texts = lines.filter((line) => line.startsWith("  {")).map((line) => line.trim());
+const digests = lines.filter((line) => /^  (tt1|t1|cg1):/.test(line)).map((line) => line.trim().split(":"));
+const wrong = texts.filter((text, at) => {
   const bytes = canonical(JSON.parse(text));
-  return bytes !== text || `tt1:${createHash("sha256").update(bytes, "utf8").digest("hex")}` !== digests[at];
+  const digest = createHash("sha256").update(bytes, "utf8").digest("hex");
+  const [prefix, expected] = digests[at];
+  return bytes !== text || (prefix === "tt1" ? digest : digest.slice(0, 32)) !== expected;
 });
-console.log(wrong.length ? `differ:\n${wrong.join("\n")}` : `${identities.length} digests agree`);
-process.exit(wrong.length || identities.length !== digests.length ? 1 : 0);
+console.log(wrong.length ? `differ:\n${wrong.join("\n")}` : `${texts.length} digests agree`);
+process.exit(wrong.length || texts.length !== digests.length ? 1 : 0);

@@ -19,7 +19,7 @@ from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
 from tvmtarget.target.node import Executor, Link, Memory, Runtime
 from tvmtarget.target.pairs import usual_runtime
 
-__all__ = ["SCHEMA", "digest_of", "identity_of", "identity_text"]
+__all__ = ["SCHEMA", "authored", "canonical", "digest_of", "facts", "identity_of", "identity_text"]
 
 SCHEMA = 1
 
@@ -31,7 +31,7 @@ def digest_of(root: NestedNode) -> str:
 
 def identity_text(root: NestedNode) -> str:
     """Return the identity in the one spelling that RFC 8785 has for it."""
-    return _canonical(identity_of(root))
+    return canonical(identity_of(root))
 
 
 def identity_of(root: NestedNode) -> dict[str, object]:
@@ -39,7 +39,8 @@ def identity_of(root: NestedNode) -> dict[str, object]:
     return _identity(root, "", drivers(root))
 
 
-def _canonical(data: object) -> str:
+def canonical(data: object) -> str:
+    """Return JSON in the one spelling that RFC 8785 has for it; keys are ASCII, numbers whole."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -48,7 +49,7 @@ def _identity(node: NestedNode, path: str, driven: dict[str, Driver]) -> dict[st
     flat: dict[str, object] = {"kind": node.kind}
     if path:
         flat["name"] = node.slot
-    flat |= _authored(kind, node.attrs)
+    flat |= authored(kind, node.attrs)
     if node.keys is not None and node.written_keys != node.replace(keys=None).written_keys:
         flat["keys"] = list(node.keys)
     if node.count != 1:
@@ -56,12 +57,12 @@ def _identity(node: NestedNode, path: str, driven: dict[str, Driver]) -> dict[st
     flat |= _host(node, path, driven[path])
     if node.targets:
         flat["targets"] = [_identity(child, join(path, child.slot), driven) for child in node.targets]
-    flat |= _facts("links", node.links) | _facts("memory", node.memory)
+    flat |= facts("links", node.links) | facts("memory", node.memory)
     usual = {} if path else {"executor": "graph", "runtime": usual_runtime(node.executor)}
     return flat | _configured(node.executor, "executor", usual) | _configured(node.runtime, "runtime", usual)
 
 
-def _authored(kind: Kind | None, attrs: Mapping[str, Value]) -> dict[str, object]:
+def authored(kind: Kind | None, attrs: Mapping[str, Value]) -> dict[str, object]:
     """Leave out what says no more than the kind does: its defaults, and empty lists where it has none."""
     defaults = {row.name: row.default if row.default is not None else () for row in kind.attributes} if kind else {}
     return {
@@ -86,18 +87,18 @@ def _host(node: NestedNode, path: str, driver: Driver) -> dict[str, object]:
     return {} if stands_in_anyway or is_itself else {"host": written}
 
 
-def _facts(field: str, facts: Iterable[Link | Memory]) -> dict[str, object]:
+def facts(field: str, rows: Iterable[Link | Memory]) -> dict[str, object]:
     """Spell links or memories: each without its defaults, those and what shares a memory sorted."""
     spelled = [
         {name: sorted(value) if isinstance(value, list) else value for name, value in fact.to_json().items()}
-        for fact in facts
+        for fact in rows
     ]
-    return {field: sorted(spelled, key=_canonical)} if spelled else {}
+    return {field: sorted(spelled, key=canonical)} if spelled else {}
 
 
 def _configured(chosen: Executor | Runtime | None, role: Role, usual: Mapping[str, str]) -> dict[str, object]:
     """Spell an executor or runtime, unless it is what a root has anyway."""
     if chosen is None:
         return {}
-    flat = {"kind": chosen.kind} | _authored(find_kind(chosen.kind, role), chosen.attrs)
+    flat = {"kind": chosen.kind} | authored(find_kind(chosen.kind, role), chosen.attrs)
     return {} if flat == {"kind": usual.get(role)} else {role: flat}

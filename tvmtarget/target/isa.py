@@ -18,7 +18,7 @@ from tvmtarget.target.features import FeatureTable, families, table_of
 from tvmtarget.target.riscv import expand_isa, is_isa_string
 from tvmtarget.target.triples import Triple
 
-__all__ = ["Features", "Written", "family_of", "features_of", "is_arm", "read_isa"]
+__all__ = ["Features", "Written", "family_of", "features_of", "is_arm", "is_cpu", "read_isa"]
 
 # Kinds whose code is for a CPU, and the family where it is not in the attributes.
 _FAMILIES = {"llvm": "", "c": "", "hexagon": "hexagon", "cmsis-nn": "arm"}
@@ -124,7 +124,7 @@ class Written:
 
 def features_of(kind: str, attrs: Attributes) -> Features:
     """Return the features of a node; a `TargetError` says which of them contradict each other."""
-    if kind not in _FAMILIES:
+    if not is_cpu(kind):
         return Features(compute_capability=_capability(kind, attrs))
     written = read_isa(kind, attrs)
     table, claimed = written.table, frozenset(name[1:] for name in written.unknown if name[0] == "+")
@@ -138,6 +138,11 @@ def features_of(kind: str, attrs: Attributes) -> Features:
         absent=table.gone(written.removed),
         is_complete=written.model is not None,
     )
+
+
+def is_cpu(kind: str) -> bool:
+    """Whether code of a kind is for a CPU, so that its attributes name one and its features."""
+    return kind in _FAMILIES
 
 
 def read_isa(kind: str, attrs: Mapping[str, Value]) -> Written:

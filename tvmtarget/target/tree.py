@@ -13,6 +13,7 @@ from tvmtarget.target.attributes import Attributes, Value, fold
 from tvmtarget.target.difference import Differences, differences
 from tvmtarget.target.grammar import is_word
 from tvmtarget.target.identity import digest_of, identity_text
+from tvmtarget.target.keys import View, codegen_key, tuning_key, view_of
 from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.nesting import MAX_COUNT, NestedNode, drivers, is_reference
 from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute, read_attributes
@@ -174,6 +175,25 @@ class Target(NestedNode):
     def digest(self) -> str:
         """`tt1:` and the SHA-256 of the canonical identity; equal targets have equal digests, and no others."""
         return digest_of(self)
+
+    @property
+    def codegen_key(self) -> str:
+        """`cg1:` and a digest: leaves with equal keys get the same code for the same function."""
+        return codegen_key(self)
+
+    def tuning_key(self, level: View = "kernel") -> str:
+        """Return `t1:` and a digest under which tuning records of a level (kernel, graph, executor) are kept.
+
+        A kernel's key does not know names, tags, hosts, siblings, or how a triple spells its vendor.
+
+        >>> Target.parse("llvm -mtriple=x86_64-conda-linux-gnu -mcpu=core-avx2 -mattr=+avx2").tuning_key()
+        't1:859540563f29f3787aec070b15d964b5'
+        """
+        return tuning_key(self, level)
+
+    def view(self, view: View) -> dict[str, object]:
+        """Return what a key is made of, to be kept beside it: codegen, kernel, graph or executor (`keys.py`)."""
+        return view_of(self, view)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Target) and identity_text(self) == identity_text(other)

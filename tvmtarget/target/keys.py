@@ -1,0 +1,147 @@
+"""What of a target matters to whom: views of a tree by the classes of its attributes, and the keys made of them.
+
+    codegen    what changes the code that is generated for a leaf
+    kernel     what a tuned kernel depends on: the leaf alone, without its host, system or vendor's spelling
+    graph      what the placement of a program depends on: the tree by the names of its children, with hosts and links
+    executor   what the settings of an executor depend on: all of that, and executor and runtime
+
+A key is the SHA-256 of a view's canonical JSON (the bytes of RFC 8785). Its prefix names the version of these rules;
+whoever stores a key stores the view beside it, so that later rules can make a new key of it. Measured facts
+(clocks, peaks, memories) are in no key of a leaf: a fact that is corrected orphans no log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from tvmtarget.errors import TargetError, did_you_mean
+from tvmtarget.target.identity import authored, canonical, facts
+from tvmtarget.target.isa import is_cpu, read_isa
+from tvmtarget.target.kinds import AttributeClass, find_kind
+from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
+from tvmtarget.target.node import Executor, Runtime
+from tvmtarget.target.triples import Triple
+
+__all__ = ["LEVELS", "View", "codegen_key", "key_of", "tuning_key", "view_of"]
+
+View: TypeAlias = Literal["codegen", "kernel", "graph", "executor"]
+
+LEVELS: tuple[View, ...] = ("kernel", "graph", "executor")
+
+_SPEED: frozenset[AttributeClass] = frozenset({"hard", "isa", "capacity", "scale", "model"})
+
+# Which classes of attributes a leaf shows in a view; attributes of kinds that nobody knows count as hard.
+_CLASSES: Mapping[View, frozenset[AttributeClass]] = {
+    "codegen": _SPEED | {"soft"},
+    "kernel": _SPEED,
+    "graph": _SPEED,
+    "executor": _SPEED | {"soft"},
+}
+
+# Libraries are called by programs, not by kernels (tuning records of one kernel serve with and without them).
+_LEFT_OUT: Mapping[View, frozenset[str]] = {"kernel": frozenset({"libs"})}
+
+
+def codegen_key(node: NestedNode) -> str:
+    """Return `cg1:` and a digest; leaves with equal keys get the same code for the same function."""
+    return key_of("cg1", view_of(node, "codegen"))
+
+
+def tuning_key(node: NestedNode, level: View = "kernel") -> str:
+    """Return `t1:` and a digest, under which tuning records of a level are kept; `TargetError` for no such level."""
+    if level not in LEVELS:
+        raise TargetError(f"unknown level {level!r}{did_you_mean(level, LEVELS, listing='there are')}")
+    return key_of("t1", view_of(node, level))
+
+
+def key_of(prefix: str, view: Mapping[str, object]) -> str:
+    """Return a prefix and the first 16 bytes of the SHA-256 of a view, in lower-case hexadecimal."""
+    return f"{prefix}:{hashlib.sha256(canonical(view).encode()).hexdigest()[:32]}"
+
+
+def view_of(node: NestedNode, view: View) -> dict[str, object]:
+    """Return what a view shows of a tree; a kernel runs on a leaf, so there is no such view of a system."""
+    if view == "kernel" and node.is_composite:
+        raise TargetError(
+            f"a kernel runs on a leaf, and {node.slot!r} is a system; ask for level 'graph', or for a part"
+        )
+    return {"view": view} | _view(node, "", view, drivers(node))
+
+
+def _view(node: NestedNode, path: str, view: View, driven: Mapping[str, Driver]) -> dict[str, object]:
+    shown: dict[str, object] = {"kind": node.kind} | _attributes(node, view)
+    if node.is_composite:
+        children = [(child, _view(child, join(path, child.slot), view, driven)) for child in node.targets]
+        shown["targets"] = _by_role(children)
+        shown |= facts("links", node.links) | facts("memory", node.memory)
+    if view in ("graph", "executor") or node.is_composite:
+        shown |= _host(node, path, view, driven[path])
+    if view == "executor" or (view == "codegen" and node.is_composite):
+        shown |= _configured("executor", node.executor) | _configured("runtime", node.runtime)
+    return shown
+
+
+def _attributes(node: NestedNode, view: View) -> dict[str, object]:
+    """Return the attributes of the view's classes, CPU and triple by what they mean."""
+    kind = find_kind(node.kind)
+    classes = {row.name: row.class_ for row in kind.attributes} if kind else {}
+    left_out = _LEFT_OUT.get(view, frozenset())
+    shown = {
+        name: value
+        for name, value in authored(kind, node.attrs).items()
+        if classes.get(name, "hard") in _CLASSES[view] and name not in left_out
+    }
+    if is_cpu(node.kind):
+        cpu, deltas = _instructions(node)
+        shown = {name: value for name, value in shown.items() if name not in ("mcpu", "mattr")}
+        shown |= ({"mcpu": cpu} if cpu else {}) | ({"mattr": deltas} if deltas else {})
+        if "mtriple" in shown:
+            shown |= _machine(Triple.parse(str(shown.pop("mtriple"))), shown, view)
+    if view == "codegen" and node.all_keys:
+        shown["keys"] = sorted(node.all_keys)
+    return shown
+
+
+def _instructions(node: NestedNode) -> tuple[str, list[str]]:
+    """Return the CPU, and the features that it or the architecture does not have anyway, signed and sorted."""
+    written = read_isa(node.kind, node.attrs)
+    model: frozenset[str] | None = written.model
+    added = {f"+{name}" for name in written.added if model is None or name not in model}
+    removed = {f"-{name}" for name in written.removed if model is None or name in model}
+    return written.cpu, sorted(added | removed | set(written.unknown))
+
+
+def _machine(triple: Triple, shown: Mapping[str, object], view: View) -> dict[str, object]:
+    """Return what a triple says without its vendor; to a kernel, only the architecture and how floats are passed."""
+    if view == "codegen":
+        return {"mtriple": triple.key}
+    abi = shown.get("mfloat-abi") or triple.float_abi
+    return {"machine": triple.machine} | ({"mfloat-abi": abi} if abi else {})
+
+
+def _by_role(children: Sequence[tuple[NestedNode, dict[str, object]]]) -> list[dict[str, object]]:
+    """Put children in an order that does not depend on how they were listed: by name, else by what they are."""
+    named = [{"name": child.name, **_counted(child), **shown} for child, shown in children if child.name is not None]
+    unnamed = [{**_counted(child), **shown} for child, shown in children if child.name is None]
+    return sorted(named, key=lambda shown: str(shown["name"])) + sorted(unnamed, key=canonical)
+
+
+def _counted(child: NestedNode) -> dict[str, object]:
+    return {"count": child.count} if child.count != 1 else {}
+
+
+def _host(node: NestedNode, path: str, view: View, driver: Driver) -> dict[str, object]:
+    """Return who drives a node: a node of the tree by its path, a host that is written by what it is."""
+    if driver.is_implied or driver.effective == path:
+        return {}
+    if isinstance(node.host, NestedNode):
+        return {"host": _view(node.host, "", view, drivers(node.host))}
+    return {"host": f"@{driver.effective.removeprefix('@')}"}
+
+
+def _configured(role: Literal["executor", "runtime"], chosen: Executor | Runtime | None) -> dict[str, object]:
+    if chosen is None:
+        return {}
+    return {role: {"kind": chosen.kind} | authored(find_kind(chosen.kind, role), chosen.attrs)}
