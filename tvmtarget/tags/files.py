@@ -151,6 +151,10 @@ class _File:
         """Yield rows by name and alias; of a name that is defined twice, the first."""
         found: dict[str, str] = {}
         for short, table, family in self._all():
+            if "/" not in f"{self.prefix}{short}":
+                whole = f'[tag."acme/{short}"]'
+                self.problems.append(f"{short!r} is no whole name for a tag; write the vendor too, as in {whole}")
+                continue
             row = self._row(short, table, family)
             for known in (row.info.name, *row.info.aliases):
                 if known in found:
@@ -195,8 +199,6 @@ class _File:
         short = name.removeprefix(self.prefix)
         if not _NAME.fullmatch(name):
             yield f"{short!r} is no name for a tag; use lower-case letters, digits, '-', '_' and '.'"
-        elif "/" not in name:
-            yield f'{short!r} is no whole name for a tag; write the vendor too, as in [tag."acme/{short}"]'
         for key in sorted({"kind", "tag"} & table.keys()) if "base" in table else ():
             yield f"{key!r} stands beside 'base', which says what it is; leave one of them out"
         for note, type_ in _NOTES.items():

@@ -30,13 +30,27 @@ def override(root: _N, changes: Mapping[str, object], read: ReadTarget[_N], orig
     """Fold changes into a tree, one after the other; all that cannot be made are told in one error."""
     if not isinstance(changes, Mapping):
         raise TargetError(f"changes are a mapping of paths to values, not {shown(changes)}")
-    problems = Problems()
+    problems, changed = Problems(), dict[str, str]()
     # What is not to be checked is said first, wherever it stands, or the check would come before it.
     for path, value in sorted(changes.items(), key=lambda change: not str(change[0]).endswith("unchecked")):
         with problems.collect():
+            where = _canonical(root, str(path))
+            if where in changed:
+                raise TargetError(f"{changed[where]!r} and {str(path)!r} are one value, which is given twice")
+            changed[where] = str(path)
             root = _override_one(root, str(path), value, read, origin)
     problems.raise_all()
     return root
+
+
+def _canonical(root: NestedNode, path: str) -> str:
+    """Return the one spelling of a path that has several: nodes by their names, attributes as TVM spells them."""
+    above, _, name = path.rpartition("/")
+    around, _, role = above.rpartition("/")
+    if role in ("executor", "runtime"):
+        return join(root.locate(around)[0], role, fold(name))
+    found, _ = root.locate(above)
+    return join(found, name if name in _FIELDS else fold(name))
 
 
 def _override_one(root: _N, path: str, value: object, read: ReadTarget[_N], origin: Origin) -> _N:

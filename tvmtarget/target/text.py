@@ -9,6 +9,7 @@ A text is read by the first form that fits, in this order (golden table: `tests/
 5. TVM's command-line form, if it has a top-level ` -`:       `llvm -mcpu=cortex-a72 -mattr=+neon,+crc`
 6. the one-line form:                                         `composite[gpu=cuda(arch=sm_53),cpu=llvm](host=@cpu)`
 
+Where a kind is expected, a triple stands for an llvm of that triple: `aarch64-linux-gnu(mcpu=cortex-a72)`.
 Reading makes flat JSON with two keys that only overrides have: `"+"` (signed features) and `"~"` (paths to
 unset). Nothing here looks at tags or builds nodes.
 """
@@ -27,6 +28,7 @@ from tvmtarget.target import command_line
 from tvmtarget.target.grammar import Choice, Item, Reference, Spec, is_plain, parse_choice, read_json
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown, syntax_error
+from tvmtarget.target.triples import looks_like_triple
 
 __all__ = [
     "RESERVED",
@@ -183,6 +185,8 @@ def _head(spec: Spec, text: str) -> Flat:
     if spec.part is not None:
         problem = f"only a tag has parts, and {shown(spec.head)} is a kind; write vendor/name:{spec.part}"
         raise syntax_error(problem, text, spec.column)
+    if find_kind(spec.head) is None and looks_like_triple(spec.head):
+        return {"kind": "llvm", "mtriple": spec.head}
     return {"kind": spec.head}
 
 
