@@ -95,7 +95,7 @@ class _Scope:
         near = {**self.children, **self.inside} | ({} if self.node.is_composite else {self.path: self.node})
         found: dict[str, list[str]] = {}
         for site, target in near.items():
-            if not target.is_composite and site not in own:
+            if not target.is_composite and not target.memory and site not in own:
                 found.setdefault(target.device, []).append(site)
         return found.values()
 
