@@ -104,7 +104,7 @@ def test_tags_are_listed_and_searched(cli):
     code, out, _ = cli("tags")
     assert code == 0
     assert {"aws/c5", "aws/c5.large", "arm/rasp4b", "nvidia/a100"} <= {line.split()[0] for line in out.splitlines()}
-    code, out, _ = cli("tags", "jetson", "--json")
+    code, out, _ = cli("tags", "jetson-nano", "--json")
     assert [tag["tag"] for tag in json.loads(out)] == ["nvidia/jetson-nano"]
     assert cli("tags", "nothing-like-it")[0] == 1
 
