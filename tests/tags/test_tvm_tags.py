@@ -1,6 +1,5 @@
 """Every tag of TVM for a GPU is a tag here, whose part for TVM has the same facts but for a few corrections."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -35,10 +34,9 @@ def tvm_tags():
 
 def part(name):
     """Return the part of our tag that TVM's tag of that name means."""
-    info = REGISTRY.info(name)
-    row = tomllib.loads(info.file.read_text(encoding="utf-8"))["tag"][info.name.partition("/")[2]]
-    assert "tvm" in row, f"{info.name} does not say which part is TVM's"
-    return REGISTRY[name].part(row["tvm"].removeprefix(":"))
+    path = REGISTRY.info(name).tvm
+    assert path is not None, f"{name} does not say which part is TVM's"
+    return REGISTRY[name].part(path.removeprefix(":"))
 
 
 def facts(tag, prefix=""):
