@@ -100,6 +100,8 @@ nvidia/dgx-h100    1 9
 nvidia/gb200       1 3
 nvidia/gb200-tray  2 6
 nvidia/gb200-nvl72 3 108
+nvidia/dgx-superpod-h100-su 2 288
+nvidia/dgx-superpod-gb200-su 4 864
 demo/robot         2 4
 demo/warehouse     3 21
 """
