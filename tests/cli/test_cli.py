@@ -105,7 +105,7 @@ def test_tags_are_listed_and_searched(cli):
     assert code == 0
     assert {"aws/c5", "aws/c5.large", "arm/rasp4b", "nvidia/a100"} <= {line.split()[0] for line in out.splitlines()}
     code, out, _ = cli("tags", "jetson-nano", "--json")
-    assert [tag["tag"] for tag in json.loads(out)] == ["nvidia/jetson-nano"]
+    assert [tag["tag"] for tag in json.loads(out)] == ["nvidia/jetson-nano", "nvidia/jetson-nano-4gb"]
     assert cli("tags", "nothing-like-it")[0] == 1
 
 
