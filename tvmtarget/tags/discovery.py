@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError
+from tvmtarget.tags.compiled import Compiled
 from tvmtarget.tags.layers import Files, Layer
 
 __all__ = ["layers", "shipped_folder", "user_folder"]
@@ -18,7 +19,8 @@ PROJECT_FILE = "tvmtarget.toml"
 
 def layers(cwd: Path, environ: Mapping[str, str]) -> Iterator[Layer]:
     """Yield the layers that are seen from a folder, with the environment's variables."""
-    yield Files("tvmtarget", folder=shipped_folder())
+    shipped = shipped_folder()
+    yield Compiled("tvmtarget", shipped, is_checked=shipped.name == "tags")
     for name in plugins.names("tvmtarget.tags"):
         yield Files(f"package {name}", folder=_folder_of(name))
     yield Files("user", folder=user_folder(environ))

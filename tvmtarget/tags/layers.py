@@ -24,6 +24,9 @@ class Layer(Protocol):
     def names(self) -> Iterable[str]:
         """List all names, aliases and abstract tags too."""
 
+    def listed(self) -> Iterable[str]:
+        """List the names that stand for themselves: no aliases, no abstract tags, none that is wrong."""
+
     def namespaces(self) -> Iterable[str]:
         """List what comes before the '/' of its names."""
 
@@ -49,6 +52,13 @@ class Files:
         """List all names; every file is read."""
         for key in self._by_namespace:
             yield from self._load(key).rows
+
+    def listed(self) -> Iterator[str]:
+        """List the names that stand for themselves; every file is read."""
+        for key in self._by_namespace:
+            for name, row in self._load(key).rows.items():
+                if row.info.name == name and not row.info.is_abstract and not row.problems:
+                    yield name
 
     def namespaces(self) -> Iterator[str]:
         """List the namespaces of the folder's files, and those of the tags of the others."""
@@ -81,6 +91,10 @@ class Given:
         return self._rows.get(name)
 
     def names(self) -> Iterable[str]:
+        """List all names."""
+        return self._rows
+
+    def listed(self) -> Iterable[str]:
         """List all names."""
         return self._rows
 

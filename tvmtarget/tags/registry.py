@@ -65,12 +65,12 @@ class Registry(Mapping[str, Target]):
 
     def __iter__(self) -> Iterator[str]:
         """List all names that stand for themselves, sorted; aliases and abstract tags are left out."""
-        listed = {
-            name
-            for layer in self._layers
-            for name in layer.names()
-            if (row := layer.find(name)) and not row.info.is_abstract and row.info.name == name and not row.problems
-        }
+        lowest, *others = self._layers or (Given("nothing", {}),)
+        listed = set(lowest.listed())
+        for name in {name for layer in others for name in layer.names()}:
+            row = self._find(name)
+            is_listed = row is not None and row.info.name == name and not row.info.is_abstract and not row.problems
+            (listed.add if is_listed else listed.discard)(name)
         yield from sorted(listed)
 
     def __len__(self) -> int:

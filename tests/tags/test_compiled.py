@@ -1,0 +1,61 @@
+"""The compiled form of the shipped tags says what the authored files say."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from tvmtarget.tags.compiled import Compiled, compile_tags
+from tvmtarget.tags.discovery import shipped_folder
+from tvmtarget.tags.layers import Files
+from tvmtarget.tags.registry import Registry
+
+AUTHORED = Files("authored", folder=shipped_folder())
+COMPILED = Compiled("compiled", shipped_folder(), is_checked=False)
+
+
+def test_compiled_equals_authored():
+    """Where they differ, `python -m tvmtarget.tags.compiled` writes what is authored."""
+    assert sorted(COMPILED.names()) == sorted(AUTHORED.names())
+    assert sorted(COMPILED.listed()) == sorted(AUTHORED.listed())
+    for name in AUTHORED.names():
+        assert COMPILED.find(name) == AUTHORED.find(name)
+
+
+def test_a_namespace_that_changed_since_is_read_from_its_files(tmp_path):
+    folder = tmp_path / "tags"
+    shutil.copytree(shipped_folder(), folder)
+    (folder / "demo.toml").write_text('schema = 1\n[tag.other]\nkind = "c"\n')
+    (folder / "new.toml").write_text('schema = 1\n[tag.box]\nkind = "c"\n')
+    (folder / "arm.toml").write_text("schema = 2\n")
+    registry = Registry(Compiled("checkout", folder, is_checked=True))
+    assert registry["demo/other"] == registry["new/box"]
+    assert "demo/node" not in registry
+    assert registry["aws/c5.large"].at("cpu")["num-cores"] == 1
+    assert [name for name in registry if name.startswith(("demo", "new", "arm"))] == ["demo/other", "new/box"]
+    assert registry.problems() == (
+        f"tag file {str(folder / 'arm.toml')!r} has schema 2; this version reads schema = 1",
+    )
+
+
+def test_a_row_keeps_all_that_a_file_says(tmp_path):
+    folder, data = tmp_path / "tags", tmp_path / "data"
+    folder.mkdir()
+    (folder / "acme.toml").write_text(
+        'schema = 1\n[source.x]\ncite = "a sheet"\n[tag.box]\ndoc = "é"\nsource = ["x"]\nconfidence = "vendor"\n'
+        'aliases = ["b,c"]\ntvm = ":cpu"\ndeprecated = "acme/other"\noverride = true\nabstract = true\n'
+        'kind = "llvm"\n[family.box.sizes]\ns = { "+" = ["+neon"] }\n'
+    )
+    compile_tags(folder, data)
+    authored, compiled = Files("a", folder=folder), Compiled("c", folder, is_checked=True, data=data)
+    for name in ("acme/box", "acme/b,c", "acme/box.s"):
+        assert compiled.find(name) == authored.find(name)
+    assert compiled.find("acme/box.s").info == replace(authored.find("acme/box.s").info)
+    assert list(compiled.listed()) == ["acme/box.s"]
+
+
+def test_what_is_wrong_is_not_compiled(tmp_path):
+    (tmp_path / "acme.toml").write_text("schema = 1\n[tag.box]\ndoc = 5\n")
+    with pytest.raises(SystemExit, match="'doc' is text, not 5"):
+        compile_tags(tmp_path, tmp_path / "data")
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,157 @@
+"""The compiled form of the shipped tags: an index of names and a file of rows, so that no TOML is read to find one.
+
+`python -m tvmtarget.tags.compiled` writes both from `tags/`; a test compares them. In a checkout, a namespace whose
+files changed since is read from those files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tvmtarget.tags.files import TagInfo, TagRow, namespace_of
+from tvmtarget.tags.layers import Files
+
+__all__ = ["Compiled", "compile_tags"]
+
+FORMAT = 1
+INDEX, ROWS = "index.json", "rows.jsonl"
+DATA = Path(__file__).parent / "data"
+
+# What most tags have not is not written.
+_USUAL = {"doc": "", "confidence": "", "tvm": None, "family": None, "deprecated": "", "overrides": False}
+
+
+class Compiled:
+    """The compiled tags of a folder; `is_checked` asks whether the folder still says what was compiled."""
+
+    def __init__(self, label: str, folder: Path, *, is_checked: bool, data: Path = DATA) -> None:
+        self.label = label
+        self._folder = folder
+        self._data = data
+        self._authored = Files(label, folder=folder)
+        self._is_checked = is_checked
+        self._is_fresh: dict[str, bool] = {}
+
+    @cached_property
+    def _index(self) -> dict[str, Any]:
+        index: dict[str, Any] = json.loads((self._data / INDEX).read_bytes())
+        return index
+
+    def find(self, name: str) -> TagRow | None:
+        """Return the row of a name or alias."""
+        namespace, _, short = name.partition("/")
+        if not self._fresh(namespace):
+            return self._authored.find(name)
+        of_namespace = self._index["namespaces"][namespace]
+        place = of_namespace["tags"].get(of_namespace["aliases"].get(short, short))
+        return None if place is None else self._row(namespace, place)
+
+    def names(self) -> Iterator[str]:
+        """List all names, aliases and abstract tags too."""
+        for namespace in self.namespaces():
+            if self._fresh(namespace):
+                of_namespace = self._index["namespaces"][namespace]
+                yield from (f"{namespace}/{short}" for short in (*of_namespace["tags"], *of_namespace["aliases"]))
+            else:
+                yield from (name for name in self._authored.names() if name.partition("/")[0] == namespace)
+
+    def listed(self) -> Iterator[str]:
+        """List the names that stand for themselves."""
+        for namespace in self.namespaces():
+            if self._fresh(namespace):
+                tags = self._index["namespaces"][namespace]["tags"]
+                yield from (f"{namespace}/{short}" for short, (_, _, is_listed) in tags.items() if is_listed)
+            else:
+                yield from (name for name in self._authored.listed() if name.partition("/")[0] == namespace)
+
+    def namespaces(self) -> Iterable[str]:
+        """List what comes before the '/' of its names."""
+        return self._authored.namespaces() if self._is_checked else self._index["namespaces"]
+
+    def problems(self, name: str | None = None) -> Sequence[str]:
+        """List what is wrong with the files that are not as they were compiled."""
+        namespaces = self.namespaces() if name is None else [name.partition("/")[0]]
+        stale = [namespace for namespace in namespaces if not self._fresh(namespace)]
+        return [problem for namespace in stale for problem in self._authored.problems(f"{namespace}/")]
+
+    def _fresh(self, namespace: str) -> bool:
+        if namespace not in self._is_fresh:
+            known = self._index["namespaces"].get(namespace)
+            files = _files(self._folder, namespace) if self._is_checked else []
+            self._is_fresh[namespace] = known is not None and (
+                not self._is_checked or known["files"] == {path.name: _digest(path) for path in files}
+            )
+        return self._is_fresh[namespace]
+
+    def _row(self, namespace: str, place: Sequence[int]) -> TagRow:
+        with (self._data / ROWS).open("rb") as rows:
+            rows.seek(place[0])
+            row = json.loads(rows.read(place[1]))
+        cites = self._index["cites"]
+        info = {**_USUAL, **row["info"], "file": self._folder / row["info"]["file"]}
+        info["sources"] = tuple(cites[at] for at in info["sources"])
+        info["aliases"] = tuple(info.get("aliases", ()))
+        return TagRow(TagInfo(**info), row.get("base"), row["flat"])
+
+
+def compile_tags(folder: Path, data: Path = DATA) -> None:
+    """Write the compiled form of a folder's tags; nothing is written if a row is wrong."""
+    index, rows = _compiled(folder)
+    data.mkdir(exist_ok=True)
+    (data / ROWS).write_bytes(rows)
+    (data / INDEX).write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def _compiled(folder: Path) -> tuple[dict[str, Any], bytes]:
+    authored = Files("tags", folder=folder)
+    cites: dict[str, int] = {}
+    lines: list[bytes] = []
+    offset = 0
+    namespaces: dict[str, Any] = {}
+    for name in sorted(authored.names()):
+        row = authored.find(name)
+        if row is None or row.problems:
+            raise SystemExit("\n".join(row.problems if row else [f"{name!r} is not found"]))
+        namespace, _, short = name.partition("/")
+        if namespace not in namespaces:
+            files = {path.name: _digest(path) for path in _files(folder, namespace)}
+            namespaces[namespace] = {"files": files, "tags": {}, "aliases": {}}
+        if row.info.name != name:
+            namespaces[namespace]["aliases"][short] = row.info.name.partition("/")[2]
+            continue
+        line = _line(row, cites)
+        namespaces[namespace]["tags"][short] = [offset, len(line), int(not row.info.is_abstract)]
+        lines.append(line)
+        offset += len(line)
+    problems = authored.problems()
+    if problems:
+        raise SystemExit("\n".join(problems))
+    return {"format": FORMAT, "cites": list(cites), "namespaces": namespaces}, b"".join(lines)
+
+
+def _line(row: TagRow, cites: dict[str, int]) -> bytes:
+    info = {key: value for key, value in asdict(row.info).items() if _USUAL.get(key, ...) != value and value != ()}
+    info["file"] = row.info.file.name
+    info["sources"] = [cites.setdefault(cite, len(cites)) for cite in row.info.sources]
+    flat: Mapping[str, object] = {"info": info, "flat": row.flat} | ({"base": row.base} if row.base else {})
+    return (json.dumps(flat, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+
+
+def _files(folder: Path, namespace: str) -> list[Path]:
+    return sorted(
+        path for path in folder.glob(f"{namespace}.*") if path.suffix == ".toml" and namespace_of(path) == namespace
+    )
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    compile_tags(Path(__file__).resolve().parents[2] / "tags")
