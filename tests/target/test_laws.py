@@ -5,6 +5,7 @@ import json
 import pickle
 
 import pytest
+import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import consistent, trees
@@ -12,6 +13,7 @@ from trees import consistent, trees
 from tvmtarget import Constraint, Target
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.constraint import covers
+from tvmtarget.target.identity import identity_of, identity_text
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.nesting import drivers, unnumbered
 
@@ -244,6 +246,12 @@ def test_what_is_overridden_can_be_taken_back(tree):
     if path is not None:
         full = f"{path}/model".lstrip("/")
         assert tree.override({full: "x"}).unset(full) == tree
+
+
+@few
+@given(trees)
+def test_the_canonical_bytes_are_those_of_rfc_8785(tree):
+    assert identity_text(tree).encode() == rfc8785.dumps(identity_of(tree))
 
 
 # Parts

@@ -17,9 +17,15 @@ __all__ = ["kinds"]
 def kinds(
     name: Annotated[str | None, typer.Argument(help="Show the attributes of this kind.", show_default=False)] = None,
     classes: Annotated[bool, typer.Option("--classes", help="Show what each attribute counts as, in keys.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of targets.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the kinds of targets, executors and runtimes, or the attributes of one."""
+    if schema:
+        from tvmtarget.target.schema import json_schema
+
+        print_json(json_schema())
+        return
     from tvmtarget.target.kinds import Role, find_kind, kind_names, kind_of
 
     roles: tuple[Role, ...] = ("target", "executor", "runtime")

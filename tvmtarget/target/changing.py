@@ -14,6 +14,7 @@ from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.nesting import Driver, NestedNode, covers, drivers, is_reference, join, unnumbered
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.origin import OVERRIDE, Origin
+from tvmtarget.target.pairs import effective_pair
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.values import read_value
 
@@ -176,13 +177,15 @@ def part(root: _N, path: str) -> _N:
     segments = found.split("/")
     around = [root.at("/".join(segments[:end])) for end in range(len(segments) + 1)]
     slots, driven = unnumbered(found), drivers(root)
-    configured = {role: _nearest(around, role) for role in ("executor", "runtime")}
+    configured = {"executor": _nearest(around, "executor"), "runtime": _nearest(around, "runtime")}
+    executor, runtime = effective_pair(around)
     cut = node.replace(
         name=None,
         tag=f"{root.tag}:{path}" if root.tag else None,
         count=node.count if segments[-1] == node.slot else 1,
         host=_host_of_part(root, node, slots, driven.get(slots)),
-        **{role: getattr(above, role) for role, above in configured.items()},
+        executor=executor if configured["executor"].executor is not None else None,
+        runtime=runtime if configured["runtime"].runtime is not None else None,
     )
     cut.originating({role: above.origin_of(role) for role, above in configured.items()}, configured)
     return _settled(root, cut, slots, driven) if slots in driven else cut
