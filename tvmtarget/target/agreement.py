@@ -73,7 +73,7 @@ _ARCH_BITS = {"x86_64": 64, "riscv64": 64, "riscv32": 32}  # whatever the enviro
 
 
 def _features_are_known(kind: str, attrs: Mapping[str, Value], written: Written) -> Iterator[str]:
-    if not _is_checked(attrs, "mattr"):
+    if not written.words or not _is_checked(attrs, "mattr"):
         return
     if written.table is not None:
         known = [*written.table.implies, *written.table.tuning]

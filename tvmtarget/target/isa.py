@@ -150,7 +150,7 @@ def read_isa(kind: str, attrs: Mapping[str, Value]) -> Written:
     triple = _triple(attrs)
     cpu, *options = _text(attrs, "mcpu").split("+")
     words = [*_signed(attrs), *(f"+{option}" for option in options if option)]
-    family = family_of(kind, attrs)
+    family = _family(kind, attrs, triple)
     table = table_of(family) if family else _table_that_knows(words)
     march = _text(attrs, "march") if kind == "c" else ""
     if march and is_isa_string(march):
@@ -172,9 +172,12 @@ def read_isa(kind: str, attrs: Mapping[str, Value]) -> Written:
 
 def family_of(kind: str, attrs: Mapping[str, Value]) -> str:
     """Return the table of CPUs that a node's triple, CPU or architecture is in; nothing where none of them says."""
+    return _family(kind, attrs, _triple(attrs))
+
+
+def _family(kind: str, attrs: Mapping[str, Value], triple: Triple | None) -> str:
     if forced := _FAMILIES.get(kind, ""):
         return forced
-    triple = _triple(attrs)
     if triple is not None:
         return triple.family
     cpu, march = _text(attrs, "mcpu").partition("+")[0], _text(attrs, "march")
