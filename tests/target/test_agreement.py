@@ -28,6 +28,7 @@ REFUSED = """
     llvm(mcpu=i386,mtriple=x86_64-linux-gnu)
     llvm(mcpu=sifive-e31,mtriple=riscv64-linux-gnu)
     llvm(mcpu=sifive-u74,mtriple=riscv32-unknown-elf)
+    llvm(mtriple=x86_64-linux-gnu,-64bit)
     llvm(mcpu=skylake,+avx3)
     llvm(mcpu=cortex-m33,+nomwe)
     llvm(+avx5)

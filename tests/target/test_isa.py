@@ -9,6 +9,8 @@ import json
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tvmtarget import Target
 from tvmtarget.errors import TargetError
@@ -93,8 +95,12 @@ NODES = [
     ("llvm(mtriple=riscv64-linux-gnu)", "riscv", True, "i 64bit", "m"),
     ("llvm(mtriple=riscv64-linux-gnu,mcpu=sifive-u74)", "riscv", True, "m a f d c", "v"),
     ("llvm(mcpu=generic)", "", False, "", ""),
-    ("llvm(mcpu=skylaker,unchecked=mcpu,mtriple=x86_64-linux-gnu)", "x86", False, "", ""),
+    ("llvm(mcpu=skylaker,unchecked=mcpu,mtriple=x86_64-linux-gnu)", "x86", False, "sse2", ""),
     ("c(mcpu=cortex-m33)", "arm", True, "dsp", "mve"),
+    ("c(march=armv8-a)", "", False, "", ""),
+    ("c(march=x86-64-v3)", "x86", True, "avx2", "avx512f"),
+    ('c(march="armv8.1-m.main+mve")', "arm", True, "lob mve dsp", "mve.fp"),
+    ('c(march="armv7e-m+nodsp")', "arm", True, "v7", "dsp"),
     ("c(march=armv7e-m)", "arm", True, "dsp mclass", "mve"),
     ("c(march=rv64gc)", "riscv", True, "m a f d c", "v"),
     ("c", "", False, "", ""),
@@ -149,6 +155,7 @@ def test_a_version_of_the_architecture_without_what_it_asks_for_contradicts_itse
         ("llvm(mtriple=aarch64-linux-gnu,keys=cpu+arm_cpu)", ("cpu", "arm_cpu")),
         ("llvm(mtriple=aarch64-linux-gnu,keys=cpu+arm_cpu,device=arm_cpu)", ("cpu", "arm_cpu")),
         ("llvm(mtriple=aarch64-linux-gnu,keys=foo,device=bar)", ("foo", "arm_cpu", "cpu", "bar")),
+        ("c(march=armv8-a)", ("arm_cpu", "cpu")),
         ("cmsis-nn(mcpu=cortex-m55)", ()),
     ],
 )
@@ -191,7 +198,8 @@ def test_nobody_knows_what_a_machine_that_is_not_named_can_do():
         ("llvm(mcpu=skylake)", "x86-64-v4", False),
         ("llvm(+avx2)", "x86-64-v3", None),
         ("llvm(-avx2)", "x86-64-v3", False),
-        ("llvm(mcpu=skylake)", "cortex-a72", None),
+        ("llvm(mcpu=skylake)", "cortex-a72", False),
+        ("llvm(mcpu=skylake)", "cortex-z99", None),
         ("llvm", "x86-64", None),
     ],
 )
@@ -209,12 +217,44 @@ def test_a_node_covers_a_cpu_whose_instructions_it_all_has(text, cpu, answer):
         ("nvptx(mcpu=sm_53)", (5, 3)),
         ("rocm(mcpu=gfx90a)", (9, 0, 10)),
         ("rocm(mcpu=gfx1030)", (10, 3, 0)),
+        ("rocm(mcpu=gfx9-4-generic)", None),
         ("metal", None),
     ],
 )
 def test_a_gpu_has_a_capability_and_no_features(text, capability):
     features = Target.parse(text).features
     assert (features.compute_capability, len(features), features.is_complete) == (capability, 0, False)
+
+
+def test_what_no_table_knows_is_taken_as_it_is_written():
+    features = Target.parse("rocm(mcpu=gfx90a,+sramecc,-xnack)").features
+    assert (features.has("sramecc"), features.has("xnack"), features.has("tgsplit")) == (True, False, None)
+
+
+words = st.one_of(st.text(max_size=12), st.from_regex(r"(no)?[a-z0-9.+_-]{1,12}", fullmatch=True))
+
+
+@given(
+    st.fixed_dictionaries(
+        {"kind": st.sampled_from(["llvm", "c", "hexagon", "cmsis-nn", "cuda", "rocm", "numpy"])},
+        optional={
+            "mcpu": st.one_of(words, st.sampled_from(["skylake", "cortex-m55+nomve", "generic"])),
+            "mtriple": st.one_of(words, st.sampled_from(["x86_64-linux-gnu", "riscv64", "thumbv7m-none-eabi"])),
+            "mattr": st.lists(st.one_of(words, st.sampled_from(["+avx2", "-sse", "+rv64gc", "+v", "+nodsp"]))),
+            "march": words,
+            "mabi": words,
+        },
+    )
+)
+def test_whatever_is_written_has_features_or_is_refused(flat):
+    try:
+        target = Target(flat.pop("kind"), flat | {"unchecked": ["mcpu", "mtriple"]})
+        features = target.features
+        target.resolve()
+    except TargetError:
+        return
+    assert not features.names & features.absent
+    assert target.all_keys is not None
 
 
 def test_features_are_a_frozen_value_that_json_can_hold():

@@ -51,6 +51,15 @@ def test_an_instruction_set_stands_among_features_and_makes_the_same_target():
     assert {"v", "zve64d", "zvl128b", "zba"} <= set(one.features)
 
 
+def test_a_cpu_says_its_instruction_set():
+    features = Target.parse("llvm(mcpu=sifive-u74)").features
+    assert features.isa == "rv64imafdc_zicsr_zifencei_zmmul_zaamo_zalrsc_zca"
+    assert set(expand_isa(features.isa)) == features.names
+    assert Target.parse("llvm(mtriple=riscv64-linux-gnu,+y,unchecked=mattr)").features.isa == "rv64iy"
+    assert Target.parse("llvm(+zba)").features.isa == ""  # nobody said which base it stands on
+    assert Target.parse("llvm(mcpu=skylake)").features.isa == ""
+
+
 def test_profiles_are_features_that_bring_theirs():
     table = table_of("riscv")
     assert "v" in table.need(["rva23u64"])

@@ -1,6 +1,8 @@
 """Triples: every spelling of a machine is one value."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.triples import Triple, looks_like_triple
@@ -84,6 +86,21 @@ def test_a_wrong_triple_says_what_is_near(text, message):
     with pytest.raises(TargetError) as raised:
         Triple.parse(text)
     assert str(raised.value) == message
+
+
+pieces = st.sampled_from(
+    ["aarch64", "thumbv7em", "x86-64", "i686", "apple", "pc", "none", "unknown", "linux", "darwin20.1", "gnu", "eabihf"]
+)
+
+
+@given(st.one_of(st.text(max_size=20), st.lists(pieces, min_size=1, max_size=5).map("-".join)))
+def test_a_text_is_a_triple_whose_normal_form_is_the_same_triple_or_it_is_refused(text):
+    try:
+        triple = Triple.parse(text)
+    except TargetError:
+        return
+    assert Triple.parse(str(triple)) == triple
+    assert Triple.parse(triple.key).key == triple.key
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tvmtarget.errors import did_you_mean
 from tvmtarget.target.attributes import Value
-from tvmtarget.target.chips import chips_of
+from tvmtarget.target.chips import chips_of, is_unchecked
 from tvmtarget.target.features import FeatureTable, families, table_of
-from tvmtarget.target.isa import Written, read_isa
+from tvmtarget.target.isa import Written, is_cpu, read_isa
 from tvmtarget.target.triples import Triple
 
 __all__ = ["contradictions"]
@@ -35,7 +35,7 @@ _TRIPLES = {
 
 def contradictions(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
     """Yield what is wrong with attributes that are all right one by one."""
-    if kind in ("llvm", "c", "hexagon", "cmsis-nn"):
+    if is_cpu(kind):
         written = read_isa(kind, attrs)
         for rule in _RULES:
             yield from rule(kind, attrs, written)
@@ -43,14 +43,9 @@ def contradictions(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
         yield from _subgroups(attrs)
 
 
-def _is_checked(attrs: Mapping[str, Value], name: str) -> bool:
-    unchecked = attrs.get("unchecked", ())
-    return not (isinstance(unchecked, tuple) and name in unchecked)
-
-
 def _cpu_is_of_triple(_: str, attrs: Mapping[str, Value], written: Written) -> Iterator[str]:
     table, triple, cpu = written.table, written.triple, written.cpu
-    if table is None or triple is None or not cpu or not _is_checked(attrs, "mcpu"):
+    if table is None or triple is None or not cpu or is_unchecked(attrs, "mcpu"):
         return
     if table.family == triple.family and cpu in chips_of(table.family):
         if not _runs(table, cpu, triple):
@@ -73,7 +68,7 @@ _ARCH_BITS = {"x86_64": 64, "riscv64": 64, "riscv32": 32}  # whatever the enviro
 
 
 def _features_are_known(kind: str, attrs: Mapping[str, Value], written: Written) -> Iterator[str]:
-    if not written.words or not _is_checked(attrs, "mattr"):
+    if not written.words or is_unchecked(attrs, "mattr"):
         return
     if written.table is not None:
         known = [*written.table.implies, *written.table.tuning]
@@ -99,7 +94,9 @@ def _features_agree(_: str, __: Mapping[str, Value], written: Written) -> Iterat
 
 
 def _width_is_one(_: str, attrs: Mapping[str, Value], written: Written) -> Iterator[str]:
-    """Instruction sets of RISC-V say how wide they are, and so does the triple."""
+    """Instruction sets of RISC-V say how wide they are, and so does the triple; x86 code of 64 bits needs them."""
+    if written.triple is not None and f"{_ARCH_BITS.get(written.triple.arch)}bit" in written.removed:
+        yield f"mtriple {attrs['mtriple']!r} needs feature {_ARCH_BITS[written.triple.arch]}bit, which is removed"
     if written.table is None or written.table.family != "riscv":
         return
     for width, other in (("32bit", "64bit"), ("64bit", "32bit")):

@@ -17,7 +17,7 @@ from tvmtarget.target.attributes import Value
 from tvmtarget.target.riscv import is_isa_string
 from tvmtarget.target.triples import Triple
 
-__all__ = ["chip_problems", "chips_of", "cpu_name"]
+__all__ = ["chip_problems", "chips_of", "cpu_name", "is_unchecked"]
 
 # Tables by attribute of a kind; a CPU's table depends on its triple.
 _TABLES = {
@@ -53,15 +53,20 @@ def chips_of(table: str) -> frozenset[str]:
     return _chips()[table]
 
 
+def is_unchecked(attrs: Mapping[str, Value], name: str) -> bool:
+    """Whether who wrote an attribute says that its value is newer than the tables."""
+    unchecked = attrs.get("unchecked", ())
+    return isinstance(unchecked, tuple) and name in unchecked
+
+
 def chip_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
     """Yield a message for each attribute that names a chip which is in no table, or a machine that is none."""
     yield from _triple_problems(kind, attrs)
-    unchecked = attrs.get("unchecked", ())
     for name, value in attrs.items():
         table = _TABLES.get((kind, name))
         if table is None or not isinstance(value, str):
             continue
-        if isinstance(unchecked, tuple) and name in unchecked:
+        if is_unchecked(attrs, name):
             if table in _SHAPES and not _SHAPES[table].fullmatch(value):
                 yield f"{name} {value!r} of kind {kind!r} is not written as {'sm_90' if table == 'nvptx' else 'gfx90a'}"
             continue
@@ -80,8 +85,8 @@ def _instead(name: str, value: str, known: frozenset[str]) -> str:
 
 
 def _triple_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
-    text, unchecked = attrs.get("mtriple"), attrs.get("unchecked", ())
-    if not isinstance(text, str) or (isinstance(unchecked, tuple) and "mtriple" in unchecked):
+    text = attrs.get("mtriple")
+    if not isinstance(text, str) or is_unchecked(attrs, "mtriple"):
         return
     if kind in _FIXED and text not in _FIXED[kind]:
         yield f"mtriple {text!r} of kind {kind!r} is always {_FIXED[kind][0]!r}; leave it out"

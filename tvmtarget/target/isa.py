@@ -15,7 +15,7 @@ from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes, Value
 from tvmtarget.target.chips import chips_of
 from tvmtarget.target.features import FeatureTable, families, table_of
-from tvmtarget.target.riscv import expand_isa, is_isa_string
+from tvmtarget.target.riscv import expand_isa, is_isa_string, isa_string
 from tvmtarget.target.triples import Triple
 
 __all__ = ["Features", "Written", "family_of", "features_of", "is_arm", "is_cpu", "read_isa"]
@@ -43,6 +43,9 @@ _ALIASES = {
     "aarch64": {"simd": "neon", "asimd": "neon", "fp": "fp-armv8", "fp16": "fullfp16"},
     "arm": {"simd": "neon", "fp": "vfp2sp"},
 }
+
+# What a C compiler for 32-bit Arm takes; armv8-a is the name of 64-bit machines, too.
+_ARMV7_OR_M = re.compile(r"armv([4-7].*|[89](\.[0-9])?-[mr].*)")
 
 _NVIDIA = re.compile(r"sm_([0-9]+)([0-9])[af]?")
 _AMD = re.compile(r"gfx([0-9]+)([0-9])([0-9a-f])")
@@ -90,12 +93,24 @@ class Features:
         return False if self.is_complete or name in self.absent else None
 
     def covers(self, cpu: str) -> bool | None:
-        """Say whether code for a CPU of this family runs here; features that hypervisors hide are not asked for."""
+        """Say whether code for a CPU runs here; features that hypervisors hide are not asked for.
+
+        None where the machine is not known, or the CPU; False for a CPU of another family.
+        """
         table = table_of(self.family)
-        if table is None or cpu not in table.cpus:
+        if table is None:
             return None
+        if cpu not in table.cpus:
+            return False if any(cpu in chips_of(family) for family in _BY_NAME) else None
         answers = {self.has(name) for name in table.level(cpu)}
         return False if False in answers else None if None in answers else True
+
+    @property
+    def isa(self) -> str:
+        """The instruction set as RISC-V's tools write it, `rv64imac_zicsr`; empty where no base is known."""
+        if self.family != "riscv" or not self.names & {"i", "e"}:
+            return ""
+        return isa_string(64 if "64bit" in self.names else 32, self.names)
 
     def to_json(self) -> dict[str, object]:
         """Return what JSON can hold."""
@@ -108,33 +123,34 @@ class Features:
 class Written:
     """What the attributes of a node say about its instructions, by the names of its table.
 
-    `words` are the features as they are written, `unknown` those of them that the table has not, `model` is what
-    follows from CPU or architecture.
+    `words` are the features as they are written: `added` and `removed` by LLVM's names, signed `options` that only
+    tune, and signed `unknown` ones that the table has not. `model` is what follows from CPU or architecture, None
+    if the CPU is not known; then `floor` is what every CPU of the architecture has.
     """
 
     table: FeatureTable | None
     triple: Triple | None
     cpu: str
     model: frozenset[str] | None
+    floor: frozenset[str]
     added: tuple[str, ...]
     removed: tuple[str, ...]
+    options: tuple[str, ...]
     unknown: tuple[str, ...]
     words: tuple[str, ...]
 
 
 def features_of(kind: str, attrs: Attributes) -> Features:
     """Return the features of a node; a `TargetError` says which of them contradict each other."""
-    if not is_cpu(kind):
-        return Features(compute_capability=_capability(kind, attrs))
     written = read_isa(kind, attrs)
     table, claimed = written.table, frozenset(name[1:] for name in written.unknown if name[0] == "+")
     if table is None:
-        removed = frozenset(written.removed)
-        return Features(names=frozenset(written.added) | claimed, absent=removed)
+        capability = None if is_cpu(kind) else _capability(kind, attrs)
+        return Features("", frozenset(written.added), frozenset(written.removed), compute_capability=capability)
     raise_all(TargetError, [*table.contradictions(written.added, written.removed)])
     return Features(
         family=table.family,
-        names=table.combine(written.model or (), written.added, written.removed) | claimed,
+        names=table.combine(written.model or written.floor, written.added, written.removed) | claimed,
         absent=table.gone(written.removed),
         is_complete=written.model is not None,
     )
@@ -148,24 +164,26 @@ def is_cpu(kind: str) -> bool:
 def read_isa(kind: str, attrs: Mapping[str, Value]) -> Written:
     """Read CPU, triple and features of a node, whatever is wrong with them."""
     triple = _triple(attrs)
-    cpu, *options = _text(attrs, "mcpu").split("+")
-    words = [*_signed(attrs), *(f"+{option}" for option in options if option)]
+    cpu, *behind_cpu = _text(attrs, "mcpu").split("+")
+    march, *behind_march = _text(attrs, "march").split("+")
+    if is_isa_string(march):
+        behind_march += expand_isa(march)
+    words = [*_signed(attrs), *(f"+{word}" for word in (*behind_cpu, *behind_march) if word)]
     family = _family(kind, attrs, triple)
-    table = table_of(family) if family else _table_that_knows(words)
-    march = _text(attrs, "march") if kind == "c" else ""
-    if march and is_isa_string(march):
-        words += [f"+{name}" for name in expand_isa(march)]
-    model = None if table is None else _model(table, triple, cpu, march)
-    signs = [_read_word(word, table) for word in words]
-    known = [(sign, name) for sign, name in signs if table is None or name in table.implies]
+    table = table_of(family) if family else _table_that_knows(words) if is_cpu(kind) else None
+    signed = [_read_word(word, table) for word in words]
+    known = [word for word in signed if table is None or word[1:] in table.implies]
+    options = [word for word in signed if table is not None and word[1:] in table.tuning]
     return Written(
         table=table,
         triple=triple,
         cpu=cpu,
-        model=model,
-        added=tuple(name for sign, name in known if sign == "+"),
-        removed=tuple(name for sign, name in known if sign == "-"),
-        unknown=tuple(s + n for s, n in signs if table and n not in table.implies and n not in table.tuning),
+        model=None if table is None else _model(table, triple, cpu, march),
+        floor=(table and triple and _baseline(table, triple)) or frozenset(),
+        added=tuple(word[1:] for word in known if word[0] == "+"),
+        removed=tuple(word[1:] for word in known if word[0] == "-"),
+        options=tuple(options),
+        unknown=tuple(word for word in signed if word not in known and word not in options),
         words=tuple(words),
     )
 
@@ -180,7 +198,7 @@ def _family(kind: str, attrs: Mapping[str, Value], triple: Triple | None) -> str
         return forced
     if triple is not None:
         return triple.family
-    cpu, march = _text(attrs, "mcpu").partition("+")[0], _text(attrs, "march")
+    cpu, march = _text(attrs, "mcpu").partition("+")[0], _text(attrs, "march").partition("+")[0]
     if cpu and cpu != "generic":
         return next((family for family in _BY_NAME if cpu in chips_of(family)), "")
     if march:
@@ -190,7 +208,9 @@ def _family(kind: str, attrs: Mapping[str, Value], triple: Triple | None) -> str
 
 def is_arm(kind: str, attrs: Mapping[str, Value]) -> bool:
     """Whether a node is for an Arm CPU, so that TVM gives it the key `arm_cpu`."""
-    return kind in ("llvm", "c") and family_of(kind, attrs) in ("arm", "aarch64")
+    if kind not in ("llvm", "c"):
+        return False
+    return family_of(kind, attrs) in ("arm", "aarch64") or _text(attrs, "march").startswith("armv")
 
 
 def _text(attrs: Mapping[str, Value], name: str) -> str:
@@ -218,16 +238,16 @@ def _table_that_knows(words: list[str]) -> FeatureTable | None:
     return tables[0] if names and len(tables) == 1 else None
 
 
-def _read_word(word: str, table: FeatureTable | None) -> tuple[str, str]:
-    """Read a feature as LLVM names it; `+nomve` of Arm's tools means `-mve`."""
+def _read_word(word: str, table: FeatureTable | None) -> str:
+    """Read a signed feature as LLVM names it; `+nomve` of Arm's tools means `-mve`."""
     sign, name = word[0], word[1:]
     if table is None or name in table.implies:
-        return sign, name
+        return word
     aliases = _ALIASES.get(table.family, {})
     if name in aliases:
-        return sign, aliases[name]
+        return sign + aliases[name]
     other = aliases.get(name[2:], name[2:])
-    return ("-", other) if sign == "+" and name.startswith("no") and other in table.implies else (sign, name)
+    return f"-{other}" if sign == "+" and name.startswith("no") and other in table.implies else word
 
 
 def _model(table: FeatureTable, triple: Triple | None, cpu: str, march: str) -> frozenset[str] | None:
@@ -256,18 +276,17 @@ def _baseline(table: FeatureTable, triple: Triple) -> frozenset[str] | None:
 def _family_of_march(march: str) -> str:
     if is_isa_string(march):
         return "riscv"
-    if march.startswith("armv"):
-        return "aarch64" if march.startswith(("armv8-a+", "armv9-a+")) else "arm"
-    return "x86" if march.replace("_", "-") in chips_of("x86") else ""
+    if _ARMV7_OR_M.fullmatch(march):
+        return "arm"
+    return "x86" if march in chips_of("x86") else ""
 
 
 def _of_march(table: FeatureTable, march: str) -> frozenset[str] | None:
     if is_isa_string(march):
         return frozenset()
-    arch = march.partition("+")[0]
     if table.family == "x86":
-        return table.of_cpu(arch)
-    return table.need((arch,)) if arch in table.implies else None
+        return table.of_cpu(march)
+    return table.need((march,)) if march in table.implies else None
 
 
 def _capability(kind: str, attrs: Mapping[str, Value]) -> tuple[int, ...] | None:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from tvmtarget.errors import TargetError, did_you_mean
+from tvmtarget.target.chips import is_unchecked
 from tvmtarget.target.identity import authored, canonical, facts
 from tvmtarget.target.isa import is_cpu, read_isa
 from tvmtarget.target.kinds import AttributeClass, find_kind
@@ -97,7 +98,7 @@ def _attributes(node: NestedNode, view: View) -> dict[str, object]:
         cpu, deltas = _instructions(node)
         shown = {name: value for name, value in shown.items() if name not in ("mcpu", "mattr")}
         shown |= ({"mcpu": cpu} if cpu else {}) | ({"mattr": deltas} if deltas else {})
-        if "mtriple" in shown:
+        if "mtriple" in shown and not is_unchecked(node.attrs, "mtriple"):
             shown |= _machine(Triple.parse(str(shown.pop("mtriple"))), shown, view)
     if view == "codegen" and node.all_keys:
         shown["keys"] = sorted(node.all_keys)
@@ -110,7 +111,7 @@ def _instructions(node: NestedNode) -> tuple[str, list[str]]:
     model: frozenset[str] | None = written.model
     added = {f"+{name}" for name in written.added if model is None or name not in model}
     removed = {f"-{name}" for name in written.removed if model is None or name in model}
-    return written.cpu, sorted(added | removed | set(written.unknown))
+    return written.cpu, sorted({*added, *removed, *written.options, *written.unknown})
 
 
 def _machine(triple: Triple, shown: Mapping[str, object], view: View) -> dict[str, object]:

@@ -53,11 +53,16 @@ def isa_string(bits: int, names: frozenset[str]) -> str:
     >>> isa_string(64, frozenset({"64bit", "i", "v", "zbb", "m", "zba"}))
     'rv64imv_zba_zbb'
     """
-    letters = "".join(sorted((name for name in names if len(name) == 1), key=_LETTERS.index))
+    letters = "".join(sorted((name for name in names if len(name) == 1), key=_letter_order))
     long = sorted((name for name in names if name[:1] in _LONG_ORDER and len(name) > 1), key=_long_order)
     return f"rv{bits}{'_'.join([letters, *long])}"
 
 
+def _letter_order(letter: str) -> tuple[int, str]:
+    """Letters that the manual has not yet come last."""
+    return (_LETTERS.index(letter) if letter in _LETTERS else len(_LETTERS)), letter
+
+
 def _long_order(name: str) -> tuple[int, int, str]:
     """Names with z go by the letter behind it, as the manual orders letters."""
-    return _LONG_ORDER.index(name[0]), _LETTERS.find(name[1]) if name[0] == "z" else 0, name
+    return _LONG_ORDER.index(name[0]), _letter_order(name[1])[0] if name[0] == "z" else 0, name
