@@ -49,6 +49,7 @@ REFUSED = """
     llvm(features=x)
     cuda(features=x)
     hexagon(mcpu=hexagonv68,+hvxv99)
+    hexagon(mtriple=x86_64-linux-gnu)
     cmsis-nn(mcpu=skylake)
     [cpu=llvm(mcpu=skylake,+avx3),gpu=webgpu(thread_warp_size=4,host=llvm(+avx,-sse))]
 """
@@ -73,7 +74,7 @@ RIGHT = """
     llvm(mtriple=riscv64-linux-gnu,+rv64gc,mabi=lp64d)
     llvm(mcpu=sifive-u74,mabi=lp64d)
     llvm(mtriple=wasm32-unknown-unknown,+simd128)
-    llvm(mtriple=powerpc64le-linux-gnu,mcpu=pwr9,+vsx,unchecked=mcpu+mattr)
+    llvm(mtriple=powerpc64le-linux-gnu,mcpu=pwr9,+vsx)
     hexagon(mcpu=hexagonv68,+hvxv68,+hvx-length128b,mtriple=hexagon)
 """
 

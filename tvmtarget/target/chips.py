@@ -70,10 +70,20 @@ def chip_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
             if table in _SHAPES and not _SHAPES[table].fullmatch(value):
                 yield f"{name} {value!r} of kind {kind!r} is not written as {'sm_90' if table == 'nvptx' else 'gfx90a'}"
             continue
+        if table == "cpu" and _is_foreign(attrs.get("mtriple")):
+            continue
         known = frozenset().union(*map(chips_of, _CPU_TABLES if table == "cpu" else (table,)))
         # Arm's own tools write options behind the name: cortex-m33+nodsp.
         if value.partition("+")[0] not in known:
             yield f"{name} {value!r} of kind {kind!r} is no chip that LLVM knows{_instead(name, value, known)}"
+
+
+def _is_foreign(text: Value | None) -> bool:
+    """Whether a triple is of an architecture that has no table, so that nothing is known of its CPUs."""
+    try:
+        return isinstance(text, str) and Triple.parse(text).family not in _CPU_TABLES
+    except TargetError:
+        return False
 
 
 def _instead(name: str, value: str, known: frozenset[str]) -> str:
@@ -92,9 +102,12 @@ def _triple_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
         yield f"mtriple {text!r} of kind {kind!r} is always {_FIXED[kind][0]!r}; leave it out"
         return
     try:
-        Triple.parse(text)
+        triple = Triple.parse(text)
     except TargetError as error:
         yield f"{error}; if it is new, add unchecked=mtriple"
+        return
+    if kind == "hexagon" and triple.family != kind:
+        yield f"mtriple {text!r} of kind 'hexagon' is for another machine; write mtriple=hexagon"
 
 
 def cpu_name(name: str) -> str:
