@@ -8,7 +8,7 @@ own come through the same door.
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, distributions
 from typing import Any
 
 from tvmtarget.errors import BackendError, TargetError
@@ -17,9 +17,19 @@ __all__ = ["load", "names"]
 
 
 @cache
+def _installed() -> tuple[EntryPoint, ...]:
+    """Return the entry points of all packages that have some for us; of one name, the first on the path."""
+    found: dict[str, EntryPoints] = {}
+    for package in distributions():
+        if "tvmtarget." in (package.read_text("entry_points.txt") or ""):
+            found.setdefault(package.name, package.entry_points)
+    return tuple(point for points in found.values() for point in points)
+
+
+@cache
 def _group(group: str) -> dict[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=group):
+    for point in (point for point in _installed() if point.group == group):
         known = found.setdefault(point.name, point)
         if known.value != point.value:
             raise TargetError(f"{group} {point.name!r} is registered twice: by {_owner(known)} and by {_owner(point)}")

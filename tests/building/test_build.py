@@ -185,10 +185,10 @@ def test_params_become_constants():
 
 def test_what_cannot_be_built_yet_is_said_in_one_error():
     with pytest.raises(BackendError) as caught:
-        tt.build(tt.IRModule.from_onnx(DIGITS), "llvm", executor="aot", runtime="crt")
+        tt.build(tt.IRModule.from_onnx(DIGITS), "llvm", executor="aot", runtime="cpp")
     assert [line.split(";")[0] for line in str(caught.value).splitlines()] == [
         "executor 'aot' of @. cannot be built for yet",
-        "runtime 'crt' of @. cannot be built for yet",
+        "runtime 'cpp' of @. cannot be built for yet",
     ]
 
 

@@ -103,7 +103,7 @@ def test_what_is_said_can_be_taken_back(path, expected):
         ("cuda", "host", "llvm"),
         ("[gpu=cuda]", "gpu", "cuda"),
         # executor and runtime come from the nearest node around
-        ("[n=[gpu=cuda](executor=vm)](executor=aot,runtime=crt)", "n/gpu", "cuda(executor=vm,runtime=crt)"),
+        ("[n=[gpu=cuda](executor=vm)](executor=aot,runtime=cpp)", "n/gpu", "cuda(executor=vm,runtime=cpp)"),
         ("[n=[gpu=cuda]](executor=aot)", "n", "[gpu=cuda](executor=aot)"),
         # replicas
         ("[gpu=cuda(count=8),cpu=llvm]", "gpu", "cuda(count=8,host=llvm)"),

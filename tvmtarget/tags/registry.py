@@ -37,6 +37,7 @@ class Registry(Mapping[str, Target]):
 
     def __init__(self, *layers: Layer | Path) -> None:
         self._layers = tuple(Files(str(one), folder=one) if isinstance(one, Path) else one for one in layers)
+        self._found: dict[str, TagRow] = {}
         self._trees: dict[str, Target] = {}
 
     @classmethod
@@ -111,6 +112,14 @@ class Registry(Mapping[str, Target]):
         """Return the row of the highest layer that has a name; what stands for another must say so."""
         if "/" not in name:
             return None
+        if name not in self._found:
+            row = self._look_through(name)
+            if row is None:
+                return None
+            self._found[name] = row
+        return self._found[name]
+
+    def _look_through(self, name: str) -> TagRow | None:
         rows = [row for layer in reversed(self._layers) if (row := layer.find(name)) is not None]
         if len(rows) < 2 or rows[0].info.overrides:
             return rows[0] if rows else None

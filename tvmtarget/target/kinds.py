@@ -9,7 +9,7 @@ group `tvmtarget.kinds`; the rows of this library come through it too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
@@ -85,8 +85,11 @@ class Kind(_Row):
 
     def attribute(self, name: str) -> Attribute | None:
         """Return the row of an attribute in either spelling, or None."""
-        wanted = fold(str(name))
-        return next((row for row in self.attributes if fold(row.name) == wanted), None)
+        return self._by_name.get(fold(str(name)))
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Attribute]:
+        return {fold(row.name): row for row in self.attributes}
 
     @property
     def features(self) -> Attribute | None:
@@ -126,8 +129,8 @@ class Kind(_Row):
         return result
 
     def _out_of_range(self, attrs: Mapping[str, Value]) -> Iterator[str]:
-        for row in self.attributes:
-            value, what = attrs.get(row.name), f"attribute {row.name!r} of kind {self.name!r}"
+        for name, value in attrs.items():
+            row, what = self._by_name[fold(name)], f"attribute {name!r} of kind {self.name!r}"
             if row.least is not None and isinstance(value, int) and value < row.least:
                 yield f"{what} is at least {row.least}, not {value}"
             elif row.power_of_two and isinstance(value, int) and value & (value - 1):

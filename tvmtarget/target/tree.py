@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -99,7 +99,7 @@ class Target(NestedNode):
         """
         if not isinstance(source, str):
             raise TargetError(f"a target is read from text, not {shown(source)}")
-        return Reader(Target, _lookup(tags), Origin("text", source)).text(source)
+        return Reader(Target, _DEFAULT_TAGS if tags is None else tags, Origin("text", source)).text(source)
 
     @classmethod
     def from_json(
@@ -114,7 +114,7 @@ class Target(NestedNode):
         >>> Target.from_json({"tag": "nvidia/jetson-nano", "cpu/num-cores": 2}).at("cpu")["num-cores"]
         2
         """
-        return Reader(Target, _lookup(tags), origin).flat(data)
+        return Reader(Target, _DEFAULT_TAGS if tags is None else tags, origin).flat(data)
 
     def to_json(self) -> dict[str, object]:
         """Return flat JSON; `Target.from_json` reads it back to an equal tree."""
@@ -209,7 +209,7 @@ class Target(NestedNode):
         Scalars and lists replace, feature sets add and remove, a target at the path of a child is merged with
         it. Changes are made in order; an unknown path is an error with the nearest name, all of them in one.
         """
-        return changing.override(self, changes, Reader(Target, _lookup(None), OVERRIDE).flat)
+        return changing.override(self, changes, Reader(Target, _DEFAULT_TAGS, OVERRIDE).flat)
 
     def merge(self, other: Target) -> Target:
         """Return this tree with another laid over it: what the other states wins, children go by name.
@@ -305,12 +305,24 @@ def _origin_of_option(node: Target, role: str, name: str) -> Origin:
     return Origin("default", f"of {role} {chosen.kind!r}")
 
 
-def _lookup(tags: TagLookup[Target] | None) -> TagLookup[Target]:
-    """Return the tags to read with: those given, else the registry that comes in by the plugin door."""
-    if tags is not None:
-        return tags
-    default: TagLookup[Target] = plugins.load("tvmtarget.registry", "default")()
-    return default
+class _DefaultTags:
+    """The registry that comes in by the plugin door, when the first name is looked up."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._registry()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._registry())
+
+    def __getitem__(self, name: str) -> Target:
+        return self._registry()[name]
+
+    def _registry(self) -> TagLookup[Target]:
+        registry: TagLookup[Target] = plugins.load("tvmtarget.registry", "default")()
+        return registry
+
+
+_DEFAULT_TAGS = _DefaultTags()
 
 
 def _read_attributes(kind: object, attrs: object) -> Attributes:
