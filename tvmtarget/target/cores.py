@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tvmtarget.target.machine import SYSCTL, Machine
+from tvmtarget.target.machine import CPUID, SYSCTL, Machine
 
 __all__ = ["Cores", "cores_of", "sysctl"]
 
@@ -58,7 +58,7 @@ def _strength(cores: Cores) -> tuple[int, int, int]:
 
 def _cpus(machine: Machine) -> dict[int, dict[str, str]]:
     """Return the facts of every logical CPU; a capture says of later ones only what differs from the first."""
-    blocks = [_pairs(block) for block in re.split(r"\n\s*\n", machine.text("/proc/cpuinfo"))]
+    blocks = [_pairs(block) for block in re.split(r"\n\s*\n", machine.text("/proc/cpuinfo") or machine.text(CPUID))]
     common = blocks[0] | {
         # Old kernels for Arm write what all CPUs have in common in a block of its own.
         name: value
@@ -66,7 +66,8 @@ def _cpus(machine: Machine) -> dict[int, dict[str, str]]:
         if "processor" not in block
         for name, value in block.items()
     }
-    return {int(block["processor"]): common | block for block in blocks if block.get("processor", "").isdecimal()}
+    numbered = [block for block in blocks if block.get("processor", "").isdecimal()]
+    return {int(block["processor"]): common | block for block in numbered} or ({0: common} if common else {})
 
 
 def _pairs(text: str) -> dict[str, str]:

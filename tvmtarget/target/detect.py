@@ -17,10 +17,7 @@ from tvmtarget.target.machine import MEMORY_BLOCKS, Machine
 from tvmtarget.target.processors import processor
 from tvmtarget.target.triples import Triple
 
-__all__ = ["MEASURED", "board", "describe"]
-
-# The layer that every value of a detected target comes from.
-MEASURED = "measured"
+__all__ = ["board", "describe"]
 
 _WINDOWS = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "x86": "i686"}
 

@@ -22,13 +22,14 @@ from xml.etree import ElementTree
 from tvmtarget.errors import TargetError, raise_all
 from tvmtarget.target.problems import shown
 
-__all__ = ["GPU_QUERY", "GPU_REPORT", "MEMORY_BLOCKS", "SYSCTL", "Machine"]
+__all__ = ["CPUID", "GPU_QUERY", "GPU_REPORT", "MEMORY_BLOCKS", "SYSCTL", "Machine"]
 
 _SCHEMA = 1
 _CPU = "/sys/devices/system/cpu"
 _KFD = "/sys/class/kfd/kfd/topology/nodes/*"
 
-# Names of texts that are no files: the command lines that wrote them, and a count of folders.
+# Names of texts that are no files: the command lines that wrote them, an instruction, and a count of folders.
+CPUID = "cpuid"
 GPU_QUERY = "nvidia-smi --query-gpu=name,compute_cap,memory.total,mig.mode.current --format=csv,noheader,nounits"
 GPU_REPORT = "nvidia-smi -q -x"
 SYSCTL = "sysctl hw machdep.cpu"
@@ -67,13 +68,13 @@ class Machine:
         return self.texts.get(name, "").strip()
 
     @classmethod
-    def capture(cls) -> Machine:
-        """Read this machine; what cannot be read is left out."""
+    def capture(cls, *, gpus: bool = True) -> Machine:
+        """Read this machine; what cannot be read is left out. `gpus=False` asks no driver, which may take seconds."""
         return cls(
             system=platform.system(),
             architecture=platform.machine(),
             user_space=str(sysconfig.get_config_var("HOST_GNU_TYPE") or ""),
-            texts={name: text for name, text in _texts() if text.strip()},
+            texts={name: text for name, text in _texts(gpus=gpus) if text.strip()},
         )
 
     @classmethod
@@ -109,15 +110,18 @@ class Machine:
         return json.dumps(data, indent=1) + "\n"
 
 
-def _texts() -> Iterator[tuple[str, str]]:
+def _texts(*, gpus: bool) -> Iterator[tuple[str, str]]:
     for pattern, keep in _FILES:
         for path in sorted(glob.glob(pattern)):
             yield path, keep(_read(path))
     for path in _cache_files():
         yield path, _read(path)
     yield MEMORY_BLOCKS, str(len(glob.glob(MEMORY_BLOCKS)) or "")
-    for command, keep in _COMMANDS:
-        yield command, keep(_run(command))
+    yield SYSCTL, _lines(_SYSCTL, ":")(_run(SYSCTL) if platform.system() == "Darwin" else "")
+    yield CPUID, _cpuid() if platform.system() == "Windows" else ""
+    if gpus:
+        yield GPU_QUERY, _run(GPU_QUERY)
+        yield GPU_REPORT, _report(_run(GPU_REPORT))
 
 
 def _read(path: str) -> str:
@@ -137,6 +141,17 @@ def _run(command: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.decode("utf-8", errors="replace")
+
+
+def _cpuid() -> str:
+    """Ask an x86 CPU itself, and write the answer as Linux does."""
+    from archspec.cpu.detect import CpuidInfoCollector
+
+    try:
+        said = CpuidInfoCollector()
+    except (OSError, NotImplementedError, SystemError, UnicodeDecodeError):
+        return ""
+    return f"vendor_id : {said.vendor}\nflags : {' '.join(sorted(said.features))}\n"
 
 
 def _cache_files() -> Iterator[str]:
@@ -207,10 +222,4 @@ _FILES: tuple[tuple[str, Callable[[str], str]], ...] = (
     (f"{_CPU}/cpu[0-9]*/cpu_capacity", _whole),
     (f"{_KFD}/properties", _lines(_PROPERTIES, "")),
     (f"{_KFD}/mem_banks/*/properties", _lines(_PROPERTIES, "")),
-)
-
-_COMMANDS: tuple[tuple[str, Callable[[str], str]], ...] = (
-    (GPU_QUERY, _whole),
-    (GPU_REPORT, _report),
-    (SYSCTL, _lines(_SYSCTL, ":")),
 )

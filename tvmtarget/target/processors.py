@@ -18,7 +18,7 @@ from typing import Any
 from tvmtarget.target.cores import Cores
 from tvmtarget.target.features import FeatureTable, table_of
 
-__all__ = ["processor"]
+__all__ = ["processor", "unasked"]
 
 
 @cache
@@ -37,7 +37,7 @@ def _x86(facts: Mapping[str, str], table: FeatureTable) -> dict[str, object]:
     """Take the name of the model if all its code runs here, else the newest of the vendor's that is there in full."""
     has, judged = _judge(table, _x86_flags(facts))
     model = _x86_model(facts)
-    if model in table.cpus and table.of_cpu(model) & judged - _unasked() <= has:
+    if model in table.cpus and table.of_cpu(model) & judged - unasked() <= has:
         return _described(model, table, has, judged)
     complete = (name for name in _x86_successors(facts) if name in table.cpus and table.of_cpu(name) & judged <= has)
     name = next(complete, None)
@@ -124,7 +124,7 @@ def _riscv(facts: Mapping[str, str], table: FeatureTable) -> dict[str, object]:
 _FAMILIES = {"x86": _x86, "aarch64": _aarch64, "arm": _arm, "riscv": _riscv}
 
 
-def _unasked() -> frozenset[str]:
+def unasked() -> frozenset[str]:
     """Return features that no code generator uses unless a program asks for them by name."""
     return frozenset(_data()["unasked"].split())
 
@@ -141,7 +141,7 @@ def _described(name: str, table: FeatureTable, has: frozenset[str], judged: froz
     model = table.of_cpu(name)
     hidden = (model & judged) - has
     removed = {feature for feature in hidden if not (table.need({feature}) - {feature}) & hidden}
-    extra = has - model - table.system - _unasked() - table.gone(hidden)
+    extra = has - model - table.system - unasked() - table.gone(hidden)
     added = extra - {needed for feature in extra for needed in table.need({feature}) - {feature}}
     changes = [f"+{feature}" for feature in sorted(added)] + [f"-{feature}" for feature in sorted(removed)]
     return {"mcpu": name} | ({"mattr": changes} if changes else {})
