@@ -57,7 +57,7 @@ def _nvidia(machine: Machine) -> Iterator[Accelerator]:
     """Yield the GPUs that the driver lists; of one that is partitioned its partitions, which are all one can use."""
     reports = _reports(machine)
     rows = [[cell.strip() for cell in row] for row in csv.reader(machine.text(GPU_QUERY).splitlines())]
-    rows = [row for row in rows if len(row) == 4]
+    rows = [row for row in rows if len(row) == 4 and row[0]]
     for number, (name, capability, mebibytes, is_partitioned) in enumerate(rows):
         arch = _arch(capability)
         if is_partitioned == "Enabled":

@@ -53,7 +53,7 @@ def cores_of(machine: Machine) -> tuple[Cores, ...]:
 def _strength(cores: Cores) -> tuple[int, int, int]:
     """Which sort comes first: by the kernel's measure of speed, then by caches."""
     shared = (cores.l2_cache_bytes or 0) // (cores.num_cores or 1)
-    return cores.capacity or 0, shared, cores.l1d_cache_bytes or 0
+    return cores.capacity or 0, cores.l1d_cache_bytes or 0, shared
 
 
 def _cpus(machine: Machine) -> dict[int, dict[str, str]]:

@@ -72,7 +72,8 @@ def _triple(machine: Machine) -> str:
 
 
 def _spelled(machine: Machine) -> str:
-    first, *_, last = (machine.user_space or f"{machine.architecture}-").lower().split("-")
+    words = machine.user_space.lower().split("-")
+    first, last = words[0], words[-1]
     arch = machine.architecture.lower() or first
     match machine.system:
         case "Darwin":

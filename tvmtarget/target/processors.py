@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -129,11 +129,15 @@ def unasked() -> frozenset[str]:
     return frozenset(_data()["unasked"].split())
 
 
-def _judge(table: FeatureTable, flags: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the features that flags show, and all those they could show, but for what hypervisors hide."""
+def _judge(table: FeatureTable, flags: Set[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the features that flags show with all that these need, and all those that flags could show.
+
+    What hypervisors hide as a matter of course is in neither.
+    """
     rows = {feature: set(needed.split()) for feature, needed in _data()["flags"][table.family].items()}
-    shown = frozenset(feature for feature, needed in rows.items() if needed <= set(flags))
-    return shown - table.system, frozenset(rows) - table.system
+    shown = frozenset(feature for feature, needed in rows.items() if needed <= flags) - table.system
+    judged = frozenset(rows) - table.system
+    return shown - table.gone(judged - shown), judged
 
 
 def _described(name: str, table: FeatureTable, has: frozenset[str], judged: frozenset[str]) -> dict[str, object]:
@@ -141,7 +145,7 @@ def _described(name: str, table: FeatureTable, has: frozenset[str], judged: froz
     model = table.of_cpu(name)
     hidden = (model & judged) - has
     removed = {feature for feature in hidden if not (table.need({feature}) - {feature}) & hidden}
-    extra = has - model - table.system - unasked() - table.gone(hidden)
+    extra = has - model - unasked()
     added = extra - {needed for feature in extra for needed in table.need({feature}) - {feature}}
     changes = [f"+{feature}" for feature in sorted(added)] + [f"-{feature}" for feature in sorted(removed)]
     return {"mcpu": name} | ({"mattr": changes} if changes else {})

@@ -30,12 +30,22 @@ _LOOKED_FOR = frozenset({"cpu", "cuda", "rocm"})
 
 # Limits of NVIDIA's that are the same for all chips of one compute capability (CUDA C++ programming guide, "Technical
 # specifications per compute capability").
-_BY_CAPABILITY = frozenset(
+_BY  # Features that stand for the version of an architecture; what it consists of is compared.
+_ARCHITECTURE = re.compile(r"armv.*|v[89](\.[0-9])?a")
+
+_LISTED = 12  # names of features in a message
+
+_CAPABILITY = frozenset(
     {"max_shared_memory_per_block", "max_threads_per_block", "registers_per_block", "max_num_threads"}
 )
 
 # Firmware and kernel keep some of the memory that a data sheet counts.
 _KEPT = 8
+
+# Features that stand for the version of an architecture; what it consists of is compared.
+_ARCHITECTURE = re.compile(r"armv.*|v[89](\.[0-9])?a")
+
+_LISTED = 12  # names of features in a message
 
 _CAPABILITY = re.compile(r"sm_([0-9]+)([af]?)")
 
@@ -52,8 +62,8 @@ class _Leaf:
 
 def why_not(machine: NestedNode, wanted: NestedNode) -> Reason:
     """Say whether a detected machine is at least what a target describes; `parts` hold a reason for each device."""
-    there = [*_leaves(machine)]
-    asked = [leaf for leaf in _leaves(wanted) if not _is_software(leaf.node)]
+    there = [*_leaves(machine, count=machine.count)]
+    asked = [leaf for leaf in _leaves(wanted, count=wanted.count) if not _is_software(leaf.node)]
     answers = [[_compare(have, leaf) for have in there] for leaf in asked]
     served = _serve(asked, there, answers)
     parts = tuple(_device(*row, there) for row in zip(asked, answers, served, strict=True))
@@ -175,18 +185,23 @@ def _cpu_instructions(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
         yield Reason(truth=Truth.NO, text=f"{label}: that is {there.family}, and this is {here.family}")
         return
     table = table_of(there.family)
-    system = table.system | unasked() if table is not None else frozenset[str]()
-    written = read_isa(wanted.kind, wanted.attrs)
-    needed = (there.names - system) | (there.names & {*written.added})
+    spared = table.system | unasked() if table is not None else frozenset[str]()
+    implied = {feature for feature in there.names - spared if not _ARCHITECTURE.fullmatch(feature)}
+    needed = implied | (there.names & {*read_isa(wanted.kind, wanted.attrs).added})
     lacking = sorted(feature for feature in needed if here.has(feature) is False)
     unknown = sorted(feature for feature in needed if here.has(feature) is None)
     if lacking:
-        yield Reason(truth=Truth.NO, text=f"{label}: lacks {', '.join(lacking)}")
+        yield Reason(truth=Truth.NO, text=f"{label}: lacks {_listed(lacking)}")
     elif unknown or (name is not None and not there.is_complete):
-        said = f"not known: {', '.join(unknown)}" if unknown else "what it has is not known"
+        said = f"not known: {_listed(unknown)}" if unknown else "what it has is not known"
         yield Reason(truth=Truth.UNKNOWN, text=f"{label}: {said}")
     elif needed:
         yield Reason(truth=Truth.YES, text=f"{label}: all of it is here")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
 
 
 def _signed(node: NestedNode) -> tuple[Value, ...]:
