@@ -30,12 +30,7 @@ _LOOKED_FOR = frozenset({"cpu", "cuda", "rocm"})
 
 # Limits of NVIDIA's that are the same for all chips of one compute capability (CUDA C++ programming guide, "Technical
 # specifications per compute capability").
-_BY  # Features that stand for the version of an architecture; what it consists of is compared.
-_ARCHITECTURE = re.compile(r"armv.*|v[89](\.[0-9])?a")
-
-_LISTED = 12  # names of features in a message
-
-_CAPABILITY = frozenset(
+_BY_CAPABILITY = frozenset(
     {"max_shared_memory_per_block", "max_threads_per_block", "registers_per_block", "max_num_threads"}
 )
 
