@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tvmtarget.errors import TargetError
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.features import table_of
-from tvmtarget.target.isa import features_of, read_isa
+from tvmtarget.target.isa import read_isa
 from tvmtarget.target.kinds import Attribute, find_kind
 from tvmtarget.target.matching import assign
 from tvmtarget.target.nesting import NestedNode, join
@@ -170,7 +170,7 @@ def _runs(actual: str, wanted: str) -> bool:
 
 def _cpu_instructions(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
     try:
-        here, there = features_of(have.kind, have.attrs), features_of(wanted.kind, wanted.attrs)
+        here, there = have.features, wanted.features
     except TargetError as error:
         yield Reason(truth=Truth.UNKNOWN, text=str(error))
         return
