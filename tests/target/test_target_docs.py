@@ -30,6 +30,10 @@ def test_the_document_on_tvms_tags():
     run(ROOT / "docs" / "tvm-tags.md")
 
 
+def test_the_document_on_detection():
+    run(ROOT / "docs" / "detect.md")
+
+
 def test_the_document_on_tags(tmp_path):
     """The file it shows is the one that its examples read."""
     document = ROOT / "docs" / "tags.md"
