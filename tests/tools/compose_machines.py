@@ -307,6 +307,18 @@ MACHINES: dict[str, tuple[str, Machine]] = {
             | board("NVIDIA Jetson Nano Developer Kit", "nvidia,p3450-0000", "nvidia,jetson-nano", "nvidia,tegra210"),
         ),
     ),
+    "jetson-orin-nano": (
+        "Jetson Orin Nano, whose nvidia-smi lists the GPU without memory (Linux, tegra234.dtsi: Cortex-A78AE, caches)",
+        Machine(
+            *ARM,
+            cpuinfo(6, Features=ARMV82, CPU_implementer="0x41", CPU_part="0xd42")
+            | topology(1, 6)
+            | caches(0, "64K", "256K", "2048K", "0-3")
+            | memory(7800000)
+            | gpus("Orin (nvgpu), 8.7, [N/A], [N/A]")
+            | board("NVIDIA Jetson Orin Nano Developer Kit", "nvidia,p3768-0000+p3767-0005", "nvidia,tegra234"),
+        ),
+    ),
     "two-mi300x": (
         "two Instinct MI300X (gfx942, 304 compute units, 192 GiB: AMD's data sheet; files: Linux, kfd_topology.c)",
         Machine(

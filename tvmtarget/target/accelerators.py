@@ -21,7 +21,7 @@ _KFD = "/sys/class/kfd/kfd/topology/nodes"
 _MIB = 1024**2
 
 # The chip of a Jetson and its compute capability (https://developer.nvidia.com/cuda-gpus; NVIDIA's own names of boards
-# in Linux, arch/arm64/boot/dts/nvidia/tegra*.dtsi). Its nvidia-smi is absent or says little.
+# in Linux, arch/arm64/boot/dts/nvidia/tegra*.dtsi). Its nvidia-smi is absent or knows no memory.
 _TEGRA = {
     "nvidia,tegra210": "sm_53",
     "nvidia,tegra186": "sm_62",
@@ -46,7 +46,7 @@ class Accelerator:
 
 def accelerators_of(machine: Machine) -> tuple[Accelerator, ...]:
     """Return the GPUs, like ones together, in the order of the first of each sort."""
-    found = Counter([*_nvidia(machine), *_amd(machine)] or _tegra(machine))
+    found = Counter([*_tegra(machine)] or [*_nvidia(machine), *_amd(machine)])
     return tuple(
         Accelerator(gpu.kind, gpu.attributes, gpu.memory_bytes, gpu.is_integrated, count)
         for gpu, count in found.items()

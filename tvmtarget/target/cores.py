@@ -115,7 +115,7 @@ def _instances(machine: Machine, cpu: int, index: int) -> int:
     """Return how many caches like this one a socket has."""
     socket = _numbers(machine.text(f"{_CPU}/cpu{cpu}/topology/core_siblings_list"))
     sharing = _numbers(machine.text(f"{_CPU}/cpu{cpu}/cache/index{index}/shared_cpu_list"))
-    return max(1, len(socket) // len(sharing)) if sharing else 1
+    return max(1, -(-len(socket) // len(sharing))) if sharing else 1
 
 
 def _bytes(text: str) -> int:
