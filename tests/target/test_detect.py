@@ -108,12 +108,12 @@ OTHERWISE = {
     "linux-scientific7-piledriver": "bdver2",
     "linux-scientificfermi6-piledriver": "bdver2",
     "linux-rocky9-zen6": "znver5",  # LLVM 22 has no newer one
-    "linux-asahi-m1": "apple-a14",  # LLVM's apple-m1 is another name of it
-    "linux-asahi-m2": "apple-a15",
-    "darwin-bigsur-m1": "apple-a14",
-    "darwin-monterey-m1": "apple-a14",
-    "darwin-monterey-m2": "apple-a15",
-    "darwin-sequoia-m3": "apple-a16",
+    "linux-asahi-m1": "apple-m1",
+    "linux-asahi-m2": "apple-m2",
+    "darwin-bigsur-m1": "apple-m1",
+    "darwin-monterey-m1": "apple-m1",
+    "darwin-monterey-m2": "apple-m2",
+    "darwin-sequoia-m3": "apple-m3",
     "darwin-sequoia-m4": "apple-m4",
     "darwin-mojave-skylake": "haswell",  # no model in it, and macOS does not list what Skylake added
     "linux-sifive-u74mc": "sifive-u74",
@@ -271,6 +271,7 @@ WANTED = (
     ("composed-old-nvidia-driver", "cuda(arch=sm_75)"),
     ("composed-newer-arm", "llvm(mcpu=neoverse-n1)"),
     ("composed-newer-arm", "llvm(mcpu=neoverse-v2)"),
+    ("composed-apple-m1", "apple/m1"),
     ("composed-empty", "aws/c5.large"),
     ("measured-kvm-zen5", "llvm(mcpu=znver5)"),
     ("measured-kvm-zen5", "llvm(mcpu=znver5,+rdseed)"),

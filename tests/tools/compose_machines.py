@@ -12,7 +12,7 @@ from pathlib import Path
 
 import archspec
 
-from tvmtarget.target.machine import GPU_QUERY, GPU_REPORT, MEMORY_BLOCKS, SYSCTL, Machine
+from tvmtarget.target.machine import DISPLAYS, GPU_QUERY, GPU_REPORT, MEMORY_BLOCKS, SYSCTL, Machine
 
 FOLDER = Path(__file__).parents[1] / "target" / "machines"
 PUBLISHED = Path(archspec.__file__).parent / "json" / "tests" / "targets"
@@ -212,7 +212,7 @@ MACHINES: dict[str, tuple[str, Machine]] = {
         ),
     ),
     "apple-m1": (
-        "an Apple M1: four performance and four efficiency cores, 16 GiB (names of values as in archspec "
+        "an Apple M1: four performance and four efficiency cores, 8 of its GPU, 16 GiB (names of values as in archspec "
         "darwin-monterey-m1; caches: Apple's)",
         Machine(
             "Darwin",
@@ -224,7 +224,8 @@ MACHINES: dict[str, tuple[str, Machine]] = {
                 "hw.perflevel0.l1dcachesize: 131072\nhw.perflevel0.l2cachesize: 12582912\n"
                 "hw.perflevel1.physicalcpu: 4\nhw.perflevel1.logicalcpu: 4\n"
                 "hw.perflevel1.l1dcachesize: 65536\nhw.perflevel1.l2cachesize: 4194304\n"
-                "machdep.cpu.brand_string: Apple M1\n"
+                "machdep.cpu.brand_string: Apple M1\n",
+                DISPLAYS: '{"SPDisplaysDataType": [{"sppci_model": "Apple M1", "sppci_cores": "8"}]}',
             },
         ),
     ),
@@ -398,6 +399,7 @@ MACHINES: dict[str, tuple[str, Machine]] = {
                 f"{CPU}/cpu0/cache/index0/size": "-1K",
                 GPU_QUERY: "No devices were found\n,,,\nNVIDIA X, 9, ?, Enabled\n",
                 GPU_REPORT: "<nvidia_smi_log><gpu>",
+                DISPLAYS: '{"SPDisplaysDataType": [7]}',
                 SYSCTL: "hw.memsize: x\nhw.perflevel0.physicalcpu: -4\nmachdep.cpu.brand_string",
                 f"{KFD}/1/properties": "gfx_target_version ninety\n",
                 "/proc/device-tree/compatible": "\n\n",

@@ -1,4 +1,4 @@
-"""The GPUs of a captured machine: what NVIDIA's driver, AMD's kernel driver and a Jetson's device tree say.
+"""The GPUs of a captured machine: what drivers of NVIDIA and AMD, a Jetson's device tree and macOS say.
 
 Only what is measured is said: a limit that follows from the chip is the business of tags.
 """
@@ -6,6 +6,7 @@ Only what is measured is said: a limit that follows from the chip is the busines
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from tvmtarget.target.chips import chips_of
-from tvmtarget.target.machine import GPU_QUERY, GPU_REPORT, Machine
+from tvmtarget.target.machine import DISPLAYS, GPU_QUERY, GPU_REPORT, Machine
 
 __all__ = ["Accelerator", "accelerators_of"]
 
@@ -46,7 +47,7 @@ class Accelerator:
 
 def accelerators_of(machine: Machine) -> tuple[Accelerator, ...]:
     """Return the GPUs, like ones together, in the order of the first of each sort."""
-    found = Counter([*_tegra(machine)] or [*_nvidia(machine), *_amd(machine)])
+    found = Counter([*_tegra(machine)] or [*_nvidia(machine), *_amd(machine), *_apple(machine)])
     return tuple(
         Accelerator(gpu.kind, gpu.attributes, gpu.memory_bytes, gpu.is_integrated, count)
         for gpu, count in found.items()
@@ -137,3 +138,15 @@ def _tegra(machine: Machine) -> Iterator[Accelerator]:
     for name in machine.text("/proc/device-tree/compatible").splitlines():
         if name in _TEGRA:
             yield Accelerator("cuda", (("arch", _TEGRA[name]),), is_integrated=True)
+
+
+def _apple(machine: Machine) -> Iterator[Accelerator]:
+    """Yield the GPUs of Apple's own chips; macOS says of no other how many cores it has."""
+    try:
+        rows = json.loads(machine.text(DISPLAYS))["SPDisplaysDataType"]
+        cores = [str(row.get("sppci_cores", "")) for row in rows]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return
+    for number in cores:
+        if re.fullmatch("[1-9][0-9]{0,3}", number):
+            yield Accelerator("metal", (("num-compute-units", int(number)),), is_integrated=True)

@@ -103,7 +103,7 @@ def _dram(machine: Machine) -> int:
     size = re.fullmatch("[0-9a-f]{1,12}", machine.text("/sys/devices/system/memory/block_size_bytes"))
     count = re.fullmatch("[0-9]{1,9}", machine.text(MEMORY_BLOCKS))
     blocks = int(size[0], 16) * int(count[0]) if size and count else 0
-    if left <= blocks and left * 8 >= blocks * 7:
+    if blocks and left <= blocks and left * 8 >= blocks * 7:
         return blocks
     memsize = sysctl(machine).get("hw.memsize", "")
     return left or (int(memsize) if re.fullmatch("[0-9]{1,15}", memsize) else 0)

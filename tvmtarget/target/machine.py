@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 from tvmtarget.errors import TargetError, raise_all
 from tvmtarget.target.problems import shown
 
-__all__ = ["CPUID", "GPU_QUERY", "GPU_REPORT", "MEMORY_BLOCKS", "SYSCTL", "Machine"]
+__all__ = ["CPUID", "DISPLAYS", "GPU_QUERY", "GPU_REPORT", "MEMORY_BLOCKS", "SYSCTL", "Machine"]
 
 _SCHEMA = 1
 _CPU = "/sys/devices/system/cpu"
@@ -33,6 +33,7 @@ CPUID = "cpuid"
 GPU_QUERY = "nvidia-smi --query-gpu=name,compute_cap,memory.total,mig.mode.current --format=csv,noheader,nounits"
 GPU_REPORT = "nvidia-smi -q -x"
 SYSCTL = "sysctl hw machdep.cpu"
+DISPLAYS = "system_profiler SPDisplaysDataType -json"
 MEMORY_BLOCKS = "/sys/devices/system/memory/memory*"
 
 # An nvidia-smi without a driver answers at once; a GPU that was asleep takes seconds.
@@ -122,6 +123,7 @@ def _texts(*, gpus: bool) -> Iterator[tuple[str, str]]:
     if gpus:
         yield GPU_QUERY, _run(GPU_QUERY)
         yield GPU_REPORT, _report(_run(GPU_REPORT))
+        yield DISPLAYS, _displays(_run(DISPLAYS)) if platform.system() == "Darwin" else ""
 
 
 def _read(path: str) -> str:
@@ -181,6 +183,16 @@ def _distinct_lines(text: str) -> str:
         block if number == 0 else [line for line in block if line not in first] for number, block in enumerate(blocks)
     ]
     return "\n\n".join("\n".join(block) for block in kept if block)
+
+
+def _displays(text: str) -> str:
+    """Keep what macOS says of its GPUs; of the displays, serial numbers and all, nothing."""
+    try:
+        rows = json.loads(text)["SPDisplaysDataType"]
+        kept = [{name: row[name] for name in ("sppci_model", "sppci_cores") if name in row} for row in rows]
+    except (ValueError, LookupError, TypeError):
+        return ""
+    return json.dumps({"SPDisplaysDataType": kept})
 
 
 def _report(text: str) -> str:

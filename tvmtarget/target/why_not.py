@@ -31,7 +31,7 @@ _LOOKED_FOR = frozenset({"cpu", "cuda", "rocm"})
 # Limits of NVIDIA's that are the same for all chips of one compute capability (CUDA C++ programming guide, "Technical
 # specifications per compute capability").
 _BY_CAPABILITY = frozenset(
-    {"max_shared_memory_per_block", "max_threads_per_block", "registers_per_block", "max_num_threads"}
+    {"max_shared_memory_per_block", "max_threads_per_block", "registers_per_block", "thread_warp_size"}
 )
 
 # Firmware and kernel keep some of the memory that a data sheet counts.
@@ -78,8 +78,9 @@ def _leaves(node: NestedNode, path: str = "", count: int = 1, around: int | None
 
 def _own_memory(node: NestedNode, child: str) -> int | None:
     """Return the bytes that a node states for itself or for one child."""
-    sizes = [memory.bytes for memory in node.memory if memory.kind == "ram" and (not memory.of or child in memory.of)]
-    return sum(size or 0 for size in sizes) if sizes else None
+    shared = (memory for memory in node.memory if memory.kind == "ram" and (not memory.of or child in memory.of))
+    sizes = [memory.bytes for memory in shared if memory.bytes is not None]
+    return sum(sizes) if sizes else None
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
@@ -234,19 +235,14 @@ def _rows(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
         row = kind.attribute(name) if kind is not None else None
         if row is None or name == "mtriple" or row.class_ not in ("hard", "capacity", "scale"):
             continue
-        actual = _actual(have, name)
+        actual = have.attrs.get(name)
         if actual is None and is_same_chip and name in _BY_CAPABILITY:
             yield Reason(truth=Truth.YES, text=f"{name} {value}: follows from {have.attrs['arch']}")
         elif actual is None:
+            # A default is what code is generated with, and no measurement.
             yield Reason(truth=Truth.UNKNOWN, text=f"{name} {_shown(value)}: not measured")
         else:
             yield _compare_values(row, actual, value)
-
-
-def _actual(have: NestedNode, name: str) -> Value | None:
-    kind = find_kind(have.kind)
-    row = kind.attribute(name) if kind is not None else None
-    return have.attrs.get(name, row.default if row is not None else None)
 
 
 def _compare_values(row: Attribute, actual: Value, value: Value) -> Reason:
