@@ -262,6 +262,8 @@ WANTED = (
     ("composed-eight-h100", "[gpu=cuda(arch=sm_90a,max_threads_per_block=1024,count=8),cpu=llvm(mcpu=x86-64-v3)]"),
     ("composed-eight-h100", "cuda(arch=sm_90,num-compute-units=132,count=9)"),
     ("composed-eight-h100", "cuda(arch=sm_90,num-compute-units=132)"),
+    ("composed-eight-h100", "cuda(max_shared_memory_per_block=232448,max_threads_per_block=1024)"),
+    ("composed-jetson-nano", "cuda(registers_per_block=65536,thread_warp_size=64)"),
     ("composed-eight-h100", "cuda(arch=sm_100)"),
     ("composed-eight-h100", "[npu=hexagon,a=opencl,b=rocm,c=onnxruntime]"),
     ("composed-a100-partitioned", "cuda(num-compute-units=28,count=2)"),

@@ -28,11 +28,15 @@ __all__ = ["instructions", "triples", "why_not"]
 # The device types that detection looks for; of any other it knows nothing.
 _LOOKED_FOR = frozenset({"cpu", "cuda", "rocm"})
 
-# Limits of NVIDIA's that are the same for all chips of one compute capability (CUDA C++ programming guide, "Technical
-# specifications per compute capability").
-_BY_CAPABILITY = frozenset(
-    {"max_shared_memory_per_block", "max_threads_per_block", "registers_per_block", "thread_warp_size"}
-)
+# What every NVIDIA GPU since compute capability 5.0 has, and which of them have fewer registers (CUDA C++ programming
+# guide, "Technical specifications per compute capability"); a block may ask for more shared memory on some.
+_NVIDIA = {
+    "max_shared_memory_per_block": 49152,
+    "max_threads_per_block": 1024,
+    "registers_per_block": 65536,
+    "thread_warp_size": 32,
+}
+_FEWER_REGISTERS = {"sm_53": 32768, "sm_62": 32768}
 
 # Firmware and kernel keep some of the memory that a data sheet counts.
 _KEPT = 8
@@ -230,19 +234,27 @@ def _runs_triple(actual: str, wanted: str) -> bool:
 def _rows(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
     """Compare the other attributes by their class: hard ones are equal, capacities and scales at least as large."""
     kind = find_kind(wanted.kind)
-    is_same_chip = have.kind == "cuda" and have.attrs.get("arch") == str(wanted.attrs.get("arch")).rstrip("af")
     for name, value in wanted.attrs.items():
         row = kind.attribute(name) if kind is not None else None
         if row is None or name == "mtriple" or row.class_ not in ("hard", "capacity", "scale"):
             continue
         actual = have.attrs.get(name)
-        if actual is None and is_same_chip and name in _BY_CAPABILITY:
+        if actual is None and _follows(have, name, value):
             yield Reason(truth=Truth.YES, text=f"{name} {value}: follows from {have.attrs['arch']}")
         elif actual is None:
             # A default is what code is generated with, and no measurement.
             yield Reason(truth=Truth.UNKNOWN, text=f"{name} {_shown(value)}: not measured")
         else:
             yield _compare_values(row, actual, value)
+
+
+def _follows(have: NestedNode, name: str, value: Value) -> bool:
+    """Whether a limit follows from the compute capability that was measured."""
+    arch = str(have.attrs.get("arch", ""))
+    if have.device != "cuda" or not _CAPABILITY.fullmatch(arch) or not isinstance(value, int):
+        return False
+    limit = _FEWER_REGISTERS.get(arch, _NVIDIA[name]) if name == "registers_per_block" else _NVIDIA.get(name, 0)
+    return value == limit if name == "thread_warp_size" else value <= limit
 
 
 def _compare_values(row: Attribute, actual: Value, value: Value) -> Reason:
