@@ -34,6 +34,10 @@ def test_the_document_on_features():
     run(ROOT / "docs" / "features.md")
 
 
+def test_the_document_on_detection():
+    run(ROOT / "docs" / "detect.md")
+
+
 def test_the_document_on_tags(tmp_path):
     """The file it shows is the one that its examples read."""
     document = ROOT / "docs" / "tags.md"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tvmtarget.cli.options import Model, Strict, TargetText, Where, progress, read_where
+from tvmtarget.cli.options import Model, Strict, TargetText, Where, progress, read_target, read_where
 
 __all__ = ["compile_model"]
 
@@ -22,10 +22,9 @@ def compile_model(
     """Compile a model for a target into one file, which `tvmtarget run` takes."""
     from tvmtarget.building import build
     from tvmtarget.ir.module import IRModule
-    from tvmtarget.target.tree import Target
 
     rules = read_where(where)
-    tree = Target.parse(target)
+    tree = read_target(target)
     with progress(quiet=False) as tell:
         exe = build(IRModule.from_onnx(model), tree, where=rules, strict=strict, progress=tell, mod_name=model.stem)
         exe.save(output)

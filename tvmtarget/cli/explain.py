@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tvmtarget.cli.options import Json, Model, TargetText, Where, print_json, read_where
+from tvmtarget.cli.options import Json, Model, TargetText, Where, print_json, read_target, read_where
 
 if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan
@@ -24,10 +24,9 @@ def explain(
     """Split a model over a target and say what went where, without compiling anything."""
     from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.decompose import decompose
-    from tvmtarget.target.tree import Target
 
     rules = read_where(where)
-    plan = decompose(IRModule.from_onnx(model), Target.parse(target), where=rules)
+    plan = decompose(IRModule.from_onnx(model), read_target(target), where=rules)
     if op is not None:
         explanation = plan.explain(op)
         if as_json:

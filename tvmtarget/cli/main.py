@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tvmtarget.cli import compile, explain, kinds, run, show, tags
+from tvmtarget.cli import compile, detect, explain, kinds, run, show, tags
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.version import __version__
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command("tags")(tags.tags)
 app.command("kinds")(kinds.kinds)
 app.command("show")(show.show)
+app.command("detect")(detect.detect)
 app.command("explain")(explain.explain)
 app.command("compile")(compile.compile_model)
 app.command("run")(run.run)

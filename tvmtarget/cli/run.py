@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tvmtarget.cli.options import Json, Strict, Where, print_json, progress, read_where
+from tvmtarget.cli.options import Json, Strict, Where, print_json, progress, read_target, read_where
 from tvmtarget.errors import ArtifactError, RunError, TextError
 
 if TYPE_CHECKING:
@@ -83,9 +83,8 @@ def run(
 def _build(model: Path, target: str, rules: dict[str, Any], *, strict: bool, quiet: bool) -> Executable:
     from tvmtarget.building import build
     from tvmtarget.ir.module import IRModule
-    from tvmtarget.target.tree import Target
 
-    tree = Target.parse(target)
+    tree = read_target(target)
     with progress(quiet=quiet) as tell:
         module = IRModule.from_onnx(model)
         return build(module, tree, where=rules, strict=strict, progress=tell, mod_name=model.stem)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tvmtarget.cli.options import Json, print_json
+from tvmtarget.cli.options import Json, print_json, read_target
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -19,15 +19,14 @@ __all__ = ["show"]
 
 
 def show(
-    target: Annotated[str, typer.Argument(help="A tag, a text or JSON.", show_default=False)],
+    target: Annotated[str, typer.Argument(help="A tag, a text, JSON, or native.", show_default=False)],
     as_json: Json = False,
     resolved: Annotated[bool, typer.Option("--resolved", help="Fill in host, executor and runtime.")] = False,
 ) -> None:
     """Draw a target tree, or print it as JSON."""
     from tvmtarget.target.layout import Layout
-    from tvmtarget.target.tree import Target
 
-    tree = Target.parse(target)
+    tree = read_target(target)
     whole = tree.resolve()
     if as_json:
         print_json((whole if resolved else tree).to_json())

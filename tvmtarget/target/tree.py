@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
@@ -24,6 +24,10 @@ from tvmtarget.target.reading import Reader, TagLookup
 from tvmtarget.target.rules import conflicts
 from tvmtarget.target.text import RESERVED
 from tvmtarget.target.values import read_integer, read_items
+
+if TYPE_CHECKING:
+    from tvmtarget.target.machine import Machine
+    from tvmtarget.target.reasons import Reason
 
 __all__ = ["TagLookup", "Target"]
 
@@ -158,6 +162,20 @@ class Target(NestedNode):
         """
         return text.write_indented(self.to_json())
 
+    @classmethod
+    def detect(cls, machine: Machine | None = None) -> Target:
+        """Return what this machine is, or a captured one; only this measures, and all it says is written down.
+
+        >>> from tvmtarget.target.machine import Machine
+        >>> str(Target.detect(Machine("Linux", "aarch64")))
+        'llvm(mtriple=aarch64-linux-gnu)'
+        """
+        from tvmtarget.target.detect import board, describe
+        from tvmtarget.target.machine import Machine
+
+        machine = Machine.capture() if machine is None else machine
+        return cls.from_json(describe(machine), origin=Origin("measured", board(machine)))
+
     def __str__(self) -> str:
         return text.write(self.to_json())
 
@@ -270,6 +288,18 @@ class Target(NestedNode):
         ~ cpu/mtriple: armv8l-linux-gnueabihf -> aarch64-linux-gnu
         """
         return differences(self, other)
+
+    def why_not(self, wanted: Target | str) -> Reason:
+        """Say why this machine is not what a target or tag describes, or that it is: a reason for each fact.
+
+        >>> print(Target.parse("llvm(num-cores=2)").why_not("llvm(num-cores=4)"))
+        NO this machine is not llvm(num-cores=4)
+          NO llvm
+            NO num-cores 2 < 4
+        """
+        from tvmtarget.target.why_not import why_not
+
+        return why_not(self, wanted if isinstance(wanted, Target) else Target.parse(wanted))
 
     def _names_node(self, path: str) -> bool:
         try:

@@ -1,0 +1,237 @@
+"""What one machine says of itself: the texts that detection reads, gathered once and kept as a value.
+
+A capture can be written to a file and read on another machine, so that a report of a wrong detection is one file
+and becomes a test. It holds what `detect.py` reads and nothing else: no serial numbers, UUIDs or process names.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from xml.etree import ElementTree
+
+from tvmtarget.errors import TargetError, raise_all
+from tvmtarget.target.problems import shown
+
+__all__ = ["CPUID", "DISPLAYS", "GPU_QUERY", "GPU_REPORT", "MEMORY_BLOCKS", "SYSCTL", "Machine"]
+
+_SCHEMA = 1
+_CPU = "/sys/devices/system/cpu"
+_KFD = "/sys/class/kfd/kfd/topology/nodes/*"
+
+# Names of texts that are no files: the command lines that wrote them, an instruction, and a count of folders.
+CPUID = "cpuid"
+GPU_QUERY = "nvidia-smi --query-gpu=name,compute_cap,memory.total,mig.mode.current --format=csv,noheader,nounits"
+GPU_REPORT = "nvidia-smi -q -x"
+SYSCTL = "sysctl hw machdep.cpu"
+DISPLAYS = "system_profiler SPDisplaysDataType -json"
+MEMORY_BLOCKS = "/sys/devices/system/memory/memory*"
+
+# An nvidia-smi without a driver answers at once; a GPU that was asleep takes seconds.
+_SECONDS = 60
+
+_CPUINFO = (
+    "processor|vendor_id|cpu family|model|model name|stepping|physical id|core id|flags|Features|isa|uarch|cpu"
+    "|CPU (?:implementer|architecture|variant|part|revision)"
+)
+_PROPERTIES = "gfx_target_version|simd_count|simd_per_cu|wave_front_size|cpu_cores_count|heap_type|size_in_bytes"
+_SYSCTL = r"hw\.(?:perflevel\d\.\w+|optional\.\S+|n?\w*cpu\w*|\w+cachesize|memsize|nperflevels)|machdep\.cpu\.\w+"
+_REPORT = frozenset({"product_name", "product_architecture", "current_mig", "multiprocessor_count", "total"})
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine: its operating system, its architecture, and texts by the file or the command they came from.
+
+    `system` and `architecture` are as Python's `platform` says them, `user_space` is the GNU name of the system
+    that this Python was built for, which tells 32 from 64 bits and one C library from another.
+    """
+
+    system: str = ""
+    architecture: str = ""
+    user_space: str = ""
+    texts: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "texts", MappingProxyType(dict(sorted(self.texts.items()))))
+
+    def text(self, name: str) -> str:
+        """Return one text; what is missing is empty."""
+        return self.texts.get(name, "").strip()
+
+    @classmethod
+    def capture(cls, *, gpus: bool = True) -> Machine:
+        """Read this machine; what cannot be read is left out. `gpus=False` asks no driver, which may take seconds."""
+        return cls(
+            system=platform.system(),
+            architecture=platform.machine(),
+            user_space=str(sysconfig.get_config_var("HOST_GNU_TYPE") or ""),
+            texts={name: text for name, text in _texts(gpus=gpus) if text.strip()},
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Machine:
+        """Read a capture that `to_json` wrote; `TargetError` says all that is wrong with it."""
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise TargetError(f"a captured machine is JSON, and this is not: {error}") from None
+        if not isinstance(data, dict) or data.get("schema") != _SCHEMA:
+            said = shown(data.get("schema")) if isinstance(data, dict) else shown(data)
+            raise TargetError(f"a captured machine is an object with 'schema': {_SCHEMA}, not {said}")
+        texts = data.get("texts", {})
+        problems = [
+            f"{name!r} of a captured machine is text, not {shown(data[name])}"
+            for name in ("system", "architecture", "user_space", "about")
+            if not isinstance(data.get(name, ""), str)
+        ]
+        if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
+            problems.append("'texts' of a captured machine is an object of texts")
+        raise_all(TargetError, problems)
+        return cls(data.get("system", ""), data.get("architecture", ""), data.get("user_space", ""), texts)
+
+    def to_json(self) -> str:
+        """Return the text of a capture file."""
+        data = {
+            "schema": _SCHEMA,
+            "system": self.system,
+            "architecture": self.architecture,
+            "user_space": self.user_space,
+            "texts": dict(self.texts),
+        }
+        return json.dumps(data, indent=1) + "\n"
+
+
+def _texts(*, gpus: bool) -> Iterator[tuple[str, str]]:
+    for pattern, keep in _FILES:
+        for path in sorted(glob.glob(pattern)):
+            yield path, keep(_read(path))
+    for path in _cache_files():
+        yield path, _read(path)
+    yield MEMORY_BLOCKS, str(len(glob.glob(MEMORY_BLOCKS)) or "")
+    yield SYSCTL, _lines(_SYSCTL, ":")(_run(SYSCTL) if platform.system() == "Darwin" else "")
+    yield CPUID, _cpuid() if platform.system() == "Windows" else ""
+    if gpus:
+        yield GPU_QUERY, _run(GPU_QUERY)
+        yield GPU_REPORT, _report(_run(GPU_REPORT))
+        yield DISPLAYS, _displays(_run(DISPLAYS)) if platform.system() == "Darwin" else ""
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").replace("\0", "\n")
+    except OSError:
+        return ""
+
+
+def _run(command: str) -> str:
+    words = command.split()
+    program = shutil.which(words[0])
+    if program is None:
+        return ""
+    try:
+        done = subprocess.run([program, *words[1:]], capture_output=True, timeout=_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode("utf-8", errors="replace")
+
+
+def _cpuid() -> str:
+    """Ask an x86 CPU itself, and write the answer as Linux does."""
+    from archspec.cpu.detect import CpuidInfoCollector
+
+    try:
+        said = CpuidInfoCollector()
+    except (OSError, NotImplementedError, SystemError, UnicodeDecodeError):
+        return ""
+    return f"vendor_id : {said.vendor}\nflags : {' '.join(sorted(said.features))}\n"
+
+
+def _cache_files() -> Iterator[str]:
+    """Yield the files about the caches of one CPU of each sort; a server has hundreds that are alike."""
+    first: dict[str, str] = {}
+    for cpu in sorted(glob.glob(f"{_CPU}/cpu[0-9]*"), key=lambda path: (len(path), path)):
+        first.setdefault(_read(f"{cpu}/regs/identification/midr_el1") + _read(f"{cpu}/cpu_capacity"), cpu)
+    hybrid = [_read(f"/sys/devices/{sort}/cpus") for sort in ("cpu_core", "cpu_atom")]
+    cpus = {*first.values()} | {f"{_CPU}/cpu{found[0]}" for text in hybrid if (found := re.findall(r"\d+", text))}
+    for cpu in sorted(cpus):
+        for name in ("level", "type", "size", "shared_cpu_list"):
+            yield from sorted(glob.glob(f"{cpu}/cache/index*/{name}"))
+
+
+def _lines(names: str, separator: str) -> Callable[[str], str]:
+    """Return a function that keeps the lines of a text that begin with one of the names."""
+    wanted = re.compile(rf"\s*(?:{names})\s*{separator}")
+    return lambda text: "".join(f"{line}\n" for line in text.splitlines() if wanted.match(line))
+
+
+def _distinct_lines(text: str) -> str:
+    """Keep, of every CPU after the first, what differs from the first."""
+    keep = _lines(_CPUINFO, ":")
+    blocks = [keep(block).splitlines() for block in re.split(r"\n\s*\n", text)]
+    first = frozenset(blocks[0])
+    kept = [
+        block if number == 0 else [line for line in block if line not in first] for number, block in enumerate(blocks)
+    ]
+    return "\n\n".join("\n".join(block) for block in kept if block)
+
+
+def _displays(text: str) -> str:
+    """Keep what macOS says of its GPUs; of the displays, serial numbers and all, nothing."""
+    try:
+        rows = json.loads(text)["SPDisplaysDataType"]
+        kept = [{name: row[name] for name in ("sppci_model", "sppci_cores") if name in row} for row in rows]
+    except (ValueError, LookupError, TypeError):
+        return ""
+    return json.dumps({"SPDisplaysDataType": kept})
+
+
+def _report(text: str) -> str:
+    """Keep the elements of an `nvidia-smi -q -x` that detection reads."""
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError:
+        return ""
+    _prune(root)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _prune(element: ElementTree.Element) -> bool:
+    """Drop what is not wanted below an element, and say whether anything is left of it."""
+    for child in list(element):
+        if not _prune(child):
+            element.remove(child)
+    element.attrib.clear()
+    element.tail = None
+    if len(element):
+        element.text = None
+    return bool(len(element)) or element.tag in _REPORT
+
+
+def _whole(text: str) -> str:
+    return text
+
+
+_FILES: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("/proc/cpuinfo", _distinct_lines),
+    ("/proc/meminfo", _lines("MemTotal", ":")),
+    ("/proc/device-tree/model", _whole),
+    ("/proc/device-tree/compatible", _whole),
+    ("/sys/devices/system/memory/block_size_bytes", _whole),
+    ("/sys/devices/cpu_core/cpus", _whole),
+    ("/sys/devices/cpu_atom/cpus", _whole),
+    (f"{_CPU}/cpu[0-9]*/topology/thread_siblings_list", _whole),
+    (f"{_CPU}/cpu[0-9]*/topology/core_siblings_list", _whole),
+    (f"{_CPU}/cpu[0-9]*/cpu_capacity", _whole),
+    (f"{_KFD}/properties", _lines(_PROPERTIES, "")),
+    (f"{_KFD}/mem_banks/*/properties", _lines(_PROPERTIES, "")),
+)
