@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.comparing import ORDERED, Operator, compare
 from tvmtarget.target.conditions import Condition
+from tvmtarget.target.instructions import all_needed, level, needed, runs_all_of
 from tvmtarget.target.reasons import Truth
 
-__all__ = ["contradictions", "excludes", "follows"]
+__all__ = ["contradictions", "excludes", "follows", "refutes"]
 
 _MAX_VALUES = 64  # of a range of numbers that are tried one by one
 
@@ -20,20 +21,21 @@ _MAX_VALUES = 64  # of a range of numbers that are tried one by one
 def contradictions(conditions: Sequence[Condition]) -> Iterator[str]:
     """Yield a message for each attribute whose conditions no value meets."""
     for group in _by_attribute(conditions):
-        if not excludes(group):
-            continue
         name, texts = group[0].name, sorted({str(condition) for condition in group})
-        if name == "+":
-            both = sorted(
-                {str(c.value) for c in group if c.operator == "has"}
-                & {str(c.value) for c in group if c.operator == "lacks"}
-            )
-            yield from (f"feature {feature!r} is both asked for and refused" for feature in both)
-        elif len(texts) > 1 and all(condition.operator == "eq" for condition in group):
+        if not _excludes(group):
+            continue
+        if len(texts) > 1 and all(condition.operator == "eq" for condition in group):
             values = "|".join(text.partition("=")[2] for text in texts)
             yield f"{name!r} has one value, so it cannot meet {' and '.join(texts)}; write {name}={values} for either"
         else:
             yield f"no value of {name!r} meets {' and '.join(texts)}"
+    yield from (
+        f"{wanted} needs {feature!r}, which -{feature} refuses"
+        if str(wanted.value) != feature
+        else f"feature {feature!r} is both asked for and refused"
+        for wanted in conditions
+        for feature in sorted(_had([wanted]) & _lacked(conditions))
+    )
 
 
 def _by_attribute(conditions: Iterable[Condition]) -> Iterable[list[Condition]]:
@@ -44,29 +46,58 @@ def _by_attribute(conditions: Iterable[Condition]) -> Iterable[list[Condition]]:
 
 
 def excludes(conditions: Sequence[Condition]) -> bool:
+    """Whether no node meets all of the conditions."""
+    return any(map(_excludes, _by_attribute(conditions))) or bool(_had(conditions) & _lacked(conditions))
+
+
+def refutes(given: Sequence[Condition], wanted: Condition) -> bool:
+    """Whether a node that meets all given conditions is known to fail another."""
+    own = [condition for condition in given if condition.name == wanted.name]
+    if own and _excludes([*own, wanted]):
+        return True
+    return bool((_had([wanted]) & _lacked(given)) | (_had(given) & _lacked([wanted])))
+
+
+def follows(wanted: Condition, given: Sequence[Condition]) -> bool:
+    """Whether a node that meets all given conditions is known to meet another."""
+    own = [condition for condition in given if condition.name == wanted.name]
+    if wanted in own or excludes(given):
+        return True
+    if wanted.name == "+":
+        feature = str(wanted.value)
+        return feature in _had(given) if wanted.operator == "has" else bool(needed(feature) & _lacked(given))
+    if not own:
+        return False
+    values = _values(own)
+    if values is not None:
+        return all(compare(wanted.operator, value, wanted.value) is Truth.YES for value in values)
+    if wanted.operator == "ne":
+        return _excludes([*own, Condition(name=wanted.name, operator="eq", value=wanted.value)])
+    return any(_is_stronger(condition, wanted) for condition in own)
+
+
+def _had(conditions: Iterable[Condition]) -> frozenset[str]:
+    """Return the features that a node has which meets conditions."""
+    found = all_needed(
+        str(condition.value) for condition in conditions if condition.name == "+" and condition.operator == "has"
+    )
+    return found.union(*(level(str(c.value)) for c in conditions if c.name == "mcpu" and c.operator in ("ge", "gt")))
+
+
+def _lacked(conditions: Iterable[Condition]) -> frozenset[str]:
+    return frozenset(str(c.value) for c in conditions if c.name == "+" and c.operator == "lacks")
+
+
+def _excludes(conditions: Sequence[Condition]) -> bool:
     """Whether no value meets all of the conditions on one attribute."""
     values = _values(conditions)
     if values is not None:
         return not values
     has = {condition.value for condition in conditions if condition.operator == "has"}
     if has & {condition.value for condition in conditions if condition.operator == "lacks"}:
-        return True
+        return conditions[0].name != "+"
     least, most = _bounds(conditions, ("ge", "gt")), _bounds(conditions, ("le", "lt"))
     return any(_are_apart(low, high) for low in least for high in most)
-
-
-def follows(wanted: Condition, given: Sequence[Condition]) -> bool:
-    """Whether a value that meets all given conditions, of which there is one or more, meets another."""
-    if not given:
-        return False
-    if wanted in given or excludes(given):
-        return True
-    values = _values(given)
-    if values is not None:
-        return all(compare(wanted.operator, value, wanted.value) is Truth.YES for value in values)
-    if wanted.operator == "ne":
-        return excludes([*given, Condition(name=wanted.name, operator="eq", value=wanted.value)])
-    return any(_is_stronger(condition, wanted) for condition in given)
 
 
 def _values(conditions: Sequence[Condition]) -> list[Value] | None:
@@ -102,9 +133,20 @@ def _are_apart(low: Condition, high: Condition) -> bool:
 
 def _is_stronger(given: Condition, wanted: Condition) -> bool:
     """Whether one bound implies another: `>=8` says more than `>=4`, and `>4` than `>=4`."""
+    if wanted.name == "mcpu" and wanted.operator == "ge" and runs_all_of(str(given.value), str(wanted.value)):
+        return given.operator in ("ge", "gt")
     if wanted.operator not in ORDERED or given.operator not in ORDERED or given.operator[0] != wanted.operator[0]:
         return False
+    given, wanted = _whole(given), _whole(wanted)
     needs_more = wanted.operator in ("gt", "lt") and given.operator in ("ge", "le")
     up = wanted.operator[0] == "g"
     operator: Operator = ("gt" if up else "lt") if needs_more else ("ge" if up else "le")
     return compare(operator, given.value, wanted.value) is Truth.YES
+
+
+def _whole(condition: Condition) -> Condition:
+    """Return a bound of whole numbers with its end in it: `>3` is `>=4`."""
+    if type(condition.value) is not int or condition.operator not in ("gt", "lt"):
+        return condition
+    is_low = condition.operator == "gt"
+    return condition.replace(operator="ge" if is_low else "le", value=condition.value + (1 if is_low else -1))

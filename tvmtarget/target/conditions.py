@@ -11,12 +11,14 @@ from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import Attributes, Value, Word, fold
 from tvmtarget.target.comparing import ORDERED, Operator, compare, has_order
 from tvmtarget.target.grammar import is_word
+from tvmtarget.target.instructions import check_cpu, check_feature, cpu_names, is_cpu, is_cpu_kind
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names
 from tvmtarget.target.node import Node
 from tvmtarget.target.place import Place
 from tvmtarget.target.problems import shown
 from tvmtarget.target.reasons import Reason, Truth
 from tvmtarget.target.text import write_value
+from tvmtarget.target.triples import Triple
 from tvmtarget.target.values import read_items, read_opaque
 
 __all__ = ["FIELDS", "Condition", "conditions_from_json", "conditions_to_json", "read_conditions"]
@@ -79,7 +81,25 @@ class Condition(Node):
                 return self._check_keys(place)
             case "memory":
                 return self._check_memory(place)
-        return self.check_attributes(place.node.kind, find_kind(place.node.kind), place.node.attrs)
+        kind = find_kind(place.node.kind)
+        if self._is_of_cpu(kind):
+            cpu_or_feature = str(self.value)
+            is_feature = self.name == "+"
+            truth, said = (
+                check_feature(place.node, cpu_or_feature)
+                if is_feature
+                else check_cpu(place.node, self.operator, cpu_or_feature)
+            )
+            truth = Truth(Truth.YES - truth) if self.operator == "lacks" else truth
+            return Reason(truth=truth, text=f"{self}: {said}")
+        return self.check_attributes(place.node.kind, kind, place.node.attrs)
+
+    def _is_of_cpu(self, kind: Kind | None) -> bool:
+        """Whether the features of a CPU answer this, and not one attribute alone."""
+        if kind is None or not is_cpu_kind(kind.name):
+            return False
+        is_level = self.name == "mcpu" and self.operator in ORDERED and is_cpu(str(self.value))
+        return is_level or (self.name == "+" and kind.features is not None)
 
     def check_attributes(self, name: str, kind: Kind | None, attrs: Attributes) -> Reason:
         """Compare with an attribute or its default; `kind` is None for one that nobody knows."""
@@ -95,6 +115,8 @@ class Condition(Node):
 
     def _answer(self, actual: Value, row: Attribute | None = None) -> Reason:
         wanted = self.value if row is None else self._as(row)
+        if self.name == "mtriple":
+            actual, wanted = _machine(actual), _machine(wanted)
         truth = _feature(self.operator, actual, self.value) if self.name == "+" else None
         truth = compare(self.operator, actual, wanted) if truth is None else truth
         return Reason(truth=truth, text=f"{self}: it is {_shown(actual)}")
@@ -131,6 +153,16 @@ class Condition(Node):
 
 def _read_as(row: Attribute, value: object) -> Value:
     return row.read(str(value).lower() if isinstance(value, bool) else value)
+
+
+def _machine(value: Value) -> Value:
+    """Return a triple as what two spellings of one machine have in common; a list of them each so."""
+    if isinstance(value, tuple):
+        return tuple(str(_machine(one)) for one in value)
+    try:
+        return Triple.parse(str(value)).key
+    except TargetError:
+        return value
 
 
 def _feature(operator: Operator, actual: Value, wanted: Value) -> Truth | None:
@@ -174,9 +206,8 @@ def _conditions(name: str, row: Attribute | None, operator: Operator, value: obj
         yield Condition(name=name, operator="in", value=_options(row, value))
     else:
         read = _read(row, value)
-        if operator in ORDERED and not has_order(operator, read):
-            said = f"{_shown(read)!r} has no order, so {name}{_PRINTED[operator]} says nothing"
-            raise TargetError(f"{said}; use {'+= or -=' if row is not None and row.is_list else '= or !='}")
+        if operator in ORDERED and not has_order(operator, read) and not (name == "mcpu" and is_cpu(str(read))):
+            raise TargetError(_without_order(name, row, operator, read))
         if (
             operator == "eq"
             and row is not None
@@ -186,6 +217,12 @@ def _conditions(name: str, row: Attribute | None, operator: Operator, value: obj
         ):
             raise ValueError(f"is at least {row.least}, not {read}")
         yield Condition(name=name, operator=operator, value=read)
+
+
+def _without_order(name: str, row: Attribute | None, operator: Operator, value: Value) -> str:
+    said = f"{_shown(value)!r} has no order, so {name}{_PRINTED[operator]} says nothing"
+    near = did_you_mean(str(value), cpu_names()) if name == "mcpu" else ""
+    return said + (near or f"; use {'+= or -=' if row is not None and row.is_list else '= or !='}")
 
 
 def _items(value: object) -> tuple[object, ...]:

@@ -78,12 +78,15 @@ def _children(make: type[Constraint], data: object) -> tuple[tuple[str | None, C
     if not isinstance(data, list | tuple):
         raise TargetError(f"'targets' is a list of constraints, not {shown(data)}")
     found: list[tuple[str | None, Constraint]] = []
+    problems = Problems()
     for child in data:
         name = child.get("name") if isinstance(child, Mapping) else None
         if not isinstance(name, str | None):
             raise TargetError(f"'name' is the name of a child, not {shown(name)}")
         unnamed = {key: value for key, value in child.items() if key != "name"} if name is not None else child
-        found.append((name, read(make, unnamed)))
+        with problems.collect(name or ""):
+            found.append((name, read(make, unnamed)))
+    problems.raise_all()
     return tuple(found)
 
 

@@ -92,7 +92,7 @@ class _Reader:
         children: list[tuple[str | None, Constraint]] = []
         parts: dict[str, Constraint] = {}
         for slot, child in spec.children:
-            with problems.collect():
+            with problems.collect(slot or ""):
                 children.append((slot, self.required(self.choice(child, "target"), child[0].column)))
         for item in spec.items:
             with problems.collect():

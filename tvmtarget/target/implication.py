@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
-from tvmtarget.target.allowed import excludes, follows
+from tvmtarget.target.allowed import excludes, follows, refutes
 from tvmtarget.target.conditions import Condition
 from tvmtarget.target.kinds import find_kind, kind_names
 from tvmtarget.target.matching import assign
@@ -32,6 +32,8 @@ _Option: TypeAlias = tuple[Literal, ...]
 
 def implies(one: Constraint, other: Constraint) -> Reason:
     """Say whether every node that meets one constraint meets another."""
+    if one.replace(weight=None) == other.replace(weight=None):
+        return Reason(truth=Truth.YES, text=f"{one} implies {other}")
     given, wanted = _options(one), _options(other)
     if given is None or wanted is None:
         return _undecided(f"{one} and {other} have too many cases")
@@ -96,7 +98,7 @@ def _follows(atom: Constraint, given: _Option) -> bool:
         return any(fact.path is not None and covers(atom.path, fact.path) for fact in facts)
     return (
         any(fact.word is not None and _is_stronger_word(fact.word, str(atom.word)) for fact in facts)
-        and all(follows(condition, _on(condition.name, facts)) for condition in atom.conditions)
+        and all(follows(condition, _conditions(facts)) for condition in atom.conditions)
         and (not atom.children or any(_children_follow(atom, fact) for fact in facts))
         and all(any(_parts_follow(name, part, fact) for fact in facts) for name, part in atom.parts())
     )
@@ -113,8 +115,8 @@ def _others(word: str) -> list[str]:
     return [name for name in kind_names() if name != word and (row := find_kind(name)) and word in row.keys]
 
 
-def _on(name: str, facts: Sequence[Constraint]) -> list[Condition]:
-    return [condition for fact in facts for condition in fact.conditions if condition.name == name]
+def _conditions(facts: Sequence[Constraint]) -> list[Condition]:
+    return [condition for fact in facts for condition in fact.conditions]
 
 
 def _children_follow(atom: Constraint, fact: Constraint) -> bool:
@@ -140,9 +142,9 @@ def _parts_follow(name: str, part: Constraint, fact: Constraint) -> bool:
 def _refuted(atom: Constraint, given: _Option) -> bool:
     """Whether a node that is as given cannot but fail an atom."""
     facts = _positive(given)
-    if any(_are_apart(fact, atom) for fact in facts):
+    if (atom, False) in given or any(_are_apart(fact, atom) for fact in facts):
         return True
-    if any(excludes([*on, c]) for c in atom.conditions if (on := _on(c.name, facts))):
+    if any(refutes(_conditions(facts), condition) for condition in atom.conditions):
         return True
     plain = [other for other, is_met in given if not is_met and not other.children and not any(other.parts())]
     return any(_follows(other, ((atom, True),)) for other in plain)
@@ -151,10 +153,9 @@ def _refuted(atom: Constraint, given: _Option) -> bool:
 def _clash(option: _Option) -> bool:
     """Whether no node is as an option says."""
     facts = _positive(option)
-    names = {condition.name for fact in facts for condition in fact.conditions}
     return (
         any(_are_apart(one, other) for at, one in enumerate(facts) for other in facts[:at])
-        or any(excludes(_on(name, facts)) for name in names)
+        or excludes(_conditions(facts))
         or any(_follows(atom, tuple((fact, True) for fact in facts)) for atom, is_met in option if not is_met)
     )
 
@@ -187,8 +188,19 @@ def _apart_below(one: Constraint, other: Constraint) -> Iterator[bool]:
         _exclude(child, children[name]) for name, child in one.children if name is not None and name in children
     )
     parts = dict(other.parts())
-    yield from (_exclude(part, parts[name]) for name, part in one.parts() if name in parts)
+    for name, part in one.parts():
+        if name in parts:
+            yield (_exclude if name == "host" else _exclude_configured)(part, parts[name])
 
 
 def _exclude(one: Constraint, other: Constraint) -> bool:
     return intersects(one, other).truth is Truth.NO
+
+
+def _exclude_configured(one: Constraint, other: Constraint) -> bool:
+    """Whether no executor, or no runtime, meets both: each is of one kind only."""
+    pairs = product(_options(one) or [()], _options(other) or [()])
+    return all(
+        len({atom.word for atom in facts}) > 1 or excludes(_conditions(facts))
+        for facts in (_positive((*option, *another)) for option, another in pairs)
+    )

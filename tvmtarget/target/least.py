@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.comparing import has_order
 from tvmtarget.target.conditions import Condition
+from tvmtarget.target.features import table_of
+from tvmtarget.target.instructions import is_cpu, is_cpu_kind, is_reduced, needed
 from tvmtarget.target.kinds import Kind, find_kind
+from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.place import Place
 
@@ -41,7 +44,7 @@ def constraint_of(make: type[Constraint], place: Place) -> Constraint:
 
 def _of_node(make: type[Constraint], place: Place) -> Constraint:
     """Return what a node asks for, whatever drives it and however many there are."""
-    conditions = [*_conditions(find_kind(place.node.kind), place.node.attrs)]
+    conditions = [*_instructions(place.node), *_conditions(find_kind(place.node.kind), place.node.attrs)]
     sizes = [memory.bytes for memory in place.own_memories() if memory.bytes is not None]
     if sizes:
         conditions.append(Condition(name="memory", operator="ge", value=sum(sizes)))
@@ -60,12 +63,32 @@ def _configured(make: type[Constraint], actual: Executor | Runtime) -> Constrain
     return make(word=actual.kind, conditions=_sorted(_conditions(find_kind(actual.kind, actual.role), actual.attrs)))
 
 
+def _instructions(node: NestedNode) -> Iterator[Condition]:
+    """Yield what a CPU's node asks for: its CPU and more, but feature by feature where some are taken away."""
+    if not is_cpu_kind(node.kind):
+        return
+    cpu, written = node.attrs.get("mcpu"), node.attrs.get("mattr")
+    names = {str(item)[1:] for item in (written if isinstance(written, tuple) else ()) if str(item)[0] == "+"}
+    if isinstance(cpu, str) and not is_reduced(node):
+        yield Condition(name="mcpu", operator="ge" if is_cpu(cpu) else "eq", value=cpu)
+    elif isinstance(cpu, str):
+        features = node.features
+        if features.is_complete:
+            all_names = features.names - table.system if (table := table_of(features.family)) else features.names
+            names |= {one for one in all_names if not any(one in needed(other) for other in all_names - {one})}
+        else:
+            yield Condition(name="mcpu", operator="eq", value=cpu)
+    yield from (Condition(name="+", operator="has", value=name) for name in names)
+
+
 def _conditions(kind: Kind | None, attrs: Attributes) -> Iterator[Condition]:
     """Yield what attributes ask for by their class; of a kind that nobody knows, all must be equal."""
     for name, value in attrs.items():
         row = None if kind is None else kind.attribute(name)
         if row is None:
             yield Condition(name=name, operator="eq", value=value)
+        elif kind is not None and is_cpu_kind(kind.name) and row.name in ("mcpu", "mattr"):
+            continue
         elif row.type == "features" and isinstance(value, tuple):
             for feature in map(str, value):
                 yield Condition(name="+", operator="has" if feature[0] == "+" else "lacks", value=feature[1:])

@@ -13,7 +13,7 @@ from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.attributes import Attributes, Value
 from tvmtarget.target.comparing import compare
 from tvmtarget.target.conditions import FIELDS, Condition
-from tvmtarget.target.kinds import Kind, Role, find_kind, kind_names
+from tvmtarget.target.kinds import Kind, find_kind, kind_names
 from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Executor, Memory, Runtime, opaque_attributes
 from tvmtarget.target.place import Place
@@ -39,9 +39,13 @@ def witnesses(option: Sequence[Literal], contrast: Iterable[Literal]) -> Iterato
     paths = sorted((atom.path for atom in positive if atom.path is not None), key=len)
     path = paths[-1] if paths else ""
     words = [str(atom.word) for atom in positive if atom.word is not None]
-    for kind, keys in islice(_kinds(words, others), _MAX_KINDS):
-        for node in islice(_nodes(kind, keys, positive, others), _MAX_NODES):
-            yield Place(node, path)
+    kinds = 0
+    for kind, keys in _kinds(words, others):
+        nodes = list(islice(_nodes(kind, keys, positive, others), _MAX_NODES))
+        yield from (Place(node, path) for node in nodes)
+        kinds += bool(nodes)
+        if kinds == _MAX_KINDS:
+            return
 
 
 def label(place: Place) -> str:
@@ -65,12 +69,14 @@ def _label(node: NestedNode) -> str:
 def _kinds(words: Sequence[str], others: Iterable[Constraint]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield kinds, and keys to give them, that answer to all words; where there is no word, kinds of all sorts."""
     if words:
+        found: list[tuple[str, tuple[str, ...]]] = []
         for name in dict.fromkeys([*(word for word in words if find_kind(word) is not None), *kind_names(), *words]):
             kind = find_kind(name)
             known = {name, *(kind.keys if kind is not None else ())}
             missing = tuple(dict.fromkeys(word for word in words if word not in known))
             if not any(find_kind(word) for word in missing):
-                yield name, missing
+                found.append((name, missing))
+        yield from sorted(found, key=lambda pair: len(pair[1]))
         return
     yield from ((name, ()) for name in ("numpy", "ext_dev", "cuda", "llvm"))
     yield from ((str(atom.word), ()) for atom in others if atom.word is not None)
@@ -125,7 +131,7 @@ def _values(
             features = row.features.name if row is not None and row.features is not None else "mattr"
             choices.append([(features, signs) for signs in _features(given, against)])
         elif row is None or attribute is not None:
-            found = [value for value in _near(given, against) if all(_is_met(value, one) for one in given)]
+            found = [value for value in _near(given, against) if all(_may_meet(value, one) for one in given)]
             missing: list[Value | None] = [] if given else [None]
             choices.append([(name, value) for value in (*missing, *found)])
         elif given:
@@ -133,8 +139,8 @@ def _values(
     yield from (dict(chosen) for chosen in product(*choices))
 
 
-def _is_met(value: Value, condition: Condition) -> bool:
-    return compare(condition.operator, value, condition.value) is Truth.YES
+def _may_meet(value: Value, condition: Condition) -> bool:
+    return compare(condition.operator, value, condition.value) is not Truth.NO
 
 
 def _near(given: Iterable[Condition], against: Iterable[Condition]) -> list[Value]:
@@ -177,48 +183,52 @@ def _children(positive: Iterable[Constraint]) -> Iterator[list[NestedNode]]:
     for number, (name, child) in enumerate(pair for atom in positive for pair in atom.children):
         named.setdefault(name or f"child-{number}", []).append(child)
     for name, constraints in named.items():
-        together = (
-            constraints[0]
-            if len(constraints) == 1
-            else constraints[0].replace(
-                word=None,
-                conditions=(),
-                children=(),
-                host=None,
-                executor=None,
-                runtime=None,
-                path=None,
-                any_of=(),
-                is_negated=False,
-                all_of=tuple(constraints),
-            )
-        )
-        yield [node.replace(name=name) for node in islice(_nodes_of(together), _MAX_CHILDREN)]
+        found = islice(_nodes_of(_joined(constraints)), _MAX_CHILDREN)
+        yield [node.replace(name=name) for node in found]
+
+
+def _joined(constraints: Sequence[Constraint]) -> Constraint:
+    """Return the conjunction of constraints."""
+    joined = constraints[0]
+    for one in constraints[1:]:
+        joined &= one
+    return joined
 
 
 def _nodes_of(constraint: Constraint) -> Iterator[NestedNode]:
     """Yield nodes for a constraint that stands inside another: its first option is enough."""
-    atoms = _first_option(constraint, is_met=not constraint.is_negated)
+    atoms = _first_option(constraint, is_met=True)
     yield from (place.node for place in witnesses(atoms, ()))
 
 
 def _first_option(constraint: Constraint, *, is_met: bool) -> list[Literal]:
-    if constraint.all_of or constraint.any_of:
-        parts = constraint.all_of or constraint.any_of
-        if bool(constraint.any_of) == is_met:
-            parts = parts[:1]
-        return [one for part in parts for one in _first_option(part, is_met=is_met != part.is_negated)]
-    return [(constraint.replace(is_negated=False, weight=None), is_met)]
+    is_met = is_met != constraint.is_negated
+    parts = constraint.all_of or constraint.any_of
+    if not parts:
+        return [(constraint.replace(is_negated=False, weight=None), is_met)]
+    chosen = parts[:1] if bool(constraint.any_of) == is_met else parts
+    return [one for part in chosen for one in _first_option(part, is_met=is_met)]
 
 
 def _parts(positive: Iterable[Constraint]) -> Iterator[tuple[str, object]]:
     """Yield a host, an executor and a runtime as they are asked for."""
-    for atom in positive:
-        for name, part in atom.parts():
-            if name == "host":
-                host = next(_nodes_of(part), None)
-                yield from [] if host is None else [("host", host)]
-            elif part.word is not None and not part.is_negated:
-                attrs = {condition.name: condition.value for condition in part.conditions}
-                make: dict[Role, type[Executor | Runtime]] = {"executor": Executor, "runtime": Runtime}
-                yield name, make[name](part.word, attrs)
+    asked: dict[str, list[Constraint]] = {}
+    for role, part in (pair for atom in positive for pair in atom.parts()):
+        asked.setdefault(role, []).append(part)
+    for name, parts in asked.items():
+        if name == "host":
+            host = next(_nodes_of(_joined(parts)), None)
+            yield from [] if host is None else [("host", host)]
+        else:
+            yield from _configured(
+                name, [atom for atom, is_met in _first_option(_joined(parts), is_met=True) if is_met]
+            )
+
+
+def _configured(role: str, atoms: Sequence[Constraint]) -> Iterator[tuple[str, object]]:
+    attrs = {condition.name: condition.value for atom in atoms for condition in atom.conditions}
+    try:
+        if atoms:
+            yield role, (Executor if role == "executor" else Runtime)(str(atoms[0].word), attrs)
+    except TvmTargetError:
+        return
