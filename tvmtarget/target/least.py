@@ -6,8 +6,8 @@ capacities and scales are at least as large; model, soft and none ask for nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
 from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.comparing import has_order
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["constraint_of"]
 
+_Read: TypeAlias = "Callable[[type[Constraint], Place], Constraint]"
+
 _UNCOMPARED = frozenset({"model", "soft", "none"})
 _GROWING = frozenset({"isa", "capacity", "scale"})
 
@@ -31,32 +33,41 @@ _GROWING = frozenset({"isa", "capacity", "scale"})
 def constraint_of(make: type[Constraint], place: Place) -> Constraint:
     """Return what a node of a tree asks for, with its children and what drives it as far as it is stated there."""
     node = place.node
-    asked = _of_node(make, place)
-    if node.count > 1:
-        count = Condition(name="count", operator="ge", value=node.count)
-        asked = asked.replace(conditions=_sorted([*asked.conditions, count]))
-    return asked.replace(
+    return _counted(make, place, constraint_of).replace(
         host=_host(make, place),
         executor=None if node.executor is None else _configured(make, node.executor),
         runtime=None if node.runtime is None else _configured(make, node.runtime),
     )
 
 
-def _of_node(make: type[Constraint], place: Place) -> Constraint:
+def _undriven(make: type[Constraint], place: Place) -> Constraint:
+    """Return the same without hosts, executors and runtimes, so that hosts in a circle end."""
+    return _counted(make, place, _undriven)
+
+
+def _counted(make: type[Constraint], place: Place, of_child: _Read) -> Constraint:
+    asked = _of_node(make, place, of_child)
+    if place.node.count == 1:
+        return asked
+    count = Condition(name="count", operator="ge", value=place.node.count)
+    return asked.replace(conditions=_sorted([*asked.conditions, count]))
+
+
+def _of_node(make: type[Constraint], place: Place, of_child: _Read) -> Constraint:
     """Return what a node asks for, whatever drives it and however many there are."""
     conditions = [*_instructions(place.node), *_conditions(find_kind(place.node.kind), place.node.attrs)]
     sizes = [memory.bytes for memory in place.own_memories() if memory.bytes is not None]
     if sizes:
         conditions.append(Condition(name="memory", operator="ge", value=sum(sizes)))
     names = (child.node.name if child.node.name != child.node.kind else None for child in place.children())
-    children = tuple((name, constraint_of(make, child)) for name, child in zip(names, place.children(), strict=True))
+    children = tuple((name, of_child(make, child)) for name, child in zip(names, place.children(), strict=True))
     return make(word=place.node.kind, conditions=_sorted(conditions), children=children)
 
 
 def _host(make: type[Constraint], place: Place) -> Constraint | None:
     """Return what a host that is written asks for; a reference to nowhere asks for nothing."""
     host = place.host() if place.node.host is not None else None
-    return None if host is None or host is place else _of_node(make, host)
+    return None if host is None or host is place else _of_node(make, host, _undriven)
 
 
 def _configured(make: type[Constraint], actual: Executor | Runtime) -> Constraint:
