@@ -70,10 +70,10 @@ def test_json_is_another_spelling(data, text):
     ("data", "problem"),
     [
         (5, "a constraint is a text or an object, not 5"),
-        ({}, "a constraint has one of 'kind', 'path', 'any', 'not', not {}"),
+        ({}, "a constraint has one of 'kind', 'path', 'any', 'all', 'not', not {}"),
         (
             {"kind": "llvm", "path": "cpu"},
-            "a constraint has one of 'kind', 'path', 'any', 'not', not {'kind': 'llvm', 'path': 'cpu'}",
+            "a constraint has one of 'kind', 'path', 'any', 'all', 'not', not {'kind': 'llvm', 'path': 'cpu'}",
         ),
         ({"kind": 5}, "'kind' is a kind or a key, not 5"),
         ({"kind": "two words"}, "'two words' is no word; use names, with '/' between them in a path"),
@@ -92,7 +92,7 @@ def test_json_is_another_spelling(data, text):
         ({"prefer": -1, "kind": "cuda"}, "'weight' of a constraint is at least 0, not -1"),
         (
             {"kind": "llvm", "num-cores": {"atleast": 4}},
-            "'atleast' of 'num-cores' is no comparison; use one of has, lacks, eq, ne, ge, le, gt, lt",
+            "'atleast' of 'num-cores' is no comparison; use one of has, lacks, eq, ne, in, ge, le, gt, lt",
         ),
         ({"kind": "llvm", "num-cores": {"ge": None}}, "attribute 'num-cores' of 'llvm' is a whole number, not None"),
         ({"kind": "llvm", "mattr": {"has": [5]}}, "a feature is a word such as 'avx2', not 5"),
@@ -117,9 +117,9 @@ def test_only_texts_are_parsed(value):
 
 
 def test_a_constraint_says_one_thing():
-    with pytest.raises(TargetError, match="one of a word, a path and a choice"):
+    with pytest.raises(TargetError, match="one of a word, a path, a choice and a conjunction"):
         Constraint()
-    with pytest.raises(TargetError, match="one of a word, a path and a choice"):
+    with pytest.raises(TargetError, match="one of a word, a path, a choice and a conjunction"):
         Constraint(word="cuda", path="gpu")
 
 
@@ -169,7 +169,7 @@ def test_a_constraint_says_one_thing():
         ("cuda(arch>=sm_80)", "cuda", UNKNOWN),
         ("llvm(mcpu>=x86-64-v2)", "llvm(mcpu=x86-64-v3)", YES),
         ("llvm(mcpu>=x86-64-v4)", "llvm(mcpu=x86-64-v3)", NO),
-        ("llvm(mcpu>=x86-64-v2)", "llvm(mcpu=skylake-avx512)", UNKNOWN),
+        ("llvm(mcpu>=x86-64-v2)", "llvm(mcpu=skylake-avx512)", YES),
         ("zz(lanes>=4)", '{"kind": "zz", "lanes": 8}', YES),
         ("zz(lanes>=4)", '{"kind": "zz"}', UNKNOWN),
         ("gpu", '{"kind": "zz"}', UNKNOWN),
@@ -214,6 +214,302 @@ def test_reasons_are_a_tree():
         "    UNKNOWN +avx2: the target does not say",
         "    NO num-cores>=4: it is 2",
     ]
+
+
+GPUS = "[gpu=cuda(arch=sm_80,count=4),small=cuda(arch=sm_53),cpu=llvm(mcpu=haswell)](host=@cpu,executor=aot)"
+
+
+@pytest.mark.parametrize(
+    ("constraint", "target", "expected"),
+    [
+        # the closed features of a CPU
+        ("llvm(+avx2)", "llvm(mcpu=skylake-avx512)", YES),
+        ("llvm(+avx512f)", "llvm(mcpu=haswell)", NO),
+        ("llvm(-avx512f)", "llvm(mcpu=haswell)", YES),
+        ("llvm(+avx2)", "llvm(mcpu=haswell,-avx)", NO),
+        ("llvm(+avx2)", "llvm(+avx512f)", YES),
+        ("llvm(+avx2)", "llvm(+avx512f,+neon)", YES),
+        ("llvm(+neon)", "llvm(mcpu=haswell)", NO),
+        ("llvm(+neon)", "llvm(mtriple=aarch64-linux-gnu)", YES),
+        ("llvm(+no-such-feature)", "llvm(mcpu=haswell)", UNKNOWN),
+        ("llvm(+no-such-feature)", "llvm(mcpu=haswell,+no-such-feature)", YES),
+        ("llvm(+sse,+avx512f)", "llvm(+avx512f,-sse)", NO),
+        ("llvm(mcpu>=x86-64-v3)", "llvm(mcpu=znver3)", YES),
+        ("llvm(mcpu>=znver3)", "llvm(mcpu=x86-64-v3)", NO),
+        ("llvm(mcpu>=skylake-avx512)", "llvm(mcpu=skylake-avx512,-avx512f)", NO),
+        ("llvm(mcpu>=cortex-a57)", "llvm(mcpu=haswell)", NO),
+        ("llvm(mcpu>=cortex-a57)", "llvm", UNKNOWN),
+        ("llvm(mcpu<=x86-64-v3)", "llvm(mcpu=x86-64-v2)", YES),
+        ("llvm(mcpu<x86-64-v3)", "llvm(mcpu=x86-64-v3)", NO),
+        ("llvm(mcpu>x86-64-v2)", "llvm(mcpu=x86-64-v3)", YES),
+        ("cpu(mcpu>=x86-64-v2)", "c(mcpu=haswell)", YES),
+        ("rocm(+wavefrontsize64)", "rocm(+wavefrontsize64)", YES),
+        ("rocm(+wavefrontsize64)", "rocm(mcpu=gfx90a)", UNKNOWN),
+        # spellings of one machine
+        ("llvm(mtriple=arm64-linux-gnu)", "llvm(mtriple=aarch64-unknown-linux-gnu)", YES),
+        ("llvm(mtriple=x86_64-linux-gnu|aarch64-linux-gnu)", "llvm(mtriple=arm64-linux-gnu)", YES),
+        ("llvm(mtriple=x86_64-linux-gnu)", "llvm(mtriple=aarch64-linux-gnu)", NO),
+        # lists, several values, units, versions
+        ("llvm(libs+=cblas)", "llvm(libs=mkl+cblas)", YES),
+        ("llvm(libs-=cblas)", "llvm(libs=mkl+cblas)", NO),
+        ("llvm(libs+=cblas)", "llvm", UNKNOWN),
+        ("cuda(arch=sm_80|sm_90)", "cuda(arch=sm_90)", YES),
+        ("cuda(arch=sm_80|sm_90)", "cuda(arch=sm_90a)", NO),
+        ("cuda(arch!=sm_80|sm_90)", "cuda(arch=sm_90)", NO),
+        ("cuda(max_shared_memory_per_block>=48KiB)", "cuda(max_shared_memory_per_block=49152)", YES),
+        ("tensorrt(tensorrt_version>=8+4)", "tensorrt(tensorrt_version=[8,4,1])", YES),
+        ("tensorrt(tensorrt_version>=8+5)", "tensorrt(tensorrt_version=[8,4,1])", NO),
+        ("vulkan(supports_int8!=false)", "vulkan(supports_int8=true)", YES),
+        # fields of a node
+        ("cuda(count>=8)", "cuda(count=8)", YES),
+        ("cuda(count=4)", "cuda(count=8)", NO),
+        ("gpu(keys+=mali)", "opencl(keys=mali)", YES),
+        ("gpu(keys+=gpu)", "opencl(keys=mali)", YES),
+        ("gpu(keys+=mali)", "opencl", NO),
+        ("gpu(keys+=mali)", '{"kind": "zz"}', UNKNOWN),
+        ("cuda", "llvm(keys=cuda)", NO),
+        ("cuda", "nvptx", YES),
+        # conjunctions
+        ("gpu&cuda(arch>=sm_80)", "cuda(arch=sm_80)", YES),
+        ("gpu&!cuda", "cuda", NO),
+        ("gpu&cuda(arch>=sm_80)", "cuda", UNKNOWN),
+        # systems
+        ("[cuda,llvm]", GPUS, YES),
+        ("[cuda,llvm]", "cuda", NO),
+        ("[gpu=cuda(arch>=sm_80)]", GPUS, YES),
+        ("[small=cuda(arch>=sm_80)]", GPUS, NO),
+        ("[cuda(arch>=sm_80),cuda,llvm]", GPUS, YES),
+        ("[small=cuda,cuda(arch<sm_80)]", GPUS, NO),
+        ("[cuda(count=5)]", GPUS, YES),
+        ("[cuda(count=6)]", GPUS, NO),
+        ("[cuda(count>4)]", GPUS, YES),
+        ("[cuda(arch>=sm_80,count=4),cuda]", GPUS, YES),
+        ("[cuda(arch>=sm_80,count=4),cuda(arch>=sm_80)]", GPUS, NO),
+        ("[cuda(count<=1)]", GPUS, YES),
+        ("[gpu.3=cuda]", GPUS, YES),
+        ("[gpu.4=cuda]", GPUS, NO),
+        ("[npu=cuda]", GPUS, NO),
+        ("[cuda,cuda(arch>=sm_80)]", "[a=cuda,b=cuda(arch=sm_80)]", YES),
+        ("[cuda(arch>=sm_80),cuda]", "[a=cuda,b=cuda]", UNKNOWN),
+        ("[cuda(arch>=sm_80),cuda(arch>=sm_80)]", "[a=cuda(arch=sm_80),b=cuda,c=cuda(arch=sm_53)]", UNKNOWN),
+        ("[!cuda]", GPUS, YES),
+        ("[rocm|llvm(+avx2)]", GPUS, YES),
+        ("[n/gpu=cuda(count=8)]", "[n=[gpu=cuda(count=4)](count=2)]", YES),
+        ("[n/gpu=cuda(count=9)]", "[n=[gpu=cuda(count=4)](count=2)]", NO),
+        ("[[cuda]]", "[n=[gpu=cuda]]", YES),
+        ("[cuda]", "[]", NO),
+        # host, executor, runtime
+        ("[cuda](host=@cpu)", GPUS, YES),
+        ("[cuda](host=llvm(+avx2))", GPUS, YES),
+        ("[cuda(host=llvm(+avx512f))]", GPUS, NO),
+        ("cuda(host=llvm)", "cuda(host=llvm)", YES),
+        ("cuda(host=llvm)", "cuda", UNKNOWN),
+        ("cuda(host=llvm)", "cuda(host=@nowhere)", UNKNOWN),
+        ("llvm(host=llvm)", "llvm", YES),
+        ("[cuda](executor=aot)", GPUS, YES),
+        ("[cuda(executor=aot)]", GPUS, YES),
+        ("[cuda](executor=aot(unpacked-api=false))", GPUS, YES),
+        ("[cuda](executor=graph|vm)", GPUS, NO),
+        ("[cuda](executor=!vm)", GPUS, YES),
+        ("llvm(executor=graph,runtime=python)", "llvm", YES),
+        ("llvm(runtime=crt(system-lib=true))", "llvm(runtime=crt(system-lib=true))", YES),
+        ("llvm(runtime=crt(system-lib=true))", "llvm(runtime=crt)", NO),
+    ],
+)
+def test_answers_of_systems_lists_and_instructions(constraint, target, expected):
+    assert truth(constraint, target) == expected
+
+
+@pytest.mark.parametrize(
+    ("constraint", "expected"),
+    [
+        ("llvm(memory>=4GiB)", YES),
+        ("llvm(memory>4GiB)", NO),
+        ("cuda(memory>=12GiB)", YES),
+        ("cuda(memory>12GiB)", NO),
+        ("composite(memory=12GiB)", YES),
+        ("onnxruntime(memory>=4GiB)", YES),
+        ("onnxruntime(memory>=8GiB)", UNKNOWN),
+        ("onnxruntime(memory<4GiB)", NO),
+    ],
+)
+def test_memory_is_the_sum_of_what_a_node_sees(constraint, expected):
+    memory = [
+        {"name": "dram", "bytes": 4 * 2**30},
+        {"name": "hbm", "bytes": 8 * 2**30, "of": ["cuda"]},
+        {"name": "scratch", "of": ["onnxruntime"]},
+        {"name": "store", "bytes": 2**40, "kind": "flash"},
+    ]
+    tree = {"kind": "composite", "targets": ["cuda", "llvm", "onnxruntime"], "memory": memory}
+    tree = Target.from_json(tree)
+    if constraint.startswith("composite"):
+        tree = tree.replace(memory=tree.memory[:2])
+    assert tree.satisfies(constraint).truth == expected
+    assert Target("cuda").satisfies("cuda(memory>=1)").truth == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("target", "constraint"),
+    [
+        (
+            "cuda(arch=sm_80,max_shared_memory_per_block=49152,thread_warp_size=32,model=x)",
+            "cuda(arch>=sm_80,max_shared_memory_per_block>=49152,thread_warp_size=32)",
+        ),
+        (
+            "llvm(mcpu=haswell,num-cores=4,fast-math=true,opt-level=2,jit=orcjit)",
+            "llvm(fast-math=true,mcpu>=haswell,num-cores>=4)",
+        ),
+        ("llvm(mcpu=generic,libs=cblas,device=arm_cpu)", "llvm(libs=cblas,mcpu=generic)"),
+        ("rocm(mcpu=gfx90a,+xnack)", "rocm(+xnack,mcpu=gfx90a)"),
+        ("llvm(mcpu=cortex-a57,-fp-armv8)", "llvm(+crc,+v8a)"),
+        (
+            "cuda(host=llvm(num-cores=2),executor=aot(unpacked-api=true))",
+            "cuda(host=llvm(num-cores>=2),executor=aot(unpacked-api=true))",
+        ),
+        (
+            "[gpu=cuda(count=2),llvm](host=@llvm,runtime=crt)",
+            "composite[gpu=cuda(count>=2),llvm](host=llvm,runtime=crt)",
+        ),
+        ('{"kind": "zz", "lanes": 4}', "zz(lanes=4)"),
+    ],
+)
+def test_a_target_asks_for_at_least_what_it_states(target, constraint):
+    assert str(Constraint.of(Target.parse(target))) == constraint
+    assert Target.parse(target).satisfies(target if "zz" not in target else Target.parse(target))
+
+
+def test_a_reason_is_possible_unless_it_is_a_no():
+    assert not Target("llvm").satisfies("llvm(num-cores>=4)")
+    assert Target("llvm").satisfies("llvm(num-cores>=4)").is_possible
+    assert not Target("llvm").satisfies("cuda").is_possible
+
+
+def test_a_negation_speaks_of_leaves():
+    assert not Target.parse("[a=cuda,b=cuda]").satisfies("!gpu")
+    assert Target.parse("[a=cuda,b=llvm]").satisfies("!gpu")
+
+
+def test_reasons_of_systems_name_the_child_that_is_missing():
+    reason = Target.parse(GPUS).satisfies("[cuda(arch>=sm_80,count=5),npu=hexagon,llvm](executor=graph)")
+    assert str(reason).splitlines() == [
+        "NO composite does not satisfy composite[cuda(arch>=sm_80,count=5),npu=hexagon,llvm](executor=graph)",
+        "  NO @.: composite: this is composite",
+        "    NO child 5 times cuda(arch>=sm_80): 4 of 5 found",
+        "      NO small: cuda: this is cuda",
+        "        NO arch>=sm_80: it is sm_53",
+        "      NO cpu: cuda: this is llvm (cpu)",
+        "    NO child npu=hexagon: no child has that name; there is gpu, small, cpu",
+        "    YES child llvm: cpu",
+        "    NO executor=graph: it is aot",
+    ]
+
+
+def test_reasons_say_when_others_take_what_would_fit():
+    reason = Target.parse(GPUS).satisfies("[small=cuda,cuda(arch<sm_80)]")
+    assert str(reason.parts[0].parts[1]) == "\n".join(
+        [
+            "NO child cuda(arch<sm_80): not found; the 1 that fit are asked for by others too",
+            "  NO gpu: cuda: this is cuda",
+            "    NO arch<sm_80: it is sm_80",
+            "  NO cpu: cuda: this is llvm (cpu)",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "constraint", "line"),
+    [
+        ("llvm(mcpu=haswell)", "llvm(+avx512f)", "NO +avx512f: mcpu haswell lacks it"),
+        ("llvm(mcpu=haswell)", "llvm(+avx2)", "YES +avx2: mcpu haswell has it"),
+        ("llvm(-avx2)", "llvm(+avx2)", "NO +avx2: it is -avx2"),
+        (
+            "llvm(mcpu=znver3)",
+            "llvm(mcpu>=x86-64-v4)",
+            "NO mcpu>=x86-64-v4: it is znver3, without avx512bw, avx512cd, avx512dq, avx512f and 1 more",
+        ),
+        ("llvm(mcpu=haswell)", "llvm(mcpu>=cortex-a57)", "NO mcpu>=cortex-a57: it is haswell, of x86"),
+        ("llvm", "llvm(memory>=1GiB)", "UNKNOWN memory>=1073741824: the target does not say"),
+        ("cuda", "cuda(host=llvm)", "UNKNOWN host=llvm: the target does not say"),
+        ("llvm(libs=mkl)", "llvm(libs+=cblas)", "NO libs+=cblas: it is mkl"),
+    ],
+)
+def test_reasons_name_the_rule_and_both_values(target, constraint, line):
+    assert str(Target.parse(target).satisfies(constraint).parts[0].parts[0]) == line
+
+
+# Algebra
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "implies", "intersects"),
+    [
+        ("cuda(arch>=sm_90)", "gpu(arch>=sm_80)", YES, YES),
+        ("gpu(arch>=sm_90)", "cuda", NO, YES),
+        ("cuda", "llvm", NO, NO),
+        ("cuda", "!llvm", YES, YES),
+        ("!gpu", "!cuda", YES, YES),
+        ("!cuda", "!gpu", NO, YES),
+        ("llvm(num-cores>=8)", "llvm(num-cores>=4)", YES, YES),
+        ("llvm(num-cores>=8)", "llvm(num-cores>7)", YES, YES),
+        ("llvm(num-cores>=8)", "llvm(num-cores!=4)", YES, YES),
+        ("llvm(num-cores>=8)", "llvm(num-cores<8)", NO, NO),
+        ("llvm(num-cores>=8)", "!llvm(num-cores<8)", YES, YES),
+        ("llvm(num-cores>=4,num-cores<=5)", "llvm(num-cores=4|5)", YES, YES),
+        ("llvm(num-cores=4|5)", "llvm(num-cores=4)|llvm(num-cores=5)", UNKNOWN, YES),
+        ("llvm(num-cores=4)", "llvm", YES, YES),
+        ("llvm", "llvm(num-cores>=1)", NO, YES),
+        ("llvm(+avx512f)", "llvm(+avx2)", YES, YES),
+        ("llvm(-avx2)", "llvm(-avx512f)", YES, YES),
+        ("llvm(-avx2)", "llvm(+avx512f)", NO, NO),
+        ("llvm(mcpu>=skylake-avx512)", "llvm(mcpu>=haswell,+avx2)", YES, YES),
+        ("llvm(mcpu>=haswell)", "llvm(mcpu>=skylake-avx512)", NO, YES),
+        ("llvm(mcpu=haswell)", "llvm(+avx2)", NO, YES),
+        ("llvm(libs=cblas+mkl)", "llvm(libs+=mkl)", YES, YES),
+        ("llvm(libs+=mkl)", "llvm(libs-=mkl)", NO, NO),
+        ("cuda(arch>=sm_90a)", "cuda(arch>=sm_90)", YES, YES),
+        ("cuda(arch>=sm_100)", "cuda(arch<=sm_90)", NO, NO),
+        ("@rack/gpu", "@rack", YES, YES),
+        ("@rack/gpu.1", "@rack/gpu", YES, YES),
+        ("@rack", "@node", NO, NO),
+        ("@rack&gpu", "@rack", YES, YES),
+        ("cuda|rocm", "gpu", YES, YES),
+        ("gpu", "cuda|rocm", NO, YES),
+        ("[cuda(arch>=sm_90),cuda]", "[gpu(count=2)]", YES, YES),
+        ("[gpu=cuda]", "[cuda]", YES, YES),
+        ("[gpu=cuda]", "[gpu=llvm]", NO, NO),
+        ("[cuda]", "[cuda,llvm]", NO, YES),
+        ("[cuda](executor=aot)", "[cuda](executor=graph)", NO, NO),
+        ("cuda(host=llvm(+avx2))", "cuda(host=llvm)", YES, YES),
+    ],
+)
+def test_implication_and_intersection(one, other, implies, intersects):
+    one, other = Constraint.parse(one), Constraint.parse(other)
+    assert one.implies(other).truth == implies, one.implies(other)
+    assert one.intersects(other).truth == intersects, one.intersects(other)
+
+
+def test_counterexamples_are_shown():
+    assert str(Constraint.parse("llvm(num-cores>=4)").implies(Constraint.parse("llvm(num-cores>=8)"))).splitlines() == [
+        "NO llvm(num-cores>=4) does not imply llvm(num-cores>=8): llvm(num-cores=4) meets the first and not the second",
+        "  NO llvm: this is llvm",
+        "    NO num-cores>=8: it is 4",
+    ]
+
+
+def test_constraints_are_joined_by_operators():
+    gpu, cpu, rack = (Constraint.parse(text) for text in ("gpu", "cpu", "@rack"))
+    assert [str(one) for one in (gpu & rack, gpu & rack & rack, gpu | cpu, ~gpu, ~~gpu, (gpu | cpu) & rack)] == [
+        "gpu&@rack",
+        "gpu&@rack",
+        "gpu|cpu",
+        "!gpu",
+        "gpu",
+        "(gpu|cpu)&@rack",
+    ]
+    with pytest.raises(TargetError, match="a preference cannot be one part of a conjunction"):
+        _ = gpu & Constraint.parse("cpu?")
+    with pytest.raises(TypeError):
+        _ = gpu & "cpu"
 
 
 # Paths, choices, preferences
@@ -281,7 +577,7 @@ def test_known_words_are_kinds_and_keys():
 
 def test_a_leaf_can_stand_for_a_constraint():
     constraint = Constraint.parse(Target.parse("llvm(num-cores=4,+neon)"))
-    assert str(constraint) == "llvm(+neon,num-cores=4)"
+    assert str(constraint) == "llvm(+neon,num-cores>=4)"
     assert constraint.check(Target.parse("llvm(num-cores=4,+neon,+crc)"))
 
 

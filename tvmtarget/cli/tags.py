@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tvmtarget.cli.options import Json, print_json
+
+if TYPE_CHECKING:
+    from tvmtarget.tags.registry import Registry
 
 __all__ = ["tags"]
 
@@ -15,6 +18,14 @@ def tags(
     words: Annotated[
         list[str] | None, typer.Argument(help="Show tags that contain all of these.", show_default=False)
     ] = None,
+    constraint: Annotated[
+        str | None,
+        typer.Option(
+            "--satisfying",
+            help="Show tags that satisfy a constraint, 'gpu(arch>=sm_80)', or are at least a tag.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the tags: names of instances, boards and chips that stand for whole target trees."""
@@ -22,7 +33,7 @@ def tags(
 
     registry = default_registry()
     wanted = [word.lower() for word in words or ()]
-    found = [registry.info(name) for name in registry]
+    found = [registry.info(name) for name in (registry if constraint is None else _satisfying(registry, constraint))]
     found = [info for info in found if all(word in f"{info.name} {info.doc} {info.aliases}".lower() for word in wanted)]
     if as_json:
         print_json(
@@ -33,5 +44,13 @@ def tags(
     for info in found:
         typer.echo(f"{info.name:{width}}  {info.doc}")
     if not found:
-        typer.echo(f"no tag contains {' and '.join(map(repr, wanted))}; `tvmtarget tags` lists all", err=True)
+        met = [] if constraint is None else [f"satisfies {constraint!r}"]
+        missed = " and ".join([*met, *(f"contains {word!r}" for word in wanted)])
+        typer.echo(f"no tag {missed}; `tvmtarget tags` lists all", err=True)
         raise typer.Exit(1)
+
+
+def _satisfying(registry: Registry, text: str) -> tuple[str, ...]:
+    from tvmtarget.tags.finding import read_constraint, satisfying
+
+    return satisfying(registry, read_constraint(registry, text)).satisfied

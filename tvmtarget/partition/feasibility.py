@@ -82,7 +82,8 @@ class Feasibility:
             broken = (
                 (item, reason)
                 for item in asked
-                if item.constraint.is_required and not (reason := item.constraint.check(leaf.target, leaf.path))
+                if item.constraint.is_required
+                and not (reason := item.constraint.check(leaf.target, leaf.path, self.program.layout.root))
             )
             first = next(broken, None)
             text = "" if first is None else f"it does not meet {first[0]}: {', '.join(_leaves_of(first[1]))}"

@@ -16,6 +16,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.strategy import Op
 from tvmtarget.target.constraint import Constraint, covers, known_words
 from tvmtarget.target.layout import Layout
+from tvmtarget.target.satisfaction import satisfies
 from tvmtarget.target.tree import Target
 
 __all__ = ["Asked", "Program", "normalise", "open_frame"]
@@ -173,7 +174,7 @@ def _checked(asked: tuple[tuple[Asked, ...], ...], layout: Layout) -> tuple[tupl
     words = known_words() | {key for _, node in layout.root.walk() for key in (node.kind, *node.all_keys)}
     spelled: dict[Asked, Asked] = {}
     for item in dict.fromkeys(item for items in asked for item in items):
-        for word in _words(item.constraint):
+        for word in item.constraint.words():
             if word not in words:
                 problems.append(f"no target kind or key {word!r}{did_you_mean(word, words)} (asked by {item.origin})")
         try:
@@ -184,18 +185,24 @@ def _checked(asked: tuple[tuple[Asked, ...], ...], layout: Layout) -> tuple[tupl
     return tuple(tuple(spelled[item] for item in items) for items in asked)
 
 
-def _words(constraint: Constraint) -> Iterator[str]:
-    if constraint.word is not None:
-        yield constraint.word
-    for option in constraint.any_of:
-        yield from _words(option)
-
-
 def _canonical(constraint: Constraint, layout: Layout) -> Constraint:
-    """Return the constraint with every path as the layout spells it."""
+    """Return the constraint with every path as the layout spells it, and systems as paths of what meets them."""
     if constraint.path is not None:
         return constraint.replace(path=layout.canonical(constraint.path))
-    return constraint.replace(any_of=tuple(_canonical(option, layout) for option in constraint.any_of))
+    if constraint.children:
+        return _located(constraint, layout)
+    return constraint.map_nested(lambda nested: _canonical(nested, layout))
+
+
+def _located(constraint: Constraint, layout: Layout) -> Constraint:
+    """Return the paths of the systems that meet a constraint with children; work that asks for one runs inside it."""
+    plain = constraint.replace(is_negated=False, weight=None)
+    found = [path for path, node in layout.root.walk() if plain.check(node, path, layout.root)]
+    if not found:
+        raise UnknownNameError("; ".join(map(str.strip, satisfies(layout.root, plain).lines())))
+    options = tuple(Constraint.at(path) for path in found)
+    located = options[0] if len(options) == 1 else Constraint(any_of=options)
+    return located.replace(is_negated=constraint.is_negated, weight=constraint.weight)
 
 
 def open_frame(frames: tuple[Frame, ...], path: str) -> int | None:

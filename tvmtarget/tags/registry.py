@@ -17,6 +17,7 @@ from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_
 from tvmtarget.tags import discovery
 from tvmtarget.tags.files import TagInfo, TagRow, at
 from tvmtarget.tags.layers import Files, Given, Layer, defined_twice
+from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.origin import Origin
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
@@ -24,6 +25,9 @@ from tvmtarget.target.tree import Target
 __all__ = ["Registry", "TagInfo", "default_registry"]
 
 MAX_BASES = 8
+
+# Fields that hold objects which are no nodes of the tree.
+_FIELDS = frozenset({"executor", "runtime", "links", "memory", "host", "targets"})
 
 
 class Registry(Mapping[str, Target]):
@@ -91,6 +95,18 @@ class Registry(Mapping[str, Target]):
         """Return the notes on a tag; `UnknownNameError` if there is none."""
         return self._row(name).info
 
+    def kinds(self, name: str) -> frozenset[str] | None:
+        """Return the kinds in the tree of a tag, without building it; None where its row alone does not say."""
+        found: set[str] = set()
+        for _ in range(MAX_BASES):
+            row = self._row(name)
+            if not _collect_kinds(row.flat, found):
+                return None
+            if row.base is None:
+                return frozenset(found)
+            name = row.base
+        return None
+
     def problems(self) -> tuple[str, ...]:
         """Read everything and list what is wrong: files, rows, and names that two layers have."""
         found = [problem for layer in self._layers for problem in layer.problems()]
@@ -154,6 +170,23 @@ class Registry(Mapping[str, Target]):
         except TvmTargetError as error:
             place = f" (tag {name!r} in {at(row.info)})"
             raise TargetError(*(_placed(problem, place) for problem in error.problems)) from error
+
+
+def _collect_kinds(flat: Mapping[str, object], found: set[str]) -> bool:
+    """Add the kinds in flat JSON; False where a text or a tag stands for a part of it."""
+    kind, children = flat.get("kind"), flat.get("targets", ())
+    if kind is not None:
+        found.add(str(kind))
+    if "tag" in flat or (kind is not None and find_kind(str(kind)) is None) or not isinstance(children, list | tuple):
+        return False
+    found |= {"composite"} if children and kind is None else set()
+    below = [*children, *(value for key, value in flat.items() if key == "host" and not _is_reference(value))]
+    below += [value for key, value in flat.items() if key not in _FIELDS and isinstance(value, Mapping)]
+    return all(isinstance(one, Mapping) and _collect_kinds(one, found) for one in below)
+
+
+def _is_reference(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("@")
 
 
 def _placed(problem: str, place: str) -> str:

@@ -3,7 +3,8 @@
     cuda                       a kind, then a key                 @rack/node0     a node of the tree, or below it
     llvm(num-cores>=4,+avx2)   attributes with operators          !gpu            anything but
     cuda|llvm                  an ordered choice                  gpu?  gpu?10    preferred, not required
-    !(cuda|llvm)               a group
+    gpu&@rack                  both                               !(cuda|llvm)    a group
+    [gpu=cuda,llvm](executor=aot)      a system: children, each given to another child of it; host, executor, runtime
 
 The grammar is that of targets with operators (`grammar.py`). A condition speaks of leaves: a composite can
 meet it if one leaf below can. An attribute that a target does not state makes the answer unknown, which
@@ -12,88 +13,111 @@ counts as no unless the caller asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from typing import Literal, TypeAlias
 
 from pydantic import Field
 
 from tvmtarget.errors import TargetError, TextError, raise_all
-from tvmtarget.target.conditions import (
-    Condition,
-    Operator,
-    Reason,
-    Truth,
-    conditions_from_json,
-    conditions_to_json,
-    read_condition,
-)
-from tvmtarget.target.grammar import Choice, Reference, Spec, Term, is_word, parse_choice
+from tvmtarget.target import constraint_json, constraint_text, implication, least
+from tvmtarget.target.allowed import contradictions
+from tvmtarget.target.conditions import Condition
+from tvmtarget.target.grammar import is_word
 from tvmtarget.target.kinds import find_kind, kind_names
-from tvmtarget.target.nesting import covers
+from tvmtarget.target.nesting import NestedNode, covers
 from tvmtarget.target.node import Node
-from tvmtarget.target.problems import Problems, shown, syntax_error
-from tvmtarget.target.tree import Target
+from tvmtarget.target.place import Place
+from tvmtarget.target.problems import shown
+from tvmtarget.target.reasons import Reason, Truth
+from tvmtarget.target.satisfaction import meets
 
 __all__ = ["Condition", "Constraint", "Reason", "Truth", "covers", "known_words"]
 
-_SIGNS: dict[str, Operator] = {
-    "+": "has",
-    "-": "lacks",
-    "=": "eq",
-    "==": "eq",
-    "!=": "ne",
-    ">=": "ge",
-    "<=": "le",
-    ">": "gt",
-    "<": "lt",
-}
+_Part: TypeAlias = Literal["host", "executor", "runtime"]
 
 
 class Constraint(Node):
     """What a program asks of the target it runs on; read by `Constraint.parse`.
 
-    One of `word` (a kind or key, with conditions), `path` (a node) or `any_of` (an ordered choice) is set;
-    `is_negated` turns it round; a `weight` makes it a preference that never excludes anything.
+    One of `word` (a kind or key, with conditions, children and what drives it), `path` (a node), `any_of` (an
+    ordered choice) and `all_of` (a conjunction) is set; `is_negated` turns it round; a `weight` makes it a
+    preference that never excludes anything. `children` are pairs of a name, or None, and a constraint.
     """
 
     word: str | None = None
     conditions: tuple[Condition, ...] = ()
+    children: tuple[tuple[str | None, Constraint], ...] = ()
+    host: Constraint | None = None
+    executor: Constraint | None = None
+    runtime: Constraint | None = None
     path: str | None = None
     any_of: tuple[Constraint, ...] = ()
+    all_of: tuple[Constraint, ...] = ()
     is_negated: bool = False
     weight: int | None = Field(default=None, ge=0)
 
     def model_post_init(self, _context: object) -> None:
         """Refuse what has no meaning; all problems at once."""
         problems: list[str] = []
-        if sum((self.word is not None, self.path is not None, bool(self.any_of))) != 1:
-            problems.append("a constraint is one of a word, a path and a choice")
-        if self.conditions and self.word is None:
-            problems.append("conditions belong to a kind or a key")
+        if sum((self.word is not None, self.path is not None, bool(self.any_of), bool(self.all_of))) != 1:
+            problems.append("a constraint is one of a word, a path, a choice and a conjunction")
+        if self.word is None and (self.conditions or self.children or any(part for _, part in self.parts())):
+            problems.append("conditions and children belong to a kind or a key")
         problems += [
             f"{shown(text)} is no {what}; use names, with '/' between them in a path"
-            for what, text in (("word", self.word), ("path", self.path or None))
+            for what, text in (
+                ("word", self.word),
+                ("path", self.path or None),
+                *(("name", n) for n, _ in self.children),
+            )
             if text is not None and not is_word(text)
         ]
-        if any(option.weight is not None for option in self.any_of):
-            problems.append("a preference cannot be one option of a choice; prefer the choice: (a|b)?")
+        problems += contradictions(self.conditions)
+        names = [name for name, _ in self.children if name is not None]
+        problems += [f"two children are called {name!r}" for name in sorted({n for n in names if names.count(n) > 1})]
+        problems += self._misplaced_preferences()
         raise_all(TargetError, problems)
 
+    def _misplaced_preferences(self) -> Iterator[str]:
+        if any(option.weight is not None for option in self.any_of):
+            yield "a preference cannot be one option of a choice; prefer the choice: (a|b)?"
+        if any(one.weight is not None for one in self.all_of):
+            yield "a preference cannot be one part of a conjunction; prefer all of it: (a&b)?"
+        if any(
+            one.weight is not None for one in (*(child for _, child in self.children), *dict(self.parts()).values())
+        ):
+            yield "a preference cannot be a part of a system; prefer the system: [a,b]?"
+
     @classmethod
-    def parse(cls, text: str | Constraint | Target) -> Constraint:
+    def parse(cls, text: str | Constraint | NestedNode) -> Constraint:
         """Read a text; `TextError` shows the column, unknown kinds and attributes come with the nearest names.
 
+        >>> from tvmtarget import Target
         >>> Constraint.parse("llvm(num-cores>=4)").check(Target("llvm", {"num-cores": 8})).truth.name
         'YES'
         """
         if isinstance(text, Constraint):
             return text
-        if isinstance(text, Target):
-            text = str(text)
+        if isinstance(text, NestedNode):
+            return cls.of(text)
         if not isinstance(text, str):
             raise TextError(f"a constraint is a text such as 'cuda' or '@cpu', not {shown(text)}")
         if not text.strip():
             raise TextError("expected a constraint, but the text is empty; write a kind, a key or @path")
-        return _read_choice(parse_choice(text), text)
+        return constraint_text.read(cls, text)
+
+    @classmethod
+    def of(cls, target: NestedNode) -> Constraint:
+        """Return "at least this target": what it states, compared as the class of each attribute says.
+
+        Attributes that must be equal are, instructions are a superset, capacities and counts at least as large;
+        models, notes and what changes speed only are left out, and so are names, but of children, and links.
+
+        >>> from tvmtarget import Target
+        >>> print(Constraint.of(Target.parse("[gpu=cuda(arch=sm_80,count=2),llvm(num-cores=8)]")))
+        composite[gpu=cuda(arch>=sm_80,count>=2),llvm(num-cores>=8)]
+        """
+        return least.constraint_of(cls, Place(target))
 
     @classmethod
     def at(cls, path: str) -> Constraint:
@@ -102,35 +126,19 @@ class Constraint(Node):
 
     @classmethod
     def from_json(cls, data: object) -> Constraint:
-        """Read an object with 'kind', 'path', 'any' or 'not', and 'prefer' for a weight; or a text.
+        """Read an object with 'kind', 'path', 'any', 'all' or 'not', and 'prefer' for a weight; or a text.
 
         >>> str(Constraint.from_json({"kind": "llvm", "num-cores": {"ge": 4}, "mattr": {"has": ["avx2"]}}))
         'llvm(+avx2,num-cores>=4)'
         """
-        if isinstance(data, str):
-            return cls.parse(data)
-        return _read_object(data)
+        return constraint_json.read(cls, data)
 
     def to_json(self) -> dict[str, object]:
         """Return the object; `Constraint.from_json` reads it back to an equal constraint."""
-        flat = {} if self.weight is None else {"prefer": self.weight}
-        if self.is_negated:
-            return flat | {"not": self.replace(is_negated=False, weight=None).to_json()}
-        if self.any_of:
-            return flat | {"any": [option.to_json() for option in self.any_of]}
-        if self.path is not None:
-            return flat | {"path": self.path}
-        return flat | {"kind": self.word} | conditions_to_json(str(self.word), self.conditions)
+        return constraint_json.write(self)
 
     def __str__(self) -> str:
-        if self.any_of:
-            body = "|".join(f"({option})" if _is_bare_choice(option) else str(option) for option in self.any_of)
-            body = body if _is_bare_choice(self) else f"({body})"
-        elif self.path is not None:
-            body = f"@{self.path or '.'}"
-        else:
-            body = f"{self.word}({','.join(map(str, self.conditions))})" if self.conditions else str(self.word)
-        return f"{'!' * self.is_negated}{body}" + ("" if self.weight is None else f"?{self.weight}")
+        return constraint_text.write(self)
 
     def __repr__(self) -> str:
         return f"Constraint.parse({str(self)!r})"
@@ -140,43 +148,101 @@ class Constraint(Node):
         """Whether it excludes targets, or only prefers some."""
         return self.weight is None
 
+    def parts(self) -> Iterator[tuple[_Part, Constraint]]:
+        """Yield what is asked of the host, the executor and the runtime."""
+        if self.host is not None:
+            yield "host", self.host
+        if self.executor is not None:
+            yield "executor", self.executor
+        if self.runtime is not None:
+            yield "runtime", self.runtime
+
+    def nested(self) -> Iterator[Constraint]:
+        """Yield the constraints on nodes that this one is made of."""
+        yield from self.any_of
+        yield from self.all_of
+        yield from (child for _, child in self.children)
+        if self.host is not None:
+            yield self.host
+
+    def map_nested(self, change: Callable[[Constraint], Constraint]) -> Constraint:
+        """Return it with every constraint of `nested` changed."""
+        return self.replace(
+            any_of=tuple(map(change, self.any_of)),
+            all_of=tuple(map(change, self.all_of)),
+            children=tuple((name, change(child)) for name, child in self.children),
+            host=None if self.host is None else change(self.host),
+        )
+
     def paths(self) -> Iterator[str]:
         """Yield every `@path` in it."""
         if self.path is not None:
             yield self.path
-        for option in self.any_of:
-            yield from option.paths()
+        for one in self.nested():
+            yield from one.paths()
 
-    def check(self, target: Target, path: str = "") -> Reason:
-        """Say whether a leaf at a path of its tree meets this, with the reasons; preferences are not left out here."""
-        reason = self._check_body(target, path)
-        if not self.is_negated:
-            return reason
-        return Reason(truth=Truth(Truth.YES - reason.truth), text=f"not {reason.text}", parts=reason.parts)
+    def words(self) -> Iterator[str]:
+        """Yield every kind and key in it."""
+        if self.word is not None:
+            yield self.word
+        for one in self.nested():
+            yield from one.words()
 
-    def _check_body(self, target: Target, path: str) -> Reason:
-        if self.any_of:
-            parts = tuple(option.check(target, path) for option in self.any_of)
-            return Reason(truth=max(part.truth for part in parts), text=str(self), parts=parts)
-        if self.path is not None:
-            truth = Truth.YES if covers(self.path, path) else Truth.NO
-            return Reason(truth=truth, text=f"@{self.path or '.'}: this is @{path or '.'}")
-        keys = f" ({','.join(target.all_keys)})" if target.all_keys else ""
-        if self.word == target.kind or self.word in target.all_keys:
-            parts = tuple(condition.check(target) for condition in self.conditions)
-            truth = min((part.truth for part in parts), default=Truth.YES)
-            return Reason(truth=truth, text=f"{self.word}: this is {target.kind}", parts=parts)
-        if find_kind(target.kind) is None and target.keys is None and find_kind(str(self.word)) is None:
-            return Reason(truth=Truth.UNKNOWN, text=f"{self.word}: nobody knows the keys of {target.kind}")
-        return Reason(truth=Truth.NO, text=f"{self.word}: this is {target.kind}{keys}")
+    def check(self, target: NestedNode, path: str = "", root: NestedNode | None = None) -> Reason:
+        """Say whether one node meets this, with the reasons; a preference is answered as if it were required.
 
-    def rank(self, target: Target, path: str = "") -> int:
+        `path` says where the node stands; with the `root` of its tree, what it inherits counts too. A node
+        without a path is a root itself.
+        """
+        return meets(self, Place(target, path) if root is None else Place(root).below(path) or Place(target, path))
+
+    def rank(self, target: NestedNode, path: str = "") -> int:
         """Score a leaf: a preference its weight, an ordered choice one less for each option passed over."""
         if self.weight is not None:
             return self.weight if self.check(target, path) else 0
         if self.is_negated:
             return 0
+        if self.all_of:
+            return sum(one.rank(target, path) for one in self.all_of)
         return next((-passed for passed, option in enumerate(self.any_of) if option.check(target, path)), 0)
+
+    # Algebra
+
+    def __and__(self, other: Constraint) -> Constraint:
+        """Return the constraint that asks for both; equal parts are kept once."""
+        if not isinstance(other, Constraint):
+            return NotImplemented
+        ones = [one for both in (self, other) for one in (both.all_of if _is_bare(both, both.all_of) else (both,))]
+        kept = tuple(dict.fromkeys(ones))
+        return kept[0] if len(kept) == 1 else Constraint(all_of=kept)
+
+    def __or__(self, other: Constraint) -> Constraint:
+        """Return the ordered choice between the two; equal options are kept once."""
+        if not isinstance(other, Constraint):
+            return NotImplemented
+        ones = [one for both in (self, other) for one in (both.any_of if _is_bare(both, both.any_of) else (both,))]
+        kept = tuple(dict.fromkeys(ones))
+        return kept[0] if len(kept) == 1 else Constraint(any_of=kept)
+
+    def __invert__(self) -> Constraint:
+        """Return the constraint that this one is not met."""
+        return self.replace(is_negated=not self.is_negated)
+
+    def implies(self, other: Constraint) -> Reason:
+        """Say whether every node that meets this one meets the other: yes by proof, no by a counterexample.
+
+        >>> Constraint.parse("cuda(arch>=sm_90)").implies(Constraint.parse("gpu(arch>=sm_80)")).truth.name
+        'YES'
+        """
+        return implication.implies(self, other)
+
+    def intersects(self, other: Constraint) -> Reason:
+        """Say whether some node could meet both: no by proof, yes by an example.
+
+        >>> print(Constraint.parse("llvm(num-cores>=8)").intersects(Constraint.parse("llvm(num-cores<8)")))
+        NO llvm(num-cores>=8) and llvm(num-cores<8) exclude each other
+        """
+        return implication.intersects(self, other)
 
 
 def known_words() -> frozenset[str]:
@@ -185,96 +251,5 @@ def known_words() -> frozenset[str]:
     return frozenset({kind.name for kind in kinds} | {key for kind in kinds for key in kind.keys})
 
 
-def _is_bare_choice(constraint: Constraint) -> bool:
-    return bool(constraint.any_of) and not constraint.is_negated and constraint.weight is None
-
-
-def _read_choice(choice: Choice, text: str) -> Constraint:
-    options = [_read_term(term, text) for term in choice]
-    if len(options) == 1:
-        return options[0]
-    for term, option in zip(choice, options, strict=True):
-        if option.weight is not None:
-            raise syntax_error("'?' prefers a whole choice, not one option of it; write (a|b)?10", text, term.column)
-    return Constraint(any_of=tuple(options))
-
-
-def _read_term(term: Term, text: str) -> Constraint:
-    if isinstance(term.body, Reference):
-        read = Constraint(path="" if term.body.path == "." else term.body.path)
-    elif isinstance(term.body, Spec):
-        read = _read_spec(term.body, text)
-    else:
-        read = _read_choice(term.body, text)
-    if read.weight is not None and (term.negated or term.weight is not None):
-        raise syntax_error("'?' stands at the end, once: (!gpu)?10", text, term.column)
-    weight = term.weight if read.weight is None else read.weight
-    return read.replace(is_negated=read.is_negated != term.negated, weight=weight)
-
-
-def _read_spec(spec: Spec, text: str) -> Constraint:
-    if spec.children or spec.part is not None or "/" in spec.head:
-        problem = f"a constraint names a kind, a key or @path, not {shown(spec.head)} with parts or children"
-        raise syntax_error(problem, text, spec.column)
-    found, problems = set[Condition](), Problems()
-    for item in spec.items:
-        if item.operator == "~" or isinstance(item.value, Reference | tuple):
-            raise syntax_error(f"{item.path!r} is no condition; write attribute>=value", text, item.column)
-        operator = _SIGNS[item.operator]
-        value = item.path if operator in ("has", "lacks") else item.value
-        with problems.collect():
-            found.add(read_condition(spec.head, item.path, operator, value))
-    problems.raise_all()
-    return Constraint(word=spec.head, conditions=tuple(sorted(found, key=lambda condition: condition.order)))
-
-
-def _read_object(data: object) -> Constraint:
-    if not isinstance(data, Mapping):
-        raise TargetError(f"a constraint is a text or an object, not {shown(data)}")
-    flat = {str(key): value for key, value in data.items()}
-    weight = flat.pop("prefer", None)
-    heads = [head for head in _HEADS if head in flat]
-    if len(heads) != 1:
-        raise TargetError(f"a constraint has one of {', '.join(map(repr, _HEADS))}, not {shown(data)}")
-    value = flat.pop(heads[0])
-    if heads[0] != "kind" and flat:
-        raise TargetError(f"{min(flat)!r} says nothing beside {heads[0]!r}; attributes belong to a kind or a key")
-    read = _HEADS[heads[0]](value, flat)
-    if read.weight is not None and weight is not None:
-        raise TargetError(f"'prefer' is given twice in {shown(data)}")
-    return read if weight is None else read.replace(weight=weight)
-
-
-def _word_of(word: object, flat: Mapping[str, object]) -> Constraint:
-    if not isinstance(word, str):
-        raise TargetError(f"'kind' is a kind or a key, not {shown(word)}")
-    found = set(conditions_from_json(word, flat))
-    return Constraint(word=word, conditions=tuple(sorted(found, key=lambda condition: condition.order)))
-
-
-def _path_of(path: object, _: Mapping[str, object]) -> Constraint:
-    if not isinstance(path, str):
-        raise TargetError(f"'path' is a path of names, not {shown(path)}")
-    return Constraint(path=path)
-
-
-def _choice_of(options: object, _: Mapping[str, object]) -> Constraint:
-    if not isinstance(options, list | tuple) or not options:
-        raise TargetError(f"'any' is a list of constraints, not {shown(options)}")
-    read = tuple(Constraint.from_json(option) for option in options)
-    return read[0] if len(read) == 1 else Constraint(any_of=read)
-
-
-def _negation_of(data: object, _: Mapping[str, object]) -> Constraint:
-    read = Constraint.from_json(data)
-    if read.weight is not None:
-        raise TargetError(f"'prefer' stands outside of 'not', not in {shown(data)}")
-    return read.replace(is_negated=not read.is_negated)
-
-
-_HEADS: dict[str, Callable[[object, Mapping[str, object]], Constraint]] = {
-    "kind": _word_of,
-    "path": _path_of,
-    "any": _choice_of,
-    "not": _negation_of,
-}
+def _is_bare(constraint: Constraint, parts: tuple[Constraint, ...]) -> bool:
+    return bool(parts) and not constraint.is_negated and constraint.weight is None

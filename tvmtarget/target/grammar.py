@@ -1,17 +1,18 @@
 """The one-line grammar that targets and constraints share, read into a neutral parse tree.
 
-    choice   = prefer , { "|" , prefer } ;
+    choice   = both , { "|" , both } ;
+    both     = prefer , { "&" , prefer } ;
     prefer   = unary , [ "?" , [ number ] ] ;
     unary    = "!" , unary | "(" , choice , ")" | "@" , path | spec ;
     spec     = ( word , [ ":" , path ] , [ children ] | children ) , [ "(" , [ item , { "," , item } ] , ")" ] ;
     children = "[" , [ child , { "," , child } ] , "]" ;
     child    = [ word , "=" ] , choice ;
     item     = ( "+" | "-" ) , word | "~" , path | path , operator , value ;
-    operator = "=" | "==" | "!=" | ">=" | "<=" | ">" | "<" ;
+    operator = "=" | "==" | "!=" | ">=" | "<=" | ">" | "<" | "+=" | "-=" ;
     value    = JSON string, list or object | word | choice ;
 
-A target uses the part of it that has no choice, group, negation, preference or comparison (`text.py` refuses
-those with the column); a constraint uses all of it but children. Reading needs no back-tracking: a child is
+A target uses the part of it that has no choice, conjunction, group, negation, preference or comparison (`text.py`
+refuses those with the column); a constraint uses all of it but tags and `~`. Reading needs no back-tracking: a child is
 named when a word is followed by "=".
 """
 
@@ -30,6 +31,7 @@ from tvmtarget.target.problems import shown, syntax_error
 __all__ = [
     "MAX_DEPTH",
     "Choice",
+    "Conjunction",
     "Item",
     "Reference",
     "Spec",
@@ -45,10 +47,10 @@ MAX_DEPTH = 64
 _T = TypeVar("_T")
 
 # A word has no mark of the grammar in it, and no letter that cannot be printed; '+' and '-' stand inside only.
-_NEVER = r"\s\x00-\x1f\x7f,()\[\]{}|\"=<>!?~@"
+_NEVER = r"\s\x00-\x1f\x7f,()\[\]{}|&\"=<>!?~@"
 _WORD = re.compile(rf"[^{_NEVER}':+\-](?:[^{_NEVER}':]*[^{_NEVER}':+\-])?")
 _VALUE_WORD = re.compile(rf"[^{_NEVER}]+")
-_OPERATOR = re.compile(r"==|!=|>=|<=|=|>|<")
+_OPERATOR = re.compile(r"==|!=|>=|<=|\+=|-=|=|>|<")
 _NUMBER = re.compile(r"[0-9]+")
 _MAX_DIGITS = 9  # of a weight
 
@@ -86,10 +88,17 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
+class Conjunction:
+    """Terms that are meant all together."""
+
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Term:
     """One alternative of a choice: negated or not, and preferred (with a weight) or required."""
 
-    body: Reference | Spec | Choice
+    body: Reference | Spec | Choice | Conjunction
     negated: bool
     weight: int | None
     column: int
@@ -192,10 +201,16 @@ class _Scanner:
     def choice(self, depth: int) -> Choice:
         if depth > MAX_DEPTH:
             self.fail(f"nested deeper than {MAX_DEPTH} levels")
-        terms = [self.term(depth)]
+        terms = [self.conjunction(depth)]
         while self.accept("|"):
-            terms.append(self.term(depth))
+            terms.append(self.conjunction(depth))
         return tuple(terms)
+
+    def conjunction(self, depth: int) -> Term:
+        terms = [self.term(depth)]
+        while self.accept("&"):
+            terms.append(self.term(depth))
+        return terms[0] if len(terms) == 1 else Term(Conjunction(tuple(terms)), False, None, terms[0].column)
 
     def term(self, depth: int) -> Term:
         self.skip()

@@ -19,6 +19,7 @@ from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_
 from tvmtarget.target.attributes import Value, fold
 from tvmtarget.target.chips import chip_problems
 from tvmtarget.target.problems import shown
+from tvmtarget.target.units import without_unit
 from tvmtarget.target.values import AttributeType, read_value
 
 __all__ = [
@@ -58,6 +59,10 @@ class Attribute(_Row):
     power_of_two: bool = False
     doc: str = ""
     since: str = "v0.9"
+
+    def read(self, value: object) -> Value:
+        """Read a value of this attribute, a quantity such as `64KiB` too; a `ValueError` says what it should be."""
+        return read_value(self.type, without_unit(self.name, self.doc, value) if self.type == "int" else value)
 
     @property
     def is_list(self) -> bool:
@@ -121,7 +126,7 @@ class Kind(_Row):
                 problems.append(f"attribute {row.name!r} of kind {self.name!r} is given twice")
             else:
                 try:
-                    result[row.name] = read_value(row.type, value)
+                    result[row.name] = row.read(value)
                 except ValueError as error:
                     problems.append(f"attribute {row.name!r} of kind {self.name!r} {error}")
         problems += [*self._out_of_range(result), *(chip_problems(self.name, result) if self.role == "target" else ())]

@@ -10,6 +10,7 @@ from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target import changing, text
 from tvmtarget.target.attributes import Attributes, Value, fold
+from tvmtarget.target.constraint import Constraint
 from tvmtarget.target.difference import Differences, differences
 from tvmtarget.target.grammar import is_word
 from tvmtarget.target.identity import digest_of, identity_text
@@ -21,7 +22,9 @@ from tvmtarget.target.origin import OVERRIDE, Origin
 from tvmtarget.target.pairs import effective_pair
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.reading import Reader, TagLookup
+from tvmtarget.target.reasons import Reason
 from tvmtarget.target.rules import conflicts
+from tvmtarget.target.satisfaction import satisfies
 from tvmtarget.target.text import RESERVED
 from tvmtarget.target.values import read_integer, read_items
 
@@ -244,6 +247,16 @@ class Target(NestedNode):
     def part(self, path: str) -> Target:
         """Return one node as a tree of its own: what it inherits (host, executor, runtime) is written on it."""
         return changing.part(self, path)
+
+    def satisfies(self, constraint: Constraint | Target | str) -> Reason:
+        """Say whether this node or one below it meets a constraint; a target asks for at least what it states.
+
+        >>> print(Target.parse("[gpu=cuda(arch=sm_53),cpu=llvm]").satisfies("gpu(arch>=sm_80)"))
+        NO composite does not satisfy gpu(arch>=sm_80)
+          NO @gpu: gpu: this is cuda
+            NO arch>=sm_80: it is sm_53
+        """
+        return satisfies(self, Constraint.parse(constraint))
 
     def resolve(self) -> Target:
         """Return the tree with the root's host, executor and runtime filled in; all conflicts in one error.

@@ -1,0 +1,87 @@
+"""Finding tags by what they can do."""
+
+import pytest
+
+from tvmtarget import Constraint, Target
+from tvmtarget.errors import TvmTargetError
+from tvmtarget.tags.finding import explain, nearest, read_constraint, satisfying
+from tvmtarget.tags.registry import Registry, default_registry
+from tvmtarget.target.reasons import Truth
+
+TAGS = {
+    "acme/old": "[gpu=cuda(arch=sm_53),cpu=llvm(num-cores=4)]",
+    "acme/new": "[gpu=cuda(arch=sm_80),cpu=llvm(num-cores=4)]",
+    "acme/newer": "[gpu=cuda(arch=sm_90),cpu=llvm(num-cores=4)]",
+    "acme/bare": "cuda(arch=sm_80)",
+    "other/box": "[gpu=cuda(arch=sm_80),cpu=llvm(num-cores=4)]",
+    "other/vague": "[gpu=cuda,cpu=llvm]",
+    "other/host": "cuda(host=c)",
+    "other/phone": "llvm(mcpu=cortex-a72)",
+}
+
+
+@pytest.fixture(scope="module")
+def registry():
+    return Registry().with_tags(TAGS)
+
+
+@pytest.mark.parametrize(
+    ("text", "satisfied", "possible"),
+    [
+        ("cuda(arch>=sm_90)", ["acme/newer"], ["other/host", "other/vague"]),
+        ("[cuda(arch>=sm_80),llvm(num-cores>=4)]", ["acme/new", "acme/newer", "other/box"], ["other/vague"]),
+        ("llvm(+neon)", ["other/phone"], ["acme/new", "acme/newer", "acme/old", "other/box", "other/vague"]),
+        ("!llvm&!gpu", [], []),
+        ("rocm|llvm(num-cores>=8)", [], ["other/phone", "other/vague"]),
+        ("acme/newer", ["acme/newer"], ["other/vague"]),
+    ],
+)
+def test_tags_satisfy_a_constraint_or_could(registry, text, satisfied, possible):
+    found = satisfying(registry, read_constraint(registry, text))
+    assert (list(found.satisfied), list(found.possible)) == (satisfied, possible)
+
+
+@pytest.mark.parametrize("text", ["cuda(arch>=sm_53)", "cpu", "[cuda,llvm]", "llvm(+avx512f)", "gpu|hexagon", "!cpu"])
+def test_leaving_out_what_cannot_match_changes_no_answer(text):
+    registry, constraint = default_registry(), Constraint.parse(text)
+    truths = {name: registry[name].satisfies(constraint).truth for name in registry}
+    found = satisfying(registry, constraint)
+    assert found.satisfied == tuple(name for name, truth in truths.items() if truth is Truth.YES)
+    assert found.possible == tuple(name for name, truth in truths.items() if truth is Truth.UNKNOWN)
+
+
+def test_the_kinds_of_a_tag_are_known_without_its_tree():
+    registry = default_registry()
+    for name in registry:
+        kinds = registry.kinds(name)
+        assert kinds is None or {node.kind for _, node in registry[name].walk()} <= kinds
+
+
+def test_the_nearest_tags_are_of_the_vendor_then_of_the_kind_then_least_apart(registry):
+    wanted = Constraint.parse("cuda(arch>=sm_80)")
+    assert nearest(registry, wanted, registry["acme/old"]) == ("acme/new", "acme/newer", "acme/bare")
+    assert nearest(registry, wanted, registry["other/vague"], limit=1) == ("other/box",)
+    assert nearest(registry, Constraint.parse("rocm"), Target("llvm")) == ()
+
+
+def test_a_refusal_names_the_nearest_tags_that_would_do(registry):
+    assert explain(registry, registry["acme/old"], Constraint.parse("cuda(arch>=sm_80)")).splitlines() == [
+        "NO acme/old does not satisfy cuda(arch>=sm_80)",
+        "  NO @gpu: cuda: this is cuda",
+        "    NO arch>=sm_80: it is sm_53",
+        "nearest tags that satisfy it: acme/new, acme/newer, acme/bare",
+    ]
+    assert "nearest" not in explain(registry, registry["acme/new"], Constraint.parse("cuda"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("gpux(arch>=sm_80)", "no target kind or key 'gpux'; did you mean 'gpu'"),
+        ("acme/nex", "a constraint names a kind, a key or @path, not the tag 'acme/nex'"),
+        ("acme/new:npu", "no node 'npu' in target 'acme/new'"),
+    ],
+)
+def test_what_is_searched_for_must_be_known(registry, text, problem):
+    with pytest.raises(TvmTargetError, match=problem):
+        read_constraint(registry, text)
