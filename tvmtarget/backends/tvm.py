@@ -27,6 +27,7 @@ from tvmtarget.backends.machine import refuses_native
 from tvmtarget.backends.protocol import Array, Part
 from tvmtarget.backends.tvm_schedule import cpu_pipeline
 from tvmtarget.errors import BackendError, MissingExtraError
+from tvmtarget.target.kinds import kind_of
 from tvmtarget.target.tree import Target
 
 __all__ = ["BACKEND"]
@@ -95,8 +96,11 @@ def _never_empty(graph: GraphProto) -> frozenset[int]:
 
 
 def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
-    """Return TVM's target of a leaf, with its real attributes; an mcpu that LLVM does not know is an error."""
-    config = {name: list(value) if isinstance(value, tuple) else value for name, value in leaf.attrs.items()}
+    """Return TVM's target of a leaf, with the attributes TVM has; an mcpu that LLVM does not know is an error."""
+    theirs = {row.name for row in kind_of(leaf.kind).attributes if row.since != "tt1"}
+    config = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in leaf.attrs.items() if name in theirs
+    }
     codegen = tvm.target.codegen
     mcpu, triple = config.get("mcpu"), config.get("mtriple", codegen.llvm_get_system_triple())
     if mcpu is not None and not codegen.llvm_is_valid_cpu(mcpu, triple):
