@@ -86,6 +86,7 @@ def test_show_draws_the_tree(cli):
     assert "arch=sm_53" in out
     code, out, _ = cli("show", "nvidia/jetson-nano:cuda", "--json")
     assert json.loads(out)["arch"] == "sm_53"
+    assert "memory dram: size unknown" in cli("show", "rockchip/rk3588")[1]
 
 
 def test_kinds_are_listed_with_their_attributes(cli):

@@ -97,9 +97,10 @@ def _never_empty(graph: GraphProto) -> frozenset[int]:
 
 def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
     """Return TVM's target of a leaf, with the attributes TVM has; an mcpu that LLVM does not know is an error."""
-    rows = {row.name for row in kind_of(leaf.kind).attributes if row.since != "tt1"}
-    attrs = {name: value for name, value in leaf.attrs.items() if name in rows}
-    config = {name: list(value) if isinstance(value, tuple) else value for name, value in attrs.items()}
+    theirs = {row.name for row in kind_of(leaf.kind).attributes if row.since != "tt1"}
+    config = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in leaf.attrs.items() if name in theirs
+    }
     codegen = tvm.target.codegen
     mcpu, triple = config.get("mcpu"), config.get("mtriple", codegen.llvm_get_system_triple())
     if mcpu is not None and not codegen.llvm_is_valid_cpu(mcpu, triple):

@@ -68,7 +68,8 @@ def _facts(node: Target, path: str, layout: Layout) -> Iterator[str]:
         yield f"driven by @{layout[path].host}"
     for memory in node.memory:
         shared = f" of {', '.join(memory.of)}" if memory.of else ""
-        yield f"memory {memory.name}: {memory.bytes} bytes{shared}"
+        size = "size unknown" if memory.bytes is None else f"{memory.bytes} bytes"
+        yield f"memory {memory.name}: {size}{shared}"
     for link in node.links:
         speed = f" {link.bandwidth_Bps} B/s" if link.bandwidth_Bps is not None else ""
         yield f"link {link.src} - {link.dst}{speed}{', coherent' if link.coherent else ''}"
