@@ -4,6 +4,10 @@ A target is read as "at least this": its devices are matched with those of the m
 memory or instructions do no harm. Not compared is what no machine has of itself: names, hosts, links, executors,
 runtimes, options of code generators, and external code generators, which are software. An answer is unknown where
 detection does not look, or where the machine did not say.
+
+`Target.satisfies` asks the same of what two trees state. Here one of them was measured: a leaf stands for a system of
+one, instructions that no code generator uses are not missed, a chip runs what is for its own capability, and firmware
+may keep a part of the memory.
 """
 
 from __future__ import annotations
