@@ -49,7 +49,8 @@ def _series(tag: str, series: Series, device: Series | None, notes: Mapping[str,
     """Return the tag of a series."""
     triple = f"{series.get('arch', 'x86_64')}-linux-gnu"
     cpu = tag_toml.cpu(triple, series["mcpu"], series.get("hidden", ())) | {"threads-per-core": series["threads"]}
-    children = [] if device is None else [{"name": "gpu", "tag": device["chip"]}]
+    gpu = None if device is None else device.get("target") or {"tag": device["chip"]}
+    children = [{"name": "gpu", **gpu}] if gpu else []
     doc = f"{notes['doc']}: {', '.join([series['seen'], *([] if device is None else [series['device']])])}"
     return tag_toml.table(f"tag.{tag.partition('/')[2]}", {**notes, "doc": doc, **tag_toml.machine(*children, cpu)})
 
@@ -57,7 +58,7 @@ def _series(tag: str, series: Series, device: Series | None, notes: Mapping[str,
 def _notes(series: Series, device: Series | None, vendor: str) -> dict[str, object]:
     sources = list(series.get("source", [vendor, "inspector"]))
     if device is not None:
-        sources += ["chips", *(["nvlink"] if "link" in device else [])]
+        sources += ["chips" if "chip" in device else "cuda", *(["nvlink"] if "link" in device else [])]
     return {"doc": "", "source": sources, "confidence": series.get("confidence", "vendor")}
 
 
