@@ -150,6 +150,11 @@ def _compare(have: _Leaf, wanted: _Leaf) -> Reason:
     return Reason(truth=truth, text=wanted.node.kind, parts=parts)
 
 
+# An option of Arm's cores that LLVM takes to be there, and that a chip may lack (the Raspberry Pi's up to the 4);
+# only programs that ask for these instructions by name have them.
+_CRYPTOGRAPHY = frozenset({"aes", "sha2"})
+
+
 def instructions(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
     """Compare what code may use: of a CPU by features, of NVIDIA's GPUs by compute capability, of others by name."""
     if wanted.device == "cpu":
@@ -190,6 +195,7 @@ def _cpu_instructions(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
         return
     table = table_of(there.family)
     spared = table.system | unasked() if table is not None else frozenset[str]()
+    spared |= _CRYPTOGRAPHY if there.family in ("arm", "aarch64") else frozenset()
     implied = {feature for feature in there.names - spared if not _ARCHITECTURE.fullmatch(feature)}
     needed = implied | (there.names & {*read_isa(wanted.kind, wanted.attrs).added})
     lacking = sorted(feature for feature in needed if here.has(feature) is False)
