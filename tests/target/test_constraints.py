@@ -104,6 +104,23 @@ def test_wrong_json_is_refused(data, problem):
     assert str(caught.value) == problem
 
 
+def test_units_are_read_in_targets_too_and_printed_as_plain_numbers():
+    target = Target.parse("cuda(max_shared_memory_per_block=64KiB,clock-mhz=1.5GHz)")
+    assert str(target) == "cuda(clock-mhz=1500,max_shared_memory_per_block=65536)"
+    assert Target.parse("cuda -max_shared_memory_per_block=64KiB -clock-mhz=1500MHz") == target
+    assert Target("cuda", {"clock-mhz": "1.5GHz", "max_shared_memory_per_block": "65536"}) == target
+    with pytest.raises(TargetError, match="counts no bytes and no MHz, so '4KB' says nothing"):
+        Target("llvm", {"num-cores": "4KB"})
+
+
+def test_json_that_is_too_deep_is_refused():
+    data = {"kind": "cuda"}
+    for _ in range(5000):
+        data = {"not": data}
+    with pytest.raises(TargetError, match="a constraint is not nested so deep"):
+        Constraint.from_json(data)
+
+
 def test_all_wrong_conditions_are_told_at_once():
     with pytest.raises(TargetError) as caught:
         Constraint.parse("llvm(num-core>=4,num-cores>=many)")
@@ -479,6 +496,11 @@ def test_reasons_name_the_rule_and_both_values(target, constraint, line):
         ("[gpu=cuda]", "[gpu=llvm]", NO, NO),
         ("[cuda]", "[cuda,llvm]", NO, YES),
         ("[cuda](executor=aot)", "[cuda](executor=graph)", NO, NO),
+        ("[gpu=cuda(count=3)]", "[gpu=cuda(count=2)]", YES, YES),
+        ("[n/gpu=cuda]", "[gpu.0=cuda]", UNKNOWN, UNKNOWN),
+        ("[n/gpu=cuda]", "[n/gpu=gpu]", YES, UNKNOWN),
+        ("[gpu=cuda(count=2)]", "[gpu=cuda(count=3)]", NO, YES),
+        ("[cuda(host=llvm(+avx2))](runtime=crt)", "[gpu](runtime=crt|cpp)", YES, YES),
         ("cuda(host=llvm(+avx2))", "cuda(host=llvm)", YES, YES),
     ],
 )

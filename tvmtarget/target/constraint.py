@@ -131,7 +131,10 @@ class Constraint(Node):
         >>> str(Constraint.from_json({"kind": "llvm", "num-cores": {"ge": 4}, "mattr": {"has": ["avx2"]}}))
         'llvm(+avx2,num-cores>=4)'
         """
-        return constraint_json.read(cls, data)
+        try:
+            return constraint_json.read(cls, data)
+        except RecursionError:
+            raise TargetError("a constraint is not nested so deep") from None
 
     def to_json(self) -> dict[str, object]:
         """Return the object; `Constraint.from_json` reads it back to an equal constraint."""
