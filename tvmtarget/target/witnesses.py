@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.attributes import Attributes, Value
-from tvmtarget.target.comparing import compare
+from tvmtarget.target.comparing import canonical, compare
 from tvmtarget.target.conditions import FIELDS, Condition
 from tvmtarget.target.kinds import Kind, find_kind, kind_names
 from tvmtarget.target.nesting import NestedNode
@@ -144,7 +144,8 @@ def _values(
 
 
 def _may_meet(value: Value, condition: Condition) -> bool:
-    return compare(condition.operator, value, condition.value) is not Truth.NO
+    wanted = canonical(condition.name, condition.value)
+    return compare(condition.operator, canonical(condition.name, value), wanted) is not Truth.NO
 
 
 def _near(given: Iterable[Condition], against: Iterable[Condition]) -> list[Value]:
