@@ -433,6 +433,11 @@ def test_reasons_say_when_others_take_what_would_fit():
     )
 
 
+def test_a_word_that_nothing_bears_is_answered_with_the_nearest_ones():
+    reason = Target("cuda").satisfies("gpux")
+    assert str(reason.parts[0]) == "NO @.: gpux: this is cuda (cuda,gpu); did you mean 'gpu' or 'webgpu'?"
+
+
 @pytest.mark.parametrize(
     ("target", "constraint", "line"),
     [
