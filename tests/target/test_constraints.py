@@ -387,12 +387,13 @@ def test_memory_is_the_sum_of_what_a_node_sees(constraint, expected):
             "[gpu=cuda(count=2),llvm](host=@llvm,runtime=crt)",
             "composite[gpu=cuda(count>=2),llvm](host=llvm,runtime=crt)",
         ),
+        ("llvm(mcpu=haswell,+avx512f,-sse)", "llvm(+avx512f,mcpu=haswell)"),
         ('{"kind": "zz", "lanes": 4}', "zz(lanes=4)"),
     ],
 )
 def test_a_target_asks_for_at_least_what_it_states(target, constraint):
     assert str(Constraint.of(Target.parse(target))) == constraint
-    assert Target.parse(target).satisfies(target if "zz" not in target else Target.parse(target))
+    assert Target.parse(target).satisfies(Target.parse(target))
 
 
 def test_a_reason_is_possible_unless_it_is_a_no():
