@@ -110,6 +110,19 @@ def test_tags_are_listed_and_searched(cli):
     assert cli("tags", "nothing-like-it")[0] == 1
 
 
+def test_tags_are_found_by_what_they_can_do(cli):
+    code, out, _ = cli("tags", "--satisfying", "cuda(arch>=sm_80)", "a100", "--json")
+    found = {tag["tag"] for tag in json.loads(out)}
+    assert code == 0
+    assert "nvidia/a100" in found
+    assert not any("jetson-nano" in tag for tag in found)
+    assert cli("tags", "--satisfying", "nvidia/jetson-nano", "jetson-nano")[0] == 0
+    code, _, err = cli("tags", "--satisfying", "trn(num-cores>=1000000)")
+    assert (code, err) == (1, "no tag satisfies 'trn(num-cores>=1000000)'; `tvmtarget tags` lists all\n")
+    code, _, err = cli("tags", "--satisfying", "gpux")
+    assert (code, err) == (1, "error: no target kind or key 'gpux'; did you mean 'gpu' or 'webgpu'?\n")
+
+
 BAD = "composite[ort=onnxruntime,cpu=llvm]"
 
 

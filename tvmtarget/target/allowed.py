@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from tvmtarget.target.attributes import Value
-from tvmtarget.target.comparing import ORDERED, Operator, compare
+from tvmtarget.target.comparing import ORDERED, Operator, canonical, compare
 from tvmtarget.target.conditions import Condition
 from tvmtarget.target.instructions import all_needed, level, needed, runs_all_of
 from tvmtarget.target.reasons import Truth
@@ -41,8 +41,18 @@ def contradictions(conditions: Sequence[Condition]) -> Iterator[str]:
 def _by_attribute(conditions: Iterable[Condition]) -> Iterable[list[Condition]]:
     groups: dict[str, list[Condition]] = {}
     for condition in conditions:
-        groups.setdefault(condition.name, []).append(condition)
+        groups.setdefault(_subject(condition), []).append(condition)
     return groups.values()
+
+
+def _subject(condition: Condition) -> str:
+    """Return what a condition speaks of: the order of CPUs is one of their features, not of their names."""
+    is_level = condition.name == "mcpu" and condition.operator in ORDERED
+    return "+mcpu" if is_level else condition.name
+
+
+def _beside(condition: Condition, given: Iterable[Condition]) -> list[Condition]:
+    return [one for one in given if _subject(one) == _subject(condition)]
 
 
 def excludes(conditions: Sequence[Condition]) -> bool:
@@ -52,7 +62,7 @@ def excludes(conditions: Sequence[Condition]) -> bool:
 
 def refutes(given: Sequence[Condition], wanted: Condition) -> bool:
     """Whether a node that meets all given conditions is known to fail another."""
-    own = [condition for condition in given if condition.name == wanted.name]
+    own = _beside(wanted, given)
     if own and _excludes([*own, wanted]):
         return True
     return bool((_had([wanted]) & _lacked(given)) | (_had(given) & _lacked([wanted])))
@@ -60,7 +70,7 @@ def refutes(given: Sequence[Condition], wanted: Condition) -> bool:
 
 def follows(wanted: Condition, given: Sequence[Condition]) -> bool:
     """Whether a node that meets all given conditions is known to meet another."""
-    own = [condition for condition in given if condition.name == wanted.name]
+    own = _beside(wanted, given)
     if wanted in own or excludes(given):
         return True
     if wanted.name == "+":
@@ -70,7 +80,8 @@ def follows(wanted: Condition, given: Sequence[Condition]) -> bool:
         return False
     values = _values(own)
     if values is not None:
-        return all(compare(wanted.operator, value, wanted.value) is Truth.YES for value in values)
+        value_of_wanted = canonical(wanted.name, wanted.value)
+        return all(compare(wanted.operator, value, value_of_wanted) is Truth.YES for value in values)
     if wanted.operator == "ne":
         return _excludes([*own, Condition(name=wanted.name, operator="eq", value=wanted.value)])
     return any(_is_stronger(condition, wanted) for condition in own)
@@ -103,6 +114,7 @@ def _excludes(conditions: Sequence[Condition]) -> bool:
 def _values(conditions: Sequence[Condition]) -> list[Value] | None:
     """Return the values that can meet all conditions, or None where they are not to be counted."""
     found: list[Value] | None = None
+    conditions = [condition.replace(value=canonical(condition.name, condition.value)) for condition in conditions]
     for condition in conditions:
         if condition.operator == "eq":
             found = [condition.value]

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from typing import Literal, TypeAlias, TypeGuard
 
+from tvmtarget.errors import TargetError
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.reasons import Truth
+from tvmtarget.target.triples import Triple
 
-__all__ = ["ORDERED", "Operator", "compare", "has_order"]
+__all__ = ["ORDERED", "Operator", "canonical", "compare", "has_order"]
 
 Operator: TypeAlias = Literal["has", "lacks", "eq", "ne", "in", "ge", "le", "gt", "lt"]
 
@@ -40,6 +42,18 @@ def compare(operator: Operator, actual: Value, wanted: Value) -> Truth:
     if _is_version(actual) and _is_version(wanted):
         return _holds(operator, actual, wanted)
     return Truth.UNKNOWN
+
+
+def canonical(name: str, value: Value) -> Value:
+    """Return a value so that what means the same is equal: a triple as what its spellings have in common."""
+    if name != "mtriple":
+        return value
+    if isinstance(value, tuple):
+        return tuple(str(canonical(name, str(one))) for one in value)
+    try:
+        return Triple.parse(str(value)).key
+    except TargetError:
+        return value
 
 
 def has_order(operator: Operator, value: Value) -> bool:

@@ -9,16 +9,16 @@ from typing import cast
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import Attributes, Value, Word, fold
-from tvmtarget.target.comparing import ORDERED, Operator, compare, has_order
+from tvmtarget.target.comparing import ORDERED, Operator, canonical, compare, has_order
 from tvmtarget.target.grammar import is_word
 from tvmtarget.target.instructions import check_cpu, check_feature, cpu_names, is_cpu, is_cpu_kind
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names
+from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Node
 from tvmtarget.target.place import Place
 from tvmtarget.target.problems import shown
 from tvmtarget.target.reasons import Reason, Truth
 from tvmtarget.target.text import write_value
-from tvmtarget.target.triples import Triple
 from tvmtarget.target.values import read_items, read_opaque
 
 __all__ = ["FIELDS", "Condition", "conditions_from_json", "conditions_to_json", "read_conditions"]
@@ -83,16 +83,16 @@ class Condition(Node):
                 return self._check_memory(place)
         kind = find_kind(place.node.kind)
         if self._is_of_cpu(kind):
-            cpu_or_feature = str(self.value)
-            is_feature = self.name == "+"
-            truth, said = (
-                check_feature(place.node, cpu_or_feature)
-                if is_feature
-                else check_cpu(place.node, self.operator, cpu_or_feature)
-            )
-            truth = Truth(Truth.YES - truth) if self.operator == "lacks" else truth
-            return Reason(truth=truth, text=f"{self}: {said}")
+            return self._check_instructions(place.node)
         return self.check_attributes(place.node.kind, kind, place.node.attrs)
+
+    def _check_instructions(self, node: NestedNode) -> Reason:
+        if self.name != "+":
+            truth, said = check_cpu(node, self.operator, str(self.value))
+        else:
+            truth, said = check_feature(node, str(self.value))
+            truth = Truth(Truth.YES - truth) if self.operator == "lacks" else truth
+        return Reason(truth=truth, text=f"{self}: {said}")
 
     def _is_of_cpu(self, kind: Kind | None) -> bool:
         """Whether the features of a CPU answer this, and not one attribute alone."""
@@ -115,10 +115,9 @@ class Condition(Node):
 
     def _answer(self, actual: Value, row: Attribute | None = None) -> Reason:
         wanted = self.value if row is None else self._as(row)
-        if self.name == "mtriple":
-            actual, wanted = _machine(actual), _machine(wanted)
         truth = _feature(self.operator, actual, self.value) if self.name == "+" else None
-        truth = compare(self.operator, actual, wanted) if truth is None else truth
+        if truth is None:
+            truth = compare(self.operator, canonical(self.name, actual), canonical(self.name, wanted))
         return Reason(truth=truth, text=f"{self}: it is {_shown(actual)}")
 
     def _check_keys(self, place: Place) -> Reason:
@@ -153,16 +152,6 @@ class Condition(Node):
 
 def _read_as(row: Attribute, value: object) -> Value:
     return row.read(str(value).lower() if isinstance(value, bool) else value)
-
-
-def _machine(value: Value) -> Value:
-    """Return a triple as what two spellings of one machine have in common; a list of them each so."""
-    if isinstance(value, tuple):
-        return tuple(str(_machine(one)) for one in value)
-    try:
-        return Triple.parse(str(value)).key
-    except TargetError:
-        return value
 
 
 def _feature(operator: Operator, actual: Value, wanted: Value) -> Truth | None:

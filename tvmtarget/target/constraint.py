@@ -23,10 +23,9 @@ from tvmtarget.target import constraint_json, constraint_text, implication, leas
 from tvmtarget.target.allowed import contradictions
 from tvmtarget.target.conditions import Condition
 from tvmtarget.target.grammar import is_word
-from tvmtarget.target.kinds import find_kind, kind_names
 from tvmtarget.target.nesting import NestedNode, covers
 from tvmtarget.target.node import Node
-from tvmtarget.target.place import Place
+from tvmtarget.target.place import Place, known_words
 from tvmtarget.target.problems import shown
 from tvmtarget.target.reasons import Reason, Truth
 from tvmtarget.target.satisfaction import meets
@@ -131,7 +130,10 @@ class Constraint(Node):
         >>> str(Constraint.from_json({"kind": "llvm", "num-cores": {"ge": 4}, "mattr": {"has": ["avx2"]}}))
         'llvm(+avx2,num-cores>=4)'
         """
-        return constraint_json.read(cls, data)
+        try:
+            return constraint_json.read(cls, data)
+        except RecursionError:
+            raise TargetError("a constraint is not nested so deep") from None
 
     def to_json(self) -> dict[str, object]:
         """Return the object; `Constraint.from_json` reads it back to an equal constraint."""
@@ -243,12 +245,6 @@ class Constraint(Node):
         NO llvm(num-cores>=8) and llvm(num-cores<8) exclude each other
         """
         return implication.intersects(self, other)
-
-
-def known_words() -> frozenset[str]:
-    """Return every kind and key that some registered kind has, for spelling advice."""
-    kinds = [kind for name in kind_names() if (kind := find_kind(name)) is not None]
-    return frozenset({kind.name for kind in kinds} | {key for kind in kinds for key in kind.keys})
 
 
 def _is_bare(constraint: Constraint, parts: tuple[Constraint, ...]) -> bool:

@@ -32,37 +32,44 @@ _Option: TypeAlias = tuple[Literal, ...]
 
 def implies(one: Constraint, other: Constraint) -> Reason:
     """Say whether every node that meets one constraint meets another."""
-    if one.replace(weight=None) == other.replace(weight=None):
+    if _is_implied(other, one):
         return Reason(truth=Truth.YES, text=f"{one} implies {other}")
-    given, wanted = _options(one), _options(other)
-    if given is None or wanted is None:
-        return _undecided(f"{one} and {other} have too many cases")
-    if all(_clash(option) or any(_implied(w, option) for w in wanted) for option in given):
-        return Reason(truth=Truth.YES, text=f"{one} implies {other}")
+    given, wanted = _options(one) or (), _options(other) or ()
     literals = [literal for option in wanted for literal in option]
     for place in (place for option in given for place in witnesses(option, literals)):
         if meets(one, place) and not (reason := meets(other, place)):
             text = f"{one} does not imply {other}: {label(place)} meets the first and not the second"
             return Reason(truth=Truth.NO, text=text, parts=(reason,))
-    return _undecided(f"whether {one} implies {other} is not decided")
+    return Reason(truth=Truth.UNKNOWN, text=f"whether {one} implies {other} is not decided")
 
 
 def intersects(one: Constraint, other: Constraint) -> Reason:
     """Say whether some node could meet both constraints."""
-    given, wanted = _options(one), _options(other)
-    if given is None or wanted is None:
-        return _undecided(f"{one} and {other} have too many cases")
-    pairs = [(*option, *another) for option, another in product(given, wanted) if not _clash((*option, *another))]
-    if not pairs:
+    if _is_excluded(one, other):
         return Reason(truth=Truth.NO, text=f"{one} and {other} exclude each other")
-    for place in (place for pair in pairs for place in witnesses(pair, ())):
+    pairs = product(_options(one) or (), _options(other) or ())
+    for place in (place for option, another in pairs for place in witnesses((*option, *another), ())):
         if meets(one, place) and meets(other, place):
             return Reason(truth=Truth.YES, text=f"{label(place)} meets {one} and {other}")
-    return _undecided(f"whether {one} and {other} can be met together is not decided")
+    return Reason(truth=Truth.UNKNOWN, text=f"whether {one} and {other} can be met together is not decided")
 
 
-def _undecided(text: str) -> Reason:
-    return Reason(truth=Truth.UNKNOWN, text=text)
+def _is_implied(other: Constraint, one: Constraint) -> bool:
+    """Whether there is a proof that one constraint implies another."""
+    if one.replace(weight=None) == other.replace(weight=None):
+        return True
+    given, wanted = _options(one), _options(other)
+    if given is None or wanted is None:
+        return False
+    return all(_clash(option) or any(_implied(another, option) for another in wanted) for option in given)
+
+
+def _is_excluded(one: Constraint, other: Constraint) -> bool:
+    """Whether there is a proof that no node meets both constraints."""
+    given, wanted = _options(one), _options(other)
+    if given is None or wanted is None:
+        return False
+    return all(_clash((*option, *another)) for option, another in product(given, wanted))
 
 
 def _options(constraint: Constraint, *, is_negated: bool = False) -> list[_Option] | None:
@@ -127,7 +134,7 @@ def _children_follow(atom: Constraint, fact: Constraint) -> bool:
             at
             for at, there in enumerate(given)
             if (one.name == there.name or (one.name is None and "/" not in str(there.name)))
-            and implies(there.constraint, one.constraint)
+            and _is_implied(one.constraint, there.constraint)
         ]
         for one in wanted
     ]
@@ -136,7 +143,7 @@ def _children_follow(atom: Constraint, fact: Constraint) -> bool:
 
 
 def _parts_follow(name: str, part: Constraint, fact: Constraint) -> bool:
-    return any(given == part or bool(implies(given, part)) for role, given in fact.parts() if role == name)
+    return any(_is_implied(part, given) for role, given in fact.parts() if role == name)
 
 
 def _refuted(atom: Constraint, given: _Option) -> bool:
@@ -183,21 +190,17 @@ def _are_apart_words(one: str, other: str) -> bool:
 
 def _apart_below(one: Constraint, other: Constraint) -> Iterator[bool]:
     """Yield, for each child and part that both ask for by name, whether these exclude each other."""
-    children = dict(other.children)
-    yield from (
-        _exclude(child, children[name]) for name, child in one.children if name is not None and name in children
-    )
+    children = {child.name: child.constraint for child in wanted_children(other) if child.name is not None}
+    for child in wanted_children(one):
+        if child.name in children:
+            yield _is_excluded(child.constraint, children[child.name])
     parts = dict(other.parts())
     for name, part in one.parts():
         if name in parts:
-            yield (_exclude if name == "host" else _exclude_configured)(part, parts[name])
+            yield (_is_excluded if name == "host" else _are_apart_configured)(part, parts[name])
 
 
-def _exclude(one: Constraint, other: Constraint) -> bool:
-    return intersects(one, other).truth is Truth.NO
-
-
-def _exclude_configured(one: Constraint, other: Constraint) -> bool:
+def _are_apart_configured(one: Constraint, other: Constraint) -> bool:
     """Whether no executor, or no runtime, meets both: each is of one kind only."""
     pairs = product(_options(one) or [()], _options(other) or [()])
     return all(

@@ -24,6 +24,7 @@ __all__ = [
     "is_cpu",
     "is_cpu_kind",
     "is_reduced",
+    "known_features",
     "level",
     "needed",
     "runs_all_of",
@@ -83,7 +84,7 @@ def check_feature(node: NestedNode, name: str) -> tuple[Truth, str]:
     signs = {str(item)[1:]: str(item)[0] for item in written} if isinstance(written, tuple) else {}
     if name in signs:
         return _truth(signs[name] == "+"), f"it is {signs[name]}{name}"
-    features = _features(node)
+    features = known_features(node)
     if features is None:
         return Truth.UNKNOWN, "its features contradict each other"
     has = features.has(name)
@@ -97,7 +98,7 @@ def check_feature(node: NestedNode, name: str) -> tuple[Truth, str]:
 
 def check_cpu(node: NestedNode, operator: Operator, cpu: str) -> tuple[Truth, str]:
     """Say whether a node's features are those of a CPU and more (`ge`), no more (`le`), or one but not the other."""
-    features, own = _features(node), node.attrs.get("mcpu")
+    features, own = known_features(node), node.attrs.get("mcpu")
     said = f"it is {own}" if own is not None else "the target does not say"
     if features is None:
         return Truth.UNKNOWN, "its features contradict each other"
@@ -132,7 +133,8 @@ def _is_within(features: Features, cpu: str) -> Truth:
     return Truth.YES if features.is_complete else Truth.UNKNOWN
 
 
-def _features(node: NestedNode) -> Features | None:
+def known_features(node: NestedNode) -> Features | None:
+    """Return the features of a node, or None where those that are written contradict each other."""
     try:
         return node.features
     except TargetError:

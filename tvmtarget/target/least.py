@@ -13,7 +13,7 @@ from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.comparing import has_order
 from tvmtarget.target.conditions import Condition
 from tvmtarget.target.features import table_of
-from tvmtarget.target.instructions import is_cpu, is_cpu_kind, is_reduced, needed
+from tvmtarget.target.instructions import is_cpu, is_cpu_kind, is_reduced, known_features, needed
 from tvmtarget.target.kinds import Kind, find_kind
 from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Executor, Runtime
@@ -83,12 +83,13 @@ def _instructions(node: NestedNode) -> Iterator[Condition]:
     if isinstance(cpu, str) and not is_reduced(node):
         yield Condition(name="mcpu", operator="ge" if is_cpu(cpu) else "eq", value=cpu)
     elif isinstance(cpu, str):
-        features = node.features
-        if features.is_complete:
-            all_names = features.names - table.system if (table := table_of(features.family)) else features.names
-            names |= {one for one in all_names if not any(one in needed(other) for other in all_names - {one})}
-        else:
+        features = known_features(node)
+        if features is None or not features.is_complete:
             yield Condition(name="mcpu", operator="eq", value=cpu)
+        else:
+            table = table_of(features.family)
+            closed = features.names - (table.system if table is not None else frozenset())
+            names |= {one for one in closed if not any(one in needed(other) for other in closed - {one})}
     yield from (Condition(name="+", operator="has", value=name) for name in names)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
-from tvmtarget.target.kinds import find_kind
+from tvmtarget.target.kinds import find_kind, kind_names
 from tvmtarget.target.nesting import NestedNode, drivers, join
 from tvmtarget.target.node import Executor, Memory, Runtime
 from tvmtarget.target.reasons import Truth
 
-__all__ = ["Place", "answers_to", "places"]
+__all__ = ["Place", "answers_to", "known_words", "places"]
 
 # Memories that hold programs and constants, not tensors.
 _FIXED = frozenset({"flash", "rom", "nvm"})
@@ -113,3 +114,10 @@ def answers_to(node: NestedNode, word: str) -> Truth:
     if word in node.all_keys:
         return Truth.YES
     return Truth.UNKNOWN if kind is None and node.keys is None else Truth.NO
+
+
+@cache
+def known_words() -> frozenset[str]:
+    """Return every kind and key that some registered kind has, for spelling advice."""
+    kinds = [kind for name in kind_names() if (kind := find_kind(name)) is not None]
+    return frozenset({kind.name for kind in kinds} | {key for kind in kinds for key in kind.keys})

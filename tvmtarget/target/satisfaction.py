@@ -11,12 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tvmtarget.errors import did_you_mean
 from tvmtarget.target.conditions import Condition
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.matching import assign
 from tvmtarget.target.nesting import NestedNode, covers
 from tvmtarget.target.node import Executor, Runtime
-from tvmtarget.target.place import Place, answers_to, places
+from tvmtarget.target.place import Place, answers_to, known_words, places
 from tvmtarget.target.reasons import Reason, Truth
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def _meets_word(constraint: Constraint, place: Place) -> Reason:
         return Reason(truth=truth, text=f"{word}: nobody knows the keys of {node.kind}")
     if truth is Truth.NO:
         keys = f" ({','.join(node.all_keys)})" if node.all_keys else ""
-        return Reason(truth=truth, text=f"{word}: this is {node.kind}{keys}")
+        near = did_you_mean(word, known_words()) if word not in known_words() else ""
+        return Reason(truth=truth, text=f"{word}: this is {node.kind}{keys}{near}")
     parts = [condition.check(place) for condition in constraint.conditions]
     parts += _children_reasons(constraint, place)
     if constraint.host is not None:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.attributes import Attributes, Value
-from tvmtarget.target.comparing import compare
+from tvmtarget.target.comparing import canonical, compare
 from tvmtarget.target.conditions import FIELDS, Condition
 from tvmtarget.target.kinds import Kind, find_kind, kind_names
 from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Executor, Memory, Runtime, opaque_attributes
 from tvmtarget.target.place import Place
 from tvmtarget.target.reasons import Truth
+from tvmtarget.target.satisfaction import Wanted, wanted_children
 from tvmtarget.target.text import write_value
 
 if TYPE_CHECKING:
@@ -88,7 +89,10 @@ def _nodes(
     row = find_kind(kind)
     asked = [condition for atom in positive for condition in atom.conditions]
     contrast = [condition for atom in others for condition in atom.conditions]
-    children = list(_children(positive))
+    try:
+        children = list(_children(positive))
+    except TvmTargetError:  # a path or a replica, which is no name for a child
+        return
     parts = list(_parts(positive))
     for values in _values(row, asked, contrast):
         for targets in islice(product(*children), _MAX_CHILDREN**2):
@@ -140,7 +144,8 @@ def _values(
 
 
 def _may_meet(value: Value, condition: Condition) -> bool:
-    return compare(condition.operator, value, condition.value) is not Truth.NO
+    wanted = canonical(condition.name, condition.value)
+    return compare(condition.operator, canonical(condition.name, value), wanted) is not Truth.NO
 
 
 def _near(given: Iterable[Condition], against: Iterable[Condition]) -> list[Value]:
@@ -178,13 +183,14 @@ def _features(given: Iterable[Condition], against: Iterable[Condition]) -> Itera
 
 
 def _children(positive: Iterable[Constraint]) -> Iterator[list[NestedNode]]:
-    """Yield the choices for each child that is asked for; those of one name become one."""
-    named: dict[str, list[Constraint]] = {}
-    for number, (name, child) in enumerate(pair for atom in positive for pair in atom.children):
-        named.setdefault(name or f"child-{number}", []).append(child)
-    for name, constraints in named.items():
-        found = islice(_nodes_of(_joined(constraints)), _MAX_CHILDREN)
-        yield [node.replace(name=name) for node in found]
+    """Yield the choices for each child that is asked for; those of one name become one, as often as most want it."""
+    named: dict[str, list[Wanted]] = {}
+    for number, wanted in enumerate(one for atom in positive for one in wanted_children(atom)):
+        named.setdefault(wanted.name or f"child-{number}", []).append(wanted)
+    for name, several in named.items():
+        found = islice(_nodes_of(_joined([wanted.constraint for wanted in several])), _MAX_CHILDREN)
+        count = max(wanted.number for wanted in several)
+        yield [node.replace(name=name, count=max(count, node.count)) for node in found]
 
 
 def _joined(constraints: Sequence[Constraint]) -> Constraint:
