@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
-from tvmtarget.target import changing, text
+from tvmtarget.target import changing, command_line, text, tvm
 from tvmtarget.target.attributes import Attributes, Value, fold
 from tvmtarget.target.constraint import Constraint
 from tvmtarget.target.difference import Differences, differences
@@ -21,6 +21,7 @@ from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribut
 from tvmtarget.target.origin import OVERRIDE, Origin
 from tvmtarget.target.pairs import effective_pair
 from tvmtarget.target.problems import Problems, shown
+from tvmtarget.target.quoting import Dialect, checked_dialect
 from tvmtarget.target.reading import Reader, TagLookup
 from tvmtarget.target.reasons import Reason
 from tvmtarget.target.rules import conflicts
@@ -106,7 +107,8 @@ class Target(NestedNode):
         """
         if not isinstance(source, str):
             raise TargetError(f"a target is read from text, not {shown(source)}")
-        return Reader(Target, _DEFAULT_TAGS if tags is None else tags, Origin("text", source)).text(source)
+        reader = _reader(tags, Origin("text", source))
+        return reader.whole(reader.text(source))
 
     @classmethod
     def from_json(
@@ -121,7 +123,51 @@ class Target(NestedNode):
         >>> Target.from_json({"tag": "nvidia/jetson-nano", "cpu/num-cores": 2}).at("cpu")["num-cores"]
         2
         """
-        return Reader(Target, _DEFAULT_TAGS if tags is None else tags, origin).flat(data)
+        reader = _reader(tags, origin)
+        return reader.whole(reader.flat(data))
+
+    @classmethod
+    def from_cli(cls, text: str, dialect: Dialect = "v0.10", *, tags: TagLookup[Target] | None = None) -> Target:
+        """Read TVM's command line with the quotes and escapes of a version: "v0.9", or "v0.10" (to v0.23).
+
+        >>> Target.from_cli(r"llvm -model='it\\'s new'", "v0.10")["model"]
+        "it's new"
+        """
+        if not isinstance(text, str):
+            raise TargetError(f"a command line is text, not {shown(text)}")
+        reader = _reader(tags, Origin("text", text))
+        return reader.whole(reader.flat(command_line.read(text, checked_dialect(dialect)), allow_unknown=False))
+
+    @classmethod
+    def from_tvm(cls, source: object, *, tags: TagLookup[Target] | None = None) -> Target:
+        """Read a target of any TVM since v0.6: a live one, its JSON, its text, or a file of `save_json`.
+
+        Unlike `parse` and `from_json` it leaves out what TVM derives, and reads every word as TVM meant it.
+
+        >>> print(Target.from_tvm({"kind": "cuda", "tag": "", "keys": ["cuda", "gpu"], "arch": "sm_80"}))
+        cuda(arch=sm_80)
+        """
+        reader = _reader(tags, Origin("json", "of TVM"))
+        return reader.whole(reader.flat(tvm.read(source)))
+
+    def to_tvm(self, version: str = tvm.TODAY) -> tvm.TvmTarget:
+        """Return what a version of TVM can load ("v0.9", "v0.19", "v0.27"), and what it has no words for.
+
+        Every device bears a copy of the host that drives it; defaults are TVM's own business. `load()` makes
+        TVM's value of it. `TargetError` where nothing is left to write.
+
+        >>> written = Target.parse("[gpu=cuda(arch=sm_80,num-compute-units=108),cpu=llvm]").to_tvm()
+        >>> written.config["devices"][0]
+        {'kind': 'cuda', 'arch': 'sm_80', 'host': {'kind': 'llvm'}}
+        >>> print(*written.losses, sep="\\n")
+        host @cpu of @.: a copy, TVM has no references
+        attribute 'num-compute-units' of @gpu: no TVM has it
+        host @cpu of @gpu: a copy, TVM has no references
+        name of @gpu: devices have none
+        name of @cpu: devices have none
+        """
+        self.resolve()
+        return tvm.write(self, version)
 
     def to_json(self) -> dict[str, object]:
         """Return flat JSON; `Target.from_json` reads it back to an equal tree."""
@@ -230,7 +276,8 @@ class Target(NestedNode):
         Scalars and lists replace, feature sets add and remove, a target at the path of a child is merged with
         it. Changes are made in order; an unknown path is an error with the nearest name, all of them in one.
         """
-        return changing.override(self, changes, Reader(Target, _DEFAULT_TAGS, OVERRIDE).flat)
+        reader = _reader(None, OVERRIDE)
+        return reader.whole(changing.override(self, changes, reader.flat))
 
     def merge(self, other: Target) -> Target:
         """Return this tree with another laid over it: what the other states wins, children go by name.
@@ -366,6 +413,10 @@ class _DefaultTags:
 
 
 _DEFAULT_TAGS = _DefaultTags()
+
+
+def _reader(tags: TagLookup[Target] | None, origin: Origin) -> Reader[Target]:
+    return Reader(Target, _DEFAULT_TAGS if tags is None else tags, origin)
 
 
 def _read_attributes(kind: object, attrs: object) -> Attributes:
