@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target import changing, command_line, text, tvm
-from tvmtarget.target.attributes import Attributes, Value, fold
+from tvmtarget.target.arguments import read_count, read_keys, read_links, read_memory, read_target_attributes
+from tvmtarget.target.attributes import Value, fold
 from tvmtarget.target.constraint import Constraint
 from tvmtarget.target.difference import Differences, differences
-from tvmtarget.target.grammar import is_word
 from tvmtarget.target.identity import digest_of, identity_text
 from tvmtarget.target.keys import View, codegen_key, tuning_key, view_of
-from tvmtarget.target.kinds import find_kind, kind_of
-from tvmtarget.target.nesting import MAX_COUNT, NestedNode, drivers, is_reference
-from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute, read_attributes
+from tvmtarget.target.kinds import find_kind
+from tvmtarget.target.nesting import NestedNode, drivers, is_reference
+from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute
 from tvmtarget.target.origin import OVERRIDE, Origin
 from tvmtarget.target.pairs import effective_pair
 from tvmtarget.target.problems import Problems, shown
@@ -27,7 +26,6 @@ from tvmtarget.target.reasons import Reason
 from tvmtarget.target.rules import conflicts
 from tvmtarget.target.satisfaction import satisfies
 from tvmtarget.target.text import RESERVED
-from tvmtarget.target.values import read_integer, read_items
 
 if TYPE_CHECKING:
     from tvmtarget.target.machine import Machine
@@ -86,7 +84,7 @@ class Target(NestedNode):
         }
         problems = Problems()
         with problems.collect():
-            fields["attrs"] = _read_attributes(kind, attrs)
+            fields["attrs"] = read_target_attributes(kind, attrs)
         for field, read in _READERS.items():
             if fields[field] not in (None, ()):
                 with problems.collect():
@@ -156,15 +154,8 @@ class Target(NestedNode):
         Every device bears a copy of the host that drives it; defaults are TVM's own business. `load()` makes
         TVM's value of it. `TargetError` where nothing is left to write.
 
-        >>> written = Target.parse("[gpu=cuda(arch=sm_80,num-compute-units=108),cpu=llvm]").to_tvm()
-        >>> written.config["devices"][0]
-        {'kind': 'cuda', 'arch': 'sm_80', 'host': {'kind': 'llvm'}}
-        >>> print(*written.losses, sep="\\n")
-        host @cpu of @.: a copy, TVM has no references
-        attribute 'num-compute-units' of @gpu: no TVM has it
-        host @cpu of @gpu: a copy, TVM has no references
-        name of @gpu: devices have none
-        name of @cpu: devices have none
+        >>> Target.parse("cuda(arch=sm_80,host=llvm(num-cores=4))").to_tvm("v0.19").text
+        "cuda -arch=sm_80 -host='llvm -num-cores=4'"
         """
         self.resolve()
         return tvm.write(self, version)
@@ -419,13 +410,6 @@ def _reader(tags: TagLookup[Target] | None, origin: Origin) -> Reader[Target]:
     return Reader(Target, _DEFAULT_TAGS if tags is None else tags, origin)
 
 
-def _read_attributes(kind: object, attrs: object) -> Attributes:
-    """Check attributes; those of a kind that nobody knows were checked where its JSON was read."""
-    if isinstance(attrs, Attributes) and isinstance(kind, str) and find_kind(kind) is None:
-        return attrs
-    return read_attributes(kind_of(kind), attrs)
-
-
 def _read_host(host: Any) -> object:  # noqa: ANN401 - whatever a user passes
     return host if is_reference(host) or isinstance(host, Target) else Target.from_json(host)
 
@@ -441,42 +425,14 @@ def _read_children(children: object) -> tuple[object, ...]:
     return tuple(read)
 
 
-def _read_count(count: object) -> int:
-    try:
-        number = read_integer(count)
-    except ValueError as error:
-        raise TargetError(f"'count' {error}") from error
-    if not 1 <= number <= MAX_COUNT:
-        raise TargetError(f"'count' is 1 to {MAX_COUNT}, not {number}")
-    return number
-
-
-def _read_keys(keys: object) -> tuple[str, ...]:
-    items = read_items(keys) if isinstance(keys, str | list | tuple) else (keys,)
-    if not all(isinstance(key, str) and is_word(key) for key in items):
-        raise TargetError(f"'keys' is a list of words, not {shown(keys)}")
-    return tuple(map(str, items))
-
-
-def _read_facts(cls: type[Link | Memory], field: str, rows: object) -> tuple[Link | Memory, ...]:
-    if not isinstance(rows, list | tuple):
-        raise TargetError(f"{field!r} is a list of objects, not {shown(rows)}")
-    problems, read = Problems(), list[Link | Memory]()
-    for row in rows:
-        with problems.collect():
-            read.append(cls.from_json(row))
-    problems.raise_all()
-    return tuple(read)
-
-
 # How the arguments of `Target` are read where they say something: None and () leave a field out.
 _READERS: dict[str, Callable[[object], object]] = {
     "host": _read_host,
     "targets": _read_children,
-    "count": _read_count,
-    "links": partial(_read_facts, Link, "links"),
-    "memory": partial(_read_facts, Memory, "memory"),
+    "count": read_count,
+    "links": read_links,
+    "memory": read_memory,
     "executor": Executor.from_json,
     "runtime": Runtime.from_json,
-    "keys": _read_keys,
+    "keys": read_keys,
 }
