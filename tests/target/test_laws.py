@@ -43,6 +43,15 @@ def test_json_is_read_back(tree):
     assert Target.parse(json.dumps(flat)) == tree
 
 
+@pytest.mark.slow
+@settings(max_examples=5000, deadline=None)
+@given(trees)
+def test_5000_trees_are_read_back(tree):
+    again = Target.from_json(json.loads(json.dumps(tree.to_json())))
+    assert again == tree == Target.parse(str(tree))
+    assert again.digest == tree.digest
+
+
 @few
 @given(trees)
 def test_toml_is_read_back(tree):

@@ -2,24 +2,30 @@
 
 The grammar is that of TargetInternal::FromRawString (src/target/target.cc at v0.9.0 to v0.23.0): lists are
 separated by commas, single quotes hold spaces together, a flag alone means 1, and `--host` and `--devices`
-hold targets themselves.
+hold targets themselves. What quotes and backslashes mean is the dialect's (`quoting.py`).
 """
 
 from __future__ import annotations
 
-from tvmtarget.target.kinds import find_kind
+from collections.abc import Iterator, Mapping
+
+from tvmtarget.target.grammar import read_json
+from tvmtarget.target.kinds import Kind, find_kind
+from tvmtarget.target.legacy import as_tvm_meant
 from tvmtarget.target.problems import shown, syntax_error
+from tvmtarget.target.quoting import Dialect, can_write, interpret, quote, split
 
-__all__ = ["read"]
+__all__ = ["read", "write"]
 
 
-def read(text: str) -> dict[str, object]:
+def read(text: str, dialect: Dialect = "plain") -> dict[str, object]:
     """Read a command-line target into flat JSON; a tag may stand where the kind does."""
-    words = _words(text)
+    words = split(text, " ", dialect)
     if not words:
         raise syntax_error("expected a kind or a tag, but there is no word", text, 0)
     head = words[0][1]
     flat: dict[str, object] = {"tag": head} if "/" in head else {"kind": head}
+    kind = find_kind(head)
     at = 1
     while at < len(words):
         column, word = words[at]
@@ -34,37 +40,55 @@ def read(text: str) -> dict[str, object]:
         if not equals and at < len(words) and not words[at][1].startswith("-"):
             value = words[at][1]
             at += 1
-        flat[key] = _value(str(flat.get("kind", "")), key, value or "1")
+        flat[key] = _value(kind, key, value or "1", dialect)
     if "devices" in flat:
         flat["targets"] = flat.pop("devices")
-    return flat
+    return as_tvm_meant(flat)
 
 
-def _value(kind_name: str, key: str, value: str) -> object:
+def _value(kind: Kind | None, key: str, value: str, dialect: Dialect) -> object:
     """Read nested targets, and lists where the attribute is one; a tag's attributes are not known here."""
-    if key == "host":
-        return read(value)
-    if key == "devices":
-        return [read(part) for part in value.split(",")]
-    kind = find_kind(kind_name)
+    value = interpret(value, dialect)
+    if key in ("host", "target_host"):
+        return _nested(value, dialect)
     row = kind.attribute(key) if kind else None
-    is_list = key == "keys" or (row.is_list if row else "," in value)
-    return value.split(",") if is_list else value
+    if not (key in ("keys", "devices") or (row.is_list if row else "," in value)):
+        return value
+    items = [interpret(item, dialect) for _, item in split(value, ",", dialect)]
+    return [_nested(item, dialect) for item in items] if key == "devices" else items
 
 
-def _words(text: str) -> list[tuple[int, str]]:
-    """Split on spaces outside single quotes; each word with its column, quotes removed."""
-    words: list[tuple[int, str]] = []
-    begin, word, quoted = 0, "", False
-    for column, letter in enumerate(text + " "):
-        if letter == "'":
-            quoted = not quoted
-        elif letter.isspace() and not quoted:
-            if word:
-                words.append((begin, word))
-            begin, word = column + 1, ""
-        else:
-            word += letter
-    if quoted:
-        raise syntax_error("a single quote is not closed", text, text.rindex("'"))
-    return words
+def _nested(text: str, dialect: Dialect) -> object:
+    return read_json(text) if text.startswith("{") else read(text, dialect)
+
+
+def write(flat: Mapping[str, object], dialect: Dialect) -> str | None:
+    """Write flat JSON of a kind as a command line, or return None where the dialect has no way to say it.
+
+    >>> write({"kind": "llvm", "mattr": ["+neon", "+crc"], "model": "two words"}, "v0.10")
+    "llvm -mattr=+neon,+crc -model='two words'"
+    """
+    options = dict(_options(flat, dialect))
+    if not all(value is not None and can_write(value, dialect) for value in options.values()):
+        return None
+    return " ".join([str(flat["kind"]), *(f"-{key}={quote(str(options[key]), ' ', dialect)}" for key in options)])
+
+
+def _options(flat: Mapping[str, object], dialect: Dialect) -> Iterator[tuple[str, str | None]]:
+    """Yield what stands behind each '=', before it is quoted; None where it cannot be said."""
+    for key, value in flat.items():
+        if key != "kind":
+            yield key, _list(value, dialect) if isinstance(value, list) else _item(value, dialect)
+
+
+def _list(items: list[object], dialect: Dialect) -> str | None:
+    texts = [_item(item, dialect) for item in items]
+    if not texts or not all(text is not None and can_write(text, dialect) for text in texts):
+        return None
+    return ",".join(quote(str(text), ",", dialect) for text in texts)
+
+
+def _item(value: object, dialect: Dialect) -> str | None:
+    if isinstance(value, Mapping):
+        return write(value, dialect)
+    return str(int(value)) if isinstance(value, bool) else str(value)

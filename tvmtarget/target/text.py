@@ -11,7 +11,8 @@ A text is read by the first form that fits, in this order (golden table: `tests/
 
 Where a kind is expected, a triple stands for an llvm of that triple: `aarch64-linux-gnu(mcpu=cortex-a72)`.
 Reading makes flat JSON with two keys that only overrides have: `"+"` (signed features) and `"~"` (paths to
-unset). Nothing here looks at tags or builds nodes.
+unset). TVM's command line adds `"-executor"` and `"-runtime"`, which speak of the whole build. Nothing here looks
+at tags or builds nodes.
 """
 
 from __future__ import annotations
