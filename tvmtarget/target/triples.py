@@ -244,7 +244,9 @@ def _arch(word: str, text: str) -> tuple[str, str]:
 def _check_words(text: str, vendor: str, rest: Sequence[str]) -> None:
     """Refuse words that mean nothing, and a vendor that is nearly the name of a system."""
     known = (*_OSES, *_ENVIRONMENTS)
-    is_near = vendor not in ("", *_VENDORS) and bool(get_close_matches(vendor, known, cutoff=0.8))
+    is_near = vendor not in ("", *_VENDORS) and bool(
+        _stem(vendor)[0] in known or get_close_matches(vendor, known, cutoff=0.8)
+    )
     wrong = next((word for word in rest if word not in _NOTHING and (word != vendor or is_near)), None)
     if wrong is not None:
         raise TargetError(f"triple {shown(text)} has no word {shown(wrong)}{did_you_mean(wrong, known)}")
