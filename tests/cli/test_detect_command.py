@@ -8,7 +8,7 @@ from models import DIGITS, EXAMPLES
 
 from tvmtarget import Target
 from tvmtarget.cli.main import main
-from tvmtarget.target.machine import Machine
+from tvmtarget.target.detection.machine import Machine
 
 MACHINES = Path(__file__).parents[1] / "target" / "machines"
 C5 = MACHINES / "composed-aws-c5-2xlarge.json"

@@ -5,7 +5,7 @@ from tools import derive_clouds, derive_ec2
 
 from tvmtarget import Constraint, Target
 from tvmtarget.tags.registry import default_registry
-from tvmtarget.target.conditions import Truth
+from tvmtarget.target.constraints.conditions import Truth
 from tvmtarget.target.layout import Layout
 
 REGISTRY = default_registry()

@@ -8,8 +8,8 @@ from trees import trees
 
 from tvmtarget import Constraint, Executor, Memory, Target
 from tvmtarget.errors import TvmTargetError
-from tvmtarget.target.matching import assign
-from tvmtarget.target.reasons import Truth
+from tvmtarget.target.constraints.matching import assign
+from tvmtarget.target.constraints.reasons import Truth
 
 few = settings(max_examples=40, deadline=None)
 many = settings(max_examples=100, deadline=None)

@@ -12,7 +12,7 @@ from trees import consistent, trees
 
 from tvmtarget import Constraint, Target
 from tvmtarget.errors import TvmTargetError
-from tvmtarget.target.constraint import covers
+from tvmtarget.target.constraints.constraint import covers
 from tvmtarget.target.identity import identity_of, identity_text
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.nesting import drivers, unnumbered

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tvmtarget import Executor, Runtime, Target
 from tvmtarget.errors import TargetError, TvmTargetError, TvmTargetWarning
-from tvmtarget.target import command_line
-from tvmtarget.target.quoting import DIALECTS, can_write, interpret, quote, split
+from tvmtarget.target.tvm import command_line
+from tvmtarget.target.tvm.quoting import DIALECTS, can_write, interpret, quote, split
 
 GOLDEN = "target/legacy.golden"
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvmtarget.errors import TargetError
-from tvmtarget.target.triples import Triple, looks_like_triple
+from tvmtarget.target.cpu.triples import Triple, looks_like_triple
 
 # Text, normal form, key, bits, float ABI.
 TRIPLES = [

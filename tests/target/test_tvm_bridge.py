@@ -16,7 +16,7 @@ from tvmtarget import Target
 from tvmtarget.errors import MissingExtraError, TargetError, TvmTargetError
 from tvmtarget.tags.registry import default_registry
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.tvm import VERSIONS, TvmTarget
+from tvmtarget.target.tvm.bridge import VERSIONS, TvmTarget
 
 GOLDEN = "target/tvm.golden"
 

@@ -1,4 +1,4 @@
-"""Derive `tvmtarget/target/data/chips.json`: the names of CPUs and GPUs that LLVM knows, by architecture.
+"""Derive `tvmtarget/target/cpu/data/chips.json`: the names of CPUs and GPUs that LLVM knows, by architecture.
 
 Run as `python tests/tools/derive_chips.py`; it needs the extra `tvm`, whose wheel brings LLVM and lists its names.
 """

@@ -14,7 +14,7 @@ from tvmtarget.errors import TextError, TvmTargetError
 
 if TYPE_CHECKING:
     from tvmtarget.building import Progress
-    from tvmtarget.target.constraint import Constraint
+    from tvmtarget.target.constraints.constraint import Constraint
     from tvmtarget.target.tree import Target
 
 __all__ = ["Json", "Model", "Strict", "TargetText", "Where", "print_json", "progress", "read_target", "read_where"]
@@ -47,7 +47,7 @@ def read_target(text: str) -> Target:
 
 def read_where(rules: Sequence[str] | None) -> dict[str, Constraint]:
     """Split `NAME=CONSTRAINT` at the last '=' outside parentheses; all bad rules in one error."""
-    from tvmtarget.target.constraint import Constraint
+    from tvmtarget.target.constraints.constraint import Constraint
 
     found: dict[str, Constraint] = {}
     problems: list[str] = []

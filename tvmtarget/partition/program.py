@@ -14,9 +14,9 @@ from tvmtarget.ir.function import COPY, Call, Constant, Function
 from tvmtarget.ir.inline import Frame, inline_calls, rename_values
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.strategy import Op
-from tvmtarget.target.constraint import Constraint, covers, known_words
+from tvmtarget.target.constraints.constraint import Constraint, covers, known_words
+from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.layout import Layout
-from tvmtarget.target.satisfaction import satisfies
 from tvmtarget.target.tree import Target
 
 __all__ = ["Asked", "Program", "normalise", "open_frame"]

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from tvmtarget.errors import TargetError, did_you_mean
-from tvmtarget.target.chips import is_unchecked
+from tvmtarget.target.cpu.chips import is_unchecked
+from tvmtarget.target.cpu.isa import is_cpu, read_isa
+from tvmtarget.target.cpu.triples import Triple
 from tvmtarget.target.identity import authored, canonical, facts
-from tvmtarget.target.isa import is_cpu, read_isa
 from tvmtarget.target.kinds import AttributeClass, find_kind
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
 from tvmtarget.target.node import Executor, Runtime
-from tvmtarget.target.triples import Triple
 
 __all__ = ["LEVELS", "View", "codegen_key", "key_of", "tuning_key", "view_of"]
 

@@ -11,8 +11,8 @@ from pydantic import Field, PrivateAttr
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes
+from tvmtarget.target.cpu.isa import Features, features_of, is_arm
 from tvmtarget.target.grammar import MAX_DEPTH, is_word
-from tvmtarget.target.isa import Features, features_of, is_arm
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, Link, Memory, Node, Runtime
 from tvmtarget.target.origin import CODE, Origin

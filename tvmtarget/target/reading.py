@@ -12,12 +12,12 @@ from tvmtarget.target.changing import merge_children, override, part, unset
 from tvmtarget.target.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.identity import SCHEMA
 from tvmtarget.target.kinds import find_kind, kind_of
-from tvmtarget.target.legacy import BuildSettings
 from tvmtarget.target.nesting import NestedNode, is_reference, join
 from tvmtarget.target.node import opaque_attributes
 from tvmtarget.target.origin import Origin
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.text import RESERVED, Composition, detect, read
+from tvmtarget.target.tvm.legacy import BuildSettings
 from tvmtarget.target.values import read_items
 
 __all__ = ["Reader", "TagLookup"]

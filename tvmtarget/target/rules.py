@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from tvmtarget.errors import did_you_mean
-from tvmtarget.target.agreement import contradictions
+from tvmtarget.target.cpu.agreement import contradictions
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, is_reference, join, unnumbered
 from tvmtarget.target.node import Executor

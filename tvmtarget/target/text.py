@@ -25,11 +25,11 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from tvmtarget.errors import TextError
-from tvmtarget.target import command_line
+from tvmtarget.target.cpu.triples import looks_like_triple
 from tvmtarget.target.grammar import Choice, Item, Reference, Spec, is_plain, parse_choice, read_json
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown, syntax_error
-from tvmtarget.target.triples import looks_like_triple
+from tvmtarget.target.tvm import command_line
 
 __all__ = [
     "RESERVED",

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
-from tvmtarget.target import changing, command_line, text, tvm
+from tvmtarget.target import changing, text
 from tvmtarget.target.arguments import read_count, read_keys, read_links, read_memory, read_target_attributes
 from tvmtarget.target.attributes import Value, fold
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.constraints.reasons import Reason
+from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.difference import Differences, differences
 from tvmtarget.target.identity import digest_of, identity_text
 from tvmtarget.target.keys import View, codegen_key, tuning_key, view_of
@@ -20,16 +22,15 @@ from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribut
 from tvmtarget.target.origin import OVERRIDE, Origin
 from tvmtarget.target.pairs import effective_pair
 from tvmtarget.target.problems import Problems, shown
-from tvmtarget.target.quoting import Dialect, checked_dialect
 from tvmtarget.target.reading import Reader, TagLookup
-from tvmtarget.target.reasons import Reason
 from tvmtarget.target.rules import conflicts
-from tvmtarget.target.satisfaction import satisfies
 from tvmtarget.target.text import RESERVED
+from tvmtarget.target.tvm import bridge, command_line
+from tvmtarget.target.tvm.quoting import Dialect, checked_dialect
 
 if TYPE_CHECKING:
-    from tvmtarget.target.machine import Machine
-    from tvmtarget.target.reasons import Reason
+    from tvmtarget.target.constraints.reasons import Reason
+    from tvmtarget.target.detection.machine import Machine
 
 __all__ = ["TagLookup", "Target"]
 
@@ -146,9 +147,9 @@ class Target(NestedNode):
         cuda(arch=sm_80)
         """
         reader = _reader(tags, Origin("json", "of TVM"))
-        return reader.whole(reader.flat(tvm.read(source)))
+        return reader.whole(reader.flat(bridge.read(source)))
 
-    def to_tvm(self, version: str = tvm.TODAY) -> tvm.TvmTarget:
+    def to_tvm(self, version: str = bridge.TODAY) -> bridge.TvmTarget:
         """Return what a version of TVM can load ("v0.9", "v0.19", "v0.27"), and what it has no words for.
 
         Every device bears a copy of the host that drives it; defaults are TVM's own business. `load()` makes
@@ -158,7 +159,7 @@ class Target(NestedNode):
         "cuda -arch=sm_80 -host='llvm -num-cores=4'"
         """
         self.resolve()
-        return tvm.write(self, version)
+        return bridge.write(self, version)
 
     def to_json(self) -> dict[str, object]:
         """Return flat JSON; `Target.from_json` reads it back to an equal tree."""
@@ -206,12 +207,12 @@ class Target(NestedNode):
     def detect(cls, machine: Machine | None = None) -> Target:
         """Return what this machine is, or a captured one; only this measures, and all it says is written down.
 
-        >>> from tvmtarget.target.machine import Machine
+        >>> from tvmtarget.target.detection.machine import Machine
         >>> str(Target.detect(Machine("Linux", "aarch64")))
         'llvm(mtriple=aarch64-linux-gnu)'
         """
-        from tvmtarget.target.detect import board, describe
-        from tvmtarget.target.machine import Machine
+        from tvmtarget.target.detection.detect import board, describe
+        from tvmtarget.target.detection.machine import Machine
 
         machine = Machine.capture() if machine is None else machine
         return cls.from_json(describe(machine), origin=Origin("measured", board(machine)))
@@ -348,7 +349,7 @@ class Target(NestedNode):
           NO llvm
             NO num-cores 2 < 4
         """
-        from tvmtarget.target.why_not import why_not
+        from tvmtarget.target.detection.why_not import why_not
 
         return why_not(self, wanted if isinstance(wanted, Target) else Target.parse(wanted))
 

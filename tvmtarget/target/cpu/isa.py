@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes, Value
-from tvmtarget.target.chips import chips_of
-from tvmtarget.target.features import FeatureTable, families, table_of
-from tvmtarget.target.riscv import expand_isa, is_isa_string, isa_string
-from tvmtarget.target.triples import Triple
+from tvmtarget.target.cpu.chips import chips_of
+from tvmtarget.target.cpu.features import FeatureTable, families, table_of
+from tvmtarget.target.cpu.riscv import expand_isa, is_isa_string, isa_string
+from tvmtarget.target.cpu.triples import Triple
 
 __all__ = ["Features", "Written", "family_of", "features_of", "is_arm", "is_cpu", "read_isa"]
 

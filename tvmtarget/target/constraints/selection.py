@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from tvmtarget.errors import TargetError
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.nesting import NestedNode
-from tvmtarget.target.satisfaction import satisfies
 
 __all__ = ["select"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from tvmtarget.target.attributes import Value
-from tvmtarget.target.comparing import ORDERED, Operator, canonical, compare
-from tvmtarget.target.conditions import Condition
-from tvmtarget.target.instructions import all_needed, level, needed, runs_all_of
-from tvmtarget.target.reasons import Truth
+from tvmtarget.target.constraints.comparing import ORDERED, Operator, canonical, compare
+from tvmtarget.target.constraints.conditions import Condition
+from tvmtarget.target.constraints.instructions import all_needed, level, needed, runs_all_of
+from tvmtarget.target.constraints.reasons import Truth
 
 __all__ = ["contradictions", "excludes", "follows", "refutes"]
 

@@ -9,15 +9,15 @@ from typing import cast
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import Attributes, Value, Word, fold
-from tvmtarget.target.comparing import ORDERED, Operator, canonical, compare, has_order
+from tvmtarget.target.constraints.comparing import ORDERED, Operator, canonical, compare, has_order
+from tvmtarget.target.constraints.instructions import check_cpu, check_feature, cpu_names, is_cpu, is_cpu_kind
+from tvmtarget.target.constraints.place import Place
+from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.grammar import is_word
-from tvmtarget.target.instructions import check_cpu, check_feature, cpu_names, is_cpu, is_cpu_kind
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names
 from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Node
-from tvmtarget.target.place import Place
 from tvmtarget.target.problems import shown
-from tvmtarget.target.reasons import Reason, Truth
 from tvmtarget.target.text import write_value
 from tvmtarget.target.values import read_items, read_opaque
 

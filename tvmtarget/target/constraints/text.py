@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tvmtarget.target.attributes import Word
-from tvmtarget.target.comparing import Operator
-from tvmtarget.target.conditions import Condition, conditions_from_json, read_conditions
+from tvmtarget.target.constraints.comparing import Operator
+from tvmtarget.target.constraints.conditions import Condition, conditions_from_json, read_conditions
 from tvmtarget.target.grammar import Choice, Conjunction, Item, Reference, Spec, Term, parse_choice
 from tvmtarget.target.kinds import Role, kind_of
 from tvmtarget.target.problems import Problems, shown, syntax_error
 
 if TYPE_CHECKING:
-    from tvmtarget.target.constraint import Constraint
+    from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["read", "write"]
 

@@ -11,17 +11,17 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
-from tvmtarget.target.allowed import excludes, follows, refutes
-from tvmtarget.target.conditions import Condition
+from tvmtarget.target.constraints.allowed import excludes, follows, refutes
+from tvmtarget.target.constraints.conditions import Condition
+from tvmtarget.target.constraints.matching import assign
+from tvmtarget.target.constraints.reasons import Reason, Truth
+from tvmtarget.target.constraints.satisfaction import meets, wanted_children
+from tvmtarget.target.constraints.witnesses import Literal, label, witnesses
 from tvmtarget.target.kinds import find_kind, kind_names
-from tvmtarget.target.matching import assign
 from tvmtarget.target.nesting import covers, unnumbered
-from tvmtarget.target.reasons import Reason, Truth
-from tvmtarget.target.satisfaction import meets, wanted_children
-from tvmtarget.target.witnesses import Literal, label, witnesses
 
 if TYPE_CHECKING:
-    from tvmtarget.target.constraint import Constraint
+    from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["implies", "intersects"]
 

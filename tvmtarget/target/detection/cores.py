@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tvmtarget.target.machine import CPUID, SYSCTL, Machine
+from tvmtarget.target.detection.machine import CPUID, SYSCTL, Machine
 
 __all__ = ["Cores", "cores_of", "sysctl"]
 

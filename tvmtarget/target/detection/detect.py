@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tvmtarget.errors import TargetError
-from tvmtarget.target.accelerators import Accelerator, accelerators_of
-from tvmtarget.target.cores import Cores, cores_of, sysctl
-from tvmtarget.target.machine import MEMORY_BLOCKS, Machine
-from tvmtarget.target.processors import processor
-from tvmtarget.target.triples import Triple
+from tvmtarget.target.cpu.triples import Triple
+from tvmtarget.target.detection.accelerators import Accelerator, accelerators_of
+from tvmtarget.target.detection.cores import Cores, cores_of, sysctl
+from tvmtarget.target.detection.machine import MEMORY_BLOCKS, Machine
+from tvmtarget.target.detection.processors import processor
 
 __all__ = ["board", "describe"]
 

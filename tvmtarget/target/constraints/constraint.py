@@ -19,16 +19,18 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from tvmtarget.errors import TargetError, TextError, raise_all
-from tvmtarget.target import constraint_json, constraint_text, implication, least
-from tvmtarget.target.allowed import contradictions
-from tvmtarget.target.conditions import Condition
+from tvmtarget.target.constraints import implication, least
+from tvmtarget.target.constraints import json as constraint_json
+from tvmtarget.target.constraints import text as constraint_text
+from tvmtarget.target.constraints.allowed import contradictions
+from tvmtarget.target.constraints.conditions import Condition
+from tvmtarget.target.constraints.place import Place, known_words
+from tvmtarget.target.constraints.reasons import Reason, Truth
+from tvmtarget.target.constraints.satisfaction import meets
 from tvmtarget.target.grammar import is_word
 from tvmtarget.target.nesting import NestedNode, covers
 from tvmtarget.target.node import Node
-from tvmtarget.target.place import Place, known_words
 from tvmtarget.target.problems import shown
-from tvmtarget.target.reasons import Reason, Truth
-from tvmtarget.target.satisfaction import meets
 
 __all__ = ["Condition", "Constraint", "Reason", "Truth", "covers", "known_words"]
 

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.attributes import Attributes, Value
-from tvmtarget.target.comparing import canonical, compare
-from tvmtarget.target.conditions import FIELDS, Condition
+from tvmtarget.target.constraints.comparing import canonical, compare
+from tvmtarget.target.constraints.conditions import FIELDS, Condition
+from tvmtarget.target.constraints.place import Place
+from tvmtarget.target.constraints.reasons import Truth
+from tvmtarget.target.constraints.satisfaction import Wanted, wanted_children
 from tvmtarget.target.kinds import Kind, find_kind, kind_names
 from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Executor, Memory, Runtime, opaque_attributes
-from tvmtarget.target.place import Place
-from tvmtarget.target.reasons import Truth
-from tvmtarget.target.satisfaction import Wanted, wanted_children
 from tvmtarget.target.text import write_value
 
 if TYPE_CHECKING:
-    from tvmtarget.target.constraint import Constraint
+    from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["Literal", "label", "witnesses"]
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from tvmtarget.target.chips import chips_of
-from tvmtarget.target.machine import DISPLAYS, GPU_QUERY, GPU_REPORT, Machine
+from tvmtarget.target.cpu.chips import chips_of
+from tvmtarget.target.detection.machine import DISPLAYS, GPU_QUERY, GPU_REPORT, Machine
 
 __all__ = ["Accelerator", "accelerators_of"]
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from functools import cache
 
 from tvmtarget.errors import TargetError
-from tvmtarget.target.comparing import Operator
-from tvmtarget.target.features import FeatureTable, families, table_of
-from tvmtarget.target.isa import Features
+from tvmtarget.target.constraints.comparing import Operator
+from tvmtarget.target.constraints.reasons import Truth
+from tvmtarget.target.cpu.features import FeatureTable, families, table_of
+from tvmtarget.target.cpu.isa import Features
 from tvmtarget.target.nesting import NestedNode
-from tvmtarget.target.reasons import Truth
 
 __all__ = [
     "all_needed",

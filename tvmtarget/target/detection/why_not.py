@@ -18,14 +18,14 @@ from dataclasses import dataclass
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.attributes import Value
-from tvmtarget.target.features import table_of
-from tvmtarget.target.isa import read_isa
+from tvmtarget.target.constraints.matching import assign
+from tvmtarget.target.constraints.reasons import Reason, Truth
+from tvmtarget.target.cpu.features import table_of
+from tvmtarget.target.cpu.isa import read_isa
+from tvmtarget.target.cpu.triples import Triple
+from tvmtarget.target.detection.processors import unasked
 from tvmtarget.target.kinds import Attribute, find_kind
-from tvmtarget.target.matching import assign
 from tvmtarget.target.nesting import NestedNode, join
-from tvmtarget.target.processors import unasked
-from tvmtarget.target.reasons import Reason, Truth
-from tvmtarget.target.triples import Triple
 
 __all__ = ["instructions", "triples", "why_not"]
 

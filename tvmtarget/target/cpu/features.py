@@ -107,7 +107,7 @@ def _reach(names: Iterable[str], edges: Mapping[str, tuple[str, ...]]) -> frozen
 
 @cache
 def _tables() -> Mapping[str, FeatureTable]:
-    data = json.loads(files("tvmtarget.target").joinpath("data/features.json").read_text(encoding="utf-8"))
+    data = json.loads(files("tvmtarget.target.cpu").joinpath("data/features.json").read_text(encoding="utf-8"))
     return {family: _table(family, flat) for family, flat in data["families"].items()}
 
 

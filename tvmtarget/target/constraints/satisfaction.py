@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tvmtarget.errors import did_you_mean
-from tvmtarget.target.conditions import Condition
+from tvmtarget.target.constraints.conditions import Condition
+from tvmtarget.target.constraints.matching import assign
+from tvmtarget.target.constraints.place import Place, answers_to, known_words, places
+from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.matching import assign
 from tvmtarget.target.nesting import NestedNode, covers
 from tvmtarget.target.node import Executor, Runtime
-from tvmtarget.target.place import Place, answers_to, known_words, places
-from tvmtarget.target.reasons import Reason, Truth
 
 if TYPE_CHECKING:
-    from tvmtarget.target.constraint import Constraint
+    from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["Wanted", "meets", "satisfies", "wanted_children"]
 

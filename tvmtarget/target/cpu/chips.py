@@ -14,8 +14,8 @@ from importlib.resources import files
 
 from tvmtarget.errors import TargetError, did_you_mean
 from tvmtarget.target.attributes import Value
-from tvmtarget.target.riscv import is_isa_string
-from tvmtarget.target.triples import Triple
+from tvmtarget.target.cpu.riscv import is_isa_string
+from tvmtarget.target.cpu.triples import Triple
 
 __all__ = ["chip_problems", "chips_of", "cpu_name", "is_unchecked"]
 
@@ -44,7 +44,7 @@ _SHAPES = {"nvptx": re.compile(r"sm_[0-9]+[af]?"), "amdgcn": re.compile(r"gfx[0-
 
 @cache
 def _chips() -> dict[str, frozenset[str]]:
-    data = json.loads(files("tvmtarget.target").joinpath("data/chips.json").read_text(encoding="utf-8"))
+    data = json.loads(files("tvmtarget.target.cpu").joinpath("data/chips.json").read_text(encoding="utf-8"))
     return {table: frozenset(names) for table, names in data["chips"].items()}
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 
 from tvmtarget.target.grammar import read_json
 from tvmtarget.target.kinds import Kind, find_kind
-from tvmtarget.target.legacy import as_tvm_meant
 from tvmtarget.target.problems import shown, syntax_error
-from tvmtarget.target.quoting import Dialect, can_write, interpret, quote, split
+from tvmtarget.target.tvm.legacy import as_tvm_meant
+from tvmtarget.target.tvm.quoting import Dialect, can_write, interpret, quote, split
 
 __all__ = ["read", "write"]
 

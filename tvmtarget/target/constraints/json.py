@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tvmtarget.errors import TargetError
-from tvmtarget.target import constraint_text
-from tvmtarget.target.conditions import Condition, conditions_from_json, conditions_to_json
+from tvmtarget.target.constraints import text as constraint_text
+from tvmtarget.target.constraints.conditions import Condition, conditions_from_json, conditions_to_json
 from tvmtarget.target.kinds import Role, kind_of
 from tvmtarget.target.problems import Problems, shown
 
 if TYPE_CHECKING:
-    from tvmtarget.target.constraint import Constraint
+    from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["read", "write"]
 

@@ -14,19 +14,19 @@ from itertools import chain
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 from tvmtarget.errors import MissingExtraError, TargetError
-from tvmtarget.target import command_line
 from tvmtarget.target.attributes import Value
-from tvmtarget.target.chips import chip_problems
+from tvmtarget.target.cpu.chips import chip_problems
+from tvmtarget.target.cpu.isa import is_arm
 from tvmtarget.target.grammar import MAX_DEPTH, read_json
-from tvmtarget.target.isa import is_arm
 from tvmtarget.target.kind_rows import KINDS
 from tvmtarget.target.kinds import Attribute, Kind, find_kind
-from tvmtarget.target.legacy import as_tvm_meant
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
 from tvmtarget.target.problems import shown
-from tvmtarget.target.quoting import Dialect
 from tvmtarget.target.text import write_value
-from tvmtarget.target.tvm_graph import main_target
+from tvmtarget.target.tvm import command_line
+from tvmtarget.target.tvm.graph import main_target
+from tvmtarget.target.tvm.legacy import as_tvm_meant
+from tvmtarget.target.tvm.quoting import Dialect
 
 __all__ = ["TODAY", "VERSIONS", "TvmTarget", "Version", "read", "write"]
 

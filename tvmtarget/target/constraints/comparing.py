@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias, TypeGuard
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.attributes import Value
-from tvmtarget.target.reasons import Truth
-from tvmtarget.target.triples import Triple
+from tvmtarget.target.constraints.reasons import Truth
+from tvmtarget.target.cpu.triples import Triple
 
 __all__ = ["ORDERED", "Operator", "canonical", "compare", "has_order"]
 

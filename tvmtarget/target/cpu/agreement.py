@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tvmtarget.errors import did_you_mean
 from tvmtarget.target.attributes import Value
-from tvmtarget.target.chips import chips_of, is_unchecked
-from tvmtarget.target.features import FeatureTable, families, table_of
-from tvmtarget.target.isa import Written, is_cpu, read_isa
-from tvmtarget.target.triples import Triple
+from tvmtarget.target.cpu.chips import chips_of, is_unchecked
+from tvmtarget.target.cpu.features import FeatureTable, families, table_of
+from tvmtarget.target.cpu.isa import Written, is_cpu, read_isa
+from tvmtarget.target.cpu.triples import Triple
 
 __all__ = ["contradictions"]
 

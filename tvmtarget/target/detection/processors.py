@@ -15,15 +15,15 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from tvmtarget.target.cores import Cores
-from tvmtarget.target.features import FeatureTable, table_of
+from tvmtarget.target.cpu.features import FeatureTable, table_of
+from tvmtarget.target.detection.cores import Cores
 
 __all__ = ["processor", "unasked"]
 
 
 @cache
 def _data() -> Any:  # noqa: ANN401 - JSON of our own
-    return json.loads(files("tvmtarget.target").joinpath("data/processors.json").read_text(encoding="utf-8"))
+    return json.loads(files("tvmtarget.target.detection").joinpath("data/processors.json").read_text(encoding="utf-8"))
 
 
 def processor(cores: Cores, family: str) -> dict[str, object]:

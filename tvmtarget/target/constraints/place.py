@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.kinds import find_kind, kind_names
 from tvmtarget.target.nesting import NestedNode, drivers, join
 from tvmtarget.target.node import Executor, Memory, Runtime
-from tvmtarget.target.reasons import Truth
 
 __all__ = ["Place", "answers_to", "known_words", "places"]
 
