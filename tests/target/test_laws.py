@@ -245,7 +245,8 @@ def test_merging_twice_is_merging_once(one, other):
     except TvmTargetError:  # a reference, link or memory of one may contradict the children of the other
         return
     assert merged.merge(other) == merged
-    assert one.kind == other.kind or merged == other
+    is_partial = other.kind == "composite" and not other.targets
+    assert one.kind == other.kind or is_partial or merged == other
 
 
 @few

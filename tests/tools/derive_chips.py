@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-DATA = Path(__file__).parents[2] / "tvmtarget" / "target" / "data" / "chips.json"
+DATA = Path(__file__).parents[2] / "tvmtarget" / "target" / "cpu" / "data" / "chips.json"
 
 # Architecture in our table: a triple that LLVM lists the names for.
 TRIPLES = {

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-DATA = Path(__file__).parents[2] / "tvmtarget" / "target" / "data" / "features.json"
+DATA = Path(__file__).parents[2] / "tvmtarget" / "target" / "cpu" / "data" / "features.json"
 
 # Family in our table: the triple that names are listed for, and the ones whose own features are a baseline.
 TRIPLES = {

@@ -130,6 +130,15 @@ class NestedNode(Node):
         found = self._origins.get(name) or self._origins.get(name.partition("/")[0])
         return found or CODE
 
+    def origins(self) -> Iterator[tuple[str, Origin]]:
+        """Yield where every value that the tree states comes from, by its path; a node's kind stands for the node."""
+        for path, node in self.walk():
+            yield join(path, "kind"), node.origin_of("kind")
+            yield from ((join(path, name), node.origin_of(name)) for name in node.attrs)
+            for field in ("keys", "count", "host", "links", "memory", "executor", "runtime"):
+                if getattr(node, field) not in (None, (), 1):
+                    yield join(path, field), node.origin_of(field)
+
     @property
     def slot(self) -> str:
         """The name among siblings."""

@@ -274,6 +274,9 @@ class Target(NestedNode):
     def merge(self, other: Target) -> Target:
         """Return this tree with another laid over it: what the other states wins, children go by name.
 
+        Another kind replaces this one; but a composite without children is a partial configuration, such as
+        the tag `config/aot-crt`, of which everything that it states is laid over this.
+
         >>> str(Target.parse("llvm(+neon,num-cores=4)").merge(Target.parse("llvm(-neon,mcpu=cortex-a72)")))
         'llvm(-neon,mcpu=cortex-a72,num-cores=4)'
         """
