@@ -10,9 +10,6 @@ from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_
 from tvmtarget.target import changing, text
 from tvmtarget.target.arguments import read_count, read_keys, read_links, read_memory, read_target_attributes
 from tvmtarget.target.attributes import Value, fold
-from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.constraints.reasons import Reason
-from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.difference import Differences, differences
 from tvmtarget.target.identity import digest_of, identity_text
 from tvmtarget.target.keys import View, codegen_key, tuning_key, view_of
@@ -29,6 +26,7 @@ from tvmtarget.target.tvm import bridge, command_line
 from tvmtarget.target.tvm.quoting import Dialect, checked_dialect
 
 if TYPE_CHECKING:
+    from tvmtarget.target.constraints.constraint import Constraint
     from tvmtarget.target.constraints.reasons import Reason
     from tvmtarget.target.detection.machine import Machine
 
@@ -298,6 +296,9 @@ class Target(NestedNode):
           NO @gpu: gpu: this is cuda
             NO arch>=sm_80: it is sm_53
         """
+        from tvmtarget.target.constraints.constraint import Constraint
+        from tvmtarget.target.constraints.satisfaction import satisfies
+
         return satisfies(self, Constraint.parse(constraint))
 
     def resolve(self) -> Target:
