@@ -111,6 +111,11 @@ class _Configured(Node):
         """Return an attribute, else its default, else None; an unknown one is an error."""
         return read_attribute(kind_of(self.kind, self.role), self.attrs, name)
 
+    def __contains__(self, name: object) -> bool:
+        """Whether an attribute is stated or has a default."""
+        row = kind_of(self.kind, self.role).attribute(str(name))
+        return row is not None and (row.name in self.attrs or row.default is not None)
+
     def __hash__(self) -> int:
         return hash((self.kind, self.attrs))
 
