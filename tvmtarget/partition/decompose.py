@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from tvmtarget.errors import TargetError
 from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.cost_file import load_costs
+from tvmtarget.partition.costs import Costs
 from tvmtarget.partition.feasibility import Feasibility
-from tvmtarget.partition.outline import outline
-from tvmtarget.partition.plan import Plan
+from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.partition.program import normalise
-from tvmtarget.partition.split import split
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
@@ -20,6 +21,7 @@ __all__ = ["decompose"]
 def decompose(
     module: IRModule,
     target: Target | str | None = None,
+    costs: Costs | Mapping[str, object] | str | Path | None = None,
     *,
     where: Mapping[str, Constraint | str | Target] | None = None,
 ) -> Plan:
@@ -28,6 +30,9 @@ def decompose(
     Args:
         module: a program; constraints that its functions and calls already bear are kept.
         target: the tree, or its text; the module's own unless given.
+        costs: what operations and copies take (`load_costs`): data, a JSON file, or `roofline`, the target's own facts
+            alone. Sites are then chosen by time among those that are allowed and preferred alike; without costs it
+            is the first of these.
         where: constraints by name or glob of operations (`decoder.*`), or by operator (`op:TopK`); the last
             rule that matches an operation counts.
 
@@ -41,7 +46,4 @@ def decompose(
     program = normalise(module.verify(), chosen, where)
     feasibility = Feasibility(program)
     feasibility.check_all()
-    root = split(program, feasibility, program.layout[""], tuple(range(len(program.body))))
-    outlined = outline(program, root)
-    result = module.replace(functions=(*outlined.functions, *program.others), target=program.layout.root)
-    return Plan(module=result, program=program, feasibility=feasibility, root=root, outlined=outlined).verify()
+    return planned(module, program, feasibility, None if costs is None else load_costs(costs))

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tvmtarget.partition.estimate import Estimate, Estimates
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import CopyRecord, RegionRecord
 from tvmtarget.partition.program import Program
@@ -27,6 +28,7 @@ class Explanation:
     neighbours: tuple[tuple[str, str], ...]
     copies: tuple[str, ...]
     members: int
+    times: tuple[tuple[str, Estimate], ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -34,8 +36,9 @@ class Explanation:
     def lines(self) -> Iterator[str]:
         """Yield the explanation line by line."""
         yield f"{self.op} ({self.kind}) runs on @{self.site or '.'}: {self.reason}"
+        times = dict(self.times)
         for site, verdict in self.verdicts:
-            yield f"  @{site or '.'}: {verdict}"
+            yield f"  @{site or '.'}: {verdict}" + (f"; {times[site]}" if site in times else "")
         yield f"  in region {self.function!r} of {self.members} ops"
         for neighbour, why in self.neighbours:
             yield f"  apart from {neighbour!r}: {why}"
@@ -44,7 +47,8 @@ class Explanation:
 
     def to_json(self) -> dict[str, object]:
         """Return the explanation as data."""
-        return {
+        times = {site: {"us": _us(estimate), "why": estimate.why} for site, estimate in self.times}
+        flat: dict[str, object] = {
             "op": self.op,
             "kind": self.kind,
             "site": self.site,
@@ -54,6 +58,11 @@ class Explanation:
             "neighbours": dict(self.neighbours),
             "copies": list(self.copies),
         }
+        return flat | ({"times": times} if times else {})
+
+
+def _us(estimate: Estimate) -> float | None:
+    return None if estimate.time is None else estimate.time / 10**6
 
 
 def explain_op(
@@ -63,6 +72,7 @@ def explain_op(
     regions: Sequence[RegionRecord],
     copies: Sequence[CopyRecord],
     op: str,
+    estimates: Estimates | None = None,
 ) -> Explanation:
     """Explain one operation of a plan; `UnknownNameError` if there is none of that name."""
     index = program.find(op)
@@ -74,12 +84,19 @@ def explain_op(
         kind=program.body[index].kind,
         site=record.site,
         function=record.function,
-        reason=_reason(program, feasibility, index, record.site),
+        reason=_reason(program, feasibility, index, estimates),
         verdicts=tuple(_verdicts(feasibility, index, record.site)),
         neighbours=tuple(_neighbours(program, index, owner, regions)),
         copies=tuple(f"{copy.value} from {copy.src} to {copy.dst}" for copy in copies if copy.value in values),
         members=len(record.ops),
+        times=() if estimates is None else tuple(_times(feasibility, estimates, index)),
     )
+
+
+def _times(feasibility: Feasibility, estimates: Estimates, index: int) -> Iterator[tuple[str, Estimate]]:
+    for leaf in feasibility.leaves:
+        if feasibility.verdict(index, leaf) is None:
+            yield leaf.path, estimates.time(index, leaf)
 
 
 def _leaves(region: Region) -> Iterator[Region]:
@@ -89,7 +106,7 @@ def _leaves(region: Region) -> Iterator[Region]:
         yield from _leaves(part)
 
 
-def _reason(program: Program, feasibility: Feasibility, index: int, site: str) -> str:
+def _reason(program: Program, feasibility: Feasibility, index: int, estimates: Estimates | None) -> str:
     possible = [leaf.path for leaf in feasibility.leaves if feasibility.verdict(index, leaf) is None]
     asked = program.asked[index]
     if len(possible) == 1:
@@ -98,6 +115,8 @@ def _reason(program: Program, feasibility: Feasibility, index: int, site: str) -
     ranks = [sum(item.constraint.rank(program.layout[path].target, path) for item in asked) for path in possible]
     if len(set(ranks)) > 1:
         return f"preferred by {' and '.join(map(str, asked))}"
+    if estimates is not None:
+        return "the whole takes least so, with calls and copies, by the costs"
     return "the first site, in order of preference, that can take it"
 
 

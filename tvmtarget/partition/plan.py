@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.choose import ByCost
+from tvmtarget.partition.costs import Costs, OpCost
+from tvmtarget.partition.estimate import Estimates
 from tvmtarget.partition.explain import Explanation, explain_op
 from tvmtarget.partition.feasibility import Feasibility
-from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord
+from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
+from tvmtarget.partition.predict import Prediction, predict
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.split import Region
+from tvmtarget.partition.split import Chooser, Region, by_preference, split
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.target.layout import Layout
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "planned"]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The result of `decompose`; `module` alone is enough to build from."""
+    """The result of `decompose`; `module` alone is enough to build from.
+
+    `estimates` and `prediction` are there if sites were chosen by cost.
+    """
 
     module: IRModule
     program: Program
     feasibility: Feasibility
     root: Region
     outlined: Outlined
+    estimates: Estimates | None = None
+    prediction: Prediction | None = None
 
     @property
     def layout(self) -> Layout:
@@ -62,7 +71,13 @@ class Plan:
 
     def explain(self, op: str) -> Explanation:
         """Say why an operation is where it is, why nowhere else, and why its neighbours are in other regions."""
-        return explain_op(self.program, self.feasibility, self.root, self.regions, self.copies, op)
+        return explain_op(self.program, self.feasibility, self.root, self.regions, self.copies, op, self.estimates)
+
+    def with_costs(self, costs: Costs | Iterable[OpCost]) -> Plan:
+        """Return the plan of the same program by other costs, or by its own and more measurements."""
+        if not isinstance(costs, Costs):
+            costs = (self.estimates.costs if self.estimates else Costs()).with_records(costs)
+        return planned(self.module, self.program, self.feasibility, costs)
 
     def verify(self) -> Plan:
         """Prove the invariants of a decomposition on the module itself; `ModelError` lists what is broken."""
@@ -92,6 +107,8 @@ class Plan:
         known = sum(size for size in sizes if size is not None)
         open_ended = f", {sizes.count(None)} of them of open size" if None in sizes else ""
         yield f"  copies: {len(sizes)}, {known} bytes{open_ended}"
+        if self.prediction is not None:
+            yield from self.prediction.lines()
 
     def to_json(self) -> dict[str, Any]:
         """Return regions and copies as data; sizes of copies in bytes, None where the shape is open."""
@@ -110,10 +127,46 @@ class Plan:
                 {"value": copy.value, "src": copy.src, "dst": copy.dst, "bytes": copy.nbytes, "driver": copy.driver}
                 for copy in self.copies
             ],
-        }
+        } | ({} if self.prediction is None else {"predicted": self.prediction.to_json()})
 
     def __str__(self) -> str:
         return self.summary()
+
+
+def planned(module: IRModule, program: Program, feasibility: Feasibility, costs: Costs | None = None) -> Plan:
+    """Choose sites by preference, or by costs, and make the plan of that choice; `module` is what was divided.
+
+    In a tree of one level the choice by cost is never slower than the one by preference. Deeper down it sees
+    of a system only its best leaves, so both are made, and the better one is kept.
+    """
+    made = _Maker(module, program, feasibility, None if costs is None else Estimates(program, costs))
+    if made.estimates is None:
+        return made.plan(by_preference)
+    by_cost = made.plan(ByCost(feasibility, made.estimates))
+    if not any(option.is_system for option in program.layout.options("")):
+        return by_cost
+    return min((by_cost, made.plan(by_preference)), key=_rank)
+
+
+def _rank(plan: Plan) -> tuple[int, int]:
+    return plan.prediction.rank if plan.prediction is not None else (0, 0)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    module: IRModule
+    program: Program
+    feasibility: Feasibility
+    estimates: Estimates | None
+
+    def plan(self, choose: Chooser) -> Plan:
+        program = self.program
+        root = split(program, self.feasibility, program.layout[""], tuple(range(len(program.body))), choose)
+        outlined = outline(program, root)
+        functions = (*outlined.functions, *program.others)
+        module = self.module.replace(functions=functions, target=program.layout.root)
+        prediction = None if self.estimates is None else predict(self.estimates, outlined, root.least_time)
+        return Plan(module, program, self.feasibility, root, outlined, self.estimates, prediction).verify()
 
 
 def _systems(region: Region) -> Iterator[Region]:

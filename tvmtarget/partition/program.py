@@ -58,10 +58,11 @@ class Program:
     def op(self, index: int) -> Op:
         """Return an operation as strategies see it."""
         opsets = dict(self.function.opsets)
-        return Op(self.body[index], self.function.types, self._constants, self._read, opsets)
+        return Op(self.body[index], self.function.types, self.constants, self._read, opsets)
 
     @cached_property
-    def _constants(self) -> Mapping[str, Constant]:
+    def constants(self) -> Mapping[str, Constant]:
+        """The constants of the function, by name."""
         return {constant.name: constant for constant in self.function.constants}
 
     @cached_property

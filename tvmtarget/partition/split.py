@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.feasibility import Feasibility, together
@@ -12,23 +13,59 @@ from tvmtarget.partition.strategy import strategy_for
 from tvmtarget.partition.waves import lower_bound, topological_order, waves
 from tvmtarget.target.layout import Site
 
-__all__ = ["Region", "split"]
+__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "split"]
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
     """Operations that one site runs in one call, in the order it runs them; `parts` are the regions in a system.
 
-    `least_parts` is a number of parts that no division can go below, given the sites of the operations.
+    `least_parts` is a number of parts that no division can go below, given the sites of the operations;
+    `least_time` are picoseconds that no choice of sites can go below, None where nothing says so.
     """
 
     site: Site
     calls: tuple[int, ...]
     parts: tuple[Region, ...] = ()
     least_parts: int = 0
+    least_time: int | None = None
 
 
-def split(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Region:
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What is to be decided at one system: which of its sites each atom goes to.
+
+    `allowed` are the sites, by their place in `options`, that can take an atom and are preferred by no less than
+    any other that can. `is_divided` says that a division which was made before is kept, atom by atom.
+    """
+
+    site: Site
+    options: tuple[Site, ...]
+    atoms: tuple[tuple[int, ...], ...]
+    successors: list[list[int]]
+    allowed: tuple[tuple[int, ...], ...]
+    is_divided: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A place in the options for every atom, and picoseconds that no choice can go below."""
+
+    chosen: list[int]
+    least_time: int | None = None
+
+
+Chooser: TypeAlias = Callable[[Level], Choice]
+
+
+def by_preference(level: Level) -> Choice:
+    """Choose for every atom the first site that is allowed, as children stand in order of preference."""
+    return Choice([allowed[0] for allowed in level.allowed])
+
+
+def split(
+    program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...], choose: Chooser = by_preference
+) -> Region:
     """Split operations over the sites below one site, recursively down to leaves."""
     if not site.is_system:
         return Region(site, calls)
@@ -36,18 +73,27 @@ def split(program: Program, feasibility: Feasibility, site: Site, calls: tuple[i
     successors = _successors(program, atoms)
     _refuse_circles(program, atoms, successors)
     options = program.layout.options(site.path)
-    chosen = [_assign(program, feasibility, atom, options, site) for atom in atoms]
-    sites = [options[choice] for choice in chosen]
-    if _is_divided(program, atoms, site.path):
-        groups = [[atom] for atom in range(len(atoms))]
-    else:
-        groups = _policed(waves(successors, chosen), sites)
+    allowed = tuple(_allowed(program, feasibility, atom, options, site) for atom in atoms)
+    is_divided = _is_divided(program, atoms, site.path)
+    level = Level(site, options, tuple(atoms), successors, allowed, is_divided)
+    choice = choose(level)
     parts = tuple(
-        split(program, feasibility, sites[group[0]], tuple(sorted(index for atom in group for index in atoms[atom])))
-        for group in groups
+        split(program, feasibility, options[choice.chosen[group[0]]], _calls(level, group), choose)
+        for group in grouped(level, choice.chosen)
     )
     in_order = tuple(index for part in parts for index in part.calls)
-    return Region(site, in_order, parts, lower_bound(successors, chosen))
+    return Region(site, in_order, parts, lower_bound(successors, choice.chosen), choice.least_time)
+
+
+def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:
+    """Group atoms into regions, in an order in which they can run."""
+    if level.is_divided:
+        return [[atom] for atom in range(len(level.atoms))]
+    return _policed(waves(level.successors, chosen), [level.options[choice] for choice in chosen])
+
+
+def _calls(level: Level, group: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(index for atom in group for index in level.atoms[atom]))
 
 
 def _is_divided(program: Program, atoms: Sequence[tuple[int, ...]], path: str) -> bool:
@@ -101,15 +147,16 @@ def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], successo
         )
 
 
-def _assign(
+def _allowed(
     program: Program, feasibility: Feasibility, atom: tuple[int, ...], options: tuple[Site, ...], site: Site
-) -> int:
-    """Give an atom the site it prefers most; among equals the first child, as children stand in order of preference."""
+) -> tuple[int, ...]:
+    """Return the sites that can take an atom, less those that it prefers less than another of them."""
     feasible = [choice for choice, option in enumerate(options) if feasibility.fits(atom, option)]
     if not feasible:
         names = ", ".join(repr(program.body[index].source) for index in atom[:4])
         raise InfeasibleError(f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all")
-    return max(feasible, key=lambda choice: (feasibility.rank(atom, options[choice]), -choice))
+    ranks = [feasibility.rank(atom, options[choice]) for choice in feasible]
+    return tuple(choice for choice, rank in zip(feasible, ranks, strict=True) if rank == max(ranks))
 
 
 def _policed(regions: list[list[int]], sites: list[Site]) -> list[list[int]]:

@@ -1,0 +1,123 @@
+"""Laws of choosing at least cost: against trying everything, and against a mixed-integer program as the oracle."""
+
+import random
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tvmtarget.partition.binary import ALWAYS, Term, decide
+from tvmtarget.partition.placement import Flow, Placement, enumerated, expanded
+
+
+def term_cost(term, decisions):
+    pays = term.tail == ALWAYS or decisions[term.tail] != term.asked
+    return term.cost if pays and any(decisions[head] == term.asked for head in term.heads) else 0
+
+
+def sum_of(differences, terms, decisions):
+    return sum(d for d, yes in zip(differences, decisions, strict=True) if yes) + sum(
+        term_cost(term, decisions) for term in terms
+    )
+
+
+@st.composite
+def decisions_to_take(draw):
+    size = draw(st.integers(1, 8))
+    differences = draw(st.lists(st.integers(-20, 20), min_size=size, max_size=size))
+    terms = []
+    for _ in range(draw(st.integers(0, 10))):
+        tail = draw(st.integers(-1, size - 1))
+        heads = draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=4)) - {tail}
+        if heads:
+            terms.append(Term(draw(st.integers(1, 20)), tail, sorted(heads), draw(st.booleans())))
+    return differences, terms
+
+
+@settings(max_examples=500, deadline=None)
+@given(decisions_to_take())
+def test_decisions_are_the_best_of_all(case):
+    differences, terms = case
+    best = min(sum_of(differences, terms, some) for some in product((False, True), repeat=len(differences)))
+    assert sum_of(differences, terms, decide(differences, terms)) == best
+
+
+def placement_of(rng, size, count, *, share=1.0, distinct=True):
+    """Return a random placement: atoms in topological order, each reading up to two of those before it."""
+    domains = tuple(range(count)) if distinct else tuple(rng.randrange(count) for _ in range(count))
+    points = [rng.randint(0, 30) for _ in range(count)]
+    costs = []
+    for _ in range(size):
+        row = [rng.randint(1, 60) if rng.random() < share else None for _ in range(count)]
+        costs.append(tuple(row) if any(row) else (5, *row[1:]))
+    readers = [[] for _ in range(size)]
+    for atom in range(1, size):
+        for before in rng.sample(range(atom), min(atom, rng.randint(1, 2))):
+            readers[before].append(atom)
+    flows = []
+    for atom, found in enumerate(readers):
+        nbytes = rng.randint(1, 20)
+        routes = tuple(
+            tuple(0 if a == b else nbytes + abs(p - q) for b, q in enumerate(points)) for a, p in enumerate(points)
+        )
+        if found or atom == size - 1:
+            flows.append(Flow(atom, tuple(found), not found, routes))
+    flows.append(Flow(None, tuple(rng.sample(range(size), min(3, size))), False, flows[0].routes))
+    return Placement(tuple(costs), tuple(flows), domains, 0, tuple(rng.randint(0, 10) for _ in range(count)))
+
+
+def best_of_all(placement):
+    return min(map(placement.total, enumerated(placement, 10**6)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 10**9), size=st.integers(1, 9), share=st.sampled_from([1.0, 0.7]), distinct=st.booleans())
+def test_two_labels_are_placed_as_well_as_can_be(seed, size, share, distinct):
+    placement = placement_of(random.Random(seed), size, 2, share=share, distinct=distinct)
+    assert placement.total(expanded(placement, 0.0)) == best_of_all(placement)
+
+
+def test_three_labels_are_placed_within_a_few_percent_of_the_best():
+    rng = random.Random(1)
+    ratios = []
+    for _ in range(150):
+        placement = placement_of(rng, rng.randint(2, 8), 3, share=rng.choice([1.0, 0.7]), distinct=rng.random() < 0.7)
+        ratios.append(placement.total(expanded(placement, 0.0)) / best_of_all(placement))
+    assert min(ratios) >= 1
+    assert sum(ratios) / len(ratios) <= 1.005
+    assert sorted(ratios)[-2] <= 1.05
+
+
+def test_two_labels_agree_with_the_maximum_flow_of_scipy():
+    """Full network, no reduction: what is settled without a cut must not change the least sum."""
+    sparse = pytest.importorskip("scipy.sparse")
+    flow = pytest.importorskip("scipy.sparse.csgraph")
+    rng = random.Random(2)
+    for size in (50, 200, 600):
+        placement = placement_of(rng, size, 2)
+        names = {"source": 0, "sink": 1}
+        capacity = {}
+
+        def edge(a, b, cost, names=names, capacity=capacity):
+            pair = (names.setdefault(a, len(names)), names.setdefault(b, len(names)))
+            capacity[pair] = min(2**30, capacity.get(pair, 0) + cost)
+
+        for atom, (no, yes) in enumerate(placement.costs):
+            edge("source", atom, yes)
+            edge(atom, "sink", no)
+        for number, item in enumerate(placement.flows):
+            tail = "source" if item.producer is None else item.producer
+            ends = [*item.readers, *(["source"] if item.is_wanted else [])]
+            edge(tail, ("up", number), item.routes[0][1])
+            edge(("down", number), tail, item.routes[1][0])
+            for end in ends:
+                edge(("up", number), end, 2**30)
+                edge(end, ("down", number), 2**30)
+        rows, columns = zip(*capacity, strict=True)
+        matrix = sparse.csr_matrix((list(capacity.values()), (rows, columns)), shape=(len(names),) * 2, dtype="int32")
+        assert placement.total(expanded(placement, 0.0)) == flow.maximum_flow(matrix, 0, 1).flow_value
+
+
+def test_nothing_to_place_is_placed():
+    assert expanded(Placement((), (), (0, 1, 2), 0, (0, 0, 0)), 1.0) == []

@@ -1,0 +1,226 @@
+"""Files of costs, schema `tvmtarget.cost/1`: read strictly, with all problems in one error, and written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from tvmtarget.errors import TargetError, did_you_mean, raise_all
+from tvmtarget.ir.types import DTYPES
+from tvmtarget.partition.costs import Costs, LinkCost, OpCost, SiteCost
+from tvmtarget.target.problems import shown
+
+__all__ = ["SCHEMA", "load_costs", "write_costs"]
+
+SCHEMA = "tvmtarget.cost/1"
+
+
+def load_costs(source: Costs | Mapping[str, object] | str | Path) -> Costs:
+    """Read costs: themselves, data, the path of a JSON file, or the word `roofline`.
+
+    `TargetError` lists everything that is wrong, and where.
+
+    >>> load_costs({"schema": "tvmtarget.cost/1", "sites": {"npu": {"launch": 5}}}).sites["npu"].launch
+    5.0
+    """
+    if isinstance(source, Costs):
+        return source
+    if source == "roofline":
+        return Costs()
+    if isinstance(source, Mapping):
+        return _read(source, "costs")
+    try:
+        data = json.loads(Path(source).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TargetError(f"costs {str(source)!r} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise TargetError(f"costs {str(source)!r} are not JSON: {error}") from error
+    return _read(data, str(source))
+
+
+def _read(data: object, source: str) -> Costs:
+    reader = _Reader(source)
+    costs = reader.costs(data)
+    raise_all(TargetError, reader.problems)
+    return costs
+
+
+def write_costs(costs: Costs) -> dict[str, object]:
+    """Return costs as the data that `load_costs` reads; what is not stated is left out."""
+    default = Costs()
+    flat: dict[str, object] = {"schema": SCHEMA, "unit": "us"}
+    if costs.sites:
+        flat["sites"] = {
+            name: _stated(
+                launch=site.launch,
+                flops=dict(site.flops) or None,
+                mem_bw=site.mem_bw,
+                roofline=site.roofline,
+                domain=site.domain,
+                origin=site.origin,
+            )
+            for name, site in costs.sites.items()
+        }
+    if costs.links:
+        flat["links"] = [
+            _stated(src=link.src, dst=link.dst, latency=link.latency, bandwidth=link.bandwidth, origin=link.origin)
+            for link in costs.links
+        ]
+    if costs.ops:
+        flat["ops"] = [_written(op) for op in costs.ops]
+    if (costs.roofline, costs.launch) != (default.roofline, default.launch):
+        flat["default"] = {"roofline": costs.roofline, "launch": costs.launch}
+    return flat | ({"symbolic_hints": dict(costs.symbolic_hints)} if costs.symbolic_hints else {})
+
+
+def _written(op: OpCost) -> dict[str, object]:
+    shape = None if op.shape is None else list(op.shape)
+    match = _stated(op=op.op, dtype=op.dtype, shape=shape, structure=op.structure)
+    time = op.time if op.time is not None else {"roofline": op.roofline}
+    return {"match": match, "site": op.site, "time": time} | _stated(stdev=op.stdev, origin=op.origin)
+
+
+def _stated(origin: str = "", **fields: object) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value is not None} | ({"from": origin} if origin else {})
+
+
+class _Reader:
+    """Reads JSON values, and notes what is wrong with its place; what was wrong reads as absent."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.problems: list[str] = []
+
+    def costs(self, data: object) -> Costs:
+        names = ("schema", "unit", "sites", "links", "ops", "default", "symbolic_hints")
+        flat = self._object(data, "", names)
+        for name, only in (("schema", SCHEMA), ("unit", "us")):
+            if flat.get(name, "") != only and (name in flat or name == "schema") and isinstance(data, Mapping):
+                self._wrong(name, f"it should be {only!r}, not {shown(flat.get(name))}")
+        default = self._object(flat.get("default", {}), "default", ("roofline", "launch"))
+        share = self._share(default.get("roofline"), "default.roofline")
+        launch = self._number(default.get("launch"), "default.launch")
+        hints = self._object(flat.get("symbolic_hints", {}), "symbolic_hints", None)
+        return Costs(
+            sites={name: self._site(value, f"sites.{name}") for name, value in self._named(flat, "sites")},
+            links=tuple(self._link(value, place) for value, place in self._listed(flat, "links")),
+            ops=tuple(self._op(value, place) for value, place in self._listed(flat, "ops")),
+            roofline=Costs().roofline if share is None else share,
+            launch=Costs().launch if launch is None else launch,
+            symbolic_hints={name: self._whole(size, f"symbolic_hints.{name}") for name, size in hints.items()},
+        )
+
+    def _site(self, data: object, place: str) -> SiteCost:
+        flat = self._object(data, place, ("launch", "flops", "mem_bw", "roofline", "domain", "from"))
+        flops = self._object(flat.get("flops", {}), f"{place}.flops", tuple(DTYPES))
+        rates = {dtype: self._number(rate, f"{place}.flops.{dtype}", is_rate=True) for dtype, rate in flops.items()}
+        return SiteCost(
+            launch=self._number(flat.get("launch"), f"{place}.launch"),
+            flops={dtype: rate for dtype, rate in rates.items() if rate is not None},
+            mem_bw=self._number(flat.get("mem_bw"), f"{place}.mem_bw", is_rate=True),
+            roofline=self._share(flat.get("roofline"), f"{place}.roofline"),
+            domain=self._text(flat.get("domain"), f"{place}.domain"),
+            origin=self._text(flat.get("from"), f"{place}.from") or "",
+        )
+
+    def _link(self, data: object, place: str) -> LinkCost:
+        flat = self._object(data, place, ("src", "dst", "latency", "bandwidth", "from"))
+        self._needs(flat, place, "src", "dst", "latency", "bandwidth")
+        return LinkCost(
+            src=self._text(flat.get("src"), f"{place}.src") or "",
+            dst=self._text(flat.get("dst"), f"{place}.dst") or "",
+            latency=self._number(flat.get("latency"), f"{place}.latency") or 0.0,
+            bandwidth=self._number(flat.get("bandwidth"), f"{place}.bandwidth", is_rate=True) or 1.0,
+            origin=self._text(flat.get("from"), f"{place}.from") or "",
+        )
+
+    def _op(self, data: object, place: str) -> OpCost:
+        flat = self._object(data, place, ("match", "site", "time", "stdev", "from"))
+        self._needs(flat, place, "match", "site", "time")
+        match = self._object(flat.get("match", {}), f"{place}.match", ("op", "dtype", "shape", "structure"))
+        if "match" in flat and not match.keys() & {"op", "structure"}:
+            self._wrong(f"{place}.match", "it needs 'op' or 'structure'")
+        dtype = self._text(match.get("dtype"), f"{place}.match.dtype")
+        if dtype is not None and dtype not in DTYPES:
+            self._wrong(f"{place}.match.dtype", f"no element type {dtype!r}{did_you_mean(dtype, DTYPES)}")
+        time = flat.get("time")
+        share = time.get("roofline") if isinstance(time, Mapping) else None
+        if isinstance(time, Mapping):
+            self._needs(self._object(time, f"{place}.time", ("roofline",)), f"{place}.time", "roofline")
+        return OpCost(
+            site=self._text(flat.get("site"), f"{place}.site") or "",
+            op=self._text(match.get("op"), f"{place}.match.op"),
+            dtype=dtype,
+            shape=self._shape(match.get("shape"), f"{place}.match.shape"),
+            structure=self._text(match.get("structure"), f"{place}.match.structure"),
+            time=None if isinstance(time, Mapping) else self._number(time, f"{place}.time"),
+            roofline=self._share(share, f"{place}.time.roofline"),
+            stdev=self._number(flat.get("stdev"), f"{place}.stdev"),
+            origin=self._text(flat.get("from"), f"{place}.from") or "",
+        )
+
+    def _wrong(self, place: str, problem: str) -> None:
+        self.problems.append(f"{self.source}: {place}: {problem}" if place else f"{self.source}: {problem}")
+
+    def _object(self, data: object, place: str, names: tuple[str, ...] | None) -> Mapping[str, Any]:
+        if not isinstance(data, Mapping):
+            self._wrong(place, f"it should be an object, not {shown(data)}")
+            return {}
+        for name in data:
+            if names is not None and name not in names:
+                self._wrong(place, f"no field {name!r}{did_you_mean(str(name), names, listing='it has')}")
+        return {str(name): value for name, value in data.items() if names is None or name in names}
+
+    def _named(self, flat: Mapping[str, Any], name: str) -> Iterator[tuple[str, object]]:
+        yield from self._object(flat.get(name, {}), name, None).items()
+
+    def _listed(self, flat: Mapping[str, Any], name: str) -> Iterator[tuple[object, str]]:
+        items = flat.get(name, [])
+        if not isinstance(items, list | tuple):
+            self._wrong(name, f"it should be a list, not {shown(items)}")
+            return
+        yield from ((item, f"{name}[{index}]") for index, item in enumerate(items))
+
+    def _needs(self, flat: Mapping[str, Any], place: str, *names: str) -> None:
+        missing = [repr(name) for name in names if name not in flat]
+        if missing:
+            self._wrong(place, f"it needs {', '.join(missing)}")
+
+    def _text(self, value: object, place: str) -> str | None:
+        if value is None or isinstance(value, str):
+            return value
+        self._wrong(place, f"it should be text, not {shown(value)}")
+        return None
+
+    def _number(self, value: object, place: str, *, is_rate: bool = False) -> float | None:
+        if value is None:
+            return None
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+        if is_number and (value > 0 if is_rate else value >= 0):  # type: ignore[operator]
+            return float(value)  # type: ignore[arg-type]
+        wanted = "a number above 0" if is_rate else "a number, 0 or more"
+        self._wrong(place, f"it should be {wanted}, not {shown(value)}")
+        return None
+
+    def _share(self, value: object, place: str) -> float | None:
+        number = self._number(value, place, is_rate=True)
+        if number is not None and number > 1:
+            self._wrong(place, f"a share of the peaks is at most 1, not {shown(value)}")
+        return number
+
+    def _whole(self, value: object, place: str) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        self._wrong(place, f"it should be a whole number, 0 or more, not {shown(value)}")
+        return 0
+
+    def _shape(self, value: object, place: str) -> tuple[int, ...] | None:
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple):
+            self._wrong(place, f"it should be a list of sizes, not {shown(value)}")
+            return None
+        return tuple(self._whole(size, place) for size in value)

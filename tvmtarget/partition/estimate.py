@@ -1,0 +1,159 @@
+"""What each operation of a program takes on each leaf, in whole picoseconds, and what is not known of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
+from tvmtarget.ir.function import Constant, Opaque
+from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.partition.costs import Costs, OpCost, structure_of
+from tvmtarget.partition.links import PICOSECONDS, Links
+from tvmtarget.partition.program import Program
+from tvmtarget.partition.rates import Rates, rates_of, speaks_of
+from tvmtarget.partition.strategy import Op
+from tvmtarget.partition.work import Unknown, Work, nbytes_of, work_of
+from tvmtarget.target.kinds import kind_names
+from tvmtarget.target.layout import Site
+
+__all__ = ["Estimate", "Estimates", "microseconds"]
+
+MICROSECOND = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A time in picoseconds, None where it is unknown, and why."""
+
+    time: int | None
+    why: str
+
+    def __str__(self) -> str:
+        return f"{microseconds(self.time)} ({self.why})" if self.time is not None else f"unknown: {self.why}"
+
+
+def microseconds(time: int) -> str:
+    """Print picoseconds as microseconds with four digits."""
+    return f"{time / MICROSECOND:.4g} us" if time < 10**4 * MICROSECOND else f"{time / MICROSECOND:.0f} us"
+
+
+class Estimates:
+    """Answers what operations, calls and copies of one program take on one target, each question once."""
+
+    def __init__(self, program: Program, costs: Costs) -> None:
+        self.program = program
+        self.costs = costs
+        self.leaves = tuple(program.layout.leaves())
+        raise_all(UnknownNameError, [*self._unknown_names()])
+        self.links = Links(program.layout, costs)
+        self.rates = {leaf.path: rates_of(program.layout, leaf, costs) for leaf in self.leaves}
+        self._rules = {leaf.path: self._rules_for(leaf) for leaf in self.leaves}
+        self._works: dict[object, Work | Unknown] = {}
+        self._times: dict[object, Estimate] = {}
+
+    def time(self, index: int, leaf: Site) -> Estimate:
+        """Return what an operation takes on a leaf, the call of its function not counted."""
+        key = (leaf.path, self._key(index))
+        if key not in self._times:
+            self._times[key] = self._estimate(index, leaf)
+        return self._times[key]
+
+    def launch(self, leaf: Site) -> int:
+        """Return what calling a function of a leaf takes; the default of the costs where nobody knows."""
+        return round(self.rates[leaf.path].launch * MICROSECOND)
+
+    def nbytes(self, type_: Type) -> int | None:
+        """Return the size of a value, symbolic dimensions as the costs hint."""
+        return nbytes_of(type_, self.costs.symbolic_hints)
+
+    def work(self, index: int) -> Work | Unknown:
+        """Return what an operation computes and moves."""
+        key = self._key(index)
+        if key not in self._works:
+            self._works[key] = work_of(self.program.op(index), self.costs.symbolic_hints)
+        return self._works[key]
+
+    def assumed(self) -> Iterator[str]:
+        """Tell which numbers of the leaves nobody states, so that defaults stand for them."""
+        for rates in self.rates.values():
+            place = f"@{rates.site.path or '.'} ({rates.site.target.kind})"
+            if not rates.is_launch_known:
+                yield f"what a call on {place} takes: {rates.launch:g} us assumed"
+            if not rates.is_roofline_known:
+                yield f"the share of its peaks that {place} reaches: {rates.roofline:g} assumed"
+
+    def _key(self, index: int) -> object:
+        """Return what the time of an operation depends on."""
+        call = self.program.body[index]
+        types = self.program.function.types
+        inputs = tuple(types.get(name) for name in call.inputs)
+        if call.regions or any(isinstance(value, Constant | Opaque) for _, value in call.attrs):
+            return index
+        fixed = tuple(name in self.program.constants for name in call.inputs)
+        return call.op, call.attrs, inputs, fixed, tuple(output.type for output in call.outputs)
+
+    def _estimate(self, index: int, leaf: Site) -> Estimate:
+        rates = self.rates[leaf.path]
+        op = self.program.op(index)
+        rule = self._rule(op, leaf)
+        origin = f", {rule.origin}" if rule is not None and rule.origin else ""
+        if rule is not None and rule.time is not None:
+            return Estimate(round(rule.time * MICROSECOND), f"stated{origin}")
+        share = rates.roofline if rule is None or rule.roofline is None else rule.roofline
+        estimate = _roofline(self.work(index), rates, share)
+        return Estimate(estimate.time, estimate.why + origin)
+
+    def _rules_for(self, leaf: Site) -> dict[str, list[tuple[int, OpCost]]]:
+        rules: dict[str, list[tuple[int, OpCost]]] = {}
+        for place, rule in enumerate(self.costs.ops):
+            if speaks_of(rule.site, leaf):
+                rules.setdefault(rule.structure or rule.op or "", []).append((place, rule))
+        return rules
+
+    def _rule(self, op: Op, leaf: Site) -> OpCost | None:
+        rules = self._rules[leaf.path]
+        if not rules:
+            return None
+        structure = structure_of(op) if any(name.startswith("sha256:") for name in rules) else ""
+        first = op.outputs[0] if op.outputs else None
+        found = [
+            (rule.rank, place, rule)
+            for name in (structure, op.kind)
+            for place, rule in rules.get(name, ())
+            if _matches(rule, first)
+        ]
+        return max(found, key=lambda item: item[:2])[2] if found else None
+
+    def _unknown_names(self) -> Iterator[str]:
+        known = set(kind_names()) | {name for leaf in self.leaves for name in (leaf.path, leaf.target.kind)}
+        known |= {path for path, _ in self.program.layout.root.walk()}
+        for name in dict.fromkeys([*self.costs.sites, *(rule.site for rule in self.costs.ops)]):
+            if name not in known:
+                yield f"the costs speak of site {name!r}, which is no node of the target or kind" + did_you_mean(
+                    name, known - {""}
+                )
+
+
+def _matches(rule: OpCost, result: Type) -> bool:
+    if rule.dtype is None and rule.shape is None:
+        return True
+    if not isinstance(result, TensorType):
+        return False
+    return rule.dtype in (None, result.dtype) and rule.shape in (None, result.shape)
+
+
+def _roofline(work: Work | Unknown, rates: Rates, share: float) -> Estimate:
+    """Return the longer of computing at the peak and moving all bytes once, divided by the share that is reached."""
+    if isinstance(work, Unknown):
+        return Estimate(None, work.reason)
+    place = f"@{rates.site.path or '.'}"
+    peak = rates.peak(work.dtype)
+    if work.is_contraction and peak is None:
+        return Estimate(None, f"nothing says how many operations on {work.dtype} a second {place} does")
+    if rates.mem_bw is None:
+        return Estimate(None, f"nothing says how many bytes a second {place} reads")
+    computing = work.flops / peak if peak else 0.0
+    moving = work.nbytes / rates.mem_bw
+    bound = f"{work.flops} flops" if computing > moving else f"{work.nbytes} bytes"
+    return Estimate(round(max(computing, moving) / share * PICOSECONDS), f"{bound} at {share:.2g} of the peak")

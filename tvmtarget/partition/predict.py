@@ -1,0 +1,82 @@
+"""What a divided program takes, by the estimates: operations, calls and copies one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tvmtarget.partition.estimate import Estimates, microseconds
+from tvmtarget.partition.outline import Outlined
+
+__all__ = ["Prediction", "predict"]
+
+MAX_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Times in picoseconds, of what is known; `unknown` lists what is not, and `assumed` what defaults stand for.
+
+    `least` is what no choice of sites can go below, None where nothing says so.
+    """
+
+    ops: int
+    launches: int
+    copies: int
+    unknown: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
+    least: int | None = None
+
+    @property
+    def total(self) -> int:
+        """All of it, one after the other."""
+        return self.ops + self.launches + self.copies
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Of two predictions the smaller rank is better: fewer unknowns, then less time."""
+        return len(self.unknown), self.total
+
+    def lines(self) -> Iterator[str]:
+        """Yield the prediction line by line."""
+        parts = f"ops {microseconds(self.ops)}, calls {microseconds(self.launches)}, copies {microseconds(self.copies)}"
+        beside = f", and {len(self.unknown)} unknown" if self.unknown else ""
+        yield f"  predicted: {microseconds(self.total)}{beside} ({parts})"
+        if self.least is not None and not self.unknown:
+            gap = 100 * (self.total - self.least) / self.total if self.total else 0.0
+            yield f"  no choice of sites takes less than {microseconds(self.least)}: gap {gap:.1f} %"
+        for unknown in self.unknown[:MAX_SHOWN]:
+            yield f"  unknown: {unknown}"
+        if len(self.unknown) > MAX_SHOWN:
+            yield f"  ... and {len(self.unknown) - MAX_SHOWN} more unknown"
+        for assumed in self.assumed:
+            yield f"  not known: {assumed}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return the prediction as data, in microseconds."""
+        times = {name: getattr(self, name) / 10**6 for name in ("total", "ops", "launches", "copies")}
+        least = {} if self.least is None else {"least": self.least / 10**6}
+        return times | least | {"unknown": list(self.unknown), "assumed": list(self.assumed)}
+
+
+def predict(estimates: Estimates, outlined: Outlined, least: int | None = None) -> Prediction:
+    """Add up what the functions and copies of a divided program take."""
+    layout, body = estimates.program.layout, estimates.program.body
+    ops = launches = copies = 0
+    unknown: list[str] = []
+    for region in outlined.regions:
+        site = layout[region.site]
+        launches += estimates.launch(site)
+        for index in region.calls:
+            estimate = estimates.time(index, site)
+            ops += estimate.time or 0
+            if estimate.time is None:
+                unknown.append(f"op {body[index].source!r} on @{region.site or '.'}: {estimate.why}")
+    for copy in outlined.copies:
+        nbytes = estimates.nbytes(copy.type)
+        time = None if nbytes is None else estimates.links.copy(nbytes, copy.src, copy.dst)
+        copies += time or 0
+        if time is None:
+            why = "its size is not known" if nbytes is None else "no link says what that takes"
+            unknown.append(f"copy of {copy.value!r} from {copy.src} to {copy.dst}: {why}")
+    return Prediction(ops, launches, copies, tuple(unknown), tuple(estimates.assumed()), least)

@@ -1,0 +1,188 @@
+"""How much an ONNX operation computes and moves, from the types of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tvmtarget.ir.types import DTYPES, OpaqueType, TensorType, Type
+from tvmtarget.partition.strategy import Op
+
+__all__ = ["Unknown", "Work", "nbytes_of", "work_of"]
+
+Hints = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Operations on numbers of one type, and bytes read and written.
+
+    `is_contraction` tells sums of products, which tensor units do, from the rest, which memory bounds.
+    """
+
+    flops: int
+    dtype: str
+    nbytes: int
+    is_contraction: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Why a number cannot be told."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def work_of(op: Op, hints: Hints) -> Work | Unknown:
+    """Return what an operation computes and moves, or why that is unknown; `hints` are sizes of symbolic dimensions."""
+    if op.call.regions or op.kind in _UNCOUNTED or "::" in op.kind:
+        return Unknown(f"no formula says what {op.kind} computes")
+    inputs = [_shape(type_, hints) for type_ in op.inputs]
+    result = _shape(op.outputs[0], hints) if op.outputs else None
+    around = [(name, type_) for name, type_ in zip(op.call.inputs, op.inputs, strict=True) if name]
+    written = [output for index, output in enumerate(op.call.outputs) if not index or op.is_read(index)]
+    around += [(output.name, output.type) for output in written if output.name]
+    sizes = {name: nbytes_of(type_, hints) for name, type_ in around}
+    open_ended = next((name for name, size in sizes.items() if size is None), None)
+    if open_ended is not None or result is None:
+        return Unknown(f"the size of {open_ended or 'its result'!r} is not known")
+    to_write = sum(sizes[output.name] or 0 for output in written if output.name)
+    to_read = to_write if op.kind in _GATHERING else sum(sizes[name] or 0 for name in set(op.call.inputs) if name)
+    dtype = next((type_.dtype for type_ in (*op.inputs, *op.outputs) if isinstance(type_, TensorType)), "float32")
+    shapes = [shape or () for shape in inputs]
+    weights, count = _CONTRACTIONS.get(op.kind, (0, None))
+    if count is not None:
+        if len(shapes) <= weights or not shapes[0]:
+            return Unknown(f"{op.kind} lacks an operand")
+        return Work(count(op, shapes, result), dtype, to_read + to_write, is_contraction=True)
+    return Work(_plain(op, shapes, result), dtype, to_read + to_write)
+
+
+def nbytes_of(type_: Type, hints: Hints) -> int | None:
+    """Return the size of a value, or None where a dimension is neither a number nor in `hints`."""
+    shape = _shape(type_, hints)
+    if shape is None or not isinstance(type_, TensorType) or not DTYPES[type_.dtype][1]:
+        return None
+    return (prod(shape) * DTYPES[type_.dtype][1] + 7) // 8
+
+
+def _shape(type_: Type, hints: Hints) -> tuple[int, ...] | None:
+    if type_ is None or isinstance(type_, OpaqueType) or type_.shape is None:
+        return None
+    sizes = [dim if isinstance(dim, int) else hints.get(dim or "") for dim in type_.shape]
+    return tuple(size for size in sizes if size is not None) if None not in sizes else None
+
+
+Shape = tuple[int, ...]
+_Count = Callable[[Op, list[Shape], Shape], int]
+
+
+def _convolution(weights: int) -> _Count:
+    """Two operations for each element of the result and of one filter: weights are (M, C / groups, kernel...)."""
+    return lambda op, inputs, output: 2 * prod(output) * prod(inputs[weights][1:])
+
+
+def _transposed(op: Op, inputs: list[Shape], output: Shape) -> int:
+    """Weights are (C, M / groups, kernel...), and every element of the input meets one filter."""
+    return 2 * prod(inputs[0]) * prod(inputs[1][1:])
+
+
+def _product(op: Op, inputs: list[Shape], output: Shape) -> int:
+    """Two operations for each element of the result and of the axis that is summed."""
+    left = inputs[0]
+    summed = left[0] if op.attr("transA") == 1 else left[-1]
+    return 2 * prod(output) * summed
+
+
+# Sums of products: the operand that holds weights, and how they are counted.
+_CONTRACTIONS: Mapping[str, tuple[int, _Count | None]] = {
+    "Conv": (1, _convolution(1)),
+    "ConvInteger": (1, _convolution(1)),
+    "QLinearConv": (3, _convolution(3)),
+    "ConvTranspose": (1, _transposed),
+    "Gemm": (1, _product),
+    "MatMul": (1, _product),
+    "MatMulInteger": (1, _product),
+    "QLinearMatMul": (3, _product),
+}
+
+# Operators whose work no formula here gives.
+_UNCOUNTED = frozenset(
+    {
+        "Attention",
+        "DeformConv",
+        "DFT",
+        "Einsum",
+        "FlexAttention",
+        "GRU",
+        "LSTM",
+        "NonMaxSuppression",
+        "NonZero",
+        "RNN",
+        "RotaryEmbedding",
+        "STFT",
+        "Unique",
+        "ImageDecoder",
+        "LinearAttention",
+    }
+)
+
+# Operators that read as much of their first operand as they write, not all of it.
+_GATHERING = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Shape", "Size", "ConstantOfShape", "Range"})
+
+# Operations for each element of the result, where it is not one: counted from the operators' definitions.
+_PER_ELEMENT = {
+    "Softmax": 5,
+    "LogSoftmax": 6,
+    "LayerNormalization": 8,
+    "BatchNormalization": 4,
+    "Gelu": 8,
+    "HardSwish": 5,
+}
+
+# Operators that only change how elements are seen or where they lie.
+_MOVING = frozenset(
+    {
+        "Cast",
+        "CastLike",
+        "Concat",
+        "ConstantOfShape",
+        "DepthToSpace",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "Pad",
+        "Reshape",
+        "Shape",
+        "Size",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+
+
+def _plain(op: Op, inputs: list[Shape], output: Shape) -> int:
+    if op.kind in _MOVING:
+        return 0
+    if op.kind in ("MaxPool", "AveragePool", "LpPool"):
+        kernel = op.attr("kernel_shape")
+        sizes = kernel if isinstance(kernel, tuple) else ()
+        return prod(output) * prod(size for size in sizes if isinstance(size, int))
+    if op.kind.startswith(("Reduce", "Arg", "Global")):
+        return prod(inputs[0]) if inputs else 0
+    if op.kind == "LRN":
+        size = op.attr("size")
+        return 2 * prod(output) * (size if isinstance(size, int) else 1)
+    return _PER_ELEMENT.get(op.kind, 1) * prod(output)
