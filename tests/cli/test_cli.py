@@ -58,6 +58,22 @@ def test_copies_are_told_with_their_bytes(cli):
     assert [copy["bytes"] for copy in copies] == [450 * 256 * 4, 450 * 64 * 4, 450 * 64 * 4, 450 * 10 * 4]
 
 
+def test_explain_chooses_by_costs_where_it_is_given_some(cli, tmp_path):
+    board = {"schema": "tvmtarget.cost/1", "ops": [{"match": {"op": "Conv"}, "site": "cpu", "time": 3, "from": "log"}]}
+    path = tmp_path / "board.json"
+    path.write_text(json.dumps(board))
+    target = "[ort=onnxruntime,cpu=numpy]"
+    code, out, _ = cli("explain", DIGITS, "--target", target, "--costs", path, "--op", "conv1")
+    assert code == 0
+    assert "conv1 (Conv) runs on @cpu: the whole takes least so" in out
+    assert "@cpu: yes (chosen); 3 us (stated, log)" in out
+    code, out, _ = cli("explain", DIGITS, "--target", target, "--costs", path, "--json")
+    assert json.loads(out)["predicted"]["ops"] == 9.0
+    path.write_text(json.dumps(board | {"units": "us"}))
+    code, _, err = cli("explain", DIGITS, "--target", target, "--costs", path)
+    assert (code, "no field 'units'; did you mean 'unit'" in err) == (1, True)
+
+
 def test_explain_says_why(cli):
     code, out, _ = cli("explain", DIGITS, "--target", "[ort=onnxruntime,cpu=llvm]", "--where", "op:Gemm=@cpu")
     assert code == 0

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tvmtarget.partition.binary import ALWAYS, Term, decide
-from tvmtarget.partition.placement import Flow, Placement, enumerated, expanded
+from tvmtarget.partition.expansion import expanded
+from tvmtarget.partition.placement import Flow, Placement, enumerated
 
 
 def term_cost(term, decisions):

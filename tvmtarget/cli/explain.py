@@ -25,6 +25,15 @@ def explain(
     executor: Executor = None,
     runtime: Runtime = None,
     where: Where = None,
+    costs: Annotated[
+        str | None,
+        typer.Option(
+            "--costs",
+            metavar="FILE",
+            help="Choose sites by cost: a JSON file, or 'roofline' for what the target itself says.",
+            show_default=False,
+        ),
+    ] = None,
     op: Annotated[str | None, typer.Option("--op", help="Explain one operation, by name.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
@@ -34,7 +43,7 @@ def explain(
 
     rules = read_where(where)
     tree = read_target(target, Changes(overlays, executor, runtime, context.args, values, unset))
-    plan = decompose(IRModule.from_onnx(model), tree, where=rules)
+    plan = decompose(IRModule.from_onnx(model), tree, costs, where=rules)
     if op is not None:
         explanation = plan.explain(op)
         if as_json:

@@ -122,27 +122,27 @@ class _Problem:
     def components(self) -> Iterator[list[int]]:
         """Yield open decisions in groups that no term couples; settled groups do not come again."""
         seen = [decision is not None for decision in self.decisions]
+        passed: set[int] = set()
         for start in range(len(self.decisions)):
             if seen[start]:
                 continue
             seen[start] = True
             component = [start]
             for index in component:
-                for other in self._coupled(index):
-                    if not seen[other]:
-                        seen[other] = True
-                        component.append(other)
+                for term in self._coupling(index):
+                    if id(term) in passed:
+                        continue
+                    passed.add(id(term))
+                    for other in (*term.heads, *(() if term.tail == ALWAYS else (term.tail,))):
+                        if not seen[other]:
+                            seen[other] = True
+                            component.append(other)
             yield sorted(component)
 
-    def _coupled(self, index: int) -> Iterator[int]:
-        for term in self.tails[index]:
-            if not term.hits:
-                yield from term.heads
-        for term in self.heads[index]:
-            if not term.hits and self._pays(term) is not False:
-                yield from term.heads
-                if term.tail != ALWAYS:
-                    yield term.tail
+    def _coupling(self, index: int) -> Iterator[Term]:
+        """Yield the terms of a decision of which it is open whether they are paid."""
+        yield from (term for term in self.tails[index] if not term.hits)
+        yield from (term for term in self.heads[index] if not term.hits and self._pays(term) is not False)
 
     def cut(self, component: Sequence[int]) -> None:
         """Settle the decisions of one component by a minimum cut; those beyond it are yes."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tvmtarget.partition.estimate import Estimates
+from tvmtarget.partition.expansion import expanded
 from tvmtarget.partition.feasibility import Feasibility
-from tvmtarget.partition.placement import Flow, Placement, Routes, enumerated, expanded
+from tvmtarget.partition.placement import Flow, Placement, Routes, enumerated
 from tvmtarget.partition.split import Choice, Level, by_preference, grouped
 from tvmtarget.partition.strategy import strategy_for
 from tvmtarget.target.layout import Site

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tvmtarget.partition.costs import structure_of
 from tvmtarget.partition.estimate import Estimate, Estimates
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import CopyRecord, RegionRecord
@@ -17,7 +18,10 @@ __all__ = ["Explanation", "explain_op"]
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Verdicts by site, the decision, the region, why neighbours are elsewhere, and the copies this causes."""
+    """Verdicts by site, the decision, the region, why neighbours are elsewhere, and the copies this causes.
+
+    With costs there are times by site; `structure` is by what measurements name such an operation.
+    """
 
     op: str
     kind: str
@@ -29,6 +33,7 @@ class Explanation:
     copies: tuple[str, ...]
     members: int
     times: tuple[tuple[str, Estimate], ...] = ()
+    structure: str = ""
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -58,7 +63,7 @@ class Explanation:
             "neighbours": dict(self.neighbours),
             "copies": list(self.copies),
         }
-        return flat | ({"times": times} if times else {})
+        return flat | ({"times": times, "structure": self.structure} if times else {})
 
 
 def _us(estimate: Estimate) -> float | None:
@@ -90,6 +95,7 @@ def explain_op(
         copies=tuple(f"{copy.value} from {copy.src} to {copy.dst}" for copy in copies if copy.value in values),
         members=len(record.ops),
         times=() if estimates is None else tuple(_times(feasibility, estimates, index)),
+        structure=structure_of(program.op(index)),
     )
 
 

@@ -41,44 +41,45 @@ class Network:
         levels = [-1] * len(self._edges)
         levels[0] = 0
         queue = deque([0])
-        while queue:
+        to, room = self._to, self._room
+        while queue and levels[1] < 0:
             vertex = queue.popleft()
+            level = levels[vertex] + 1
             for edge in self._edges[vertex]:
-                target = self._to[edge]
-                if self._room[edge] and levels[target] < 0:
-                    levels[target] = levels[vertex] + 1
+                target = to[edge]
+                if levels[target] < 0 and room[edge]:
+                    levels[target] = level
                     queue.append(target)
         return levels
 
     def _block(self, levels: list[int]) -> None:
         """Send flow along shortest paths until each of them has a full edge."""
+        to, room = self._to, self._room
         at = [0] * len(self._edges)
         path: list[int] = []
         vertex = 0
         while True:
             if vertex == 1:
-                amount = min(self._room[edge] for edge in path)
+                amount = min(room[edge] for edge in path)
                 for edge in path:
-                    self._room[edge] -= amount
-                    self._room[edge ^ 1] += amount
-                full = next(place for place, edge in enumerate(path) if not self._room[edge])
-                vertex = self._to[path[full] ^ 1]
+                    room[edge] -= amount
+                    room[edge ^ 1] += amount
+                full = next(place for place, edge in enumerate(path) if not room[edge])
+                vertex = to[path[full] ^ 1]
                 del path[full:]
                 continue
-            edges = self._edges[vertex]
-            while at[vertex] < len(edges):
-                edge = edges[at[vertex]]
-                if self._room[edge] and levels[self._to[edge]] == levels[vertex] + 1:
-                    break
+            edges, place, level = self._edges[vertex], at[vertex], levels[vertex] + 1
+            while place < len(edges) and not (room[edges[place]] and levels[to[edges[place]]] == level):
+                place += 1
+            at[vertex] = place
+            if place < len(edges):
+                path.append(edges[place])
+                vertex = to[edges[place]]
+            elif path:
+                vertex = to[path.pop() ^ 1]
                 at[vertex] += 1
             else:
-                if not path:
-                    return
-                vertex = self._to[path.pop() ^ 1]
-                at[vertex] += 1
-                continue
-            path.append(edge)
-            vertex = self._to[edge]
+                return
 
     def _reaching_sink(self) -> set[int]:
         found = {1}
