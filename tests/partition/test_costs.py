@@ -1,8 +1,10 @@
 """Laws of choosing sites by cost: whatever the graph and the costs, no choice of sites is better than the one taken."""
 
+import doctest
 import json
 import random
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +14,15 @@ from onnx import TensorProto, helper
 
 import tvmtarget as tt
 from tvmtarget.errors import TargetError, UnknownNameError
+from tvmtarget.partition import cost_file
 from tvmtarget.partition.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs import Costs, LinkCost, OpCost, SiteCost
+from tvmtarget.partition.links import Links
 from tvmtarget.partition.program import normalise
 from tvmtarget.partition.waves import waves
+from tvmtarget.target.layout import Layout
+
+ROOT = Path(__file__).parents[2]
 
 # Three CPUs with a memory of their own each; the driver is in that of a.
 APART = tt.Target.parse("[a=numpy,b=onnxruntime,c=llvm](host=@a)").replace(
@@ -297,7 +304,9 @@ def test_what_is_unknown_is_listed_and_avoided_not_taken_for_nothing():
     assert "no link says what that takes" in forced.summary()
     blind = tt.decompose(module, EDGE, Costs(symbolic_hints={"batch": 4}))
     assert "nothing says how many operations on float32 a second @npu does" in str(blind.explain("fc1"))
-    assert "not known: what a call on @npu" in blind.summary() or blind.prediction.assumed == ()
+    strange = tt.decompose(module, "[gpu=cuda,cpu=numpy]", "roofline")
+    assert "not known: what a call on @gpu (cuda) takes: 10 us assumed" in strange.summary()
+    assert "@cpu (numpy) takes" not in strange.summary()
 
 
 def test_symbolic_dimensions_are_reckoned_with_as_hinted():
@@ -455,3 +464,25 @@ def test_work_is_counted_from_shapes():
         assert batch == "batch"
         assert works[name].flops == 2 * 4 * filters * rows * columns * channels * height * width
     assert works["relu1"].nbytes == 2 * 4 * works["relu1"].flops
+
+
+def test_the_document_on_costs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    failed, tried = doctest.testfile(str(ROOT / "docs" / "costs.md"), module_relative=False)
+    assert tried
+    assert not failed
+    failed, tried = doctest.testmod(cost_file)
+    assert tried
+    assert not failed
+
+
+def test_copies_take_the_cheapest_way_over_links_and_a_link_leads_both_ways():
+    tree = APART.replace(links=(tt.Link(src="a", dst="c", bandwidth_Bps=10**6, latency_ns=100_000),))
+    costs = Costs(links=(LinkCost("a", "b", 10.0, 1e6), LinkCost("b", "c", 20.0, 1e6)))
+    links = Links(Layout(tree.resolve()), costs)
+    home = {site: Layout(tree.resolve()).home(site) for site in SITES}
+    assert links.copy(1, home["a"], home["c"]) == (10 + 1 + 20 + 1) * 10**6
+    assert links.copy(100, home["a"], home["c"]) == (100 + 100) * 10**6
+    assert links.copy(1, home["c"], home["a"]) == links.copy(1, home["a"], home["c"])
+    assert links.copy(7, home["b"], home["b"]) == 0
+    assert Links(Layout(tree.resolve()), Costs()).copy(1, home["a"], home["b"]) is None

@@ -22,8 +22,8 @@ __all__ = ["ByCost"]
 ENUMERATED = 4096
 
 # Shares of a launch that are charged wherever a value passes between sites: how many regions that makes is only
-# known afterwards, so several are tried.
-SHARES = (0.0, 0.5, 1.0)
+# known afterwards, so several are tried, beside none.
+SHARES = (0.5, 1.0)
 
 
 class ByCost:
@@ -43,9 +43,14 @@ class ByCost:
         judge = _Judge(level, placement)
         judge.look_at(by_preference(level).chosen)
         tried = list(enumerated(placement, ENUMERATED))
-        for labels in tried or (expanded(placement, share) for share in SHARES):
+        if tried:
+            for labels in tried:
+                judge.look_at(labels)
+            return Choice(judge.chosen, judge.least if judge.least < scales.beyond else None)
+        without_launches = expanded(placement, 0.0)
+        for labels in (without_launches, *(expanded(placement, share) for share in SHARES)):
             judge.look_at(labels)
-        least = judge.least if tried else _least(placement)
+        least = _least(placement, without_launches)
         return Choice(judge.chosen, least if least < scales.beyond else None)
 
 
@@ -71,10 +76,10 @@ class _Judge:
             self.chosen, self.least = labels, total
 
 
-def _least(placement: Placement) -> int:
+def _least(placement: Placement, without_launches: list[int]) -> int:
     """Return what no choice can go below: exact but for launches with two sites, else only the operations."""
     if len(placement.launches) == 2:
-        return placement.total(expanded(placement, 0.0)) + min(placement.launches)
+        return placement.total(without_launches) + min(placement.launches)
     operations = sum(min(cost for cost in row if cost is not None) for row in placement.costs)
     return operations + min(placement.launches)
 

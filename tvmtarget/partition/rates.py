@@ -5,6 +5,7 @@ A CPU without stated peaks has what its cores, clock and vectors give at one vec
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tvmtarget.partition.costs import Costs, SiteCost
@@ -23,9 +24,14 @@ class Generator:
     launch: float
 
 
-# By kind and device. Measured with this library's backends on two cores of an AMD EPYC (Zen 4, AVX-512, 3.7 GHz) in
-# November 2026 (`python -m benchmarks.decompose --rates`): resnet50 for the share, one Relu of 4 elements for the call.
-_GENERATORS: dict[tuple[str, str], Generator] = {}
+# By kind and device, as `python -m benchmarks.rates` measures them: two cores of an AMD EPYC (Zen 5), November 2026,
+# against the rates of a large matrix product (100 GFLOP/s) and a large copy (34 GB/s) there. onnxruntime keeps values
+# in caches and fuses operations, so that it is above that peak: 1.3 times on resnet50, 3.4 times on squeezenet.
+_GENERATORS: Mapping[tuple[str, str], Generator] = {
+    ("onnxruntime", "cpu"): Generator(roofline=1.0, launch=9),
+    ("llvm", "cpu"): Generator(roofline=0.4, launch=25),
+    ("numpy", "cpu"): Generator(roofline=0.007, launch=14),
+}
 
 # Attributes that hold the peak of an element type, where it does not bear its name.
 _PEAKS = {
