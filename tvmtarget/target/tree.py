@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
@@ -17,7 +17,7 @@ from tvmtarget.target.difference import Differences, differences
 from tvmtarget.target.identity import digest_of, identity_text
 from tvmtarget.target.keys import View, codegen_key, tuning_key, view_of
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.nesting import NestedNode, drivers, is_reference
+from tvmtarget.target.nesting import NestedNode, checked_path, drivers, is_reference
 from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute
 from tvmtarget.target.origin import OVERRIDE, Origin
 from tvmtarget.target.pairs import effective_pair
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tvmtarget.target.constraints.reasons import Reason
     from tvmtarget.target.detection.machine import Machine
 
-__all__ = ["TagLookup", "Target"]
+__all__ = ["TagLookup", "Target", "read_target", "read_targets"]
 
 _JSON = Origin("json")
 _FILLED = Origin("default", "of a whole tree")
@@ -271,7 +271,7 @@ class Target(NestedNode):
         reader = _reader(None, OVERRIDE)
         return reader.whole(changing.override(self, changes, reader.flat))
 
-    def merge(self, other: Target) -> Target:
+    def merge(self, other: Target | str | Mapping[str, object]) -> Target:
         """Return this tree with another laid over it: what the other states wins, children go by name.
 
         Another kind replaces this one; but a composite without children is a partial configuration, such as
@@ -280,7 +280,7 @@ class Target(NestedNode):
         >>> str(Target.parse("llvm(+neon,num-cores=4)").merge(Target.parse("llvm(-neon,mcpu=cortex-a72)")))
         'llvm(-neon,mcpu=cortex-a72,num-cores=4)'
         """
-        return changing.merge(self, other)
+        return changing.merge(self, read_target(other))
 
     def unset(self, path: str) -> Target:
         """Return the tree without what a path says, so that its default applies again."""
@@ -328,7 +328,7 @@ class Target(NestedNode):
         >>> print(Target.parse("arm/rasp4b(cpu/num-cores=2)").origin("cpu/num-cores"))
         text 'arm/rasp4b(cpu/num-cores=2)'
         """
-        if not path or self._names_node(path):
+        if not checked_path(path) or self._names_node(path):
             return self.at(path).origin_of("kind")
         above, _, name = path.rpartition("/")
         around, _, role = above.rpartition("/")
@@ -336,15 +336,15 @@ class Target(NestedNode):
             return _origin_of_option(self.at(around), role, name)
         return _origin_of_value(self.at(above), name)
 
-    def diff(self, other: Target) -> Differences:
+    def diff(self, other: Target | str | Mapping[str, object]) -> Differences:
         """Return how another tree differs from this one: nothing exactly if they are equal.
 
-        >>> print(Target.parse("arm/rasp4b").diff(Target.parse("arm/rasp4b64")))
+        >>> print(Target.parse("arm/rasp4b").diff("arm/rasp4b64"))
         ~ cpu/mtriple: armv8l-linux-gnueabihf -> aarch64-linux-gnu
         """
-        return differences(self, other)
+        return differences(self, read_target(other))
 
-    def why_not(self, wanted: Target | str) -> Reason:
+    def why_not(self, wanted: Target | str | Mapping[str, object]) -> Reason:
         """Say why this machine is not what a target or tag describes, or that it is: a reason for each fact.
 
         >>> print(Target.parse("llvm(num-cores=2)").why_not("llvm(num-cores=4)"))
@@ -354,7 +354,7 @@ class Target(NestedNode):
         """
         from tvmtarget.target.detection.why_not import why_not
 
-        return why_not(self, wanted if isinstance(wanted, Target) else Target.parse(wanted))
+        return why_not(self, read_target(wanted))
 
     def _names_node(self, path: str) -> bool:
         try:
@@ -362,6 +362,25 @@ class Target(NestedNode):
         except UnknownNameError:
             return False
         return True
+
+
+def read_target(source: object) -> Target:
+    """Return the target that a text or flat JSON stands for, or a target itself."""
+    if isinstance(source, Target):
+        return source
+    return Target.parse(source) if isinstance(source, str) else Target.from_json(cast("Mapping[str, object]", source))
+
+
+def read_targets(sources: object) -> tuple[Target, ...]:
+    """Return the targets that a list stands for; all problems at once."""
+    if not isinstance(sources, Iterable) or isinstance(sources, str | Mapping):
+        raise TargetError(f"'targets' is a list of targets, not {shown(sources)}")
+    problems, read = Problems(), list[Target]()
+    for source in sources:
+        with problems.collect():
+            read.append(read_target(source))
+    problems.raise_all()
+    return tuple(read)
 
 
 def _origin_of_value(node: Target, name: str) -> Origin:
@@ -375,7 +394,7 @@ def _origin_of_value(node: Target, name: str) -> Origin:
         return node.origin_of(stated)
     if row is not None and row.default is not None:
         return Origin("default", f"of kind {node.kind!r}")
-    raise UnknownNameError(f"{name!r} is not stated{did_you_mean(name, node.attrs, listing='stated are')}")
+    raise UnknownNameError(f"{shown(name)} is not stated{did_you_mean(name, node.attrs, listing='stated are')}")
 
 
 def _origin_of_option(node: Target, role: str, name: str) -> Origin:
@@ -414,25 +433,14 @@ def _reader(tags: TagLookup[Target] | None, origin: Origin) -> Reader[Target]:
     return Reader(Target, _DEFAULT_TAGS if tags is None else tags, origin)
 
 
-def _read_host(host: Any) -> object:  # noqa: ANN401 - whatever a user passes
-    return host if is_reference(host) or isinstance(host, Target) else Target.from_json(host)
-
-
-def _read_children(children: object) -> tuple[object, ...]:
-    if not isinstance(children, Iterable) or isinstance(children, str | Mapping):
-        raise TargetError(f"'targets' is a list of targets, not {shown(children)}")
-    problems, read = Problems(), list[Target]()
-    for child in children:
-        with problems.collect():
-            read.append(child if isinstance(child, Target) else Target.from_json(child))
-    problems.raise_all()
-    return tuple(read)
+def _read_host(host: object) -> object:
+    return host if is_reference(host) else read_target(host)
 
 
 # How the arguments of `Target` are read where they say something: None and () leave a field out.
 _READERS: dict[str, Callable[[object], object]] = {
     "host": _read_host,
-    "targets": _read_children,
+    "targets": read_targets,
     "count": read_count,
     "links": read_links,
     "memory": read_memory,

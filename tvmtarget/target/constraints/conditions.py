@@ -181,7 +181,7 @@ def read_conditions(
     try:
         return tuple(_conditions(name, row, operator, value))
     except ValueError as error:
-        raise TargetError(f"attribute {name!r} of {word!r} {error}") from error
+        raise TargetError(f"attribute {shown(name)} of {shown(word)} {error}") from error
 
 
 def _conditions(name: str, row: Attribute | None, operator: Operator, value: object) -> Iterator[Condition]:
@@ -283,7 +283,7 @@ def _row(word: str, name: str, role: Role) -> Attribute | None:
     if row is None and kinds:
         near = did_you_mean(name, (row.name for kind in kinds for row in kind.attributes))
         near = near or "; `tvmtarget kinds NAME` lists those of a kind"
-        raise UnknownNameError(f"no kind with key {word!r} has an attribute {name!r}{near}")
+        raise UnknownNameError(f"no kind with key {shown(word)} has an attribute {shown(name)}{near}")
     return row
 
 
@@ -336,5 +336,5 @@ def conditions_from_json(word: str, name: str, value: object, role: Role = "targ
         for operator, wanted in (item if isinstance(item, Mapping) else {"eq": item}).items():
             if operator not in _OPERATORS:
                 known = ", ".join(_OPERATORS)
-                raise TargetError(f"{shown(operator)} of {name!r} is no comparison; use one of {known}")
+                raise TargetError(f"{shown(operator)} of {shown(name)} is no comparison; use one of {known}")
             yield from read_conditions(word, name, operator, wanted, role)

@@ -75,7 +75,8 @@ class Constraint(Node):
         ]
         problems += contradictions(self.conditions)
         names = [name for name, _ in self.children if name is not None]
-        problems += [f"two children are called {name!r}" for name in sorted({n for n in names if names.count(n) > 1})]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        problems += [f"two children are called {shown(name)}" for name in twice]
         problems += self._misplaced_preferences()
         raise_all(TargetError, problems)
 

@@ -81,7 +81,8 @@ def as_tvm_meant(flat: Mapping[str, object]) -> dict[str, object]:
 def _named(devices: object) -> list[object]:
     """Number devices of one kind, which have no names in TVM and need them here: cuda0, cuda1."""
     named: list[object] = list(devices) if isinstance(devices, list) else []
-    kinds = [device.get("kind") if isinstance(device, Mapping) and "name" not in device else None for device in named]
+    unnamed = [device if isinstance(device, Mapping) and "name" not in device else {} for device in named]
+    kinds = [str(device["kind"]) if "kind" in device else None for device in unnamed]
     for kind in {kind for kind in kinds if kind is not None and kinds.count(kind) > 1}:
         for number, at in enumerate(at for at, other in enumerate(kinds) if other == kind):
             named[at] = {**cast("dict[str, object]", named[at]), "name": f"{kind}{number}"}
@@ -116,9 +117,9 @@ class BuildSettings:
             try:
                 if not self._keeps(kind, key, value, where):
                     new = _renamed(kind, key, value, where)
-                    if flat.get(new, value) != value:
+                    if new != key and new in flat and flat[new] != value:
                         raise TargetError(
-                            f"{key!r} says {shown(value)}, and {new!r}, its name today, {shown(flat[new])}"
+                            f"{shown(key)} says {shown(value)}, and {new!r}, its name today, {shown(flat[new])}"
                         )
                     modern[new] = value
             except TargetError as error:
@@ -156,7 +157,7 @@ class BuildSettings:
         try:
             read = read_value(row.type, value)
         except ValueError as error:
-            raise TargetError(f"{key!r} of kind {kind.name!r} {error}") from error
+            raise TargetError(f"{shown(key)} of kind {kind.name!r} {error}") from error
         if name != "link-params" or read:  # TVM wrote link-params=0, the default, into every target
             self._settings.append(_Setting(role, name, read, key, where))
         return True
