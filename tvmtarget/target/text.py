@@ -162,7 +162,9 @@ def read_toml(text: str) -> Flat:
         raise TextError(f"expected a target in TOML, not {shown(text)}")
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise TextError("expected a target in TOML, and not nested so deep") from None
+    except tomllib.TOMLDecodeError as error:
         raise TextError(f"expected a target in TOML: {str(error)[:1].lower()}{str(error)[1:]}") from error
 
 
