@@ -171,3 +171,10 @@ def test_nodes_are_frozen_and_changed_by_replace():
         target.kind = "cuda"
     with pytest.raises(TargetError, match="kind 'cuda' has no attribute 'num-cores'"):
         Target("llvm", {"num-cores": 4}).replace(kind="cuda")
+
+
+def test_merging_is_not_associative_where_a_kind_is_replaced():
+    """The counter-example of docs/targets.md: a left fold forgets what a replaced child said."""
+    first, other, last = (Target.parse(f"[x={text}]") for text in ("llvm(num-cores=4)", "c", "llvm(mcpu=cortex-a57)"))
+    assert str(first.merge(other).merge(last)) == "composite[x=llvm(mcpu=cortex-a57)]"
+    assert str(first.merge(other.merge(last))) == "composite[x=llvm(mcpu=cortex-a57,num-cores=4)]"
