@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.types import OpaqueType, TensorType
+from tvmtarget.ir.types import SequenceType, TensorType
 
 
 def run(model, inputs):
@@ -87,7 +87,7 @@ def test_sequences_are_carried():
         helper.make_node("ConcatFromSequence", ["s"], ["y"], name="join", axis=0),
     ]
     module = tt.IRModule.from_onnx(small(*nodes))
-    assert isinstance(module.main.types["s"], OpaqueType)
+    assert module.main.types["s"] == SequenceType(TensorType("float32", (2, 3)))
     exe = tt.build(module, "[a=onnxruntime,b=numpy]", where={"join": "@b"})
     assert exe(np.ones((2, 3), "float32")).shape == (4, 3)
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
-from tvmtarget.ir.function import Constant, Function
+from tvmtarget.ir.function import Constant, Function, constants_of
+from tvmtarget.ir.parser import parse_functions
 from tvmtarget.ir.printer import print_module
 from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.ir.verify import verify_functions
@@ -48,6 +49,19 @@ class IRModule:
         return (IRModule, (self.functions, self.target, dict(self.attrs)))
 
     @classmethod
+    def parse(cls, text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None = None) -> IRModule:
+        """Read the text form; `TextError` has line and column, `ModelError` what breaks a rule of the IR.
+
+        `constants` are the arrays that the text names by digest, as `module.constants()` lists them.
+
+        >>> module = IRModule.parse("func @main(%x: float32[n]) opsets(onnx=17) { %y = onnx.Relu(%x) return %y }")
+        >>> IRModule.parse(str(module)) == module
+        True
+        """
+        functions, target, attrs = parse_functions(text, constants or {})
+        return cls(functions, target, attrs).verify()
+
+    @classmethod
     def from_onnx(cls, model: str | Path | bytes | onnx.ModelProto) -> IRModule:
         """Read an ONNX file, its bytes, or a loaded model; `ModelError` says what is wrong with it.
 
@@ -68,6 +82,10 @@ class IRModule:
     def by_name(self) -> Mapping[str, Function]:
         """The functions by name."""
         return {function.name: function for function in self.functions}
+
+    def constants(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the elements of all constants by digest, in functions, nested bodies and attributes, each once."""
+        return {constant.digest: constant.data for function in self for constant in constants_of(function)}
 
     def __getitem__(self, name: str) -> Function:
         if name not in self.by_name:
