@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
+from tvmtarget.ir.archive import read_archive, write_archive
 from tvmtarget.ir.function import Constant, Function, constants_of
+from tvmtarget.ir.json_form import read_module, write_module
 from tvmtarget.ir.parser import parse_functions
 from tvmtarget.ir.printer import print_module
 from tvmtarget.ir.types import TensorType, dtype_of
@@ -60,6 +62,24 @@ class IRModule:
         """
         functions, target, attrs = parse_functions(text, constants or {})
         return cls(functions, target, attrs).verify()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the module as JSON, with constants by digest; `module.constants()` has their elements."""
+        return write_module(self.functions, self.target, self.attrs)
+
+    @classmethod
+    def from_json(cls, data: object, constants: Mapping[str, np.ndarray[Any, Any]] | None = None) -> IRModule:
+        """Read what `to_json` gave, or its text; `constants` are arrays by digest. `ModelError` says what is wrong."""
+        return cls(*read_module(data, constants or {})).verify()
+
+    def save(self, path: str | Path) -> None:
+        """Write the module with its constants into one file; the same module makes the same bytes."""
+        write_archive(Path(path), self.to_json(), self.constants())
+
+    @classmethod
+    def load(cls, path: str | Path) -> IRModule:
+        """Read a saved module; its constants stay in the file, mapped into memory. `ArtifactError` if it is damaged."""
+        return cls(*read_archive(Path(path))).verify()
 
     @classmethod
     def from_onnx(cls, model: str | Path | bytes | onnx.ModelProto) -> IRModule:
