@@ -21,7 +21,7 @@ from tvmtarget.ir.tensors import digest_of
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.target.constraint import Constraint
 
-__all__ = ["CODE", "COPY", "Attribute", "Call", "Constant", "Function", "Opaque", "Value", "constants_of"]
+__all__ = ["CODE", "COPY", "Attribute", "Call", "Constant", "Function", "Opaque", "Value", "callees_of", "constants_of"]
 
 COPY = "tt.copy"
 CODE = "tt.code"
@@ -176,3 +176,10 @@ def constants_of(function: Function) -> Iterator[Constant]:
             )
         for _, region in call.regions:
             yield from constants_of(region)
+
+
+def callees_of(function: Function) -> frozenset[str]:
+    """Return the names of the functions that one calls, in nested bodies too."""
+    own = {call.callee for call in function.body if call.callee is not None}
+    nested = (callees_of(region) for call in function.body for _, region in call.regions)
+    return frozenset(own).union(*nested)

@@ -17,6 +17,7 @@ from tvmtarget.ir.function import Constant, Function, constants_of
 from tvmtarget.ir.json_form import read_module, write_module
 from tvmtarget.ir.parser import parse_functions
 from tvmtarget.ir.printer import print_module
+from tvmtarget.ir.structure import module_hash
 from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.ir.verify import verify_functions
 from tvmtarget.target.configuration import CompilationConfig
@@ -174,6 +175,10 @@ class IRModule:
         wanted = Constraint.parse(constraint)
         body = tuple(replace(call, constraint=wanted) if call.source == name else call for call in old.body)
         return self.with_function(old.replace(body=body))
+
+    def structural_hash(self) -> str:
+        """Return a hash in which names of values, operations and private functions do not matter (`structure.py`)."""
+        return module_hash(self)
 
     def verify(self) -> IRModule:
         """Check every rule of the IR and return the module; `ModelError` lists all that is broken."""
