@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from tvmtarget.errors import ModelError
@@ -32,11 +32,13 @@ class Inlined:
     frames: tuple[tuple[Frame, ...], ...]
 
 
-def inline_calls(function: Function, functions: Mapping[str, Function]) -> Inlined:
-    """Inline every call of other functions; values keep their names where those are free."""
+def inline_calls(
+    function: Function, functions: Mapping[str, Function], *, only: Container[str] | None = None
+) -> Inlined:
+    """Inline every call of other functions, or `only` of some; values keep their names where those are free."""
     if not any(call.callee for call in function.body):
         return Inlined(function, ((),) * len(function.body))
-    inliner = _Inliner(functions, function)
+    inliner = _Inliner(functions, function, only)
     results = inliner.expand(function, {}, (), (function.name,))
     opsets = tuple(sorted(inliner.opsets.items()))
     constants = tuple(inliner.constants.values())
@@ -45,8 +47,9 @@ def inline_calls(function: Function, functions: Mapping[str, Function]) -> Inlin
 
 
 class _Inliner:
-    def __init__(self, functions: Mapping[str, Function], function: Function) -> None:
+    def __init__(self, functions: Mapping[str, Function], function: Function, only: Container[str] | None) -> None:
         self.functions = functions
+        self.only = only
         self.body: list[Call] = []
         self.frames: list[tuple[Frame, ...]] = []
         self.constants: dict[str, Constant] = {}
@@ -65,7 +68,7 @@ class _Inliner:
         for constant in function.constants:
             names[constant.name] = self._share(constant)
         for call in function.body:
-            if call.callee is None:
+            if call.callee is None or (self.only is not None and call.callee not in self.only):
                 self.body.append(_renamed(call, names, self.names))
                 self.frames.append(frames)
             else:

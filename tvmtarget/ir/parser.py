@@ -55,7 +55,7 @@ from tvmtarget.ir.types import (
 from tvmtarget.target.constraint import Constraint
 from tvmtarget.target.tree import Target
 
-__all__ = ["MAX_DEPTH", "parse_functions", "parse_type"]
+__all__ = ["MAX_DEPTH", "parse_functions", "parse_type", "read_attributes"]
 
 MAX_DEPTH = 64
 
@@ -84,6 +84,15 @@ def parse_type(text: str) -> Type:
     parser = _Parser(text, {})
     found = parser.type(0)
     parser.end()
+    return found
+
+
+def read_attributes(scanner: Scanner) -> dict[str, object]:
+    """Read attributes in braces at the cursor of another grammar, and move it behind them."""
+    parser = _Parser(scanner.text, {})
+    parser.at = scanner.at
+    found = parser.map(0)
+    scanner.at = parser.at
     return found
 
 
