@@ -7,7 +7,7 @@ from tvmtarget.target.attributes import fold
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.origin import Origin
-from tvmtarget.target.text import RESERVED
+from tvmtarget.target.printing import RESERVED
 
 __all__ = ["origin_at"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, raise_all
-from tvmtarget.target import changing, text
+from tvmtarget.target import changing, printing, text
 from tvmtarget.target.arguments import read_count, read_keys, read_links, read_memory, read_target_attributes
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.difference import Differences, differences
@@ -188,7 +188,7 @@ class Target(NestedNode):
 
     def to_toml(self) -> str:
         """Return the flat JSON as TOML; `Target.from_toml` reads it back to an equal tree."""
-        return text.write_toml(self.to_json())
+        return printing.write_toml(self.to_json())
 
     def pretty(self) -> str:
         """Return the one-line form with a line for each node; `Target.parse` reads it back to an equal tree.
@@ -199,7 +199,7 @@ class Target(NestedNode):
           cpu=llvm
         ](host=@cpu)
         """
-        return text.write_indented(self.to_json())
+        return printing.write_indented(self.to_json())
 
     @classmethod
     def detect(cls, machine: Machine | None = None) -> Target:
@@ -216,7 +216,7 @@ class Target(NestedNode):
         return cls.from_json(describe(machine), origin=Origin("measured", board(machine)))
 
     def __str__(self) -> str:
-        return text.write(self.to_json())
+        return printing.write(self.to_json())
 
     def __repr__(self) -> str:
         return f"Target.parse({str(self)!r})"
