@@ -19,7 +19,7 @@ import numpy as np
 from tvmtarget.ir.spelling import quote, spell
 from tvmtarget.ir.tensors import digest_of
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["CODE", "COPY", "Attribute", "Call", "Constant", "Function", "Opaque", "Value", "callees_of", "constants_of"]
 
