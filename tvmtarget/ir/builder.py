@@ -12,7 +12,7 @@ from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.parser import parse_type
 from tvmtarget.ir.types import TensorType, Type, dtype_of
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["FunctionBuilder"]
 
@@ -22,13 +22,14 @@ class FunctionBuilder:
 
     Values are referred to by name, as in the IR. Operators are ONNX's unless they carry a dialect or `@`.
 
+    >>> from tvmtarget.ir.printer import print_function
     >>> f = FunctionBuilder("main")
     >>> x = f.param("x", "float32[n,3,8,8]")
     >>> w = f.constant(np.zeros((4, 3, 3, 3), "float32"), "w")
     >>> y = f.call("Relu", f.call("Conv", x, w, strides=[2, 2]))
-    >>> print(f.build(y))
+    >>> print(print_function(f.build(y)))
     func @main(%x: float32[n,3,8,8]) -> (float32[n,4,3,3]) opsets(onnx=17) {
-      const %w: float32[4,3,3,3] = sha256:b8a3f7a0ea6e1e5d
+      const %w: float32[4,3,3,3] = sha256:1fe2373734955e60
       %Conv: float32[n,4,3,3] = onnx.Conv(%x, %w) {strides=[2, 2]} as Conv
       %Relu: float32[n,4,3,3] = onnx.Relu(%Conv) as Relu
       return %Relu

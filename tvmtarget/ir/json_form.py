@@ -20,7 +20,7 @@ from tvmtarget.ir.parser import MAX_DEPTH, parse_type
 from tvmtarget.ir.spelling import print_float
 from tvmtarget.ir.tensors import array_of_bytes, bytes_of
 from tvmtarget.ir.types import TensorType, dtype_of
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
 __all__ = ["SCHEMA", "read_module", "write_module", "write_value"]

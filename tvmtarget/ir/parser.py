@@ -52,7 +52,7 @@ from tvmtarget.ir.types import (
     Type,
     dtype_of,
 )
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
 __all__ = ["MAX_DEPTH", "parse_functions", "parse_type", "read_attributes"]

@@ -21,7 +21,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.parser import read_attributes
 from tvmtarget.ir.rewrite import outline_calls
 from tvmtarget.ir.scanner import Scanner
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["COMMUTATIVE", "Match", "Pattern", "find_matches", "outline_matches"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tvmtarget.ir.function import Call, Constant, Function, Opaque
 from tvmtarget.ir.spelling import print_float, quote, spell
 from tvmtarget.ir.tensors import print_items
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
 __all__ = ["DIGITS", "print_function", "print_module", "print_value"]

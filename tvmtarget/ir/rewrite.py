@@ -13,7 +13,7 @@ from tvmtarget.ir.flow import boundary, detour, readers_of
 from tvmtarget.ir.function import Call, Function, Value, callees_of
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.module import IRModule
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = [
     "clone",

@@ -25,7 +25,7 @@ from tvmtarget.ir.function import Call, Constant, Function, Value, callees_of
 from tvmtarget.ir.json_form import write_value
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.identity import canonical, identity_of
 
 if TYPE_CHECKING:
