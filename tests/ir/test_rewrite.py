@@ -147,6 +147,53 @@ def test_operations_are_outlined_and_inlined_back():
     assert structural_hash(back.main) == structural_hash(module.main)
 
 
+NESTED = """
+func @main(%c: bool[], %x: float32[2]) -> (float32[2]) opsets(onnx=17) {
+  %y: float32[2] = onnx.If(%c) as if
+    then_branch @then() {
+      %x.1: float32[2] = @f(%x)
+      return %x.1
+    }
+    else_branch @else() {
+      %z: float32[2] = onnx.Neg(%x)
+      return %z
+    }
+  return %y
+}
+
+func @f(%a: float32[2]) -> (float32[2]) opsets(onnx=17) {
+  %x: float32[2] = onnx.Abs(%a)
+  return %x
+}"""
+
+
+def test_calls_in_nested_bodies_are_inlined():
+    module = parse(NESTED)
+    main = inline(module, "f").verify().main
+    then = main.body[0].regions[0][1]
+    assert [call.op for call in then.body] == ["onnx.Abs"]
+    assert then.captures() == ("x",)
+    assert then.results == ("x_1",)
+    exe = tt.build(module, "onnxruntime")
+    x = np.array([-1, 2], "float32")
+    np.testing.assert_array_equal(exe.run({"c": np.array(True), "x": x})["y"], [1, 2])
+    np.testing.assert_array_equal(exe.run({"c": np.array(False), "x": x})["y"], [1, -2])
+
+
+def test_what_is_asked_of_functions_called_in_nested_bodies_holds():
+    module = parse(NESTED)
+    asked = module.with_function(module["f"].replace(constraint=tt.Constraint.parse("@b")))
+    plan = tt.decompose(asked, "[a=onnxruntime,b=numpy]")
+    assert plan.site_of("if") == "b"
+    assert "asked by function 'f'" in str(plan.explain("if"))
+
+
+def test_functions_that_call_themselves_are_not_inlined():
+    module = tt.IRModule((*parse(NESTED).functions, tt.Function("g", (), (tt.Call("@g", (), ()),), ())))
+    with pytest.raises(ModelError, match="call each other deeper than 64"):
+        inline(module, "g")
+
+
 def test_a_set_that_values_leave_and_enter_again_is_refused_with_the_way():
     with pytest.raises(ModelError, match="do not fit into one function: 'a' -> 'b' -> 'c' leaves it and comes back"):
         outline(parse(CHAIN), ["a", "c"], "part")

@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import Call, Constant, Function, Value
+from tvmtarget.ir.function import Call, Constant, Function, Value, callees_of
 from tvmtarget.ir.names import Names
 from tvmtarget.target.constraints.constraint import Constraint
 
@@ -35,8 +35,11 @@ class Inlined:
 def inline_calls(
     function: Function, functions: Mapping[str, Function], *, only: Container[str] | None = None
 ) -> Inlined:
-    """Inline every call of other functions, or `only` of some; values keep their names where those are free."""
-    if not any(call.callee for call in function.body):
+    """Inline every call of other functions, or `only` of some; values keep their names where those are free.
+
+    Calls in nested bodies are inlined too: they are frames around the operation that has the body.
+    """
+    if not callees_of(function):
         return Inlined(function, ((),) * len(function.body))
     inliner = _Inliner(functions, function, only)
     results = inliner.expand(function, {}, (), (function.name,))
@@ -69,11 +72,39 @@ class _Inliner:
             names[constant.name] = self._share(constant)
         for call in function.body:
             if call.callee is None or (self.only is not None and call.callee not in self.only):
-                self.body.append(_renamed(call, names, self.names))
-                self.frames.append(frames)
+                self._keep(call, names, frames, stack)
             else:
                 self._call(call, names, frames, stack)
         return tuple(names.get(result, result) for result in function.results)
+
+    def _keep(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
+        """Append an operation in the names of its new surroundings; its results are added to `names`."""
+        nested = [(label, *self._nested(region, names, stack)) for label, region in call.regions]
+        inputs = tuple(names.get(name, name) for name in call.inputs)
+        outputs = []
+        for output in call.outputs:
+            name = self.names.fresh(output.name) if output.name else ""
+            names[output.name] = name
+            outputs.append(output if name == output.name else replace(output, name=name))
+        regions = tuple((label, region) for label, region, _ in nested)
+        self.body.append(replace(call, inputs=inputs, outputs=tuple(outputs), regions=regions))
+        self.frames.append((*frames, *(frame for _, _, found in nested for frame in found)))
+
+    def _nested(
+        self, region: Function, names: dict[str, str], stack: tuple[str, ...]
+    ) -> tuple[Function, tuple[Frame, ...]]:
+        """Return a nested body with its captures renamed and its calls inlined, and the frames of those."""
+        if not callees_of(region):
+            return _captured(region, names), ()
+        inner = _Inliner(self.functions, region, self.only)
+        inner.names, inner.opsets, inner.calls = self.names, self.opsets, self.calls
+        for param in region.params:
+            self.names.add(param.name)
+        results = inner.expand(region, {name: names.get(name, name) for name in region.captures()}, (), stack)
+        self.calls = inner.calls
+        frames = tuple(dict.fromkeys(frame for found in inner.frames for frame in found))
+        constants = tuple(inner.constants.values())
+        return region.replace(body=tuple(inner.body), constants=constants, results=results), frames
 
     def _call(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         callee = self.functions[call.op[1:]]
@@ -103,18 +134,6 @@ class _Inliner:
                     f"function {function.name!r} uses version {version} of operator set {domain or 'onnx'!r}, "
                     f"its caller version {self.opsets[domain]}; convert one of them"
                 )
-
-
-def _renamed(call: Call, names: dict[str, str], supply: Names) -> Call:
-    """Return a call in the names of its new surroundings; its results are added to `names`."""
-    inputs = tuple(names.get(name, name) for name in call.inputs)
-    outputs = []
-    for output in call.outputs:
-        name = supply.fresh(output.name) if output.name else ""
-        names[output.name] = name
-        outputs.append(output if name == output.name else replace(output, name=name))
-    regions = tuple((label, _captured(region, names)) for label, region in call.regions)
-    return replace(call, inputs=inputs, outputs=tuple(outputs), regions=regions)
 
 
 def _captured(region: Function, names: Mapping[str, str]) -> Function:
