@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import Call, Constant, Function, Value, callees_of
+from tvmtarget.ir.function import COPY, Call, Constant, Function, Value, callees_of
 from tvmtarget.ir.names import Names
 from tvmtarget.target.constraints.constraint import Constraint
 
@@ -35,7 +35,7 @@ class Inlined:
 def inline_calls(
     function: Function, functions: Mapping[str, Function], *, only: Container[str] | None = None
 ) -> Inlined:
-    """Inline every call of other functions, or `only` of some; values keep their names where those are free.
+    """Inline every call of other functions, or `only` of some; what has a name keeps it where it is free.
 
     Calls in nested bodies are inlined too: they are frames around the operation that has the body.
     """
@@ -53,6 +53,8 @@ class _Inliner:
     def __init__(self, functions: Mapping[str, Function], function: Function, only: Container[str] | None) -> None:
         self.functions = functions
         self.only = only
+        self.depth = 1  # of the stack while the function's own body is read
+        self.sources = Names(call.source for call in function.body if call.callee is None and call.op != COPY)
         self.body: list[Call] = []
         self.frames: list[tuple[Frame, ...]] = []
         self.constants: dict[str, Constant] = {}
@@ -87,7 +89,9 @@ class _Inliner:
             names[output.name] = name
             outputs.append(output if name == output.name else replace(output, name=name))
         regions = tuple((label, region) for label, region, _ in nested)
-        self.body.append(replace(call, inputs=inputs, outputs=tuple(outputs), regions=regions))
+        is_own = len(stack) == self.depth or not call.source
+        source = call.source if is_own else self.sources.fresh(call.source)
+        self.body.append(replace(call, inputs=inputs, outputs=tuple(outputs), regions=regions, source=source))
         self.frames.append((*frames, *(frame for _, _, found in nested for frame in found)))
 
     def _nested(
@@ -97,7 +101,8 @@ class _Inliner:
         if not callees_of(region):
             return _captured(region, names), ()
         inner = _Inliner(self.functions, region, self.only)
-        inner.names, inner.opsets, inner.calls = self.names, self.opsets, self.calls
+        inner.names, inner.sources, inner.opsets = self.names, self.sources, self.opsets
+        inner.calls, inner.depth = self.calls, len(stack)
         for param in region.params:
             self.names.add(param.name)
         results = inner.expand(region, {name: names.get(name, name) for name in region.captures()}, (), stack)

@@ -83,15 +83,17 @@ class IRModule:
         return cls(*read_archive(Path(path))).verify()
 
     @classmethod
-    def from_onnx(cls, model: str | Path | bytes | onnx.ModelProto) -> IRModule:
+    def from_onnx(cls, model: str | Path | bytes | onnx.ModelProto, *, keep_functions: bool = False) -> IRModule:
         """Read an ONNX file, its bytes, or a loaded model; `ModelError` says what is wrong with it.
 
         Initializers become constants by reference, shapes are inferred, symbolic dimensions are kept, and every
-        operation keeps the name it has in the model (one is made for those that have none).
+        operation keeps the name it has in the model (one is made for those that have none). Functions of the model
+        are inlined; with `keep_functions` each becomes a function of the module, one for each set of types and
+        attributes that it is called with.
         """
         from tvmtarget.ir.onnx_reader import read_model
 
-        return cls((read_model(model),)).verify()
+        return cls(read_model(model, keep_functions=keep_functions)).verify()
 
     def to_onnx(self, function: str = "main") -> onnx.ModelProto:
         """Write a function, with all it calls, as a checked ONNX model that computes the same."""

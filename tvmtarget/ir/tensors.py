@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -113,10 +113,20 @@ def array_of_items(type_: TensorType, items: Sequence[object]) -> np.ndarray[Any
     if wrong:
         raise ModelError(f"{wrong[0]!r} is no element of {type_}")
     wide: Any = dtype if type_.dtype in ("string", "bool", "uint64") else np.float64 if "float" in dtype.name else None
-    array = np.array(items, wide).astype(dtype) if items else np.empty(0, dtype)
-    if "int" in type_.dtype and [int(item) for item in array] != list(items):
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = np.array(items, wide).astype(dtype) if items else np.empty(0, dtype)
+    if not _holds(array, items, type_.dtype):
         raise ModelError(f"{type_} cannot hold all of {list(items)!r}")
     return array.reshape(shape)
+
+
+def _holds(array: np.ndarray[Any, Any], items: Sequence[object], dtype: str) -> bool:
+    """Whether whole numbers came through unchanged, and no number became infinite."""
+    if "int" in dtype:
+        return [int(item) for item in array] == list(items)
+    if "float" in dtype:
+        return all(isfinite(float(new)) or not isfinite(float(str(old))) for new, old in zip(array, items, strict=True))
+    return True
 
 
 def _fits(item: object, dtype: str) -> bool:

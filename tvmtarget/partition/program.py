@@ -10,7 +10,7 @@ from functools import cached_property
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.flow import producers_of, readers_of
-from tvmtarget.ir.function import COPY, Call, Constant, Function
+from tvmtarget.ir.function import COPY, Call, Constant, Function, callees_of
 from tvmtarget.ir.inline import Frame, inline_calls, rename_values
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.strategy import Op
@@ -116,7 +116,7 @@ def _uncalled(module: IRModule) -> tuple[Function, ...]:
         name = waiting.pop()
         if name not in reached:
             reached.add(name)
-            waiting += [call.callee for call in module[name].body if call.callee is not None]
+            waiting += sorted(callees_of(module[name]))
     return tuple(function for function in module.functions if function.name not in reached)
 
 
