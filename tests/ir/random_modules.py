@@ -90,7 +90,7 @@ def functions(draw, name="main", depth=2, outer=(), taken=None):
         body.append(Call(op, inputs, outputs, tuple(attrs.items()), regions, constraint, source, draw(st.booleans())))
         known += [value.name for value in outputs]
     results = tuple(draw(st.sampled_from(known)) for _ in range(draw(st.integers(0, 2)))) if known else ()
-    opsets = (("", 17), ("com.a", 1))
+    opsets = (("", 17), ("com.a", 1), ("onnx", 2))
     constraint = draw(st.one_of(st.none(), CONSTRAINTS))
     return Function(name, params, tuple(body), results, own, constraint, opsets, tuple(draw(MAPS).items()))
 

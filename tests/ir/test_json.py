@@ -98,6 +98,28 @@ def test_a_loaded_module_computes_the_same(saved):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_decisions_hold_in_another_process(tmp_path, subprocess_with_hash_seed):
+    """REQUIREMENTS G1: a pass slices, constrains and saves; another one loads, constrains more and builds."""
+    first = f"""
+import tvmtarget as tt
+from tvmtarget.ir.rewrite import outline
+module = tt.IRModule.from_onnx({str(DIGITS)!r})
+outline(module, ["conv2", "relu2", "pool"], "slice", "@b").save({str(tmp_path / "m.irm")!r})
+"""
+    second = f"""
+import tvmtarget as tt
+module = tt.IRModule.load({str(tmp_path / "m.irm")!r}).constrain("fc1", "!@a")
+plan = tt.decompose(module, "[a=onnxruntime,b=numpy,c=llvm]")
+print(*(plan.site_of(op) for op in ("conv2", "relu2", "pool", "fc1")))
+print("function 'slice'" in str(plan.explain("pool")), "op 'fc1'" in str(plan.explain("fc1")))
+"""
+    subprocess_with_hash_seed(first, "1")
+    sites, reasons = subprocess_with_hash_seed(second, "2").splitlines()
+    assert sites.split()[:3] == ["b", "b", "b"]
+    assert sites.split()[3] in ("b", "c")
+    assert reasons == "True True"
+
+
 def rewritten(path, change, *, manifest=None, compress=zipfile.ZIP_STORED):
     """Write the members of an archive anew, changed by a function from name and data to data or None."""
     with zipfile.ZipFile(path) as archive:

@@ -330,7 +330,9 @@ def test_patterns_that_are_none_are_refused(text, problem):
     assert problem in str(caught.value)
 
 
-def test_a_chain_of_ten_thousand_is_matched():
+def test_a_chain_of_ten_thousand_is_matched_and_outlined():
     calls = [tt.Call("onnx.Abs", (f"v{k}",), (tt.Value(f"v{k + 1}", None),), source=f"n{k}") for k in range(10_000)]
     main = tt.Function("main", (tt.Value("v0", None),), tuple(calls), ("v10000",), opsets=(("", 17),))
-    assert len(find_matches(main, "abs(abs(x))")) == 5000
+    outlined = outline_matches(tt.IRModule((main,)), "abs(abs(x))", "pair").verify()
+    assert len(outlined.functions) == 5001
+    assert [call.op for call in outlined.main.body][:2] == ["@pair_0", "@pair_1"]

@@ -159,9 +159,9 @@ class _Parser(Scanner):
         return function
 
     def opset(self) -> tuple[str, int]:
-        domain = self.name("the domain of an operator set")
+        domain = "" if self.accept_word("onnx") else self.name("the domain of an operator set")
         self.expect("=", "'=' and a version")
-        return "" if domain == "onnx" else domain, self.integer("a version")
+        return domain, self.integer("a version")
 
     def call(self, depth: int) -> Call:
         outputs = () if self.accept("()") else self.listed(self.typed)

@@ -18,8 +18,9 @@ from tvmtarget.errors import TextError
 from tvmtarget.ir.flow import producers_of, readers_of
 from tvmtarget.ir.function import Call, Function
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.names import Names
 from tvmtarget.ir.parser import read_attributes
-from tvmtarget.ir.rewrite import outline_calls
+from tvmtarget.ir.rewrite import extract, values_of, with_body
 from tvmtarget.ir.scanner import Scanner
 from tvmtarget.target.constraints.constraint import Constraint
 
@@ -154,21 +155,23 @@ def outline_matches(
     *,
     function: str = "main",
 ) -> IRModule:
-    """Move each match of a pattern into a function of its own: `name_0`, `name_1`, ... in order."""
-    taken = 0
-    for match in find_matches(module[function], pattern):
-        positions = {call.source: index for index, call in enumerate(module[function].body)}
-        calls = [_position(module[function], match.function.body[index], positions) for index in match.calls]
-        while f"{name}_{taken}" in module:
-            taken += 1
-        module = outline_calls(module, calls, f"{name}_{taken}", constraint, function=function)
-    return module
+    """Move each match of a pattern into a function of its own: `name_0`, `name_1`, ... in order.
 
-
-def _position(function: Function, call: Call, positions: Mapping[str, int]) -> int:
-    """Return where an operation stands after others were moved."""
-    index = positions.get(call.source, -1)
-    return index if index >= 0 and function.body[index] is call else function.body.index(call)
+    A call stands where the root of its match stood: what leaves a match comes from there.
+    """
+    old = module[function]
+    names = Names(other.name for other in module)
+    readers, values = readers_of(old), values_of(old)
+    body: list[Call | None] = list(old.body)
+    functions: list[Function] = []
+    for number, match in enumerate(find_matches(old, pattern)):
+        new, call = extract(old, match.calls, names.fresh(f"{name}_{number}"), constraint, readers, values)
+        functions.append(new)
+        for index in match.calls:
+            body[index] = call if index == match.root else None
+    caller = with_body(old, tuple(call for call in body if call is not None))
+    changed = module.with_function(caller)
+    return changed.replace(functions=(*changed.functions, *functions))
 
 
 class _Matcher:

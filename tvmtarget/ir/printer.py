@@ -31,7 +31,7 @@ def _lines(function: Function, word: str, indent: str) -> Iterator[str]:
     params = ", ".join(map(str, function.params))
     results = ", ".join(f"{function.types.get(name) or '?'}" for name in function.results)
     captures = ", ".join(map(_use, function.captures())) if word != "func" else ""
-    opsets = ", ".join(f"{spell(domain or 'onnx')}={version}" for domain, version in function.opsets)
+    opsets = ", ".join(f"{_domain(domain)}={version}" for domain, version in function.opsets)
     notes = [f"captures({captures})"] * bool(captures) + [f"opsets({opsets})"] * bool(opsets)
     notes += _constraint(function.constraint)
     notes += [f"attrs {_attributes(function.attrs)}"] * bool(function.attrs)
@@ -52,6 +52,13 @@ def _call_lines(call: Call, indent: str) -> Iterator[str]:
     yield " ".join([f"{indent}{outputs} = {operator}({', '.join(map(_use, call.inputs))})", *notes])
     for label, region in call.regions:
         yield from _lines(region, spell(label), f"{indent}  ")
+
+
+def _domain(domain: str) -> str:
+    """Spell a domain; ONNX's own has no name, and is written as the word `onnx`."""
+    if not domain:
+        return "onnx"
+    return quote(domain) if domain == "onnx" else spell(domain)
 
 
 def _use(name: str) -> str:

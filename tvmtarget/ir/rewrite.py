@@ -5,7 +5,7 @@ Each returns a new value; the order of operations stays topological.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
@@ -17,6 +17,7 @@ from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = [
     "clone",
+    "extract",
     "inline",
     "outline",
     "outline_calls",
@@ -25,6 +26,8 @@ __all__ = [
     "rename",
     "replace_uses",
     "share_constants",
+    "values_of",
+    "with_body",
 ]
 
 
@@ -170,25 +173,47 @@ def outline_calls(
         way = " -> ".join(repr(old.body[index].source or old.body[index].op) for index in path)
         raise ModelError(f"these operations do not fit into one function: {way} leaves it and comes back")
     inside = sorted(calls)
-    inputs, outputs = boundary(old, inside, readers_of(old))
-    scopes = {value.name: value for value in (*old.params, *(out for call in old.body for out in call.outputs))}
-    body = tuple(old.body[index] for index in inside)
-    used = {used for call in body for used in call.uses()}
-    new = Function(
-        name=name,
-        params=tuple(scopes.get(value, Value(value, None)) for value in inputs),
-        body=body,
-        results=outputs,
-        constants=tuple(constant for constant in old.constants if constant.name in used),
-        constraint=None if constraint is None else Constraint.parse(constraint),
-        opsets=old.opsets,
-    )
-    has_effect = any(call.has_effect for call in body)
-    call = Call(f"@{name}", inputs, tuple(scopes[value] for value in outputs), source=name, has_effect=has_effect)
+    new, call = extract(old, inside, name, constraint, readers_of(old), values_of(old))
     taken = set(inside)
     before = tuple(one for index, one in enumerate(old.body) if index not in taken and index not in behind)
     after = tuple(one for index, one in enumerate(old.body) if index in behind)
-    caller = old.replace(body=(*before, call, *after))
-    still = {*caller.results, *(used for call in caller.body for used in call.uses())}
-    constants = tuple(one for one in old.constants if one.name in still or one.name not in used)
-    return module.with_function(caller.replace(constants=constants)).with_function(new)
+    return module.with_function(with_body(old, (*before, call, *after))).with_function(new)
+
+
+def values_of(function: Function) -> dict[str, Value]:
+    """Return parameters and results of operations by name."""
+    computed = (output for call in function.body for output in call.outputs)
+    return {value.name: value for value in (*function.params, *computed) if value.name}
+
+
+def extract(
+    function: Function,
+    calls: Sequence[int],
+    name: str,
+    constraint: Constraint | str | None,
+    readers: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Value],
+) -> tuple[Function, Call]:
+    """Return a function of some operations, in order, and the call that stands for them."""
+    inputs, outputs = boundary(function, calls, readers)
+    body = tuple(function.body[index] for index in calls)
+    used = {used for call in body for used in call.uses()} & function.constant_names
+    new = Function(
+        name=name,
+        params=tuple(values.get(value, Value(value, None)) for value in inputs),
+        body=body,
+        results=outputs,
+        constants=tuple(constant for constant in function.constants if constant.name in used) if used else (),
+        constraint=None if constraint is None else Constraint.parse(constraint),
+        opsets=function.opsets,
+    )
+    has_effect = any(call.has_effect for call in body)
+    call = Call(f"@{name}", inputs, tuple(values[value] for value in outputs), source=name, has_effect=has_effect)
+    return new, call
+
+
+def with_body(function: Function, body: tuple[Call, ...]) -> Function:
+    """Return a function with another body, without the constants that only the old one used."""
+    old, new = ({used for call in calls for used in call.uses()} for calls in (function.body, body))
+    gone = old - new - set(function.results)
+    return function.replace(body=body, constants=tuple(one for one in function.constants if one.name not in gone))

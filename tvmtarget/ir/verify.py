@@ -32,7 +32,7 @@ def verify_functions(module: Functions, target: Target | None = None) -> None:
         problems += [f"{problem} (function {function.name!r})" for problem in paths]
     if "main" not in module:
         problems.append("the module has no function 'main'")
-    problems += [] if problems else _cycles(module)
+    problems += [] if problems else _cycles(module)  # what calls what is clear only where all else holds
     if len(problems) > MAX_SHOWN:
         problems[MAX_SHOWN:] = [f"... and {len(problems) - MAX_SHOWN} more problems"]
     if problems:

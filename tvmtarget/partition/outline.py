@@ -95,7 +95,8 @@ class _Outliner:
         for position, part in enumerate(region.parts):
             inputs, outputs = boundary(self.program.function, part.calls, self.program.consumers)
             callee = self.add(part, f"{name}_{position}", inputs, outputs)
-            writer.call(callee, inputs, outputs, self.program.layout.home(part.site.path))
+            has_effect = any(self.program.body[index].has_effect for index in part.calls)
+            writer.call(callee, inputs, outputs, self.program.layout.home(part.site.path), has_effect=has_effect)
         final = tuple(writer.at_home(result) for result in results)
         self.functions.insert(
             place, self._function(region, name, params, final, tuple(writer.body), list(results), "driver")
@@ -139,11 +140,13 @@ class _DriverWriter:
         self.body: list[Call] = []
         self.where: dict[str, dict[str, str]] = {param: {home: param} for param in params}
 
-    def call(self, callee: str, inputs: tuple[str, ...], outputs: tuple[str, ...], domain: str) -> None:
+    def call(
+        self, callee: str, inputs: tuple[str, ...], outputs: tuple[str, ...], domain: str, *, has_effect: bool
+    ) -> None:
         """Call a function whose values are in a domain; what it reads is copied there first, once."""
         arguments = tuple(self._at(value, domain) for value in inputs)
         values = tuple(Value(value, self.outliner.type_of(value), domain) for value in outputs)
-        self.body.append(Call(f"@{callee}", arguments, values, source=callee))
+        self.body.append(Call(f"@{callee}", arguments, values, source=callee, has_effect=has_effect))
         for value in outputs:
             self.where[value] = {domain: value}
 
