@@ -50,5 +50,5 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 - each group has its own
     point = _group(group)[name]
     try:
         return point.load()
-    except ImportError as error:
+    except Exception as error:  # whatever somebody else's module does when it is imported
         raise BackendError(f"plugin {name!r} of {_owner(point)} does not load: {error}") from error
