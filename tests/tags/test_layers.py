@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tvmtarget.tags.finding import satisfying
 from tvmtarget.tags.registry import Registry, default_registry
 
 ROOT = Path(__file__).parents[2]
+PLUGIN = ROOT / "tests" / "plugin"
 BOX = 'schema = 1\n[tag.box]\nkind = "llvm"\nnum-cores = {cores}\n'
 WHOLE = 'schema = 1\n[tag."acme/box"]\nkind = "llvm"\nnum-cores = {cores}\n'
 
@@ -189,6 +191,34 @@ def test_there_need_be_no_folder_to_work_in(tmp_path):
     assert Registry.discover(None, {"HOME": str(tmp_path)})["arm/rasp4b"]
 
 
+def with_package(folder, name, entry_points, code):
+    """Run code where a package is installed, in an interpreter of its own: which there are is asked once."""
+    write(folder / f"{name}-1.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    write(folder / f"{name}-1.dist-info/entry_points.txt", entry_points)
+    head = (
+        f"import sys; sys.path[:0] = [{str(folder)!r}, {str(PLUGIN)!r}]\n"
+        "from tvmtarget.cli.completion import complete_tag\n"
+        "from tvmtarget.tags.registry import default_registry\n"
+        "tags = default_registry()\n"
+        "assert tags['arm/rasp4b'] and 'arm/rasp4b' in list(tags)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", head + code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done
+
+
+def test_a_package_brings_tags(tmp_path):
+    """The sample plugin, as it would be installed."""
+    groups = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]["entry-points"]
+    points = [f"[{group}]\n{name} = {value}\n" for group, of in groups.items() for name, value in of.items()]
+    code = (
+        "print('sample/board' in list(tags), tags['sample/board'].at('probe')['lanes'], *tags.problems())\n"
+        "print(tags.info('sample/board').file.name, complete_tag('sample/'))"
+    )
+    done = with_package(tmp_path, "tvmtarget-sample", "".join(points), code)
+    assert done.stdout == "True 8\nsample.toml ['sample/board']\n"
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
@@ -202,19 +232,7 @@ def test_there_need_be_no_folder_to_work_in(tmp_path):
     ],
 )
 def test_a_package_with_wrong_tags_is_one_clear_error_and_every_other_tag_works(tmp_path, value, problem):
-    """Each in an interpreter of its own: which packages there are is asked once."""
-    info = tmp_path / "wrong-1.dist-info"
-    write(info / "METADATA", "Metadata-Version: 2.1\nName: wrong\nVersion: 1\n")
-    write(info / "entry_points.txt", f"[tvmtarget.tags]\nwrong = {value}\n")
-    code = (
-        f"import sys; sys.path.append({str(tmp_path)!r})\n"
-        "from tvmtarget.tags.registry import default_registry\n"
-        "tags = default_registry()\n"
-        "assert tags['arm/rasp4b'] and 'arm/rasp4b' in list(tags)\n"
-        "print(*tags.problems(), sep='\\n')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stderr == ""
+    done = with_package(tmp_path, "wrong", f"[tvmtarget.tags]\nwrong = {value}\n", "print(*tags.problems(), sep='\\n')")
     assert problem in done.stdout
     assert done.stdout.count("\n") == 1
 

@@ -7,11 +7,11 @@ import pytest
 import tomli_w
 
 from tvmtarget import Constraint, Target
-from tvmtarget.tags.registry import default_registry
+from tvmtarget.tags.registry import Registry, default_registry
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tvm.bridge import VERSIONS
 
-REGISTRY = default_registry()
+REGISTRY = Registry(default_registry().layers[0])
 NAMES = tuple(REGISTRY)
 NAMESPACES = sorted({name.partition("/")[0] for name in NAMES})
 
@@ -95,14 +95,14 @@ def test_an_alias_is_another_name_of_the_same_tree(namespace):
 
 
 def test_names_are_listed_without_building_trees():
-    registry = type(REGISTRY)(REGISTRY.info(NAMES[0]).file.parent)
+    registry = Registry(REGISTRY.info(NAMES[0]).file.parent)
     assert tuple(registry) == NAMES
     assert len(registry) == len(NAMES)
     assert registry._trees == {}
 
 
 def test_a_namespace_is_read_when_it_is_asked_for():
-    registry = type(REGISTRY)(REGISTRY.info(NAMES[0]).file.parent)
+    registry = Registry(REGISTRY.info(NAMES[0]).file.parent)
     assert "nvidia/a100" in registry
     assert set(registry._layers[0]._read) == {"nvidia"}
     assert "nobody/a100" not in registry

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,11 +41,11 @@ _SEGMENT = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 NAME = rf"{_SEGMENT}(?:/{_SEGMENT}){{0,3}}"
 
 # Historic spellings may be anything that can be told from a part, `tag:part`, and from overrides, `tag(...)`.
-_ALIAS = re.compile(r"[^\s:()\[\]]+")
+_ALIAS = r"[^\s:()\[\]]+"
 
 # A line of TOML that begins a table or a value, and the keys in it: "quoted", 'quoted' or bare, with dots between.
-_KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*""")
-_KEYS = re.compile(rf"\s*(?P<header>\[{{1,2}})?(?P<keys>{_KEY.pattern}(?:\.{_KEY.pattern})*)(?(header)\]|=)")
+_KEY = r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*"""
+_KEYS = rf"\s*(?P<header>\[{{1,2}})?(?P<keys>{_KEY}(?:\.{_KEY})*)(?(header)\]|=)"
 
 # What a row says besides its target, and of which type it is.
 NOTES: dict[str, type] = {
@@ -133,10 +132,10 @@ def _keys_by_line(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
         return
     table: tuple[str, ...] = ()
     for number, line in enumerate(lines, 1):
-        found = _KEYS.match(line)
+        found = re.match(_KEYS, line)
         if found is None:
             continue
-        keys = tuple(one or other or bare for one, other, bare in _KEY.findall(found["keys"]))
+        keys = tuple(one or other or bare for one, other, bare in re.findall(_KEY, found["keys"]))
         if found["header"]:
             table = keys = keys[2:] if keys[:2] == ("tool", "tvmtarget") else keys
             yield number, keys
@@ -163,6 +162,8 @@ def read_file(path: Path, namespace: str | None) -> TagFile:
 
 def _tables_of(path: Path) -> dict[str, Any]:
     """Return what a file says to us, for which `pyproject.toml` has a place of its own; editors' BOMs are skipped."""
+    import tomllib  # late: the shipped tags need none of it
+
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is no regular file")
@@ -272,7 +273,7 @@ class _File:
                 unknown = [key for key in value if key not in self.sources]
                 yield from (f"unknown source {key!r}{did_you_mean(key, self.sources)}" for key in unknown)
             elif note == "aliases":
-                wrong = [alias for alias in value if not _ALIAS.fullmatch(alias)]
+                wrong = [alias for alias in value if not re.fullmatch(_ALIAS, alias)]
                 yield from (f"{alias!r} is no alias; it has no spaces, ':' or brackets" for alias in wrong)
             elif note == "confidence" and value not in ("", *CONFIDENCES):
                 yield f"unknown confidence {value!r}{did_you_mean(value, CONFIDENCES)}"
