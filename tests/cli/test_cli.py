@@ -11,22 +11,9 @@ from models import DIGITS, EXAMPLES, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.cli.main import main
 
 NPZ = EXAMPLES / "digits.npz"
 MAIN_JOB = ["run", DIGITS, "--input", NPZ, "--target", "composite[ort=onnxruntime,cpu=llvm]", "--where", "op:Gemm=@cpu"]
-
-
-@pytest.fixture
-def cli(capsys):
-    """Return a function that runs a command line and returns (exit code, standard output, error output)."""
-
-    def run(*words):
-        code = main([str(word) for word in words])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 def test_the_main_job_prints_what_ran_where(cli):

@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from tvmtarget.cli.main import main
 from tvmtarget.tags.discovery import shipped_folder
 from tvmtarget.tags.registry import default_registry
 
@@ -22,21 +21,23 @@ base = "arm/rasp4b"
 """
 
 
-@pytest.fixture
-def cli(capsys, tmp_path, monkeypatch):
-    """Return a function that runs a command line in an empty folder: (exit code, output, error output)."""
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    """Work in an empty folder with a home of its own; what tags are seen there is asked anew by every command."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     default_registry.cache_clear()
+    yield
+    default_registry.cache_clear()
 
+
+@pytest.fixture
+def cli(cli):
     def run(*words):
         default_registry.cache_clear()
-        code = main([str(word) for word in words])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
+        return cli(*words)
 
-    yield run
-    default_registry.cache_clear()
+    return run
 
 
 def test_words_need_not_be_a_command(cli):
