@@ -99,7 +99,7 @@ class Condition(Node):
         if kind is None or not is_cpu_kind(kind.name):
             return False
         is_level = self.name == "mcpu" and self.operator in ORDERED and is_cpu(str(self.value))
-        return is_level or (self.name == "+" and kind.features is not None)
+        return is_level or self.name == "+"
 
     def check_attributes(self, name: str, kind: Kind | None, attrs: Attributes) -> Reason:
         """Compare with an attribute or its default; `kind` is None for one that nobody knows."""
@@ -250,16 +250,17 @@ def _read(row: Attribute | None, value: object) -> Value:
 
 
 def _means_features(word: str, name: str, role: Role) -> bool:
-    if name == "+" or (fold(name) == "mattr" and not _kinds_of(word, role)):
+    kinds = _kinds_of(word, role)
+    if name == "+" or (fold(name) == "mattr" and (not kinds or any(is_cpu_kind(kind.name) for kind in kinds))):
         return True
-    return any(row.type == "features" for kind in _kinds_of(word, role) if (row := kind.attribute(name)) is not None)
+    return any(row.type == "features" for kind in kinds if (row := kind.attribute(name)) is not None)
 
 
 def _feature_condition(word: str, operator: Operator, value: object) -> Condition:
     if not isinstance(value, str) or not is_word(value):
         raise TargetError(f"a feature is a word such as 'avx2', not {shown(value)}")
     kinds = _kinds_of(word, "target")
-    if kinds and not any(kind.features for kind in kinds):
+    if kinds and not any(kind.features or is_cpu_kind(kind.name) for kind in kinds):
         raise TargetError(kinds[0].without_features([f"{'+' if operator == 'has' else '-'}{value}"]))
     return Condition(name="+", operator=operator, value=str(value))
 

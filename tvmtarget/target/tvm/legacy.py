@@ -14,14 +14,11 @@ contradicts an executor or a runtime that is given is an error here, where TVM l
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar, cast
 
-from tvmtarget.errors import TargetError, TvmTargetWarning, UnknownNameError, raise_all
+from tvmtarget.errors import TargetError, UnknownNameError, raise_all, warn
 from tvmtarget.target.attributes import Value, fold
 from tvmtarget.target.kinds import Kind, Role, find_kind, kind_of
 from tvmtarget.target.nesting import NestedNode
@@ -209,12 +206,4 @@ def _settled(role: str, said: list[_Setting], given: Executor | Runtime | None) 
 
 
 def _warn(old: str, new: str) -> None:
-    warnings.warn(f"historic spelling: {old}; write {new}", TvmTargetWarning, stacklevel=_levels_inside() + 1)
-
-
-def _levels_inside() -> int:
-    """Count the frames from the caller of `_warn` to the first one outside this package."""
-    home, levels, frame = str(Path(__file__).parents[1]), 1, sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
-        frame, levels = frame.f_back, levels + 1
-    return levels
+    warn(f"historic spelling: {old}; write {new}")
