@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tvmtarget.partition.strategy import Strategy, reject
     from tvmtarget.tags.registry import Registry
     from tvmtarget.target.configuration import CompilationConfig
-    from tvmtarget.target.constraint import Constraint
+    from tvmtarget.target.constraints.constraint import Constraint
     from tvmtarget.target.node import Executor, Link, Memory, Runtime
     from tvmtarget.target.tree import Target
     from tvmtarget.target.virtual_device import VirtualDevice
@@ -74,7 +74,7 @@ _HOMES = {
     "tvmtarget.partition.strategy": ("Strategy", "reject"),
     "tvmtarget.tags.registry": ("Registry",),
     "tvmtarget.target.configuration": ("CompilationConfig",),
-    "tvmtarget.target.constraint": ("Constraint",),
+    "tvmtarget.target.constraints.constraint": ("Constraint",),
     "tvmtarget.target.node": ("Executor", "Link", "Memory", "Runtime"),
     "tvmtarget.target.tree": ("Target",),
     "tvmtarget.target.virtual_device": ("VirtualDevice",),

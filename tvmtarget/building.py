@@ -13,7 +13,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.configuration import CompilationConfig
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.tree import Target

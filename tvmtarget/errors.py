@@ -12,6 +12,8 @@
     ├── LogError             a tuning log that is damaged or foreign, cannot be written, or has no answer
     └── MissingExtraError    an optional package that is not installed
 
+    TvmTargetWarning         a historic spelling, read as what is written today
+
 A message is lower case, names the value with `!r`, says what would be right, and where. An error that
 collects several problems keeps each of them in `problems`; its text has one line per problem.
 """
@@ -32,6 +34,7 @@ __all__ = [
     "TargetError",
     "TextError",
     "TvmTargetError",
+    "TvmTargetWarning",
     "UnknownNameError",
     "did_you_mean",
     "raise_all",
@@ -116,6 +119,10 @@ class MissingExtraError(TvmTargetError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.package, self.extra))
+
+
+class TvmTargetWarning(DeprecationWarning):
+    """A spelling of an older TVM, which is read as what is written today; the message says how."""
 
 
 def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known") -> str:

@@ -11,22 +11,9 @@ from models import DIGITS, EXAMPLES, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.cli.main import main
 
 NPZ = EXAMPLES / "digits.npz"
 MAIN_JOB = ["run", DIGITS, "--input", NPZ, "--target", "composite[ort=onnxruntime,cpu=llvm]", "--where", "op:Gemm=@cpu"]
-
-
-@pytest.fixture
-def cli(capsys):
-    """Return a function that runs a command line and returns (exit code, standard output, error output)."""
-
-    def run(*words):
-        code = main([str(word) for word in words])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 def test_the_main_job_prints_what_ran_where(cli):
@@ -108,6 +95,19 @@ def test_tags_are_listed_and_searched(cli):
     code, out, _ = cli("tags", "jetson-nano", "--json")
     assert [tag["tag"] for tag in json.loads(out)] == ["nvidia/jetson-nano", "nvidia/jetson-nano-4gb"]
     assert cli("tags", "nothing-like-it")[0] == 1
+
+
+def test_tags_are_found_by_what_they_can_do(cli):
+    code, out, _ = cli("tags", "--satisfying", "cuda(arch>=sm_80)", "a100", "--json")
+    found = {tag["tag"] for tag in json.loads(out)}
+    assert code == 0
+    assert "nvidia/a100" in found
+    assert not any("jetson-nano" in tag for tag in found)
+    assert cli("tags", "--satisfying", "nvidia/jetson-nano", "jetson-nano")[0] == 0
+    code, _, err = cli("tags", "--satisfying", "trn(num-cores>=1000000)")
+    assert (code, err) == (1, "no tag satisfies 'trn(num-cores>=1000000)'; `tvmtarget tags` lists all\n")
+    code, _, err = cli("tags", "--satisfying", "gpux")
+    assert (code, err) == (1, "error: no target kind or key 'gpux'; did you mean 'gpu' or 'webgpu'?\n")
 
 
 BAD = "composite[ort=onnxruntime,cpu=llvm]"

@@ -7,24 +7,11 @@ import pytest
 from models import DIGITS, EXAMPLES
 
 from tvmtarget import Target
-from tvmtarget.cli.main import main
-from tvmtarget.target.machine import Machine
+from tvmtarget.target.detection.machine import Machine
 
 MACHINES = Path(__file__).parents[1] / "target" / "machines"
 C5 = MACHINES / "composed-aws-c5-2xlarge.json"
 PI = MACHINES / "composed-raspberry-pi-4.json"
-
-
-@pytest.fixture
-def cli(capsys):
-    """Return a function that runs a command line and returns (exit code, standard output, error output)."""
-
-    def run(*words):
-        code = main([str(word) for word in words])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 def test_detect_prints_a_text_that_reads_back(cli):

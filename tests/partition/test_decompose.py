@@ -154,6 +154,12 @@ def test_the_last_rule_that_matches_counts():
         ({"fc1": "gpux"}, UnknownNameError, "no target kind or key 'gpux'; did you mean 'gpu'"),
         ({"fc1": "cuda"}, InfeasibleError, "op 'fc1' (Gemm) fits no site of the target: @a: CONSTRAINT"),
         ({"fc1": "llvm(num-cores>=4)"}, InfeasibleError, "num-cores>=4: the target does not say"),
+        ({"fc1": "a&@c"}, UnknownNameError, "no target kind or key 'a'"),
+        (
+            {"fc1": "[cuda,llvm]"},
+            UnknownNameError,
+            "no system of the target meets composite[cuda,llvm]: child cuda: not found (asked by where 'fc1')",
+        ),
     ],
 )
 def test_requests_that_cannot_be_met_name_the_value_the_place_and_the_reason(where, error, text):
@@ -176,6 +182,25 @@ def test_replicas_are_sites_of_their_own():
     plan = tt.decompose(module, "[npu=probe(count=2),cpu=numpy]", where={"op:Conv": "@npu.1", "op:Gemm": "@npu"})
     assert plan.site_of("conv1") == "npu.1"
     assert plan.site_of("fc1") == "npu.0"
+
+
+RACK = tt.Target.parse("[n0=[a=numpy,b=onnxruntime](host=@a),n1=[a=numpy](host=@a),cpu=numpy](host=@cpu)")
+RACK = RACK.replace(memory=(tt.Memory(name="dram", bytes=8),))
+
+
+def test_work_that_asks_for_a_system_runs_inside_one_that_meets_it():
+    module = tt.IRModule.from_onnx(DIGITS)
+    plan = tt.decompose(module, RACK, where={"op:Conv": "[numpy,onnxruntime]", "fc1": "[a=numpy]&!@n0"})
+    assert {plan.site_of(f"conv{k}").partition("/")[0] for k in (1, 2, 3)} == {"n0"}
+    assert plan.site_of("fc1") == "n1/a"
+
+
+def test_what_a_leaf_inherits_counts_where_it_is_placed():
+    module = tt.IRModule.from_onnx(DIGITS)
+    plan = tt.decompose(module, RACK, where={"op:Conv": "numpy(memory>=8)&@n1"})
+    assert plan.site_of("conv1") == "n1/a"
+    with pytest.raises(InfeasibleError, match="memory>=9: it is 8"):
+        tt.decompose(module, RACK, where={"op:Conv": "numpy(memory>=9)"})
 
 
 def test_empty_functions_and_results_that_are_inputs_or_constants_survive():

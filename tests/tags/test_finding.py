@@ -6,7 +6,7 @@ from tvmtarget import Constraint, Target
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.tags.finding import explain, nearest, read_constraint, satisfying
 from tvmtarget.tags.registry import Registry, default_registry
-from tvmtarget.target.reasons import Truth
+from tvmtarget.target.constraints.reasons import Truth
 
 TAGS = {
     "acme/old": "[gpu=cuda(arch=sm_53),cpu=llvm(num-cores=4)]",

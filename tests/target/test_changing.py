@@ -57,6 +57,9 @@ def test_the_order_of_overrides_counts():
     ("one", "other", "merged"),
     [
         ("llvm(num-cores=4)", "llvm(num-cores=8)", "llvm(num-cores=8)"),
+        ("llvm(num-cores=4)", "config/aot", "llvm(num-cores=4,executor=aot,runtime=cpp)"),
+        ("[a=llvm,b=cuda]", "[a=composite(model=x)]", "[a=llvm(model=x),b=cuda]"),
+        ("composite(executor=vm)", "llvm", "llvm"),
         ("llvm(num-cores=4)", "llvm(model=x)", "llvm(num-cores=4,model=x)"),
         ("llvm(+neon,+crc)", "llvm(-neon)", "llvm(-neon,+crc)"),
         ("llvm", "cuda(arch=sm_53)", "cuda(arch=sm_53)"),

@@ -8,8 +8,8 @@ from trees import trees
 
 from tvmtarget import Constraint, Executor, Memory, Target
 from tvmtarget.errors import TvmTargetError
-from tvmtarget.target.matching import assign
-from tvmtarget.target.reasons import Truth
+from tvmtarget.target.constraints.matching import assign
+from tvmtarget.target.constraints.reasons import Truth
 
 few = settings(max_examples=40, deadline=None)
 many = settings(max_examples=100, deadline=None)
@@ -20,7 +20,8 @@ cpus = st.fixed_dictionaries(
     {},
     optional={
         "num-cores": st.integers(1, 4),
-        "mcpu": st.sampled_from(["haswell", "skylake-avx512", "znver3", "cortex-a57", "x86-64-v2"]),
+        "mcpu": st.sampled_from(["haswell", "skylake-avx512", "znver3", "x86-64-v3", "x86-64-v2"]),
+        "mtriple": st.sampled_from(["x86_64-pc-linux-gnu", "x86_64-linux-gnu"]),
         "mattr": st.sampled_from([["+avx2"], ["-avx2"], ["+avx512f"], ["+neon"], []]),
         "libs": st.sampled_from([["cblas"], ["cblas", "mkl"]]),
         "model": st.sampled_from(["a", "b"]),
@@ -45,7 +46,9 @@ small = st.recursive(small_leaves, systems, max_leaves=4)
 
 CONDITIONS = {
     "llvm": """num-cores>=2 num-cores<3 num-cores=2 num-cores!=2 num-cores=1|3 +avx2 -avx2 +avx512f mcpu>=haswell
-        mcpu=haswell mcpu>=x86-64-v2 mcpu<znver3 libs+=cblas libs-=mkl model=a model!=a count>=2 memory>=2 host=llvm""",
+        mcpu=haswell mcpu>=x86-64-v2 mcpu<znver3
+        mcpu>=x86-64-v3 mcpu=x86-64-v2 mcpu!=x86-64-v2 mtriple=x86_64-linux-gnu mtriple=amd64-unknown-linux-gnu
+        libs+=cblas libs-=mkl model=a model!=a count>=2 memory>=2 host=llvm""",
     "cpu": "num-cores>=3 num-cores<=1 +avx2 +neon mcpu>=x86-64-v3 keys+=cpu executor=aot|graph",
     "cuda": "arch>=sm_80 arch<sm_90 arch=sm_53 arch!=sm_80 arch>=sm_90a arch>=sm_100f count=2 thread_warp_size=32",
     "gpu": "arch>=sm_90 count<3 arch=sm_53|sm_80",

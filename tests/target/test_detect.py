@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvmtarget import Target, TvmTargetError
-from tvmtarget.target.chips import chips_of
-from tvmtarget.target.detect import board
-from tvmtarget.target.features import table_of
-from tvmtarget.target.isa import features_of
-from tvmtarget.target.machine import CPUID, GPU_QUERY, GPU_REPORT, SYSCTL, Machine
-from tvmtarget.target.reasons import Truth
+from tvmtarget.target.constraints.reasons import Truth
+from tvmtarget.target.cpu.chips import chips_of
+from tvmtarget.target.cpu.features import table_of
+from tvmtarget.target.cpu.isa import features_of
+from tvmtarget.target.detection.detect import board
+from tvmtarget.target.detection.machine import CPUID, GPU_QUERY, GPU_REPORT, SYSCTL, Machine
 
 FILES = sorted((Path(__file__).parent / "machines").glob("*.json"))
 PUBLISHED = Path(archspec.__file__).parent / "json" / "tests" / "targets"

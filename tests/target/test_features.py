@@ -8,8 +8,8 @@ from archspec_flags import in_llvm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvmtarget.target.chips import chips_of, cpu_name
-from tvmtarget.target.features import families, table_of
+from tvmtarget.target.cpu.chips import chips_of, cpu_name
+from tvmtarget.target.cpu.features import families, table_of
 
 LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 

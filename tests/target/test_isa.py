@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tvmtarget import Target
 from tvmtarget.errors import TargetError
-from tvmtarget.target.features import table_of
+from tvmtarget.target.cpu.features import table_of
 
 MVE_CPUS = ("cortex-m55", "cortex-m85")
 DSP_CPUS = ("cortex-m4", "cortex-m7", "cortex-m33", "cortex-m35p")
@@ -271,7 +271,7 @@ def test_an_unknown_flag_names_the_nearest():
 
 def test_a_text_without_features_is_read_without_the_tables(subprocess_with_hash_seed):
     code = (
-        "from tvmtarget import Target; from tvmtarget.target import features; "
+        "from tvmtarget import Target; from tvmtarget.target.cpu import features; "
         "Target.parse('[gpu=cuda(arch=sm_80),cpu=llvm(mcpu=skylake,mtriple=x86_64-linux-gnu)]').all_keys; "
         "print(features._tables.cache_info().currsize)"
     )

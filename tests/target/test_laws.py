@@ -12,7 +12,7 @@ from trees import consistent, trees
 
 from tvmtarget import Constraint, Target
 from tvmtarget.errors import TvmTargetError
-from tvmtarget.target.constraint import covers
+from tvmtarget.target.constraints.constraint import covers
 from tvmtarget.target.identity import identity_of, identity_text
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.nesting import drivers, unnumbered
@@ -41,6 +41,15 @@ def test_json_is_read_back(tree):
     assert again == tree
     assert again.to_json() == flat
     assert Target.parse(json.dumps(flat)) == tree
+
+
+@pytest.mark.slow
+@settings(max_examples=5000, deadline=None)
+@given(trees)
+def test_5000_trees_are_read_back(tree):
+    again = Target.from_json(json.loads(json.dumps(tree.to_json())))
+    assert again == tree == Target.parse(str(tree))
+    assert again.digest == tree.digest
 
 
 @few
@@ -236,7 +245,8 @@ def test_merging_twice_is_merging_once(one, other):
     except TvmTargetError:  # a reference, link or memory of one may contradict the children of the other
         return
     assert merged.merge(other) == merged
-    assert one.kind == other.kind or merged == other
+    is_partial = other.kind == "composite" and not other.targets
+    assert one.kind == other.kind or is_partial or merged == other
 
 
 @few

@@ -50,7 +50,7 @@ def test_what_is_written_in_code_comes_from_code():
 def test_resolve_says_what_it_filled_in():
     tree = Target.parse("aws/c5.large").resolve()
     assert str(tree.origin("executor")) == "default of a whole tree"
-    assert tree.origin("cpu/mcpu").detail == "aws/c5 in aws.toml"
+    assert tree.origin("cpu/mcpu").detail == "aws/c5 in aws.ec2.toml"
 
 
 def test_merge_keeps_the_origins_of_both():

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tvmtarget import Target
 from tvmtarget.errors import TargetError
-from tvmtarget.target.features import table_of
-from tvmtarget.target.riscv import expand_isa, isa_string
+from tvmtarget.target.cpu.features import table_of
+from tvmtarget.target.cpu.riscv import expand_isa, isa_string
 
 GENERAL = "a d f i m zicsr zifencei"
 

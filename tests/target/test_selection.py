@@ -4,7 +4,7 @@ import pytest
 
 from tvmtarget import Target
 from tvmtarget.errors import TargetError
-from tvmtarget.target.selection import select
+from tvmtarget.target.constraints.selection import select
 
 GPUS = {"gpu": "any", "cuda": "nvidia", "cuda(arch>=sm_80)": "ampere", "cuda(arch>=sm_90)": "hopper", "cpu": "cpu"}
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvmtarget.errors import TargetError
-from tvmtarget.target.triples import Triple, looks_like_triple
+from tvmtarget.target.cpu.triples import Triple, looks_like_triple
 
 # Text, normal form, key, bits, float ABI.
 TRIPLES = [
@@ -75,6 +75,10 @@ def test_the_architecture_says_which_end_of_a_number_comes_first(text, endian):
         ),
         ("aarch64-linx-gnu", "triple 'aarch64-linx-gnu' has no word 'linx'; did you mean 'linux'?"),
         ("x86_64-pc-linus-gnu", "triple 'x86_64-pc-linus-gnu' has no word 'linus'; did you mean 'linux' or 'gnusf'?"),
+        (
+            "aarch64-linux-darwin20.1",
+            "triple 'aarch64-linux-darwin20.1' has no word 'darwin20.1'; did you mean 'darwin'?",
+        ),
         (
             "arm-a-b-c-d-e",
             "triple 'arm-a-b-c-d-e' has 6 words; write at most arch-vendor-os-environment",

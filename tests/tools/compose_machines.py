@@ -12,7 +12,7 @@ from pathlib import Path
 
 import archspec
 
-from tvmtarget.target.machine import DISPLAYS, GPU_QUERY, GPU_REPORT, MEMORY_BLOCKS, SYSCTL, Machine
+from tvmtarget.target.detection.machine import DISPLAYS, GPU_QUERY, GPU_REPORT, MEMORY_BLOCKS, SYSCTL, Machine
 
 FOLDER = Path(__file__).parents[1] / "target" / "machines"
 PUBLISHED = Path(archspec.__file__).parent / "json" / "tests" / "targets"

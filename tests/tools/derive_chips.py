@@ -1,4 +1,4 @@
-"""Derive `tvmtarget/target/data/chips.json`: the names of CPUs and GPUs that LLVM knows, by architecture.
+"""Derive `tvmtarget/target/cpu/data/chips.json`: the names of CPUs and GPUs that LLVM knows, by architecture.
 
 Run as `python tests/tools/derive_chips.py`; it needs the extra `tvm`, whose wheel brings LLVM and lists its names.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-DATA = Path(__file__).parents[2] / "tvmtarget" / "target" / "data" / "chips.json"
+DATA = Path(__file__).parents[2] / "tvmtarget" / "target" / "cpu" / "data" / "chips.json"
 
 # Architecture in our table: a triple that LLVM lists the names for.
 TRIPLES = {

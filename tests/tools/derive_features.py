@@ -1,4 +1,4 @@
-"""Derive `tvmtarget/target/data/features.json`: what each CPU of LLVM can do, and which feature needs which.
+"""Derive `tvmtarget/target/cpu/data/features.json`: what each CPU of LLVM can do, and which feature needs which.
 
 Run as `python tests/tools/derive_features.py`; it needs the extra `tvm`, whose wheel brings LLVM and answers for it.
 LLVM puts three things under one roof. A name here is *tuning* if it changes which code is better, or is an option of
@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-DATA = Path(__file__).parents[2] / "tvmtarget" / "target" / "data" / "features.json"
+DATA = Path(__file__).parents[2] / "tvmtarget" / "target" / "cpu" / "data" / "features.json"
 
 # Family in our table: the triple that names are listed for, and the ones whose own features are a baseline.
 TRIPLES = {
@@ -118,7 +118,7 @@ def least(implies: dict[str, list[str]], names: set[str]) -> list[str]:
 
 
 def _family(family: str) -> dict[str, object]:
-    from tvmtarget.target.chips import chips_of
+    from tvmtarget.target.cpu.chips import chips_of
 
     triple, archs = TRIPLES[family]
     described = _described(triple)

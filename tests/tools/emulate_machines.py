@@ -15,7 +15,7 @@ from pathlib import Path
 
 from archspec.cpu.schema import CPUID_JSON
 
-from tvmtarget.target.machine import Machine
+from tvmtarget.target.detection.machine import Machine
 
 FOLDER = Path(__file__).parents[1] / "target" / "machines"
 

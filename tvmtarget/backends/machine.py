@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from tvmtarget.target.machine import Machine
-from tvmtarget.target.reasons import Truth
+from tvmtarget.target.constraints.reasons import Truth
+from tvmtarget.target.detection.machine import Machine
+from tvmtarget.target.detection.why_not import instructions, triples
 from tvmtarget.target.tree import Target
-from tvmtarget.target.why_not import instructions, triples
 
 __all__ = ["refuses_native", "refuses_triple"]
 

@@ -7,15 +7,22 @@ from typing import Annotated
 
 import typer
 
-from tvmtarget.cli.options import Model, Strict, TargetText, Where, progress, read_target, read_where
+from tvmtarget.cli.options import Model, Strict, Where, progress, read_where
+from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, TargetText, Unset, With, read_target
 
 __all__ = ["compile_model"]
 
 
 def compile_model(
+    context: typer.Context,
     model: Model,
     target: TargetText,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)],
+    overlays: With = None,
+    values: Set = None,
+    unset: Unset = None,
+    executor: Executor = None,
+    runtime: Runtime = None,
     where: Where = None,
     strict: Strict = False,
 ) -> None:
@@ -24,7 +31,7 @@ def compile_model(
     from tvmtarget.ir.module import IRModule
 
     rules = read_where(where)
-    tree = read_target(target)
+    tree = read_target(target, Changes(overlays, executor, runtime, context.args, values, unset))
     with progress(quiet=False) as tell:
         exe = build(IRModule.from_onnx(model), tree, where=rules, strict=strict, progress=tell, mod_name=model.stem)
         exe.save(output)

@@ -11,8 +11,8 @@ from tvmtarget.cli.options import Json, print_json
 from tvmtarget.errors import TargetError
 
 if TYPE_CHECKING:
-    from tvmtarget.target.machine import Machine
-    from tvmtarget.target.reasons import Reason
+    from tvmtarget.target.constraints.reasons import Reason
+    from tvmtarget.target.detection.machine import Machine
 
 __all__ = ["detect"]
 
@@ -33,8 +33,8 @@ def detect(
     ] = None,
 ) -> None:
     """Measure this machine and print it as a target."""
-    from tvmtarget.target.detect import board
-    from tvmtarget.target.machine import Machine
+    from tvmtarget.target.detection.detect import board
+    from tvmtarget.target.detection.machine import Machine
     from tvmtarget.target.tree import Target
 
     read = Machine.capture() if machine is None else _read(machine)
@@ -67,7 +67,7 @@ def _flat(reason: Reason) -> dict[str, object]:
 
 
 def _read(path: Path) -> Machine:
-    from tvmtarget.target.machine import Machine
+    from tvmtarget.target.detection.machine import Machine
 
     try:
         text = path.read_text(encoding="utf-8")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tvmtarget.cli.options import Json, Model, TargetText, Where, print_json, read_target, read_where
+from tvmtarget.cli.options import Json, Model, Where, print_json, read_where
+from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, TargetText, Unset, With, read_target
 
 if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan
@@ -15,8 +16,14 @@ __all__ = ["explain"]
 
 
 def explain(
+    context: typer.Context,
     model: Model,
     target: TargetText,
+    overlays: With = None,
+    values: Set = None,
+    unset: Unset = None,
+    executor: Executor = None,
+    runtime: Runtime = None,
     where: Where = None,
     op: Annotated[str | None, typer.Option("--op", help="Explain one operation, by name.", show_default=False)] = None,
     as_json: Json = False,
@@ -26,7 +33,8 @@ def explain(
     from tvmtarget.partition.decompose import decompose
 
     rules = read_where(where)
-    plan = decompose(IRModule.from_onnx(model), read_target(target), where=rules)
+    tree = read_target(target, Changes(overlays, executor, runtime, context.args, values, unset))
+    plan = decompose(IRModule.from_onnx(model), tree, where=rules)
     if op is not None:
         explanation = plan.explain(op)
         if as_json:

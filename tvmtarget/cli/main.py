@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
-from tvmtarget.cli import compile, detect, explain, kinds, run, show, tags
-from tvmtarget.errors import TvmTargetError
+from tvmtarget.cli import compile, detect, diff, explain, kinds, run, show, tags
+from tvmtarget.cli.targets import EXTRA
+from tvmtarget.errors import TvmTargetError, TvmTargetWarning
 from tvmtarget.version import __version__
 
 __all__ = ["app", "main"]
@@ -23,13 +25,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("tags")(tags.tags)
+app.add_typer(tags.app, name="tags")
 app.command("kinds")(kinds.kinds)
-app.command("show")(show.show)
+app.command("show", context_settings=EXTRA)(show.show)
 app.command("detect")(detect.detect)
-app.command("explain")(explain.explain)
-app.command("compile")(compile.compile_model)
-app.command("run")(run.run)
+app.command("explain", context_settings=EXTRA)(explain.explain)
+app.command("compile", context_settings=EXTRA)(compile.compile_model)
+app.command("run", context_settings=EXTRA)(run.run)
+app.command("diff")(diff.diff)
 
 
 def _print_version(wanted: bool) -> None:
@@ -47,10 +50,24 @@ def _root(
     pass
 
 
+def _print_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; nothing a user can type makes a traceback."""
     try:
-        app(args=list(sys.argv[1:] if argv is None else argv), prog_name="tvmtarget")
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", TvmTargetWarning)
+            warnings.showwarning = _print_warning
+            app(args=list(sys.argv[1:] if argv is None else argv), prog_name="tvmtarget")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except TvmTargetError as error:

@@ -14,16 +14,11 @@ from tvmtarget.errors import TextError, TvmTargetError
 
 if TYPE_CHECKING:
     from tvmtarget.building import Progress
-    from tvmtarget.target.constraint import Constraint
-    from tvmtarget.target.tree import Target
+    from tvmtarget.target.constraints.constraint import Constraint
 
-__all__ = ["Json", "Model", "Strict", "TargetText", "Where", "print_json", "progress", "read_target", "read_where"]
+__all__ = ["Json", "Model", "Strict", "Where", "print_json", "progress", "read_where"]
 
 Model: TypeAlias = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
-TargetText: TypeAlias = Annotated[
-    str,
-    typer.Option("--target", "-t", help="What to run on: a tag (aws/c5), a text, JSON, or native.", show_default=False),
-]
 Where: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
@@ -38,16 +33,9 @@ Strict: TypeAlias = Annotated[
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
-def read_target(text: str) -> Target:
-    """Read a target; `native` is this machine, measured at once, so that the word is nowhere in what is written."""
-    from tvmtarget.target.tree import Target
-
-    return Target.detect() if text == "native" else Target.parse(text)
-
-
 def read_where(rules: Sequence[str] | None) -> dict[str, Constraint]:
     """Split `NAME=CONSTRAINT` at the last '=' outside parentheses; all bad rules in one error."""
-    from tvmtarget.target.constraint import Constraint
+    from tvmtarget.target.constraints.constraint import Constraint
 
     found: dict[str, Constraint] = {}
     problems: list[str] = []

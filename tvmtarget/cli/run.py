@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tvmtarget.cli.options import Json, Strict, Where, print_json, progress, read_target, read_where
+from tvmtarget.cli.completion import complete_target
+from tvmtarget.cli.options import Json, Strict, Where, print_json, progress, read_where
+from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, Unset, With, read_target
 from tvmtarget.errors import ArtifactError, RunError, TextError
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from tvmtarget.executable import Executable
     from tvmtarget.executors.graph import Event
+    from tvmtarget.target.tree import Target
 
 __all__ = ["run"]
 
@@ -23,14 +26,26 @@ RELATIVE, ABSOLUTE = 1e-3, 1e-4
 
 
 def run(
+    context: typer.Context,
     program: Annotated[Path, typer.Argument(help="An ONNX file, or a file that compile wrote.", show_default=False)],
     inputs: Annotated[
         Path, typer.Option("--input", "-i", help="Inputs by name, and labels: an .npz file.", show_default=False)
     ],
     target: Annotated[
         str | None,
-        typer.Option("--target", "-t", help="What to run a model on: a tag, a text or JSON.", show_default=False),
+        typer.Option(
+            "--target",
+            "-t",
+            help="What to run a model on: a tag, a text, JSON, or native.",
+            show_default=False,
+            autocompletion=complete_target,
+        ),
     ] = None,
+    overlays: With = None,
+    values: Set = None,
+    unset: Unset = None,
+    executor: Executor = None,
+    runtime: Runtime = None,
     where: Where = None,
     check: Annotated[bool, typer.Option("--check", help="Compare with the undivided model.")] = False,
     output: Annotated[
@@ -44,17 +59,19 @@ def run(
     from tvmtarget.artifact import is_artifact
 
     rules = read_where(where)
+    changes = Changes(overlays, executor, runtime, context.args, values, unset)
     arrays = _read_npz(inputs)
     if is_artifact(program):
-        if target is not None or rules or check:
-            raise ArtifactError(f"{str(program)!r} is compiled already; --target, --where and --check go with a model")
+        if target is not None or rules or check or changes:
+            options = "--target, what changes it, --where and --check"
+            raise ArtifactError(f"{str(program)!r} is compiled already; {options} go with a model")
         from tvmtarget.executable import load
 
         exe = load(program, trust=trust)
     else:
         if target is None:
             raise TextError("--target is missing; a model runs on a target, such as --target llvm")
-        exe = _build(program, target, rules, strict=strict, quiet=as_json)
+        exe = _build(program, read_target(target, changes), rules, strict=strict, quiet=as_json)
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
     from tvmtarget.executors.graph import CopyEvent
 
@@ -80,14 +97,13 @@ def run(
         _print(report, results)
 
 
-def _build(model: Path, target: str, rules: dict[str, Any], *, strict: bool, quiet: bool) -> Executable:
+def _build(model: Path, target: Target, rules: dict[str, Any], *, strict: bool, quiet: bool) -> Executable:
     from tvmtarget.building import build
     from tvmtarget.ir.module import IRModule
 
-    tree = read_target(target)
     with progress(quiet=quiet) as tell:
         module = IRModule.from_onnx(model)
-        return build(module, tree, where=rules, strict=strict, progress=tell, mod_name=model.stem)
+        return build(module, target, where=rules, strict=strict, progress=tell, mod_name=model.stem)
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:

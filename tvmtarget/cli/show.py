@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tvmtarget.cli.options import Json, print_json, read_target
+from tvmtarget.cli.options import Json, print_json
+from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, TargetArgument, Unset, With, read_target
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -17,28 +19,79 @@ if TYPE_CHECKING:
 
 __all__ = ["show"]
 
+_UNBROKEN = 100_000  # letters in a line where nobody looks
+
 
 def show(
-    target: Annotated[str, typer.Argument(help="A tag, a text, JSON, or native.", show_default=False)],
+    context: typer.Context,
+    target: TargetArgument,
+    overlays: With = None,
+    values: Set = None,
+    unset: Unset = None,
+    executor: Executor = None,
+    runtime: Runtime = None,
     as_json: Json = False,
+    as_toml: Annotated[bool, typer.Option("--toml", help="Print TOML.")] = False,
+    as_text: Annotated[bool, typer.Option("--text", help="Print the text form, a line for each node.")] = False,
     resolved: Annotated[bool, typer.Option("--resolved", help="Fill in host, executor and runtime.")] = False,
+    origin: Annotated[bool, typer.Option("--origin", help="Say where every value comes from.")] = False,
+    codegen: Annotated[bool, typer.Option("--codegen", help="Group leaves by the code that serves them.")] = False,
 ) -> None:
-    """Draw a target tree, or print it as JSON."""
-    from tvmtarget.target.layout import Layout
-
-    tree = read_target(target)
+    """Draw a target tree, or print it in another form."""
+    tree = read_target(target, Changes(overlays, executor, runtime, context.args, values, unset))
     whole = tree.resolve()
+    shown = whole if resolved else tree
     if as_json:
-        print_json((whole if resolved else tree).to_json())
+        print_json(_data(shown, origin=origin, codegen=codegen))
         return
+    if as_toml or as_text:
+        typer.echo(shown.to_toml() if as_toml else shown.pretty(), nl=as_text)
+        return
+    _draw(whole)
+    typer.echo(f"text    {shown}")
+    typer.echo(f"digest  {tree.digest}")
+    if origin:
+        _print_origins(shown)
+    if codegen:
+        _print_groups(whole)
+
+
+def _data(tree: Target, *, origin: bool, codegen: bool) -> dict[str, object]:
+    """Return flat JSON; with more than the tree asked for, each part under its name."""
+    from tvmtarget.target.keys import codegen_groups
+
+    parts: dict[str, object] = {"target": tree.to_json()}
+    if origin:
+        parts["origin"] = {path: found.to_json() for path, found in tree.origins()}
+    if codegen:
+        parts["codegen"] = [group.to_json() for group in codegen_groups(tree)]
+    return parts if len(parts) > 1 else tree.to_json()
+
+
+def _draw(whole: Target) -> None:
     from rich.console import Console
     from rich.tree import Tree
 
+    from tvmtarget.target.layout import Layout
+
     drawn = Tree(_label("", whole))
     _grow(drawn, whole, "", Layout(whole))
-    Console(soft_wrap=True, highlight=False).print(drawn)
-    typer.echo(f"text    {tree}")
-    typer.echo(f"digest  {tree.digest}")
+    Console(highlight=False, width=None if sys.stdout.isatty() else _UNBROKEN).print(drawn)
+
+
+def _print_origins(tree: Target) -> None:
+    origins = dict(tree.origins())
+    width = max(map(len, origins))
+    for path, found in origins.items():
+        typer.echo(f"{path:{width}}  {found}")
+
+
+def _print_groups(tree: Target) -> None:
+    from tvmtarget.target.keys import codegen_groups
+
+    for group in codegen_groups(tree):
+        leaves = ", ".join(f"@{leaf or '.'}" for leaf in group.leaves)
+        typer.echo(f"{group.codegen_key}  system @{group.system or '.'}: {leaves}")
 
 
 def _label(name: str, node: Target) -> str:
@@ -49,10 +102,10 @@ def _label(name: str, node: Target) -> str:
 
 
 def _grow(tree: Tree, node: Target, path: str, layout: Layout) -> None:
-    from rich.markup import escape
+    from rich.text import Text
 
     for line in _facts(node, path, layout):
-        tree.add(f"[dim]{escape(line)}[/dim]")
+        tree.add(Text(line, style="dim", overflow="fold"))
     for child in node.targets:
         site = f"{path}/{child.replicas[0]}".lstrip("/")
         _grow(tree.add(_label(child.slot, child)), child, site, layout)

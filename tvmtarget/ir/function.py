@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["COPY", "Attribute", "Call", "Constant", "Function", "Opaque", "Value"]
 

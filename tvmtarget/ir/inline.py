@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Call, Constant, Function, Value
 from tvmtarget.ir.names import Names
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["Frame", "Inlined", "inline_calls"]
 

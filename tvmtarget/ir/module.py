@@ -17,7 +17,7 @@ from tvmtarget.ir.printer import print_module
 from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.ir.verify import verify_functions
 from tvmtarget.target.configuration import CompilationConfig
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from tvmtarget.partition.outline import outline
 from tvmtarget.partition.plan import Plan
 from tvmtarget.partition.program import normalise
 from tvmtarget.partition.split import split
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
 __all__ = ["decompose"]

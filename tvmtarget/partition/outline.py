@@ -9,7 +9,7 @@ from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["CopyRecord", "Outlined", "RegionRecord", "outline"]
 

@@ -14,9 +14,9 @@ from tvmtarget.ir.function import COPY, Call, Constant, Function
 from tvmtarget.ir.inline import Frame, inline_calls, rename_values
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.strategy import Op
-from tvmtarget.target.constraint import Constraint, covers, known_words
+from tvmtarget.target.constraints.constraint import Constraint, covers, known_words
+from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.layout import Layout
-from tvmtarget.target.satisfaction import satisfies
 from tvmtarget.target.tree import Target
 
 __all__ = ["Asked", "Program", "normalise", "open_frame"]
@@ -199,7 +199,8 @@ def _located(constraint: Constraint, layout: Layout) -> Constraint:
     plain = constraint.replace(is_negated=False, weight=None)
     found = [path for path, node in layout.root.walk() if plain.check(node, path, layout.root)]
     if not found:
-        raise UnknownNameError("; ".join(map(str.strip, satisfies(layout.root, plain).lines())))
+        missed = [part.text for reason in satisfies(layout.root, plain).parts for part in reason.parts if not part]
+        raise UnknownNameError(f"no system of the target meets {plain}: {', '.join(missed) or 'it has none'}")
     options = tuple(Constraint.at(path) for path in found)
     located = options[0] if len(options) == 1 else Constraint(any_of=options)
     return located.replace(is_negated=constraint.is_negated, weight=constraint.weight)

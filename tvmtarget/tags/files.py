@@ -17,7 +17,7 @@ from typing import Any
 
 from tvmtarget.errors import did_you_mean
 
-__all__ = ["TagFile", "TagInfo", "TagRow", "at", "namespace_of", "read_file", "rows_of"]
+__all__ = ["SCHEMA", "TagFile", "TagInfo", "TagRow", "at", "is_project_file", "namespace_of", "read_file", "rows_of"]
 
 SCHEMA = 1
 MAX_BYTES = 16 * 2**20
@@ -80,6 +80,11 @@ class TagFile:
 
     rows: Mapping[str, TagRow]
     problems: tuple[str, ...]
+
+
+def is_project_file(path: Path) -> bool:
+    """Whether the names in a file are whole ones: those of a project may be of any namespace."""
+    return path.name in ("tvmtarget.toml", "pyproject.toml")
 
 
 def namespace_of(path: Path) -> str:

@@ -9,11 +9,11 @@ from math import log2
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.tags.registry import Registry
-from tvmtarget.target.constraint import Condition, Constraint, known_words
+from tvmtarget.target.constraints.constraint import Condition, Constraint, known_words
+from tvmtarget.target.constraints.place import Place, places
+from tvmtarget.target.constraints.reasons import Truth
+from tvmtarget.target.constraints.satisfaction import meets
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.place import Place, places
-from tvmtarget.target.reasons import Truth
-from tvmtarget.target.satisfaction import meets
 from tvmtarget.target.tree import Target
 
 __all__ = ["Matches", "explain", "nearest", "read_constraint", "satisfying"]

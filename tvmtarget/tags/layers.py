@@ -37,10 +37,13 @@ class Layer(Protocol):
 class Files:
     """TOML files: those of a folder by namespace, or some whose tags have their whole names."""
 
-    def __init__(self, label: str, *, folder: Path | None = None, files: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, label: str, *, folder: Path | None = None, files: Sequence[Path] = (), only: Path | None = None
+    ) -> None:
         self.label = label
         self._by_namespace: dict[str | None, list[Path]] = {None: list(files)} if files else {}
-        for path in sorted(folder.glob("*.toml"), key=lambda path: path.name.split(".")) if folder else ():
+        found = [only] if only else folder.glob("*.toml") if folder else ()
+        for path in sorted(found, key=lambda path: path.name.split(".")):
             self._by_namespace.setdefault(namespace_of(path), []).append(path)
         self._read: dict[str | None, TagFile] = {}
 

@@ -44,6 +44,11 @@ class Registry(Mapping[str, Target]):
         self._found: dict[str, TagRow] = {}
         self._trees: dict[str, Target] = {}
 
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers, the lowest first."""
+        return self._layers
+
     @classmethod
     def discover(cls, cwd: Path, environ: Mapping[str, str]) -> Registry:
         """Return the registry that is seen from a folder, with the environment's variables."""
@@ -107,10 +112,28 @@ class Registry(Mapping[str, Target]):
             name = row.base
         return None
 
+    def info_anyway(self, name: str) -> TagInfo | None:
+        """Return the notes on a tag, even of one that is wrong; None if there is no such name."""
+        row = self._find(name)
+        return row.info if row is not None else None
+
+    def abstract(self) -> tuple[str, ...]:
+        """List the tags that are no systems, sorted: bases of others, and partial configurations."""
+        names = {name for layer in self._layers for name in layer.names()}
+        rows = ((name, self._find(name)) for name in names)
+        return tuple(sorted(name for name, row in rows if row and row.info.name == name and row.info.is_abstract))
+
+    def problems_of_others(self) -> tuple[str, ...]:
+        """List what is wrong with the layers above the lowest, which comes with the library and is tested."""
+        return self._problems(self._layers[1:])
+
     def problems(self) -> tuple[str, ...]:
         """Read everything and list what is wrong: files, rows, and names that two layers have."""
-        found = [problem for layer in self._layers for problem in layer.problems()]
-        for layer in self._layers:
+        return self._problems(self._layers)
+
+    def _problems(self, layers: tuple[Layer, ...]) -> tuple[str, ...]:
+        found = [problem for layer in layers for problem in layer.problems()]
+        for layer in layers:
             for name in layer.names():
                 row = self._find(name)
                 found += row.problems if row is not None else ()
@@ -119,7 +142,7 @@ class Registry(Mapping[str, Target]):
     def _row(self, name: str) -> TagRow:
         row = self._find(name)
         if row is None:
-            tail = did_you_mean(name, self) or "; `tvmtarget tags` lists them"
+            tail = did_you_mean(name, [*self, *self.abstract()]) or "; `tvmtarget tags` lists them"
             broken = [problem for layer in self._layers for problem in layer.problems(name)]
             raise UnknownNameError(f"unknown tag {name!r}{tail}", *broken)
         return row

@@ -126,8 +126,12 @@ def unset(root: _N, path: str) -> _N:
 
 
 def merge(base: _N, other: _N) -> _N:
-    """Lay one tree over another: what `other` states wins, children go by name; another kind replaces all."""
-    if other.kind != base.kind:
+    """Lay one tree over another: what `other` states wins, children go by name; another kind replaces all.
+
+    A composite without children is no system, so it is taken as what it states alone: a partial configuration.
+    """
+    is_partial = other.kind == "composite" and not other.targets
+    if other.kind != base.kind and not is_partial:
         return other.replace(name=base.name)
     attrs: dict[str, Value] = {**base.attrs, **other.attrs}
     kind = find_kind(base.kind)

@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tvmtarget.errors import TargetError, did_you_mean
-from tvmtarget.target.chips import is_unchecked
+from tvmtarget.target.cpu.chips import is_unchecked
+from tvmtarget.target.cpu.isa import is_cpu, read_isa
+from tvmtarget.target.cpu.triples import Triple
 from tvmtarget.target.identity import authored, canonical, facts
-from tvmtarget.target.isa import is_cpu, read_isa
 from tvmtarget.target.kinds import AttributeClass, find_kind
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
 from tvmtarget.target.node import Executor, Runtime
-from tvmtarget.target.triples import Triple
 
-__all__ = ["LEVELS", "View", "codegen_key", "key_of", "tuning_key", "view_of"]
+__all__ = ["LEVELS", "CodegenGroup", "View", "codegen_groups", "codegen_key", "key_of", "tuning_key", "view_of"]
 
 View: TypeAlias = Literal["codegen", "kernel", "graph", "executor"]
 
@@ -69,6 +70,32 @@ def view_of(node: NestedNode, view: View) -> dict[str, object]:
             f"a kernel runs on a leaf, and {node.slot!r} is a system; ask for level 'graph', or for a part"
         )
     return {"view": view} | _view(node, "", view, drivers(node))
+
+
+@dataclass(frozen=True, slots=True)
+class CodegenGroup:
+    """Leaves for which one code serves: those of one sub-system (a node with a program of its own) and one key."""
+
+    system: str
+    codegen_key: str
+    leaves: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the paths and the key."""
+        return {"system": self.system, "codegen_key": self.codegen_key, "leaves": list(self.leaves)}
+
+
+def codegen_groups(root: NestedNode) -> tuple[CodegenGroup, ...]:
+    """Group the leaves of a tree by where code generation diverges: the sub-system first, then the key of the code."""
+    found: dict[tuple[str, str], list[str]] = {}
+    systems = {"": ""}
+    for path, node in root.walk():
+        above = path.rpartition("/")[0]
+        is_system = node.executor is not None or node.runtime is not None
+        systems[path] = path if is_system else systems[above]
+        if not node.is_composite:
+            found.setdefault((systems[path], codegen_key(node)), []).append(path)
+    return tuple(CodegenGroup(system, key, tuple(leaves)) for (system, key), leaves in found.items())
 
 
 def _view(node: NestedNode, path: str, view: View, driven: Mapping[str, Driver]) -> dict[str, object]:

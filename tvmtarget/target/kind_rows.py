@@ -102,7 +102,7 @@ _HEXAGON = _table("""
     mattr          features   isa       -  v0.9   DSP features added or removed: +hvxv68, +hvx-length128b
     mcpu           str        isa       -  v0.9   CPU name as LLVM spells it: hexagonv68
     mtriple        str        hard      -  v0.9   LLVM target triple
-    llvm-options   list[str]  hard      -  v0.9   LLVM command-line options, with '@' for '='
+    llvm-options   list[str]  hard      -  v0.9   LLVM command-line options
     num-cores      int>=1        scale     -  v0.19  hardware threads with vector units
     vtcm-capacity  int>=1        capacity  -  v0.19  bytes of tightly coupled memory
 """)
@@ -304,6 +304,7 @@ _TARGETS = (
     _kind("composite", "cpu", "", doc="a system of several targets"),
     _kind("test", "cpu", "", doc="TVM's own tests"),
     _kind("cuda_host", "cpu", "cpu", can_host=True, doc="host functions of CUDA, as CUDA C++"),
+    _kind("opengl", "opengl", "opengl", until="v0.6", doc="a GPU, by OpenGL"),
     _kind("stackvm", "cpu", "cpu", until="v0.19", can_host=True, doc="TVM's interpreter"),
     _kind("hybrid", "cpu", "", until="v0.21", doc="Python source, for debugging"),
     _kind("aocl", "aocl", "aocl hls", until="v0.19", doc="an Intel FPGA"),

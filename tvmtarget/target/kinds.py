@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Value, fold
-from tvmtarget.target.chips import chip_problems
+from tvmtarget.target.cpu.chips import chip_problems
 from tvmtarget.target.problems import shown
 from tvmtarget.target.units import without_unit
 from tvmtarget.target.values import AttributeType, read_value

@@ -11,8 +11,8 @@ from pydantic import Field, PrivateAttr
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes
+from tvmtarget.target.cpu.isa import Features, features_of, is_arm
 from tvmtarget.target.grammar import MAX_DEPTH, is_word
-from tvmtarget.target.isa import Features, features_of, is_arm
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, Link, Memory, Node, Runtime
 from tvmtarget.target.origin import CODE, Origin
@@ -129,6 +129,15 @@ class NestedNode(Node):
         """Return where a value of this node comes from: an attribute, a field, or `executor/<attribute>`."""
         found = self._origins.get(name) or self._origins.get(name.partition("/")[0])
         return found or CODE
+
+    def origins(self) -> Iterator[tuple[str, Origin]]:
+        """Yield where every value that the tree states comes from, by its path; a node's kind stands for the node."""
+        for path, node in self.walk():
+            yield join(path, "kind"), node.origin_of("kind")
+            yield from ((join(path, name), node.origin_of(name)) for name in node.attrs)
+            for field in ("keys", "count", "host", "links", "memory", "executor", "runtime"):
+                if getattr(node, field) not in (None, (), 1):
+                    yield join(path, field), node.origin_of(field)
 
     @property
     def slot(self) -> str:

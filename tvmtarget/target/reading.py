@@ -17,6 +17,7 @@ from tvmtarget.target.node import opaque_attributes
 from tvmtarget.target.origin import Origin
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.text import RESERVED, Composition, detect, read
+from tvmtarget.target.tvm.legacy import BuildSettings
 from tvmtarget.target.values import read_items
 
 __all__ = ["Reader", "TagLookup"]
@@ -38,12 +39,20 @@ class Reader(Generic[_N]):
 
     In every method `where` is the path of what is read, for messages, and `allow_unknown` says whether kinds
     that no installed package registers are kept as they are: in JSON they are, in a text one is a mistake.
+    A reader is for one tree: what historic spellings say of the whole build is kept until `whole` is asked.
     """
 
     def __init__(self, node: Callable[..., _N], tags: TagLookup[_N], origin: Origin) -> None:
         self._node = node
         self._tags = tags
         self._origin = origin
+        self._said = BuildSettings()
+
+    def whole(self, root: _N) -> _N:
+        """Return a tree that was read, with the executor and runtime that historic spellings anywhere in it say."""
+        settled = self._said.settle(root)
+        changed = [field for field in ("executor", "runtime") if getattr(settled, field) != getattr(root, field)]
+        return settled.originating(self._origin, changed) if changed else root
 
     def text(self, source: str, where: str = "") -> _N:
         """Read any form of text."""
@@ -60,7 +69,7 @@ class Reader(Generic[_N]):
             return self.text(data, where)
         problems = Problems()
         with problems.collect(where):
-            flat = _checked(data, depth)
+            flat = self._said.modern(_checked(data, depth), where)
         problems.raise_all()
         below: list[_N] = []
         for at, child in enumerate(cast("list[object]", flat.pop("targets", ()))):

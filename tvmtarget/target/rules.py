@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from tvmtarget.errors import did_you_mean
-from tvmtarget.target.agreement import contradictions
+from tvmtarget.target.cpu.agreement import contradictions
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, is_reference, join, unnumbered
+from tvmtarget.target.node import Executor
 from tvmtarget.target.pairs import pair_conflicts
 from tvmtarget.target.problems import place
 
@@ -106,6 +107,28 @@ def _attributes_agree(root: NestedNode, _: Mapping[str, Driver]) -> Iterator[str
         yield from (f"{problem}{place(path)}" for problem in contradictions(node.kind, node.attrs))
 
 
+def _alignments_agree(root: NestedNode, _: Mapping[str, Driver]) -> Iterator[str]:
+    """Code reads alignments from its target, the memory plan from the executor: where both say one, it is the same."""
+    executors: dict[str, tuple[str, Executor] | None] = {}
+    for path, node in _with_hosts(root):
+        above = executors.get(path.rpartition("/")[0]) if path else None
+        executors[path] = chosen = (path, node.executor) if node.executor is not None else above
+        for of_target, of_executor in _ALIGNMENTS if chosen is not None else ():
+            one, other = node.attrs.get(of_target), chosen[1].attrs.get(of_executor) if chosen else None
+            if node.kind == "c" and chosen is not None and None not in (one, other) and one != other:
+                yield (
+                    f"{of_target!r} is {one} in 'c'{place(path)}, and {of_executor!r} is {other} in its executor"
+                    f" {chosen[1].kind!r}{place(chosen[0])}; make them equal, or leave one out"
+                )
+
+
+# Names of alignments: in target 'c', and in executor 'aot'.
+_ALIGNMENTS = (
+    ("workspace-byte-alignment", "workspace-byte-alignment"),
+    ("constants-byte-alignment", "constant-byte-alignment"),
+)
+
+
 def _with_hosts(root: NestedNode) -> Iterator[tuple[str, NestedNode]]:
     """Walk over the tree and over the trees of hosts that are written in it."""
     for path, node in root.walk():
@@ -123,4 +146,5 @@ RULES: tuple[Callable[[NestedNode, Mapping[str, Driver]], Iterator[str]], ...] =
     _hosts_go_in_no_circle,
     _hosts_agree,
     pair_conflicts,
+    _alignments_agree,
 )

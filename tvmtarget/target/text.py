@@ -11,7 +11,8 @@ A text is read by the first form that fits, in this order (golden table: `tests/
 
 Where a kind is expected, a triple stands for an llvm of that triple: `aarch64-linux-gnu(mcpu=cortex-a72)`.
 Reading makes flat JSON with two keys that only overrides have: `"+"` (signed features) and `"~"` (paths to
-unset). Nothing here looks at tags or builds nodes.
+unset). TVM's command line adds `"-executor"` and `"-runtime"`, which speak of the whole build. Nothing here looks
+at tags or builds nodes.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from tvmtarget.errors import TextError
-from tvmtarget.target import command_line
+from tvmtarget.target.cpu.triples import looks_like_triple
 from tvmtarget.target.grammar import Choice, Item, Reference, Spec, is_plain, parse_choice, read_json
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown, syntax_error
-from tvmtarget.target.triples import looks_like_triple
+from tvmtarget.target.tvm import command_line
 
 __all__ = [
     "RESERVED",

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target import changing, text
-from tvmtarget.target.attributes import Attributes, Value, fold
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.arguments import read_count, read_keys, read_links, read_memory, read_target_attributes
+from tvmtarget.target.attributes import Value, fold
+from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.constraints.reasons import Reason
+from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.difference import Differences, differences
-from tvmtarget.target.grammar import is_word
 from tvmtarget.target.identity import digest_of, identity_text
 from tvmtarget.target.keys import View, codegen_key, tuning_key, view_of
-from tvmtarget.target.kinds import find_kind, kind_of
-from tvmtarget.target.nesting import MAX_COUNT, NestedNode, drivers, is_reference
-from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute, read_attributes
+from tvmtarget.target.kinds import find_kind
+from tvmtarget.target.nesting import NestedNode, drivers, is_reference
+from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute
 from tvmtarget.target.origin import OVERRIDE, Origin
 from tvmtarget.target.pairs import effective_pair
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.reading import Reader, TagLookup
-from tvmtarget.target.reasons import Reason
 from tvmtarget.target.rules import conflicts
-from tvmtarget.target.satisfaction import satisfies
 from tvmtarget.target.text import RESERVED
-from tvmtarget.target.values import read_integer, read_items
+from tvmtarget.target.tvm import bridge, command_line
+from tvmtarget.target.tvm.quoting import Dialect, checked_dialect
 
 if TYPE_CHECKING:
-    from tvmtarget.target.machine import Machine
-    from tvmtarget.target.reasons import Reason
+    from tvmtarget.target.constraints.reasons import Reason
+    from tvmtarget.target.detection.machine import Machine
 
 __all__ = ["TagLookup", "Target"]
 
@@ -85,7 +85,7 @@ class Target(NestedNode):
         }
         problems = Problems()
         with problems.collect():
-            fields["attrs"] = _read_attributes(kind, attrs)
+            fields["attrs"] = read_target_attributes(kind, attrs)
         for field, read in _READERS.items():
             if fields[field] not in (None, ()):
                 with problems.collect():
@@ -106,7 +106,8 @@ class Target(NestedNode):
         """
         if not isinstance(source, str):
             raise TargetError(f"a target is read from text, not {shown(source)}")
-        return Reader(Target, _DEFAULT_TAGS if tags is None else tags, Origin("text", source)).text(source)
+        reader = _reader(tags, Origin("text", source))
+        return reader.whole(reader.text(source))
 
     @classmethod
     def from_json(
@@ -121,7 +122,44 @@ class Target(NestedNode):
         >>> Target.from_json({"tag": "nvidia/jetson-nano", "cpu/num-cores": 2}).at("cpu")["num-cores"]
         2
         """
-        return Reader(Target, _DEFAULT_TAGS if tags is None else tags, origin).flat(data)
+        reader = _reader(tags, origin)
+        return reader.whole(reader.flat(data))
+
+    @classmethod
+    def from_cli(cls, text: str, dialect: Dialect = "v0.10", *, tags: TagLookup[Target] | None = None) -> Target:
+        """Read TVM's command line with the quotes and escapes of a version: "v0.9", or "v0.10" (to v0.23).
+
+        >>> Target.from_cli(r"llvm -model='it\\'s new'", "v0.10")["model"]
+        "it's new"
+        """
+        if not isinstance(text, str):
+            raise TargetError(f"a command line is text, not {shown(text)}")
+        reader = _reader(tags, Origin("text", text))
+        return reader.whole(reader.flat(command_line.read(text, checked_dialect(dialect)), allow_unknown=False))
+
+    @classmethod
+    def from_tvm(cls, source: object, *, tags: TagLookup[Target] | None = None) -> Target:
+        """Read a target of any TVM since v0.6: a live one, its JSON, its text, or a file of `save_json`.
+
+        Unlike `parse` and `from_json` it leaves out what TVM derives, and reads every word as TVM meant it.
+
+        >>> print(Target.from_tvm({"kind": "cuda", "tag": "", "keys": ["cuda", "gpu"], "arch": "sm_80"}))
+        cuda(arch=sm_80)
+        """
+        reader = _reader(tags, Origin("json", "of TVM"))
+        return reader.whole(reader.flat(bridge.read(source)))
+
+    def to_tvm(self, version: str = bridge.TODAY) -> bridge.TvmTarget:
+        """Return what a version of TVM can load ("v0.9", "v0.19", "v0.27"), and what it has no words for.
+
+        Every device bears a copy of the host that drives it; defaults are TVM's own business. `load()` makes
+        TVM's value of it. `TargetError` where nothing is left to write.
+
+        >>> Target.parse("cuda(arch=sm_80,host=llvm(num-cores=4))").to_tvm("v0.19").text
+        "cuda -arch=sm_80 -host='llvm -num-cores=4'"
+        """
+        self.resolve()
+        return bridge.write(self, version)
 
     def to_json(self) -> dict[str, object]:
         """Return flat JSON; `Target.from_json` reads it back to an equal tree."""
@@ -169,12 +207,12 @@ class Target(NestedNode):
     def detect(cls, machine: Machine | None = None) -> Target:
         """Return what this machine is, or a captured one; only this measures, and all it says is written down.
 
-        >>> from tvmtarget.target.machine import Machine
+        >>> from tvmtarget.target.detection.machine import Machine
         >>> str(Target.detect(Machine("Linux", "aarch64")))
         'llvm(mtriple=aarch64-linux-gnu)'
         """
-        from tvmtarget.target.detect import board, describe
-        from tvmtarget.target.machine import Machine
+        from tvmtarget.target.detection.detect import board, describe
+        from tvmtarget.target.detection.machine import Machine
 
         machine = Machine.capture() if machine is None else machine
         return cls.from_json(describe(machine), origin=Origin("measured", board(machine)))
@@ -230,10 +268,14 @@ class Target(NestedNode):
         Scalars and lists replace, feature sets add and remove, a target at the path of a child is merged with
         it. Changes are made in order; an unknown path is an error with the nearest name, all of them in one.
         """
-        return changing.override(self, changes, Reader(Target, _DEFAULT_TAGS, OVERRIDE).flat)
+        reader = _reader(None, OVERRIDE)
+        return reader.whole(changing.override(self, changes, reader.flat))
 
     def merge(self, other: Target) -> Target:
         """Return this tree with another laid over it: what the other states wins, children go by name.
+
+        Another kind replaces this one; but a composite without children is a partial configuration, such as
+        the tag `config/aot-crt`, of which everything that it states is laid over this.
 
         >>> str(Target.parse("llvm(+neon,num-cores=4)").merge(Target.parse("llvm(-neon,mcpu=cortex-a72)")))
         'llvm(-neon,mcpu=cortex-a72,num-cores=4)'
@@ -310,7 +352,7 @@ class Target(NestedNode):
           NO llvm
             NO num-cores 2 < 4
         """
-        from tvmtarget.target.why_not import why_not
+        from tvmtarget.target.detection.why_not import why_not
 
         return why_not(self, wanted if isinstance(wanted, Target) else Target.parse(wanted))
 
@@ -368,11 +410,8 @@ class _DefaultTags:
 _DEFAULT_TAGS = _DefaultTags()
 
 
-def _read_attributes(kind: object, attrs: object) -> Attributes:
-    """Check attributes; those of a kind that nobody knows were checked where its JSON was read."""
-    if isinstance(attrs, Attributes) and isinstance(kind, str) and find_kind(kind) is None:
-        return attrs
-    return read_attributes(kind_of(kind), attrs)
+def _reader(tags: TagLookup[Target] | None, origin: Origin) -> Reader[Target]:
+    return Reader(Target, _DEFAULT_TAGS if tags is None else tags, origin)
 
 
 def _read_host(host: Any) -> object:  # noqa: ANN401 - whatever a user passes
@@ -390,42 +429,14 @@ def _read_children(children: object) -> tuple[object, ...]:
     return tuple(read)
 
 
-def _read_count(count: object) -> int:
-    try:
-        number = read_integer(count)
-    except ValueError as error:
-        raise TargetError(f"'count' {error}") from error
-    if not 1 <= number <= MAX_COUNT:
-        raise TargetError(f"'count' is 1 to {MAX_COUNT}, not {number}")
-    return number
-
-
-def _read_keys(keys: object) -> tuple[str, ...]:
-    items = read_items(keys) if isinstance(keys, str | list | tuple) else (keys,)
-    if not all(isinstance(key, str) and is_word(key) for key in items):
-        raise TargetError(f"'keys' is a list of words, not {shown(keys)}")
-    return tuple(map(str, items))
-
-
-def _read_facts(cls: type[Link | Memory], field: str, rows: object) -> tuple[Link | Memory, ...]:
-    if not isinstance(rows, list | tuple):
-        raise TargetError(f"{field!r} is a list of objects, not {shown(rows)}")
-    problems, read = Problems(), list[Link | Memory]()
-    for row in rows:
-        with problems.collect():
-            read.append(cls.from_json(row))
-    problems.raise_all()
-    return tuple(read)
-
-
 # How the arguments of `Target` are read where they say something: None and () leave a field out.
 _READERS: dict[str, Callable[[object], object]] = {
     "host": _read_host,
     "targets": _read_children,
-    "count": _read_count,
-    "links": partial(_read_facts, Link, "links"),
-    "memory": partial(_read_facts, Memory, "memory"),
+    "count": read_count,
+    "links": read_links,
+    "memory": read_memory,
     "executor": Executor.from_json,
     "runtime": Runtime.from_json,
-    "keys": _read_keys,
+    "keys": read_keys,
 }

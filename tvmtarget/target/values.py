@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from tvmtarget.target.attributes import Value, Word
+from tvmtarget.target.cpu.riscv import expand_isa, is_isa_string
 from tvmtarget.target.grammar import is_word
 from tvmtarget.target.problems import shown
-from tvmtarget.target.riscv import expand_isa, is_isa_string
 
 __all__ = ["MAX_INT", "AttributeType", "read_integer", "read_items", "read_opaque", "read_value"]
 

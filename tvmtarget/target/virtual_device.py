@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from tvmtarget.errors import TargetError
-from tvmtarget.target.constraint import Condition, Constraint
+from tvmtarget.target.constraints.constraint import Condition, Constraint
 from tvmtarget.target.node import Node
 from tvmtarget.target.tree import Target
 

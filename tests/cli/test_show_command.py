@@ -1,0 +1,115 @@
+"""`tvmtarget show` and `diff`, and the options by which every command changes its target."""
+
+import json
+
+import pytest
+
+from tvmtarget import Target
+from tvmtarget.cli.completion import complete_target
+
+
+def shown(cli, *words):
+    code, out, err = cli("show", *words, "--json")
+    assert (code, err) == (0, "")
+    return Target.from_json(json.loads(out))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["llvm", "--set", "num-cores=4", "--set", "+avx2"], "llvm(num-cores=4,+avx2)"),
+        (["[cpu=llvm]", "--set", "cpu/-avx2", "--set", "cpu/libs=mkl+cblas"], "[cpu=llvm(-avx2,libs=mkl+cblas)]"),
+        (["llvm(num-cores=4,opt-level=2)", "--unset", "num-cores"], "llvm(opt-level=2)"),
+        (["llvm", "--executor", "aot", "--runtime", "crt"], "llvm(executor=aot,runtime=crt)"),
+        (["c", "--with", "config/vm"], "c(executor=vm,runtime=python)"),
+        (["[cpu=llvm]", "--with", "[cpu=composite(model=x)]"], "[cpu=llvm(model=x)]"),
+        (["[cpu=llvm]", "--with", "[cpu=llvm(model=x),gpu=cuda]"], "[cpu=llvm(model=x),gpu=cuda]"),
+        # tvmc's spellings, as its parser makes them: --target-KIND-ATTRIBUTE and --executor-KIND-OPTION
+        (["llvm", "--target-llvm-mcpu=haswell"], "llvm(mcpu=haswell)"),
+        (["[cuda,a=llvm,b=llvm]", "--target-llvm-num-cores", "2"], "[cuda,a=llvm(num-cores=2),b=llvm(num-cores=2)]"),
+        (["[cmsis-nn,c]", "--target-cmsis-nn-mcpu=cortex-m55"], "[cmsis-nn(mcpu=cortex-m55),c]"),
+        (
+            ["c", "--executor", "aot", "--executor-aot-unpacked-api=1", "--runtime", "crt", "--runtime-crt-system-lib"],
+            "c(executor=aot(unpacked-api=true),runtime=crt(system-lib=true))",
+        ),
+        (["llvm", "--target-llvm-mattr=+avx2+fma"], "llvm(+avx2,+fma)"),
+    ],
+)
+def test_targets_are_changed_on_the_command_line(cli, words, expected):
+    if "runtime=crt)" in expected:
+        words = [*words, "--set", "runtime/system-lib=true"]
+        expected = expected.replace("runtime=crt)", "runtime=crt(system-lib=true))")
+    assert shown(cli, *words) == Target.parse(expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["llvm", "--set", "num-cores"], "--set 'num-cores' is not PATH=VALUE, such as cpu/num-cores=8, nor a feature"),
+        (["llvm", "--set", "=4"], "--set '=4' is not PATH=VALUE"),
+        (["llvm", "--set", "num-core=4"], "no attribute 'num-core' in kind 'llvm'; did you mean 'num-cores'?"),
+        (["llvm", "--unset", "mcpu"], "'mcpu' is not set"),
+        (["llvm", "--with", "config/vn"], "unknown tag 'config/vn'"),
+        (["llvm", "--target-cuda-arch=sm_80"], "no such option --target-cuda-arch; there are: --target-llvm-..."),
+        (["llvm", "--executor-aot-unpacked-api=1"], "no such option --executor-aot-unpacked-api"),
+        (["llvm", "--target-llvm-mcpux=1"], "no attribute 'mcpux' in kind 'llvm'; did you mean 'mcpu'?"),
+        (["llvm", "surplus"], "unexpected argument 'surplus'"),
+        (["llvm", "--executor", "atom"], "unknown executor kind 'atom'; known: aot, graph, vm"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_one_line(cli, words, message):
+    code, out, err = cli("show", *words)
+    assert (code, out) == (1, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_target_is_printed_in_the_form_that_is_asked_for(cli):
+    tree = Target.parse("nvidia/jetson-nano")
+    assert Target.parse(cli("show", "nvidia/jetson-nano", "--text")[1]) == tree
+    assert Target.from_toml(cli("show", "nvidia/jetson-nano", "--toml")[1]) == tree
+    assert shown(cli, "nvidia/jetson-nano", "--resolved").executor.kind == "graph"
+
+
+def test_origins_and_groups_are_shown_for_people_and_machines(cli):
+    words = ["[a=[gpu=nvidia/a100(count=2),cpu=llvm](executor=vm),b=[gpu=nvidia/a100,cpu=llvm]](host=@b/cpu)"]
+    _, out, _ = cli("show", *words, "--origin", "--codegen")
+    assert "a/gpu/arch" in out
+    assert "tag nvidia/a100 in nvidia.toml" in out
+    data = json.loads(cli("show", *words, "--origin", "--codegen", "--json")[1])
+    assert data["origin"]["a/gpu/arch"] == {"layer": "tag", "detail": "nvidia/a100 in nvidia.toml"}
+    assert [(group["system"], group["leaves"]) for group in data["codegen"]] == [
+        ("a", ["a/gpu"]),
+        ("a", ["a/cpu"]),
+        ("", ["b/gpu"]),
+        ("", ["b/cpu"]),
+    ]
+    assert data["codegen"][0]["codegen_key"] == data["codegen"][2]["codegen_key"]
+
+
+def test_a_difference_is_told_and_is_exit_code_1(cli):
+    assert cli("diff", "arm/rasp4b", "arm/rasp4b64") == (
+        1,
+        "~ cpu/mtriple: armv8l-linux-gnueabihf -> aarch64-linux-gnu\n",
+        "",
+    )
+    assert cli("diff", "llvm", "llvm(executor=graph)", "--json") == (0, "[]\n", "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("nvidia/jetson-nan", ["nvidia/jetson-nano"]),
+        ("onnxr", ["onnxruntime"]),
+        ("nativ", ["native"]),
+        ("[gpu=cuda(arc", ["[gpu=cuda(arch="]),
+        ("[gpu=cuda(arch=sm_80),cpu=llvm(num-c", ["[gpu=cuda(arch=sm_80),cpu=llvm(num-cores="]),
+        ("[gpu=nvidia/dgx-a", ["[gpu=nvidia/dgx-a100"]),
+        ("zzz", []),
+    ],
+)
+def test_a_shell_completes_what_could_stand_there(typed, expected):
+    found = complete_target(typed)
+    assert set(expected) <= set(found)
+    assert all(word.startswith(typed) for word in found)
+    assert bool(found) == bool(expected)

@@ -1,0 +1,146 @@
+"""`tvmtarget tags`: what it lists, checks and adds."""
+
+import json
+import shutil
+
+import pytest
+
+from tvmtarget.tags.discovery import shipped_folder
+from tvmtarget.tags.registry import default_registry
+
+BOX = """schema = 1
+
+[source.sheet]
+cite = "a data sheet"
+
+[tag."acme/box"]
+source = ["sheet"]
+confidence = "vendor"
+base = "arm/rasp4b"
+"cpu/num-cores" = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    """Work in an empty folder with a home of its own; what tags are seen there is asked anew by every command."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    default_registry.cache_clear()
+    yield
+    default_registry.cache_clear()
+
+
+@pytest.fixture
+def cli(cli):
+    def run(*words):
+        default_registry.cache_clear()
+        return cli(*words)
+
+    return run
+
+
+def test_words_need_not_be_a_command(cli):
+    code, out, _ = cli("tags", "raspberry", "4b")
+    assert code == 0
+    assert all("raspberry" in line.lower() and "4" in line for line in out.splitlines())
+    assert cli("tags", "list", "raspberry", "4b")[1] == out
+
+
+def test_families_are_listed_without_their_sizes(cli):
+    _, out, _ = cli("tags", "aws/c5", "--family")
+    assert "aws/c5 " in out
+    assert "aws/c5.large" not in out
+
+
+def test_configurations_are_listed_where_they_are_asked_for(cli):
+    assert "config/aot-crt" in cli("tags", "--abstract", "config")[1]
+    assert cli("tags", "config/aot-crt")[0] == 1
+
+
+def test_tags_are_found_by_what_they_can_do(cli):
+    _, out, _ = cli("tags", "nvidia", "--satisfying", "cuda(arch>=sm_100)", "--json")
+    names = {row["tag"] for row in json.loads(out)}
+    assert "nvidia/dgx-b200" in names
+    assert "nvidia/jetson-nano" not in names
+
+
+def test_a_project_s_tags_are_there_and_a_broken_file_is_a_warning(cli, tmp_path):
+    file = tmp_path / "tvmtarget.toml"
+    file.write_text(BOX)
+    assert cli("tags", "acme")[1].startswith("acme/box")
+    assert "num-cores=2" in cli("show", "acme/box")[1]
+    file.write_text("[[[")
+    code, out, err = cli("tags", "rasp4b")
+    assert code == 0
+    assert "arm/rasp4b" in out
+    assert err.startswith(f"warning: tag file {str(file)!r} cannot be read")
+
+
+def test_a_file_that_is_right_has_nothing_wrong(cli, tmp_path):
+    (tmp_path / "tvmtarget.toml").write_text(BOX)
+    shutil.copy(shipped_folder() / "demo.toml", tmp_path / "mine.toml")
+    assert cli("tags", "check", "tvmtarget.toml", "mine.toml") == (0, "2 files, nothing wrong\n", "")
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in shipped_folder().glob("*.toml")))
+def test_the_shipped_files_have_nothing_wrong(cli, name):
+    assert cli("tags", "check", shipped_folder() / name) == (0, "1 file, nothing wrong\n", "")
+
+
+def test_all_that_is_wrong_with_a_file_is_told_with_its_place(cli, tmp_path):
+    file = tmp_path / "acme.toml"
+    file.write_text(
+        'schema = 1\n[tag.a]\nkind = "llvm"\nnum-core = 2\n[tag.b]\nkind = "llvm"\n[tag.c]\nbase = "acme/d"\n'
+        '[source.s]\ncite = "x"\n[tag.e]\nsource = ["s"]\nconfidence = "vendor"\nkind = "composite"\n'
+    )
+    code, _, err = cli("tags", "check", "acme.toml")
+    assert code == 1
+    places = [
+        f" (tag 'acme/{name}' in 'acme.toml', line {line})" for name, line in zip("abce", (2, 5, 7, 11), strict=True)
+    ]
+    assert err.splitlines() == [
+        f"error: kind 'llvm' has no attribute 'num-core'; did you mean 'num-cores'?{places[0]}",
+        f"error: a tag needs a source, of which this has none{places[1]}",
+        f"error: unknown tag 'acme/d'; did you mean 'acme/e' or 'acme/c' or 'acme/b'?{places[2]}",
+        f"error: a composite has no targets; give it children: composite[cpu=llvm]{places[3]}",
+    ]
+
+
+@pytest.mark.parametrize("file", ["tvmtarget.toml", "pyproject.toml"])
+def test_a_machine_is_added_to_the_project(cli, tmp_path, file):
+    before = '[project]\nname = "mine"\nversion = "1"\n' if file == "pyproject.toml" else BOX
+    (tmp_path / file).write_text(before)
+    assert cli("tags", "add", "acme/me", "--doc", "my box", "--file", file) == (0, f"acme/me is in {file}\n", "")
+    assert (tmp_path / file).read_text().startswith(before.rstrip())
+    assert cli("tags", "check", file)[0] == 0
+    assert cli("show", "acme/me")[0] == 0
+    assert cli("diff", "acme/me", "native") == (0, "", "")
+
+
+def test_a_target_is_added_to_a_new_file(cli):
+    cli("tags", "add", "acme/pair", "--target", "[gpu=nvidia/a100,cpu=llvm](host=@cpu)")
+    assert cli("diff", "acme/pair", "[gpu=nvidia/a100,cpu=llvm](host=@cpu)")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["arm/rasp4b"], "tag 'arm/rasp4b' is there already; nothing was written"),
+        (["box"], "'box' is no whole name for a tag; write the vendor too, as in [tag.\"acme/box\"], in tag file"),
+        (["acme/box", "--file", "other.toml"], "'other.toml' holds tags of 'other', and 'acme/box' is none"),
+        (
+            ["acme/box", "--file", "/proc/none/x/tvmtarget.toml"],
+            "tag file '/proc/none/x/tvmtarget.toml' cannot be writ",
+        ),
+        (["acme/box", "--file", "broken/tvmtarget.toml"], "tag file 'broken/tvmtarget.toml' cannot be read"),
+    ],
+)
+def test_what_cannot_be_added_leaves_everything_as_it_was(cli, tmp_path, words, message):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/tvmtarget.toml").write_bytes(b"\xff")
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    code, out, err = cli("tags", "add", *words, "--target", "llvm")
+    assert (code, out) == (1, "")
+    assert message in err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before

@@ -1,0 +1,142 @@
+"""What commands take as a target: a text, tags laid over it, and values set or taken back, in this order.
+
+tvmc's spellings are read too: `--target-llvm-mcpu=...` sets an attribute of every llvm in the tree,
+`--executor aot --executor-aot-unpacked-api=1` and `--runtime crt` choose executor and runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from tvmtarget.cli.completion import complete_target
+from tvmtarget.errors import TextError, UnknownNameError, did_you_mean
+from tvmtarget.target.attributes import Word
+
+if TYPE_CHECKING:
+    from tvmtarget.target.kinds import Role
+    from tvmtarget.target.tree import Target
+
+__all__ = [
+    "EXTRA",
+    "Changes",
+    "Executor",
+    "Runtime",
+    "Set",
+    "TargetArgument",
+    "TargetText",
+    "Unset",
+    "With",
+    "read_target",
+]
+
+# Commands that take tvmc's options leave the words they do not know to `read_target`.
+EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+TargetArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(help="A tag, a text, JSON, TOML, or native.", show_default=False, autocompletion=complete_target),
+]
+TargetText: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        "-t",
+        help="What to run on: a tag (aws/c5), a text, JSON, or native.",
+        show_default=False,
+        autocompletion=complete_target,
+    ),
+]
+With: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--with", help="Lay a tag or a text over the target.", autocompletion=complete_target),
+]
+Set: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--set", help="PATH=VALUE, as cpu/num-cores=8; +FEATURE or PATH/+FEATURE.")
+]
+Unset: TypeAlias = Annotated[list[str] | None, typer.Option("--unset", help="A path whose value is taken back.")]
+Executor: TypeAlias = Annotated[str | None, typer.Option("--executor", help="graph, aot or vm.", show_default=False)]
+Runtime: TypeAlias = Annotated[str | None, typer.Option("--runtime", help="python, cpp or crt.", show_default=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a command line changes of its target, in the order in which it is done."""
+
+    overlays: Sequence[str] | None = None
+    executor: str | None = None
+    runtime: str | None = None
+    extra: Sequence[str] = ()
+    values: Sequence[str] | None = None
+    unset: Sequence[str] | None = None
+
+    def __bool__(self) -> bool:
+        return any((self.overlays, self.executor, self.runtime, self.extra, self.values, self.unset))
+
+
+def read_target(text: str, changes: Changes) -> Target:
+    """Read a target; `native` is this machine, measured at once, so that the word is nowhere in what is written."""
+    from tvmtarget.target.tree import Target
+
+    tree = Target.detect() if text == "native" else Target.parse(text)
+    for overlay in changes.overlays or ():
+        tree = tree.merge(Target.parse(overlay))
+    for role, kind in (("executor", changes.executor), ("runtime", changes.runtime)):
+        tree = tree if kind is None else tree.override({role: kind})
+    for path, value in _of_tvmc(tree, changes.extra):
+        tree = tree.override({path: Word(value)})
+    for change in changes.values or ():
+        tree = tree.override(dict([_change(change)]))
+    for path in changes.unset or ():
+        tree = tree.unset(path)
+    return tree
+
+
+def _change(text: str) -> tuple[str, object]:
+    """Split PATH=VALUE; a value is read as in a target's text, a feature as `+name` or `-name` after the path."""
+    above, _, last = text.rpartition("/")
+    if last[:1] in ("+", "-") and "=" not in last:
+        return f"{above}/+".lstrip("/"), [last]
+    path, equals, value = text.partition("=")
+    if not equals or not path.strip():
+        raise TextError(f"--set {text!r} is not PATH=VALUE, such as cpu/num-cores=8, nor a feature, such as cpu/+avx2")
+    return path.strip(), Word(value.strip())
+
+
+def _of_tvmc(tree: Target, words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield overrides for `--target-KIND-ATTRIBUTE=VALUE` and the same of executors and runtimes."""
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        name, equals, value = word.partition("=")
+        if not word.startswith("--"):
+            raise UnknownNameError(f"unexpected argument {word!r}")
+        if not equals and queue and not queue[0].startswith("-"):
+            value = queue.pop(0)
+        yield from _overrides(tree, name.removeprefix("--"), value or "1")
+
+
+def _overrides(tree: Target, option: str, value: str) -> Iterator[tuple[str, str]]:
+    role, _, rest = option.partition("-")
+    paths = dict(_kinds_of(tree, role))
+    kind = next((kind for kind in sorted(paths.values(), key=len, reverse=True) if rest.startswith(f"{kind}-")), None)
+    if kind is None:
+        known = [f"--{role}-{kind}-..." for kind in dict.fromkeys(paths.values())]
+        raise UnknownNameError(f"no such option --{option}{did_you_mean(option, known, listing='there are')}")
+    for path, found in paths.items():
+        if found == kind:
+            yield f"{path}/{rest.removeprefix(f'{kind}-')}".lstrip("/"), value
+
+
+def _kinds_of(tree: Target, role: str) -> Iterator[tuple[str, str]]:
+    """Yield the paths and kinds that options of a role may name."""
+    roles: dict[str, Role] = {"executor": "executor", "runtime": "runtime"}
+    if role == "target":
+        yield from ((path, node.kind) for path, node in tree.walk())
+    elif role in roles:
+        chosen = tree.executor if role == "executor" else tree.runtime
+        if chosen is not None:
+            yield role, chosen.kind

@@ -1,0 +1,1 @@
+"""Constraints: what a program asks of a target, and what follows from it."""

@@ -1,0 +1,340 @@
+"""Conditions on one attribute of a node: what they mean, how they are read, and how a node answers them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import cast
+
+from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
+from tvmtarget.target.attributes import Attributes, Value, Word, fold
+from tvmtarget.target.constraints.comparing import ORDERED, Operator, canonical, compare, has_order
+from tvmtarget.target.constraints.instructions import check_cpu, check_feature, cpu_names, is_cpu, is_cpu_kind
+from tvmtarget.target.constraints.place import Place
+from tvmtarget.target.constraints.reasons import Reason, Truth
+from tvmtarget.target.grammar import is_word
+from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names
+from tvmtarget.target.nesting import NestedNode
+from tvmtarget.target.node import Node
+from tvmtarget.target.problems import shown
+from tvmtarget.target.text import write_value
+from tvmtarget.target.values import read_items, read_opaque
+
+__all__ = ["FIELDS", "Condition", "conditions_from_json", "conditions_to_json", "read_conditions"]
+
+# What can be asked of a node beside the attributes of its kind.
+FIELDS = {
+    row.name: row
+    for row in (
+        Attribute(name="count", type="int", class_="capacity", least=1, doc="identical replicas"),
+        Attribute(name="memory", type="int", class_="capacity", doc="bytes of all memories for tensors that it sees"),
+        Attribute(name="keys", type="list[str]", class_="hard", doc="dispatch keys, the kind's and its own"),
+    )
+}
+
+_PRINTED: dict[Operator, str] = {
+    "eq": "=",
+    "ne": "!=",
+    "ge": ">=",
+    "le": "<=",
+    "gt": ">",
+    "lt": "<",
+    "has": "+=",
+    "lacks": "-=",
+}
+_OPERATORS: tuple[Operator, ...] = ("has", "lacks", "eq", "ne", "in", *ORDERED)
+
+
+class Condition(Node):
+    """A comparison with one attribute: `num-cores>=4`, `arch=sm_80|sm_90`, `libs+=cblas`.
+
+    The name `+` means the features of a kind, which a node has or lacks: `+avx2`, `-sse4a`.
+    """
+
+    name: str
+    operator: Operator
+    value: bool | int | str | tuple[str, ...] | tuple[int, ...]
+
+    def __str__(self) -> str:
+        if self.name == "+":
+            return f"{'+' if self.operator == 'has' else '-'}{self.value}"
+        if self.operator != "in" or not isinstance(self.value, tuple):
+            value = list(self.value) if isinstance(self.value, tuple) else self.value
+            return f"{self.name}{_PRINTED[self.operator]}{write_value(value)}"
+        options = [str(option) for option in self.value]
+        if len(options) > 1 and all(map(is_word, options)):
+            return f"{self.name}={'|'.join(options)}"
+        return f"{self.name}={json.dumps({'in': list(self.value)}, ensure_ascii=False, separators=(',', ':'))}"
+
+    @property
+    def order(self) -> tuple[int, str, str]:
+        """Where it stands among others: features first, then by attribute."""
+        return _OPERATORS.index(self.operator) if self.name == "+" else len(_OPERATORS), self.name, str(self)
+
+    def check(self, place: Place) -> Reason:
+        """Compare with what a node states, inherits or has by default."""
+        match self.name:
+            case "count":
+                return self._answer(place.node.count)
+            case "keys":
+                return self._check_keys(place)
+            case "memory":
+                return self._check_memory(place)
+        kind = find_kind(place.node.kind)
+        if self._is_of_cpu(kind):
+            return self._check_instructions(place.node)
+        return self.check_attributes(place.node.kind, kind, place.node.attrs)
+
+    def _check_instructions(self, node: NestedNode) -> Reason:
+        if self.name != "+":
+            truth, said = check_cpu(node, self.operator, str(self.value))
+        else:
+            truth, said = check_feature(node, str(self.value))
+            truth = Truth(Truth.YES - truth) if self.operator == "lacks" else truth
+        return Reason(truth=truth, text=f"{self}: {said}")
+
+    def _is_of_cpu(self, kind: Kind | None) -> bool:
+        """Whether the features of a CPU answer this, and not one attribute alone."""
+        if kind is None or not is_cpu_kind(kind.name):
+            return False
+        is_level = self.name == "mcpu" and self.operator in ORDERED and is_cpu(str(self.value))
+        return is_level or (self.name == "+" and kind.features is not None)
+
+    def check_attributes(self, name: str, kind: Kind | None, attrs: Attributes) -> Reason:
+        """Compare with an attribute or its default; `kind` is None for one that nobody knows."""
+        row = None
+        if kind is not None:
+            row = kind.features if self.name == "+" else kind.attribute(self.name)
+            if row is None:
+                return Reason(truth=Truth.NO, text=f"{self}: kind {name!r} has no such attribute")
+        actual = attrs.get(self.name if row is None else row.name, row.default if row is not None else None)
+        if actual is None:
+            return Reason(truth=Truth.UNKNOWN, text=f"{self}: the target does not say")
+        return self._answer(actual, row)
+
+    def _answer(self, actual: Value, row: Attribute | None = None) -> Reason:
+        wanted = self.value if row is None else self._as(row)
+        truth = _feature(self.operator, actual, self.value) if self.name == "+" else None
+        if truth is None:
+            truth = compare(self.operator, canonical(self.name, actual), canonical(self.name, wanted))
+        return Reason(truth=truth, text=f"{self}: it is {_shown(actual)}")
+
+    def _check_keys(self, place: Place) -> Reason:
+        kind = find_kind(place.node.kind)
+        keys = tuple(dict.fromkeys([*place.node.all_keys, *(kind.keys if kind else ())]))
+        if kind is None and place.node.keys is None:
+            return Reason(truth=Truth.UNKNOWN, text=f"{self}: nobody knows the keys of {place.node.kind}")
+        return self._answer(keys)
+
+    def _check_memory(self, place: Place) -> Reason:
+        sizes = [memory.bytes for memory in place.memories()]
+        if not sizes:
+            return Reason(truth=Truth.UNKNOWN, text=f"{self}: the target does not say")
+        total = sum(size for size in sizes if size is not None)
+        reason = self._answer(total)
+        settled = {"ge": Truth.YES, "gt": Truth.YES, "le": Truth.NO, "lt": Truth.NO}.get(self.operator)
+        if None not in sizes or reason.truth is settled:
+            return reason
+        return Reason(truth=Truth.UNKNOWN, text=f"{self}: it is {total} and more")
+
+    def _as(self, row: Attribute) -> Value:
+        """Return the value as a row's type, which was not known if the condition is on a key."""
+        if row.type == "features" or self.operator in ("has", "lacks"):
+            return self.value
+        try:
+            if self.operator == "in" and isinstance(self.value, tuple):
+                return cast(Value, tuple(_read_as(row, one) for one in self.value))
+            return _read_as(row, self.value)
+        except ValueError:
+            return self.value
+
+
+def _read_as(row: Attribute, value: object) -> Value:
+    return row.read(str(value).lower() if isinstance(value, bool) else value)
+
+
+def _feature(operator: Operator, actual: Value, wanted: Value) -> Truth | None:
+    """Compare with signed features; an equality with all of them is no question of one feature."""
+    if operator not in ("has", "lacks") or not isinstance(actual, tuple):
+        return None
+    sign, other = ("+", "-") if operator == "has" else ("-", "+")
+    if f"{sign}{wanted}" in actual:
+        return Truth.YES
+    return Truth.NO if f"{other}{wanted}" in actual else Truth.UNKNOWN
+
+
+def _shown(value: Value) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
+
+
+def read_conditions(
+    word: str, name: str, operator: Operator, value: object, role: Role = "target"
+) -> tuple[Condition, ...]:
+    """Read what is asked of an attribute of a kind, or of kinds with a key; one condition for each item or option.
+
+    `TargetError` or `UnknownNameError` says what is wrong.
+    """
+    if operator in ("has", "lacks") and _means_features(word, name, role):
+        return tuple(_feature_condition(word, operator, item) for item in _items(value))
+    row = _row(word, name, role)
+    try:
+        return tuple(_conditions(name, row, operator, value))
+    except ValueError as error:
+        raise TargetError(f"attribute {name!r} of {word!r} {error}") from error
+
+
+def _conditions(name: str, row: Attribute | None, operator: Operator, value: object) -> Iterator[Condition]:
+    name = name if row is None else row.name
+    if operator in ("has", "lacks"):
+        if row is not None and not row.is_list:
+            raise ValueError(f"is one value, so {name}{_PRINTED[operator]} says nothing; use = or !=")
+        for item in _items(value):
+            yield Condition(name=name, operator=operator, value=_item(row, item))
+    elif operator == "in":
+        yield Condition(name=name, operator="in", value=_options(row, value))
+    else:
+        read = _read(row, value)
+        if operator in ORDERED and not has_order(operator, read) and not (name == "mcpu" and is_cpu(str(read))):
+            raise TargetError(_without_order(name, row, operator, read))
+        if (
+            operator == "eq"
+            and row is not None
+            and row.least is not None
+            and isinstance(read, int)
+            and read < row.least
+        ):
+            raise ValueError(f"is at least {row.least}, not {read}")
+        yield Condition(name=name, operator=operator, value=read)
+
+
+def _without_order(name: str, row: Attribute | None, operator: Operator, value: Value) -> str:
+    said = f"{_shown(value)!r} has no order, so {name}{_PRINTED[operator]} says nothing"
+    near = did_you_mean(str(value), cpu_names()) if name == "mcpu" else ""
+    return said + (near or f"; use {'+= or -=' if row is not None and row.is_list else '= or !='}")
+
+
+def _items(value: object) -> tuple[object, ...]:
+    try:
+        return read_items(value)
+    except ValueError:
+        return (value,)
+
+
+def _item(row: Attribute | None, item: object) -> int | str:
+    if row is None:
+        read = _scalar(item)
+    else:
+        read = row.read([item])
+        assert isinstance(read, tuple)  # the row is a list
+        read = read[0]
+    if not isinstance(read, int | str) or isinstance(read, bool):
+        raise ValueError(f"holds numbers or texts, not {shown(item)}")
+    return read
+
+
+def _options(row: Attribute | None, values: object) -> tuple[str, ...] | tuple[int, ...]:
+    """Read the values of which one is meant, sorted, each once."""
+    if row is not None and (row.is_list or row.type == "bool"):
+        raise ValueError("is a list, which has items: use +=" if row.is_list else "is true or false; use = or !=")
+    if not isinstance(values, list | tuple) or not values:
+        raise ValueError(f"is one of a list of values, not of {shown(values)}")
+    read = [_read(row, value) for value in values]
+    if all(isinstance(one, int) and not isinstance(one, bool) for one in read):
+        return tuple(sorted({cast(int, one) for one in read}))
+    return tuple(sorted({str(one) for one in read}))
+
+
+def _read(row: Attribute | None, value: object) -> Value:
+    return _literal(value) if row is None else row.read(value)
+
+
+def _means_features(word: str, name: str, role: Role) -> bool:
+    if name == "+" or (fold(name) == "mattr" and not _kinds_of(word, role)):
+        return True
+    return any(row.type == "features" for kind in _kinds_of(word, role) if (row := kind.attribute(name)) is not None)
+
+
+def _feature_condition(word: str, operator: Operator, value: object) -> Condition:
+    if not isinstance(value, str) or not is_word(value):
+        raise TargetError(f"a feature is a word such as 'avx2', not {shown(value)}")
+    kinds = _kinds_of(word, "target")
+    if kinds and not any(kind.features for kind in kinds):
+        raise TargetError(kinds[0].without_features([f"{'+' if operator == 'has' else '-'}{value}"]))
+    return Condition(name="+", operator=operator, value=str(value))
+
+
+def _kinds_of(word: str, role: Role) -> list[Kind]:
+    """Return the kind that a word names, else all kinds that have it as a key; none for a word that nobody knows."""
+    named = find_kind(word, role)
+    if named is not None:
+        return [named]
+    return [kind for name in kind_names(role) if (kind := find_kind(name, role)) and word in kind.keys]
+
+
+def _row(word: str, name: str, role: Role) -> Attribute | None:
+    """Return the row of an attribute in the first kind that a word means; None for a word that nobody knows."""
+    if role == "target" and name in FIELDS:
+        return FIELDS[name]
+    kinds = _kinds_of(word, role)
+    row = next((row for kind in kinds if (row := kind.attribute(name)) is not None), None)
+    if row is None and len(kinds) == 1:
+        raise UnknownNameError(kinds[0].unknown(name))
+    if row is None and kinds:
+        near = did_you_mean(name, (row.name for kind in kinds for row in kind.attributes))
+        near = near or "; `tvmtarget kinds NAME` lists those of a kind"
+        raise UnknownNameError(f"no kind with key {word!r} has an attribute {name!r}{near}")
+    return row
+
+
+def _literal(value: object) -> Value:
+    """Read a value whose type is not known before it meets a target: a number or a truth where it looks like one."""
+    if isinstance(value, Word) and "+" in value.strip("+"):
+        value = value.split("+")
+    if isinstance(value, list | tuple):
+        return read_opaque([_scalar(item) for item in value])
+    return read_opaque(_scalar(value))
+
+
+def _scalar(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,16}", value):
+        return int(value)
+    return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+
+
+def conditions_to_json(word: str, conditions: Iterable[Condition]) -> dict[str, object]:
+    """Return conditions by attribute: a value alone must be equal, an object holds operators.
+
+    Of features the attribute's name is the kind's, or `mattr` where the word is a key.
+    """
+    kind = find_kind(word)
+    features = kind.features.name if kind is not None and kind.features is not None else "mattr"
+    flat: dict[str, list[dict[str, object]]] = {}
+    for condition in conditions:
+        name = features if condition.name == "+" else condition.name
+        value: object = list(condition.value) if isinstance(condition.value, tuple) else condition.value
+        objects = flat.setdefault(name, [{}])
+        if condition.operator in ("has", "lacks"):
+            cast("list[object]", objects[0].setdefault(condition.operator, [])).append(value)
+        elif condition.operator in objects[-1]:
+            objects.append({condition.operator: value})
+        else:
+            objects[-1][condition.operator] = value
+    return {name: _shortest(objects) for name, objects in flat.items()}
+
+
+def _shortest(objects: list[dict[str, object]]) -> object:
+    if len(objects) > 1:
+        return objects
+    return objects[0]["eq"] if objects[0].keys() == {"eq"} else objects[0]
+
+
+def conditions_from_json(word: str, name: str, value: object, role: Role = "target") -> Iterator[Condition]:
+    """Yield the conditions on one attribute that `conditions_to_json` writes."""
+    several = value if isinstance(value, list) and value and isinstance(value[0], Mapping) else [value]
+    for item in several:
+        for operator, wanted in (item if isinstance(item, Mapping) else {"eq": item}).items():
+            if operator not in _OPERATORS:
+                known = ", ".join(_OPERATORS)
+                raise TargetError(f"{shown(operator)} of {name!r} is no comparison; use one of {known}")
+            yield from read_conditions(word, name, operator, wanted, role)

@@ -1,0 +1,1 @@
+"""CPUs: triples, instruction sets and their features, by the tables of LLVM."""

@@ -1,0 +1,297 @@
+"""What a node's instructions are: its CPU or architecture, and the features written beside it.
+
+Nothing is probed. A node that names neither CPU nor triple leaves the machine open, so a feature that is not in its
+list is neither there nor absent. The derived flags are those of TVM's canonicalizers
+(`src/target/canonicalizer/llvm/arm_{aprofile,mprofile}.cc`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tvmtarget.errors import TargetError, did_you_mean, raise_all
+from tvmtarget.target.attributes import Attributes, Value
+from tvmtarget.target.cpu.chips import chips_of
+from tvmtarget.target.cpu.features import FeatureTable, families, table_of
+from tvmtarget.target.cpu.riscv import expand_isa, is_isa_string, isa_string
+from tvmtarget.target.cpu.triples import Triple
+
+__all__ = ["Features", "Written", "family_of", "features_of", "is_arm", "is_cpu", "read_isa"]
+
+# Kinds whose code is for a CPU, and the family where it is not in the attributes.
+_FAMILIES = {"llvm": "", "c": "", "hexagon": "hexagon", "cmsis-nn": "arm"}
+
+# A CPU that is in both tables of a pair is taken to run 64-bit code unless a triple says otherwise.
+_BY_NAME = ("x86", "aarch64", "arm", "riscv", "hexagon", "wasm")
+
+# TVM's flags, and the feature each one asks for.
+_FLAGS = {
+    "has_asimd": "neon",
+    "has_sve": "sve",
+    "has_sme": "sme",
+    "has_dotprod": "dotprod",
+    "has_matmul_i8": "i8mm",
+    "has_fp16_simd": "fullfp16",
+    "has_dsp": "dsp",
+    "has_mve": "mve",
+}
+
+# What Arm's and GNU's tools call features that LLVM calls otherwise (GCC manual, "AArch64 Options", "ARM Options").
+_ALIASES = {
+    "aarch64": {"simd": "neon", "asimd": "neon", "fp": "fp-armv8", "fp16": "fullfp16"},
+    "arm": {"simd": "neon", "fp": "vfp2sp"},
+}
+
+# What a C compiler for 32-bit Arm takes; armv8-a is the name of 64-bit machines, too.
+_ARMV7_OR_M = re.compile(r"armv([4-7].*|[89](\.[0-9])?-[mr].*)")
+
+_NVIDIA = re.compile(r"sm_([0-9]+)([0-9])[af]?")
+_AMD = re.compile(r"gfx([0-9]+)([0-9])([0-9a-f])")
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """The features of the instruction set that code for a node may use, closed under what they need.
+
+    `"avx2" in features` says whether one is there; `has` says None where nobody knows, which is only where
+    `is_complete` is false. Flags of TVM (`has_sve`, `is_aarch64`, ...) are attributes. A GPU has none of it, but a
+    `compute_capability` by which chips of one maker are ordered: (8, 0) of sm_80, (9, 0, 10) of gfx90a.
+    """
+
+    family: str = ""
+    names: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
+    is_complete: bool = False
+    compute_capability: tuple[int, ...] | None = None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self.names))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+    def __getattr__(self, name: str) -> bool:
+        if name in _FLAGS:
+            return _FLAGS[name] in self.names
+        if name == "is_aarch64":
+            return self.family == "aarch64"
+        tail = "" if name.startswith("_") else did_you_mean(name, ["is_aarch64", *_FLAGS])
+        raise AttributeError(f"features have no flag {name!r}{tail}")
+
+    def has(self, name: str) -> bool | None:
+        """Say whether a feature is there; None if nothing says so and the machine is not known."""
+        if name in self.names:
+            return True
+        return False if self.is_complete or name in self.absent else None
+
+    def covers(self, cpu: str) -> bool | None:
+        """Say whether code for a CPU runs here; features that hypervisors hide are not asked for.
+
+        None where the machine is not known, or the CPU; False for a CPU of another family.
+        """
+        table = table_of(self.family)
+        if table is None:
+            return None
+        if cpu not in table.cpus:
+            return False if any(cpu in chips_of(family) for family in _BY_NAME) else None
+        answers = {self.has(name) for name in table.level(cpu)}
+        return False if False in answers else None if None in answers else True
+
+    @property
+    def isa(self) -> str:
+        """The instruction set as RISC-V's tools write it, `rv64imac_zicsr`; empty where no base is known."""
+        if self.family != "riscv" or not self.names & {"i", "e"}:
+            return ""
+        return isa_string(64 if "64bit" in self.names else 32, self.names)
+
+    def to_json(self) -> dict[str, object]:
+        """Return what JSON can hold."""
+        flat: dict[str, object] = {"family": self.family, "features": list(self), "is_complete": self.is_complete}
+        capability = self.compute_capability
+        return flat if capability is None else flat | {"compute_capability": list(capability)}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the attributes of a node say about its instructions, by the names of its table.
+
+    `words` are the features as they are written: `added` and `removed` by LLVM's names, signed `options` that only
+    tune, and signed `unknown` ones that the table has not. `model` is what follows from CPU or architecture, None
+    if the CPU is not known; then `floor` is what every CPU of the architecture has.
+    """
+
+    table: FeatureTable | None
+    triple: Triple | None
+    cpu: str
+    model: frozenset[str] | None
+    floor: frozenset[str]
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    options: tuple[str, ...]
+    unknown: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def features_of(kind: str, attrs: Attributes) -> Features:
+    """Return the features of a node; a `TargetError` says which of them contradict each other."""
+    written = read_isa(kind, attrs)
+    table, claimed = written.table, frozenset(name[1:] for name in written.unknown if name[0] == "+")
+    if table is None:
+        capability = None if is_cpu(kind) else _capability(kind, attrs)
+        return Features("", frozenset(written.added), frozenset(written.removed), compute_capability=capability)
+    raise_all(TargetError, [*table.contradictions(written.added, written.removed)])
+    return Features(
+        family=table.family,
+        names=table.combine(written.model or written.floor, written.added, written.removed) | claimed,
+        absent=table.gone(written.removed),
+        is_complete=written.model is not None,
+    )
+
+
+def is_cpu(kind: str) -> bool:
+    """Whether code of a kind is for a CPU, so that its attributes name one and its features."""
+    return kind in _FAMILIES
+
+
+def read_isa(kind: str, attrs: Mapping[str, Value]) -> Written:
+    """Read CPU, triple and features of a node, whatever is wrong with them."""
+    triple = _triple(attrs)
+    cpu, *behind_cpu = _text(attrs, "mcpu").split("+")
+    march, *behind_march = _text(attrs, "march").split("+")
+    if is_isa_string(march):
+        behind_march += expand_isa(march)
+    words = [*_signed(attrs), *(f"+{word}" for word in (*behind_cpu, *behind_march) if word)]
+    family = _family(kind, attrs, triple)
+    table = table_of(family) if family else _table_that_knows(words) if is_cpu(kind) else None
+    signed = [_read_word(word, table) for word in words]
+    known = [word for word in signed if table is None or word[1:] in table.implies]
+    options = [word for word in signed if table is not None and word[1:] in table.tuning]
+    return Written(
+        table=table,
+        triple=triple,
+        cpu=cpu,
+        model=None if table is None else _model(table, triple, cpu, march),
+        floor=(table and triple and _baseline(table, triple)) or frozenset(),
+        added=tuple(word[1:] for word in known if word[0] == "+"),
+        removed=tuple(word[1:] for word in known if word[0] == "-"),
+        options=tuple(options),
+        unknown=tuple(word for word in signed if word not in known and word not in options),
+        words=tuple(words),
+    )
+
+
+def family_of(kind: str, attrs: Mapping[str, Value]) -> str:
+    """Return the table of CPUs that a node's triple, CPU or architecture is in; nothing where none of them says."""
+    return _family(kind, attrs, _triple(attrs))
+
+
+def _family(kind: str, attrs: Mapping[str, Value], triple: Triple | None) -> str:
+    if forced := _FAMILIES.get(kind, ""):
+        return forced
+    if triple is not None:
+        return triple.family
+    cpu, march = _text(attrs, "mcpu").partition("+")[0], _text(attrs, "march").partition("+")[0]
+    if cpu and cpu != "generic":
+        return next((family for family in _BY_NAME if cpu in chips_of(family)), "")
+    if march:
+        return _family_of_march(march)
+    return ""
+
+
+def is_arm(kind: str, attrs: Mapping[str, Value]) -> bool:
+    """Whether a node is for an Arm CPU, so that TVM gives it the key `arm_cpu`."""
+    if kind not in ("llvm", "c"):
+        return False
+    return family_of(kind, attrs) in ("arm", "aarch64") or _text(attrs, "march").startswith("armv")
+
+
+def _text(attrs: Mapping[str, Value], name: str) -> str:
+    value = attrs.get(name, "")
+    return value if isinstance(value, str) else ""
+
+
+def _signed(attrs: Mapping[str, Value]) -> list[str]:
+    items = attrs.get("mattr", ())
+    return [str(item) for item in items] if isinstance(items, tuple) else []
+
+
+def _triple(attrs: Mapping[str, Value]) -> Triple | None:
+    text = _text(attrs, "mtriple")
+    try:
+        return Triple.parse(text) if text else None
+    except TargetError:
+        return None
+
+
+def _table_that_knows(words: list[str]) -> FeatureTable | None:
+    """Return the table of features that are written alone, where only one family has them all."""
+    names = {word[1:] for word in words}
+    tables = [table for family in families() if (table := table_of(family)) and names <= table.implies.keys()]
+    return tables[0] if names and len(tables) == 1 else None
+
+
+def _read_word(word: str, table: FeatureTable | None) -> str:
+    """Read a signed feature as LLVM names it; `+nomve` of Arm's tools means `-mve`."""
+    sign, name = word[0], word[1:]
+    if table is None or name in table.implies:
+        return word
+    aliases = _ALIASES.get(table.family, {})
+    if name in aliases:
+        return sign + aliases[name]
+    other = aliases.get(name[2:], name[2:])
+    return f"-{other}" if sign == "+" and name.startswith("no") and other in table.implies else word
+
+
+def _model(table: FeatureTable, triple: Triple | None, cpu: str, march: str) -> frozenset[str] | None:
+    """Return what the CPU has, or what every machine of the architecture has; None if neither is known."""
+    if cpu and cpu != "generic":
+        if cpu not in table.cpus:
+            return None
+        has_base = triple is not None and triple.arch == "x86_64"
+        return table.of_cpu(cpu) | (table.of_cpu("x86-64") if has_base else frozenset())
+    if triple is not None:
+        return _baseline(table, triple)
+    if march:
+        return _of_march(table, march)
+    return None
+
+
+def _baseline(table: FeatureTable, triple: Triple) -> frozenset[str] | None:
+    if triple.arch == "x86_64":
+        return table.of_cpu("x86-64")
+    arch = triple.arch.removesuffix("eb")
+    names = (triple.machine, f"arm{triple.sub}", f"thumb{triple.sub}", arch, "i386" if arch == "i386" else "arm")
+    found = next((name for name in names if name in table.baselines), None)
+    return None if found is None else table.need(table.baselines[found])
+
+
+def _family_of_march(march: str) -> str:
+    if is_isa_string(march):
+        return "riscv"
+    if _ARMV7_OR_M.fullmatch(march):
+        return "arm"
+    return "x86" if march in chips_of("x86") else ""
+
+
+def _of_march(table: FeatureTable, march: str) -> frozenset[str] | None:
+    if is_isa_string(march):
+        return frozenset()
+    if table.family == "x86":
+        return table.of_cpu(march)
+    return table.need((march,)) if march in table.implies else None
+
+
+def _capability(kind: str, attrs: Mapping[str, Value]) -> tuple[int, ...] | None:
+    name = _text(attrs, "arch" if kind == "cuda" else "mcpu")
+    if found := _NVIDIA.fullmatch(name):
+        return int(found.group(1)), int(found.group(2))
+    found = _AMD.fullmatch(name)
+    return (int(found.group(1)), int(found.group(2)), int(found.group(3), 16)) if found else None

@@ -1,0 +1,1 @@
+"""What machine this is, and why it is not another."""

@@ -1,0 +1,297 @@
+"""Why a machine is not what a target describes: one comparison for each fact, yes, no or not known.
+
+A target is read as "at least this": its devices are matched with those of the machine, none of them twice; more cores,
+memory or instructions do no harm. Not compared is what no machine has of itself: names, hosts, links, executors,
+runtimes, options of code generators, and external code generators, which are software. An answer is unknown where
+detection does not look, or where the machine did not say.
+
+`Target.satisfies` asks the same of what two trees state. Here one of them was measured: a leaf stands for a system of
+one, instructions that no code generator uses are not missed, a chip runs what is for its own capability, and firmware
+may keep a part of the memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tvmtarget.errors import TargetError
+from tvmtarget.target.attributes import Value
+from tvmtarget.target.constraints.matching import assign
+from tvmtarget.target.constraints.reasons import Reason, Truth
+from tvmtarget.target.cpu.features import table_of
+from tvmtarget.target.cpu.isa import read_isa
+from tvmtarget.target.cpu.triples import Triple
+from tvmtarget.target.detection.processors import unasked
+from tvmtarget.target.kinds import Attribute, find_kind
+from tvmtarget.target.nesting import NestedNode, join
+
+__all__ = ["instructions", "triples", "why_not"]
+
+# The device types that detection looks for; of any other it knows nothing.
+_LOOKED_FOR = frozenset({"cpu", "cuda", "rocm"})
+
+# What every NVIDIA GPU since compute capability 5.0 has, and which of them have fewer registers (CUDA C++ programming
+# guide, "Technical specifications per compute capability"); a block may ask for more shared memory on some.
+_NVIDIA = {
+    "max_shared_memory_per_block": 49152,
+    "max_threads_per_block": 1024,
+    "registers_per_block": 65536,
+    "thread_warp_size": 32,
+}
+_FEWER_REGISTERS = {"sm_53": 32768, "sm_62": 32768}
+
+# Firmware and kernel keep some of the memory that a data sheet counts.
+_KEPT = 8
+
+# Features that stand for the version of an architecture; what it consists of is compared.
+_ARCHITECTURE = re.compile(r"armv.*|v[89](\.[0-9])?a")
+
+_LISTED = 12  # names of features in a message
+
+_CAPABILITY = re.compile(r"sm_([0-9]+)([af]?)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A device with the memories it sees, in bytes; None where nobody said."""
+
+    path: str
+    node: NestedNode
+    count: int
+    memory: int | None
+
+
+def why_not(machine: NestedNode, wanted: NestedNode) -> Reason:
+    """Say whether a detected machine is at least what a target describes; `parts` hold a reason for each device."""
+    there = [*_leaves(machine, count=machine.count)]
+    asked = [leaf for leaf in _leaves(wanted, count=wanted.count) if not _is_software(leaf.node)]
+    answers = [[_compare(have, leaf) for have in there] for leaf in asked]
+    served = _serve(asked, there, answers)
+    parts = tuple(_device(*row, there) for row in zip(asked, answers, served, strict=True))
+    truth = min((part.truth for part in parts), default=Truth.YES)
+    verb = {Truth.YES: "is", Truth.UNKNOWN: "may be", Truth.NO: "is not"}[truth]
+    return Reason(truth=truth, text=f"this machine {verb} {wanted.tag or wanted}", parts=parts)
+
+
+def _leaves(node: NestedNode, path: str = "", count: int = 1, around: int | None = None) -> Iterator[_Leaf]:
+    """Yield the devices of a tree; a system in a system is more devices."""
+    if not node.targets:
+        yield _Leaf(path, node, count, _sum(around, _own_memory(node, "")))
+    for child in node.targets:
+        seen = _sum(around, _own_memory(node, child.slot))
+        yield from _leaves(child, join(path, child.slot), count * child.count, seen)
+
+
+def _own_memory(node: NestedNode, child: str) -> int | None:
+    """Return the bytes that a node states for itself or for one child."""
+    shared = (memory for memory in node.memory if memory.kind == "ram" and (not memory.of or child in memory.of))
+    sizes = [memory.bytes for memory in shared if memory.bytes is not None]
+    return sum(sizes) if sizes else None
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None and other is None else (one or 0) + (other or 0)
+
+
+def _is_software(node: NestedNode) -> bool:
+    kind = find_kind(node.kind)
+    return kind is not None and kind.is_external
+
+
+def _serve(
+    asked: Sequence[_Leaf], there: Sequence[_Leaf], answers: Sequence[Sequence[Reason]]
+) -> Sequence[Mapping[int, int]]:
+    """Give every device that is asked for some that are there: only sure ones if that is enough, else possible ones."""
+    demands, supplies = [leaf.count for leaf in asked], [leaf.count for leaf in there]
+    served: list[dict[int, int]] = []
+    for least in (Truth.YES, Truth.UNKNOWN):
+        edges = [[at for at, answer in enumerate(row) if answer.truth >= least] for row in answers]
+        served = assign(demands, supplies, edges)
+        if [sum(given.values()) for given in served] == demands:
+            break
+    return served
+
+
+def _device(asked: _Leaf, answers: Sequence[Reason], served: Mapping[int, int], there: Sequence[_Leaf]) -> Reason:
+    """Return the answer for one device that is asked for: what serves it, else what comes nearest to it."""
+    name = f"{asked.path}: {asked.node.kind}" if asked.path else asked.node.kind
+    if sum(served.values()) >= asked.count:
+        worst = min((answers[at] for at in served), key=lambda answer: answer.truth)
+        return worst.replace(text=name)
+    same = [at for at, have in enumerate(there) if have.node.device == asked.node.device]
+    if not same:
+        truth = Truth.NO if asked.node.device in _LOOKED_FOR else Truth.UNKNOWN
+        said = "there is none" if truth is Truth.NO else "detection does not look for it"
+        return Reason(truth=truth, text=f"{name}: {said}")
+    best = max((answers[at] for at in same), key=_nearness)
+    number = sum(there[at].count for at in same if answers[at].truth is not Truth.NO)
+    said = f": {number} < {asked.count}" if asked.count > number and best.truth is not Truth.NO else ""
+    said = said or (": there is one, and it serves another" if best.truth is not Truth.NO else "")
+    return Reason(truth=Truth.NO, text=name + said, parts=best.parts)
+
+
+def _nearness(answer: Reason) -> tuple[int, int]:
+    return answer.truth, -sum(part.truth is Truth.NO for part in answer.parts)
+
+
+def _compare(have: _Leaf, wanted: _Leaf) -> Reason:
+    """Compare two devices fact by fact."""
+    if have.node.device != wanted.node.device:
+        return Reason(truth=Truth.NO, text=f"{wanted.node.kind}: this is {have.node.kind}")
+    parts = (
+        *triples(have.node, wanted.node),
+        *instructions(have.node, wanted.node),
+        *_rows(have.node, wanted.node),
+        *_memory(have, wanted),
+    )
+    truth = min((part.truth for part in parts), default=Truth.YES)
+    return Reason(truth=truth, text=wanted.node.kind, parts=parts)
+
+
+# An option of Arm's cores that LLVM takes to be there, and that a chip may lack (the Raspberry Pi's up to the 4);
+# only programs that ask for these instructions by name have them.
+_CRYPTOGRAPHY = frozenset({"aes", "sha2"})
+
+
+def instructions(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
+    """Compare what code may use: of a CPU by features, of NVIDIA's GPUs by compute capability, of others by name."""
+    if wanted.device == "cpu":
+        yield from _cpu_instructions(have, wanted)
+        return
+    for name in ("arch", "mcpu"):
+        value = wanted.attrs.get(name)
+        if value is None:
+            continue
+        actual = have.attrs.get("arch", have.attrs.get("mcpu"))
+        if actual is None:
+            yield Reason(truth=Truth.UNKNOWN, text=f"{name} {value}: not measured")
+        else:
+            yield _answer(_runs(str(actual), str(value)), f"{name} {value}", f"it is {actual}")
+
+
+def _runs(actual: str, wanted: str) -> bool:
+    """Whether a chip runs code for another; a suffix asks for features of that chip (a) or its family (f)."""
+    here, there = _CAPABILITY.fullmatch(actual), _CAPABILITY.fullmatch(wanted)
+    if here is None or there is None:
+        return actual == wanted
+    number, least = int(here[1]), int(there[1])
+    if there[2] == "a":
+        return number == least
+    return number >= least and (there[2] != "f" or number // 10 == least // 10)
+
+
+def _cpu_instructions(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
+    try:
+        here, there = have.features, wanted.features
+    except TargetError as error:
+        yield Reason(truth=Truth.UNKNOWN, text=str(error))
+        return
+    name = wanted.attrs.get("mcpu")
+    label = " ".join(filter(None, (f"mcpu {name}" if name else "", *map(str, _signed(wanted))))) or "instructions"
+    if here.family and there.family and here.family != there.family:
+        yield Reason(truth=Truth.NO, text=f"{label}: that is {there.family}, and this is {here.family}")
+        return
+    table = table_of(there.family)
+    spared = table.system | unasked() if table is not None else frozenset[str]()
+    spared |= _CRYPTOGRAPHY if there.family in ("arm", "aarch64") else frozenset()
+    implied = {feature for feature in there.names - spared if not _ARCHITECTURE.fullmatch(feature)}
+    needed = implied | (there.names & {*read_isa(wanted.kind, wanted.attrs).added})
+    lacking = sorted(feature for feature in needed if here.has(feature) is False)
+    unknown = sorted(feature for feature in needed if here.has(feature) is None)
+    if lacking:
+        yield Reason(truth=Truth.NO, text=f"{label}: lacks {_listed(lacking)}")
+    elif unknown or (name is not None and not there.is_complete):
+        said = f"not known: {_listed(unknown)}" if unknown else "what it has is not known"
+        yield Reason(truth=Truth.UNKNOWN, text=f"{label}: {said}")
+    elif needed:
+        yield Reason(truth=Truth.YES, text=f"{label}: all of it is here")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def _signed(node: NestedNode) -> tuple[Value, ...]:
+    features = node.attrs.get("mattr", ())
+    return features if isinstance(features, tuple) else ()
+
+
+def triples(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
+    """Compare the architectures and operating systems that code is for."""
+    asked, actual = wanted.attrs.get("mtriple"), have.attrs.get("mtriple")
+    if not isinstance(asked, str):
+        return
+    if not isinstance(actual, str):
+        yield Reason(truth=Truth.UNKNOWN, text=f"mtriple {asked}: not measured")
+        return
+    yield _answer(_runs_triple(actual, asked), f"mtriple {asked}", f"it is {actual}")
+
+
+def _runs_triple(actual: str, wanted: str) -> bool:
+    """Whether two triples are of one architecture and system; what either leaves open is no difference."""
+    try:
+        here, there = Triple.parse(actual), Triple.parse(wanted)
+    except TargetError:
+        return actual == wanted
+    systems = ["macos" if triple.os == "darwin" else triple.os for triple in (here, there)]
+    environments = [here.environment, there.environment]
+    return here.arch == there.arch and all("" in pair or pair[0] == pair[1] for pair in (systems, environments))
+
+
+def _rows(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
+    """Compare the other attributes by their class: hard ones are equal, capacities and scales at least as large."""
+    kind = find_kind(wanted.kind)
+    for name, value in wanted.attrs.items():
+        row = kind.attribute(name) if kind is not None else None
+        if row is None or name == "mtriple" or row.class_ not in ("hard", "capacity", "scale"):
+            continue
+        actual = have.attrs.get(name)
+        if actual is None and _follows(have, name, value):
+            yield Reason(truth=Truth.YES, text=f"{name} {value}: follows from {have.attrs['arch']}")
+        elif actual is None:
+            # A default is what code is generated with, and no measurement.
+            yield Reason(truth=Truth.UNKNOWN, text=f"{name} {_shown(value)}: not measured")
+        else:
+            yield _compare_values(row, actual, value)
+
+
+def _follows(have: NestedNode, name: str, value: Value) -> bool:
+    """Whether a limit follows from the compute capability that was measured."""
+    arch = str(have.attrs.get("arch", ""))
+    if have.device != "cuda" or not _CAPABILITY.fullmatch(arch) or not isinstance(value, int):
+        return False
+    limit = _FEWER_REGISTERS.get(arch, _NVIDIA[name]) if name == "registers_per_block" else _NVIDIA.get(name, 0)
+    return value == limit if name == "thread_warp_size" else value <= limit
+
+
+def _compare_values(row: Attribute, actual: Value, value: Value) -> Reason:
+    if row.class_ != "hard" and isinstance(actual, int) and isinstance(value, int):
+        return _at_least(row.name, actual, value)
+    return _answer(actual == value, f"{row.name} {_shown(value)}", f"it is {_shown(actual)}")
+
+
+def _at_least(name: str, actual: int, least: int) -> Reason:
+    truth = Truth.YES if actual >= least else Truth.NO
+    return Reason(truth=truth, text=f"{name} {actual} {'>=' if truth else '<'} {least}")
+
+
+def _memory(have: _Leaf, wanted: _Leaf) -> Iterator[Reason]:
+    if wanted.memory is None:
+        return
+    if have.memory is None:
+        yield Reason(truth=Truth.UNKNOWN, text=f"memory {wanted.memory}: not measured")
+    elif have.memory < wanted.memory <= have.memory * _KEPT // (_KEPT - 1):
+        yield Reason(truth=Truth.YES, text=f"memory {have.memory}: {wanted.memory} but for what the system keeps")
+    else:
+        yield _at_least("memory", have.memory, wanted.memory)
+
+
+def _answer(holds: bool, what: str, but: str) -> Reason:
+    return Reason(truth=Truth.YES if holds else Truth.NO, text=what if holds else f"{what}: {but}")
+
+
+def _shown(value: Value) -> str:
+    return "+".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()

@@ -1,0 +1,1 @@
+"""Targets as TVM's versions wrote and read them."""

@@ -1,0 +1,268 @@
+"""Targets of TVM itself: reading what any version of it wrote, and writing what one of them can load.
+
+What TVM writes is its own `Target`, `export()`, `str()` (a command line until v0.23, JSON since), and files of
+`save_json` (`tvm_graph.py`). Read are what a user could have said: empty tags, features and keys that TVM derives
+are left out, and historic spellings mean what they meant (`legacy.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+from tvmtarget.errors import MissingExtraError, TargetError
+from tvmtarget.target.attributes import Value
+from tvmtarget.target.cpu.chips import chip_problems
+from tvmtarget.target.cpu.isa import is_arm
+from tvmtarget.target.grammar import MAX_DEPTH, read_json
+from tvmtarget.target.kind_rows import KINDS
+from tvmtarget.target.kinds import Attribute, Kind, find_kind
+from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
+from tvmtarget.target.problems import shown
+from tvmtarget.target.text import write_value
+from tvmtarget.target.tvm import command_line
+from tvmtarget.target.tvm.graph import main_target
+from tvmtarget.target.tvm.legacy import as_tvm_meant
+from tvmtarget.target.tvm.quoting import Dialect
+
+__all__ = ["TODAY", "VERSIONS", "TvmTarget", "Version", "read", "write"]
+
+Version: TypeAlias = Literal["v0.9", "v0.19", "v0.27"]
+
+VERSIONS: tuple[Version, ...] = get_args(Version)
+TODAY: Version = "v0.27"
+
+_DIALECTS: dict[Version, Dialect] = {"v0.9": "v0.9", "v0.19": "v0.10"}
+
+# The minor version that a row's `since` means; "tt1", which is ours, is in none.
+_MINOR = {"v0.8": 8, "v0.9": 9, "v0.10": 10, "v0.19": 19, "main": 27}
+
+# Kinds that v0.9 had not, and kinds that no TVM has.
+_SINCE = {"test": "v0.10", "clml": "v0.19", "mrvl": "v0.19", "trn": "main", "cuda_host": "main"}
+_OURS = ("numpy", "onnxruntime")
+
+# Default keys that a kind had in v0.9, where they were others than today's.
+_FORMER_KEYS: dict[str, tuple[str, ...]] = {"hexagon": ("hexagon",), "stackvm": ()}
+
+_CHIPS = ("mcpu", "arch")
+
+
+# Reading
+
+
+def read(source: object) -> dict[str, object]:
+    """Return the flat JSON of a target of TVM: a live one, its export, its text of any version, a saved file."""
+    return _read(source, 1)
+
+
+def _read(source: object, depth: int) -> dict[str, object]:
+    if isinstance(source, str):
+        text = source.strip()
+        source = read_json(text) if text.startswith("{") else command_line.read(text, "v0.10")
+    elif type(source).__module__.partition(".")[0] == "tvm" and hasattr(source, "export"):
+        source = source.export()
+    if not isinstance(source, Mapping):
+        raise TargetError(f"a target of TVM is its own value, its JSON or its text, not {shown(source)}")
+    if depth > MAX_DEPTH:
+        raise TargetError(f"the tree is deeper than {MAX_DEPTH} levels")
+    return _meant(main_target(source) if "nodes" in source else source, depth)
+
+
+def _meant(config: Mapping[Any, object], depth: int) -> dict[str, object]:
+    """Leave out what TVM adds by itself, and turn its containers into plain ones."""
+    flat: dict[str, object] = {}
+    for name, value in config.items():
+        key = str(name)
+        if key in ("host", "target_host") and value is not None:
+            flat[key] = _read(value, depth + 1)
+        elif key in ("devices", "targets") and isinstance(value, Sequence) and not isinstance(value, str):
+            flat["targets"] = [_read(item, depth + 1) for item in value]
+        elif value is not None and not key.startswith("feature.") and (key, value) != ("tag", ""):
+            flat[key] = _plain(value)
+    if isinstance(flat.get("keys"), list):
+        flat["keys"] = _authored_keys(flat)
+        if flat["keys"] is None:
+            del flat["keys"]
+    unknown = [name for name in _CHIPS if name in flat and any(chip_problems(str(flat.get("kind")), _chip(flat, name)))]
+    return as_tvm_meant(flat | ({"unchecked": unknown} if unknown else {}))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, Sequence):
+        return [str(item) if isinstance(item, str) else item for item in value]
+    return value
+
+
+def _chip(flat: Mapping[str, object], name: str) -> dict[str, Value]:
+    """Return what says whether a chip is known: TVM took any name, so one that is not is taken as meant."""
+    return {key: str(flat[key]) for key in (name, "mtriple") if key in flat}
+
+
+def _authored_keys(flat: Mapping[str, object]) -> list[object] | None:
+    """Return the keys that a user must have named: less those that a version of TVM adds; None if it adds all."""
+    keys = cast("list[object]", flat["keys"])
+    kind = find_kind(str(flat.get("kind")))
+    if kind is None:
+        return keys
+    device = [flat["device"]] if isinstance(flat.get("device"), str) else []
+    is_for_arm = is_arm(kind.name, {name: str(flat[name]) for name in ("mcpu", "mtriple") if name in flat})
+    added = [*(["arm_cpu", "cpu"] if is_for_arm else []), *device]
+    former = _FORMER_KEYS.get(kind.name, kind.keys)
+    if keys in (_once(added, kind.keys), _once(device, kind.keys), _once(device, former)):
+        return None
+    named = keys
+    while named and _once(named[:-1], added) == keys:
+        named = named[:-1]
+    return named
+
+
+def _once(*keys: Sequence[object]) -> list[object]:
+    found: list[object] = []
+    for key in chain(*keys):
+        found += [key] if key not in found else []
+    return found
+
+
+# Writing
+
+
+@dataclass(frozen=True, slots=True)
+class TvmTarget:
+    """What one version of TVM can load, and what it has no words for, one line each."""
+
+    version: Version
+    config: dict[str, object]
+    losses: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text that `Target(...)` of that version reads: a command line where it can say all, else JSON."""
+        dialect = _DIALECTS.get(self.version)
+        line = command_line.write(self.config, dialect) if dialect else None
+        return json.dumps(self.config) if line is None else line
+
+    def load(self) -> Any:  # noqa: ANN401 - TVM ships no types
+        """Return TVM's own target; `MissingExtraError` without TVM, `TargetError` with what TVM refuses."""
+        if self.version != TODAY:
+            raise TargetError(f"the installed TVM loads what is written for {TODAY}, not for {self.version}")
+        try:
+            from tvm.target import Target
+        except ImportError as error:
+            raise MissingExtraError("apache-tvm", "tvm") from error
+        try:
+            return Target(self.config)
+        except (ValueError, TypeError, RuntimeError) as error:
+            reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise TargetError(f"TVM refuses {shown(self.text)}: {reason.strip()}") from error
+
+
+def write(root: NestedNode, version: str = TODAY) -> TvmTarget:
+    """Write a consistent tree for a version of TVM; every node bears the host that drives it.
+
+    `TargetError` where nothing is left: TVM has not the kind of the root, or of any of its children.
+    """
+    known = next((known for known in VERSIONS if known == version), None)
+    if known is None:
+        raise TargetError(f"TVM {shown(version)} is not known here; known: {', '.join(VERSIONS)}")
+    writer = _Writer(root, int(known.removeprefix("v0.")), drivers(root))
+    config = writer.config(root, "")
+    if config is None:
+        raise TargetError(*dict.fromkeys(loss for loss in writer.losses if loss.startswith("kind ")))
+    return TvmTarget(known, config, tuple(dict.fromkeys(writer.losses)))
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Writes the nodes of one tree and notes what is lost."""
+
+    root: NestedNode
+    minor: int
+    driven: Mapping[str, Driver]
+    losses: list[str] = field(default_factory=list)
+
+    def config(self, node: NestedNode, path: str) -> dict[str, object] | None:
+        """Return a node with its host and its devices, or None if TVM has not its kind, or that of no child."""
+        config = self.bare(node, path)
+        if config is None:
+            return None
+        host = self.host(path)
+        if host is not None:
+            config["host"] = host
+        self.losses += _unsaid(node, path, self.minor)
+        if node.is_composite:
+            written = [self.config(child, join(path, child.slot)) for child in node.targets]
+            config["devices"] = devices = [device for device in written if device is not None]
+            if not devices:
+                return None
+        return config
+
+    def bare(self, node: NestedNode, path: str) -> dict[str, object] | None:
+        """Return a node alone, with the attributes that this version has; not its tag, by which TVM would compare."""
+        reason = _missing(node.kind, self.minor)
+        if reason:
+            self.losses.append(f"kind {node.kind!r} of {_at(path)}: {reason}")
+            return None
+        config: dict[str, object] = {"kind": node.kind}
+        config |= {"keys": list(node.keys)} if node.keys is not None else {}
+        kind = find_kind(node.kind)
+        for name, value in node.attrs.items():
+            row = kind.attribute(name) if kind else None
+            if row is None or _has(row, self.minor):
+                config[name] = list(value) if isinstance(value, tuple) else value
+            elif name != "unchecked":  # that speaks to our tables alone
+                has = "no TVM has it" if row.since == "tt1" else "only a newer TVM has it"
+                self.losses.append(f"attribute {name!r} of {_at(path)}: {has}")
+        return config
+
+    def host(self, path: str) -> dict[str, object] | None:
+        """Return a copy of what drives a node; None if that is the node itself, or nobody in particular."""
+        driver = self.driven[path]
+        if driver.effective == path or driver.is_implied:
+            return None
+        host = self.root.at(driver.effective)
+        if driver.effective == join(path, "host"):
+            self.losses += _unsaid(host, driver.effective, self.minor)
+        else:
+            self.losses.append(f"host @{driver.effective} of {_at(path)}: a copy, TVM has no references")
+        return self.bare(host, driver.effective)
+
+
+def _unsaid(node: NestedNode, path: str, minor: int) -> Iterator[str]:
+    """Yield what no target of TVM says of a node."""
+    at = _at(path)
+    if path and node.name not in (None, node.kind):
+        yield f"name of {at}: devices have none"
+    if node.count > 1:
+        yield f"count {node.count} of {at}: written once"
+    yield from [f"links of {at}: targets have none"] * bool(node.links)
+    yield from [f"memory of {at}: targets have none"] * bool(node.memory)
+    for role, chosen in (("executor", node.executor), ("runtime", node.runtime)):
+        if chosen is not None:
+            takes = "TVM has none since v0.20" if minor >= 20 else "an argument of relay.build, one for the whole build"
+            yield f"{role} {write_value(chosen.to_json())} of {at}: {takes}"
+
+
+def _at(path: str) -> str:
+    return f"@{path or '.'}"
+
+
+def _missing(name: str, minor: int) -> str:
+    """Say why a version of TVM has not a kind, or nothing if it has."""
+    kind = _TVM_KINDS.get(name)
+    if kind is None:
+        return "no TVM has it"
+    if kind.until and minor > int(kind.until.removeprefix("v0.")):
+        return f"TVM had it until {kind.until}"
+    return "" if minor >= _MINOR[_SINCE.get(name, "v0.9")] else "only a newer TVM has it"
+
+
+def _has(row: Attribute, minor: int) -> bool:
+    return row.since in _MINOR and minor >= _MINOR[row.since]
+
+
+_TVM_KINDS: dict[str, Kind] = {kind.name: kind for kind in KINDS if kind.role == "target" and kind.name not in _OURS}
