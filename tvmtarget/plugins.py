@@ -2,8 +2,7 @@
 
 Groups: `tvmtarget.kinds` (tables of kinds), `tvmtarget.registry` (which tags a text may name),
 `tvmtarget.strategies` (what a code generator takes), `tvmtarget.backends` (who compiles it) and `tvmtarget.logs`
-(who opens a tuning log at a URL). The library's
-own come through the same door.
+(who opens a tuning log at a URL). The library's own come through the same door.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from math import log2
 
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.attributes import Value
-from tvmtarget.target.constraint import Constraint
-from tvmtarget.target.isa import Features, is_cpu
+from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.cpu.isa import Features, is_cpu
 from tvmtarget.target.keys import key_of
 from tvmtarget.target.kinds import AttributeClass, find_kind
 from tvmtarget.target.tree import Target

@@ -17,7 +17,7 @@ import numpy as np
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.target.identity import canonical
+from tvmtarget.target.keys import key_of
 from tvmtarget.tuning.records import Level, Workload
 
 __all__ = ["structure_of", "workload_of"]
@@ -33,9 +33,8 @@ def workload_of(
 ) -> Workload:
     """Return the workload that a function is; `callees` are the functions of its module by name."""
     structure, shapes = structure_of(function, callees or {})
-    digest = hashlib.sha256(canonical(structure).encode()).hexdigest()[:32]
     ops = Counter(call.op if call.callee is None else "@" for call in function.body)
-    return Workload.of({"structure": digest, "ops": dict(ops), "shapes": shapes}, level)
+    return Workload.of({"structure": key_of("st1", structure), "ops": dict(ops), "shapes": shapes}, level)
 
 
 def structure_of(function: Function, callees: Mapping[str, Function]) -> tuple[dict[str, object], list[list[object]]]:

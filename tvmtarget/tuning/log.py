@@ -11,7 +11,7 @@ from typing import Self
 
 from tvmtarget.errors import LogError
 from tvmtarget.ir.function import Function
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.identity import identity_of
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.distance import Term

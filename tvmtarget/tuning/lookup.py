@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tvmtarget.errors import LogError, TvmTargetError
-from tvmtarget.target.reasons import Reason, Truth
+from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.distance import Term, differences, distance, family_of, least_needs, shape_distance
 from tvmtarget.tuning.index import Choice

@@ -22,7 +22,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 from pydantic import ConfigDict, Field
 
 from tvmtarget.errors import TargetError
-from tvmtarget.target.constraint import Constraint
+from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.identity import canonical
 from tvmtarget.target.keys import View, key_of
 from tvmtarget.target.node import Node
