@@ -109,7 +109,8 @@ def renamed(function, outer=()):
     return function.replace(
         name="another", params=tuple(map(value, function.params)), body=tuple(map(call, function.body)),
         results=tuple(own.get(name, name) for name in function.results), constants=constants,
-        constraint=Constraint.parse("llvm"), attrs=(*function.attrs, ("global_symbol", "f"), ("tir.is_scheduled", True)),
+        constraint=Constraint.parse("llvm"),
+        attrs=(*function.attrs, ("global_symbol", "f"), ("tir.is_scheduled", True)),
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from tvmtarget.tuning.records import (
     Workload,
 )
 
-__all__ = ["MAX_LINE", "Line", "parse_record", "read_lines"]
+__all__ = ["MAX_LINE", "Line", "RawLine", "parse_record", "raw_lines", "read_lines"]
 
 MAX_LINE = 1 << 20  # bytes
 
@@ -69,38 +69,56 @@ def parse_record(text: str) -> Record:
     return record
 
 
+@dataclass(frozen=True, slots=True)
+class RawLine:
+    """A line before it is read: where it stands, and its text or what is wrong with its bytes."""
+
+    number: int
+    offset: int
+    end: int
+    text: str
+    problem: str
+    is_ended: bool
+    looks_like_json: bool
+
+    def bad(self, problem: str) -> Line:
+        """Return the line with what is wrong with it."""
+        cut = "" if self.is_ended else "cut short: "
+        return Line(self.number, self.offset, self.end, None, cut + problem, self.is_ended, self.looks_like_json)
+
+
 def read_lines(stream: BinaryIO, *, number: int = 1, offset: int = 0) -> Iterator[Line]:
     """Yield the records and the bad lines of a stream, which stands at line `number` and byte `offset`."""
+    for raw in raw_lines(stream, number=number, offset=offset):
+        if raw.problem:
+            yield raw.bad(raw.problem)
+            continue
+        try:
+            yield Line(raw.number, raw.offset, raw.end, parse_record(raw.text), "", raw.is_ended)
+        except LogError as error:
+            yield raw.bad("; ".join(error.problems))
+
+
+def raw_lines(stream: BinaryIO, *, number: int = 1, offset: int = 0) -> Iterator[RawLine]:
+    """Yield the lines of a stream that say something, in little memory however long one is."""
     while raw := stream.readline(MAX_LINE + 2):
         size = len(raw)
         while not raw.endswith(b"\n") and (more := stream.readline(MAX_LINE)):
             size += len(more)
             raw = more if more.endswith(b"\n") else raw
-        yield from _line(raw, number, offset, offset + size, is_whole=size == len(raw))
+        is_whole = size == len(raw) and len(raw.rstrip(b"\r\n")) <= MAX_LINE
+        text, problem = _text(raw, offset) if is_whole else ("", f"{size} bytes long; a line has at most {MAX_LINE}")
+        if problem or (text.strip() and not text.startswith("#")):
+            looks_like_json = raw.lstrip(b"\xef\xbb\xbf \t").startswith(b"{")
+            yield RawLine(number, offset, offset + size, text, problem, raw.endswith(b"\n"), looks_like_json)
         number, offset = number + 1, offset + size
 
 
-def _line(raw: bytes, number: int, offset: int, end: int, *, is_whole: bool) -> Iterator[Line]:
-    is_ended = raw.endswith(b"\n")
-    looks_like_json = raw.lstrip(b"\xef\xbb\xbf \t").startswith(b"{")
-
-    def bad(problem: str) -> Line:
-        return Line(number, offset, end, None, problem, is_ended, looks_like_json)
-
-    if not is_whole or len(raw.rstrip(b"\r\n")) > MAX_LINE:
-        yield bad(f"{end - offset} bytes long; a line has at most {MAX_LINE}")
-        return
+def _text(raw: bytes, offset: int) -> tuple[str, str]:
     try:
-        text = raw.decode("utf-8" if offset else "utf-8-sig").rstrip("\r\n")
+        return raw.decode("utf-8" if offset else "utf-8-sig").rstrip("\r\n"), ""
     except UnicodeDecodeError as error:
-        yield bad(f"not UTF-8 at byte {offset + error.start}")
-        return
-    if not text.strip() or text.startswith("#"):
-        return
-    try:
-        yield Line(number, offset, end, parse_record(text), "", is_ended)
-    except LogError as error:
-        yield bad(("" if is_ended else "cut short: ") + "; ".join(error.problems))
+        return "", f"not UTF-8 at byte {offset + error.start}"
 
 
 def _load(text: str) -> dict[str, object]:
