@@ -207,6 +207,14 @@ class TuningLog:
         """Compare with another log: lines that only one has, and where the two would choose differently."""
         return compare(self._store, other._store)
 
+    def workloads(self) -> list[Workload]:
+        """Return the workloads in the log, by key; of several lines about one, the first."""
+        found: dict[str, Workload] = {}
+        for text in self._store.texts("workload"):
+            if isinstance(record := parse_record(text), Workload):
+                found.setdefault(record.key, record)
+        return [found[key] for key in sorted(found)]
+
     def problems(self) -> Sequence[Line]:
         """Return the lines that cannot be read."""
         return self._store.problems()

@@ -114,11 +114,11 @@ def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) ->
                 targets.setdefault(target.tuning_key(), target)
             except TvmTargetError:  # a system, or a kind that nobody knows
                 continue
-    workloads = [one for one in log if isinstance(one, Workload) and (one.payload or {}).get("format") == "tvm.ir.json"]
+    workloads = [one for one in log.workloads() if (one.payload or {}).get("format") == "tvm.ir.json"]
     written = {}
     for key, target in sorted(targets.items()):
         place = Path(folder) / key.replace(":", "-")
-        if _export_pair(log, place, target, sorted(workloads, key=lambda one: one.key), best):
+        if _export_pair(log, place, target, workloads, best):
             written[key] = place
     return written
 
@@ -126,7 +126,7 @@ def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) ->
 def _export_pair(log: TuningLog, place: Path, target: Target, workloads: Sequence[Workload], best: int) -> int:
     programs: list[str] = []
     records: list[str] = []
-    for workload in {one.key: one for one in workloads}.values():
+    for workload in workloads:
         trials = [match.record for match in log.top_k(workload, target, 10 * best)]
         traces = [one for one in trials if isinstance(one, Trial) and one.candidate.format == _FORMAT][:best]
         records += [_spelled(len(programs), trial) for trial in traces]
