@@ -127,9 +127,10 @@ def test_a_line_that_was_damaged_costs_itself_alone(tmp_path_factory, data):
     with TuningLog(str(path)) as log:
         found = numbers(log)
         assert {0, 2} <= set(found)
-        if damaged.strip(b" ") != lines[1]:
-            harmless = byte in b"# \t\r\n" or len(found) == 3
-            assert harmless or log.problems()[0].number == 2
+        is_comment = damaged.startswith(b"#")
+        is_foreign = any(isinstance(record, Foreign) for record in log)
+        assert found == [0, 1, 2] or is_comment or is_foreign or log.problems()[0].number in (2, 3)
+        assert (found == [0, 1, 2]) == (damaged.split() == lines[1].split())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median_low
+from typing import TypeAlias
 
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.target.keys import LEVELS
@@ -30,10 +31,10 @@ SCHEMA = 1
 _TABLES = """
 CREATE TABLE name(id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL);
 CREATE TABLE line(id INTEGER PRIMARY KEY, digest TEXT UNIQUE NOT NULL, type TEXT NOT NULL, text TEXT NOT NULL);
-CREATE TABLE trial(line INTEGER PRIMARY KEY, workload INTEGER, target INTEGER, env INTEGER, candidate TEXT, status TEXT,
+CREATE TABLE trial(line INTEGER PRIMARY KEY, workload INTEGER, target INTEGER, env INTEGER, candidate BLOB, status TEXT,
     trust INTEGER, score INTEGER, ts INTEGER);
 CREATE INDEX measured ON trial(workload, target, candidate, env);
-CREATE TABLE choice(workload INTEGER, target INTEGER, candidate TEXT, env INTEGER, trust INTEGER, score INTEGER,
+CREATE TABLE choice(workload INTEGER, target INTEGER, candidate BLOB, env INTEGER, trust INTEGER, score INTEGER,
     ts INTEGER, line INTEGER, PRIMARY KEY(workload, target, candidate, env)) WITHOUT ROWID;
 CREATE INDEX best ON choice(workload, target, trust, score);
 CREATE TABLE view(target INTEGER, level TEXT, key TEXT, family TEXT, PRIMARY KEY(target, level)) WITHOUT ROWID;
@@ -43,6 +44,7 @@ CREATE TABLE workload(name INTEGER PRIMARY KEY, family TEXT, line INTEGER);
 CREATE INDEX by_structure ON workload(family);
 CREATE TABLE body(name INTEGER, line INTEGER, PRIMARY KEY(name, line)) WITHOUT ROWID;
 CREATE TABLE pin(line INTEGER PRIMARY KEY, workload INTEGER, target INTEGER, ts INTEGER);
+CREATE INDEX pinned ON pin(workload);
 CREATE TABLE gone(digest TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 """
@@ -53,6 +55,8 @@ SELECT c.trust, c.score, c.ts, l.digest, c.candidate, e.key FROM choice c
     WHERE c.workload = (SELECT id FROM name WHERE key = ?) AND c.target = (SELECT id FROM name WHERE key = ?)
     ORDER BY c.trust, c.score, l.digest LIMIT ?
 """
+
+_Group: TypeAlias = tuple[int, int, bytes, int]  # workload, target, candidate and environment
 
 _GROUP = "SELECT workload, target, candidate, env FROM trial WHERE line = (SELECT id FROM line WHERE digest = ?)"
 
@@ -75,7 +79,7 @@ class Choice:
     score: int
     ts: int
     digest: str
-    candidate: str
+    candidate: bytes
     env: str | None
 
 
@@ -109,7 +113,7 @@ class Index:
     def extend(self, records: Iterable[Record]) -> int:
         """Add records in one transaction; return how many were new."""
         with self._transaction():
-            touched: set[tuple[int, int, str, int]] = set()
+            touched: set[_Group] = set()
             added = sum(self._insert(record, touched) for record in records)
             for group in sorted(touched):
                 self._choose(group)
@@ -142,14 +146,14 @@ class Index:
         """List the workloads of a family by their keys, sorted."""
         return self._keys("SELECT n.key FROM workload w JOIN name n ON n.id = w.name WHERE family = ?", family)
 
-    def pins(self, workload: str, targets: Sequence[str]) -> list[Pin]:
-        """Return the pins of a workload on targets that were not retracted, the latest first."""
+    def pins(self, workload: str) -> list[Pin]:
+        """Return the pins of a workload that were not retracted, the latest first."""
         rows = self._ask(
-            f"SELECT l.text FROM pin p JOIN line l ON l.id = p.line JOIN name w ON w.id = p.workload "
-            f"JOIN name t ON t.id = p.target WHERE w.key = ? AND t.key IN ({', '.join('?' * len(targets))}) "
-            f"AND l.digest NOT IN (SELECT digest FROM gone) ORDER BY p.ts DESC, l.digest",
-            workload, *targets,
-        )  # fmt: skip
+            "SELECT l.text FROM pin p JOIN line l ON l.id = p.line "
+            "WHERE p.workload = (SELECT id FROM name WHERE key = ?) "
+            "AND l.digest NOT IN (SELECT digest FROM gone) ORDER BY p.ts DESC, l.digest",
+            workload,
+        )
         return [record for (text,) in rows if isinstance(record := parse_record(text), Pin)]
 
     def body_of(self, key: str) -> Record | None:
@@ -264,7 +268,7 @@ class Index:
 
     # Adding
 
-    def _insert(self, record: Record, touched: set[tuple[int, int, str, int]]) -> int:
+    def _insert(self, record: Record, touched: set[_Group]) -> int:
         done = self._connection.execute(
             "INSERT OR IGNORE INTO line(digest, type, text) VALUES (?, ?, ?)", (record.digest, record.type, record.text)
         )
@@ -289,11 +293,11 @@ class Index:
             self._connection.execute("INSERT INTO body VALUES (?, ?)", (self._name(key), line))
         return 1
 
-    def _add_trial(self, trial: Trial, line: int, touched: set[tuple[int, int, str, int]]) -> None:
+    def _add_trial(self, trial: Trial, line: int, touched: set[_Group]) -> None:
         group = (
             self._name(trial.workload),
             self._name(trial.target),
-            trial.candidate.key,
+            bytes.fromhex(trial.candidate.key.partition(":")[2]),
             self._name(trial.env) if trial.env is not None else 0,
         )
         workload, target, candidate, env = group
@@ -304,7 +308,7 @@ class Index:
         )
         touched.add(group)
 
-    def _choose(self, group: tuple[int, int, str, int]) -> None:
+    def _choose(self, group: _Group) -> None:
         """Rank a candidate anew from all its trials."""
         rows = self._all(
             "SELECT t.status, t.trust, t.score, t.ts, l.digest, l.id FROM trial t JOIN line l ON l.id = t.line "

@@ -58,7 +58,8 @@ class TuningLog:
         self.url = url
         self._store = open_store(url, durable=durable)
         self._layers = (self._store, *(open_store(layer) for layer in layers))
-        self._targets: dict[str, Target | None] = {}
+        self._known: dict[str, Record] = {}
+        self._targets: dict[str, Target] = {}
         self._measured: dict[tuple[str, str], tuple[Term, ...]] = {}
 
     def close(self) -> None:
@@ -181,7 +182,8 @@ class TuningLog:
             target=target,
             here=environment() if env is None else env,
             policy=policy or Policy(),
-            known=self._targets,
+            known=self._known,
+            targets=self._targets,
             measured=self._measured,
         )
 

@@ -13,8 +13,9 @@ searched in all layers before the next one, and a layer before wins where costs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.target.constraints.reasons import Reason, Truth
@@ -27,7 +28,7 @@ from tvmtarget.tuning.store import Store
 
 __all__ = ["Lookup"]
 
-_SHORTLIST = 32  # of the best candidates of one target, for those that turn out to be illegal
+_SHORTLIST = (8, 4096)  # of the best candidates of one target: nearly always the first of them is legal
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,76 +56,75 @@ class Lookup:
     target: Target
     here: Environment
     policy: Policy
-    known: dict[str, Target | None]
+    known: dict[str, Record]
+    targets: dict[str, Target]
     measured: dict[tuple[str, str], tuple[Term, ...]]
     tried: list[Tried] = field(default_factory=list)
 
     def find(self) -> Match:
         """Return the best match; the last tier always has one."""
-        equal = self._equal()
-        match = self._pinned(equal) or self._measured(self.asked, equal, 0.0) or self._of_other_sizes(equal)
+        match = self._pinned() or self._measured(self.asked, 0.0) or self._of_other_sizes()
         return replace(match or self._match("default"), tried=tuple(self.tried))
 
     def top(self, count: int) -> list[Match]:
         """Return the best of the target itself and of those equal to it, the best first."""
-        found = [one for name in self._equal() for one in self._choices(self.asked, name, count)]
+        found = [one for name in self._equal for one in self._choices(self.asked, name, count)]
         trials = [(one, self._trial(one)) for one in sorted(found, key=lambda one: one.rank)[:count]]
         return [self._match("exact" if trial.target == self._digest else "equal", trial, one) for one, trial in trials]
 
-    @property
+    @cached_property
     def _digest(self) -> str:
         return self.target.digest
 
-    # The tiers
-
-    def _equal(self) -> set[str]:
-        """Return the digests of the targets with the same key, this one's among them."""
+    @cached_property
+    def _equal(self) -> frozenset[str]:
+        """The digests of the targets with the same key, this one's among them."""
         level = self.asked.level
         key = self.target.tuning_key(level)
-        return {name for store in self.stores for name in store.targets_by_key(level, key)} | {self._digest}
+        return frozenset({name for store in self.stores for name in store.targets_by_key(level, key)} | {self._digest})
 
-    def _pinned(self, equal: set[str]) -> Match | None:
+    # The tiers
+
+    def _pinned(self) -> Match | None:
         for store in self.stores:
-            for pin in store.pins(self.asked.key, sorted(equal)):
-                return replace(self._match("pin"), record=pin, source=self._text(pin.target), log=store.url)
+            for pin in store.pins(self.asked.key):
+                if pin.target in self._equal:
+                    return replace(self._match("pin"), record=pin, source=self._target(pin.target), log=store.url)
         return None
 
-    def _measured(self, workload: Workload, equal: set[str], offset: float) -> Match | None:
+    def _measured(self, workload: Workload, offset: float) -> Match | None:
         exact = self._best("exact", workload, [self._digest])
-        same = exact or self._best("equal", workload, sorted(equal - {self._digest}))
-        return same or self._near(workload, equal, offset)
+        same = exact or self._best("equal", workload, sorted(self._equal - {self._digest}))
+        return same or self._near(workload, offset)
 
     def _best(self, tier: Tier, workload: Workload, targets: Sequence[str]) -> Match | None:
-        found = [one for name in targets for one in self._choices(workload, name, _SHORTLIST)]
-        for one in self._in_order(found):
-            trial = self._trial(one)
+        for one, trial in self._in_order(workload, targets):
             if self._is_fit(tier, trial):
                 return self._match(tier, trial, one)
         return None
 
-    def _near(self, workload: Workload, equal: set[str], offset: float) -> Match | None:
+    def _near(self, workload: Workload, offset: float) -> Match | None:
         if workload.level != "kernel" or self.policy.max_distance <= offset:
             return None
         family = family_of(self.target)
         names = {name for store in self.stores for name in store.targets_by_family("kernel", family, workload.key)}
-        for far, name in sorted((distance(self._terms(name)) + offset, name) for name in names - equal):
+        for far, name in sorted((distance(self._terms(name)) + offset, name) for name in names - self._equal):
             if far > self.policy.max_distance:
                 self._reject("near", self._text(name), f"beyond the limit of {self.policy.max_distance:g}", far)
                 break
-            for one in self._in_order(self._choices(workload, name, _SHORTLIST)):
-                trial = self._trial(one)
+            for one, trial in self._in_order(workload, [name]):
                 if self._is_fit("near", trial, far):
-                    return replace(self._match("near", trial, one), distance=far, terms=self._terms(name), ignored=())
+                    return replace(self._match("near", trial, one), distance=far, terms=self._terms(name))
         return None
 
-    def _of_other_sizes(self, equal: set[str]) -> Match | None:
+    def _of_other_sizes(self) -> Match | None:
         if not self.policy.formats:
             return None
         keys = {key for store in self.stores for key in store.workloads_by_family(self.asked.family)} - {self.asked.key}
         others = [found for key in sorted(keys) if isinstance(found := self._body(key), Workload)]
         far = [(d, other) for other in others if (d := shape_distance(other.shapes, self.asked.shapes)) is not None]
         for offset, other in sorted(far, key=lambda pair: (pair[0], pair[1].key)):
-            match = self._measured(other, equal, offset) if offset <= self.policy.max_distance else None
+            match = self._measured(other, offset) if offset <= self.policy.max_distance else None
             if match is not None:
                 terms = (Term("sizes", sizes(other), sizes(self.asked), offset), *match.terms)
                 return replace(match, tier="workload-near", distance=distance(terms), terms=terms)
@@ -138,16 +138,22 @@ class Lookup:
                 if not self.policy.strict or choice.env == self.here.key:
                     yield _Ranked(choice, layer)
 
-    def _in_order(self, found: Iterable[_Ranked]) -> Iterator[_Ranked]:
+    def _in_order(self, workload: Workload, targets: Sequence[str]) -> Iterator[tuple[_Ranked, Trial]]:
         """Yield the best first; of those as good as the best, the one that was known first."""
-        left = sorted(found, key=lambda one: one.rank)
-        while left:
-            best = left[0].choice
-            limit = best.score * (100 + self.policy.tie_percent) // 100
-            tied = [one for one in left if one.choice.trust == best.trust and one.choice.score <= limit]
-            chosen = min(tied, key=lambda one: one.age)
-            left.remove(chosen)
-            yield chosen
+        seen: set[str] = set()
+        for limit in _SHORTLIST:
+            found = [one for name in targets for one in self._choices(workload, name, limit)]
+            left = sorted((one for one in found if one.choice.digest not in seen), key=lambda one: one.rank)
+            while left:
+                best = left[0].choice
+                most = best.score * (100 + self.policy.tie_percent) // 100
+                tied = [one for one in left if one.choice.trust == best.trust and one.choice.score <= most]
+                chosen = min(tied, key=lambda one: one.age)
+                left.remove(chosen)
+                seen.add(chosen.choice.digest)
+                yield chosen, self._trial(chosen)
+            if len(found) < limit:
+                return
 
     def _trial(self, one: _Ranked) -> Trial:
         found = self.stores[one.layer].get(one.choice.digest)
@@ -184,33 +190,38 @@ class Lookup:
     # What keys stand for
 
     def _match(self, tier: Tier, trial: Trial | None = None, one: _Ranked | None = None) -> Match:
-        found = Match(tier, self.asked, str(self.target), limit=self.policy.max_distance)
+        found = Match(tier, self.asked, self.target, limit=self.policy.max_distance)
         if trial is None or one is None:
             return found
         env = self._body(trial.env) if trial.env is not None else None
-        source = self._target(trial.target)
         return replace(
             found,
             record=trial,
-            source=self._text(trial.target),
+            source=self._target(trial.target),
             log=self.stores[one.layer].url,
-            stale=changes(env, self.here) if isinstance(env, Environment) else (),
-            ignored=ignored(source, self.target) if source is not None else (),
+            stale=changes(env, self.here) if isinstance(env, Environment) and env.key != self.here.key else (),
         )
 
     def _body(self, key: str) -> Record | None:
-        return next((found for store in self.stores if (found := store.body_of(key)) is not None), None)
+        if key not in self.known:
+            found = next((found for store in self.stores if (found := store.body_of(key)) is not None), None)
+            if found is None:
+                return None
+            self.known[key] = found
+        return self.known[key]
 
     def _target(self, digest: str) -> Target | None:
         if digest == self._digest:
             return self.target
-        if digest not in self.known:
+        if digest not in self.targets:
             found = self._body(digest)
+            if not isinstance(found, TargetRecord):
+                return None
             try:
-                self.known[digest] = Target.from_json(found.body, tags={}) if isinstance(found, TargetRecord) else None
+                self.targets[digest] = Target.from_json(found.body, tags={})
             except TvmTargetError:
-                self.known[digest] = None
-        return self.known[digest]
+                return None
+        return self.targets[digest]
 
     def _text(self, digest: str) -> str:
         found = self._target(digest)
@@ -230,11 +241,6 @@ def first_reason(reason: Reason) -> str:
     """Return the innermost first thing that is not met."""
     inner = next((one for one in reason.parts if one.truth is reason.truth), None)
     return reason.text if inner is None else first_reason(inner)
-
-
-def ignored(was: Target, now: Target) -> tuple[str, ...]:
-    """Return what differs and does not matter here: attributes, host, executor."""
-    return tuple(str(change) for change in was.diff(now))
 
 
 def sizes(workload: Workload) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tvmtarget.errors import LogError, did_you_mean
+from tvmtarget.target.tree import Target
 from tvmtarget.tuning.distance import NAME, Term
 from tvmtarget.tuning.records import Candidate, Environment, Pin, Trial, Workload
 
@@ -53,19 +54,18 @@ class Tried:
 class Match:
     """The best that a log knows for a workload on a target.
 
-    `distance` is 0 up to `equal`; `terms` are what it is the sum of. `environment` is where it was measured, and
-    `stale` says what is otherwise here.
+    `source` is the target that it was measured on, `distance` the sum of the `terms` between the two. `stale` says
+    what was installed otherwise there, `tried` what was looked at before.
     """
 
     tier: Tier
     workload: Workload
-    target: str
+    target: Target
     record: Trial | Pin | None = None
-    source: str = ""
+    source: Target | None = None
     distance: float = 0.0
     limit: float = 0.0
     terms: tuple[Term, ...] = ()
-    ignored: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
     tried: tuple[Tried, ...] = ()
     log: str = ""
@@ -74,6 +74,13 @@ class Match:
     def candidate(self) -> Candidate | None:
         """What to use; None where the level's default is all there is."""
         return self.record.candidate if self.record is not None else None
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """What is otherwise where the record was made, and does not matter; empty where all of it is in `terms`."""
+        if self.source is None or self.terms:
+            return ()
+        return tuple(map(str, self.source.diff(self.target)))
 
     @property
     def ratio(self) -> float | None:
@@ -123,10 +130,10 @@ class Match:
         return {
             "tier": self.tier,
             "workload": self.workload.key,
-            "target": self.target,
+            "target": str(self.target),
             "record": None if self.record is None else self.record.digest,
             "candidate": None if candidate is None else {"format": candidate.format, "body": candidate.body},
-            "source": self.source,
+            "source": None if self.source is None else str(self.source),
             "log": self.log,
             "ratio": self.ratio,
             "distance": {

@@ -43,8 +43,8 @@ class Store(Protocol):
     def workloads_by_family(self, family: str) -> list[str]:
         """List the workloads of a family."""
 
-    def pins(self, workload: str, targets: Sequence[str]) -> list[Pin]:
-        """Return the pins of a workload on targets, the latest first."""
+    def pins(self, workload: str) -> list[Pin]:
+        """Return the pins of a workload that were not retracted, the latest first."""
 
     def body_of(self, key: str) -> Record | None:
         """Return the target, workload or environment of a key."""
