@@ -25,22 +25,37 @@ from tvmtarget.tuning.records import Foreign, Retraction
 ROOT = Path(__file__).parents[2]
 FORMS = ["log.jsonl", "log.db"]
 
-WRITER = """
-import sys
-sys.path.insert(0, "tests/tuning")
-from logs import trial
-from tvmtarget import TuningLog
-log = TuningLog(sys.argv[1])
-for at in range(int(sys.argv[2]), int(sys.argv[2]) + int(sys.argv[3])):
-    log.append(trial(at, at + 1))
-    print(at, flush=True)
-"""
 
+class Writer:
+    """A process that appends trials of candidates from `first` on, and tells each one that is acknowledged."""
 
-def start(path, first, count):
-    command = [sys.executable, "-c", WRITER, str(path), str(first), str(count)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment)
+    def __init__(self, path, first, count):
+        reading, writing = os.pipe()
+        self.process = os.fork()
+        if not self.process:
+            try:
+                log = TuningLog(str(path))
+                for at in range(first, first + count):
+                    log.append(trial(at, at + 1))
+                    os.write(writing, f"{at}\n".encode())
+            except BaseException as error:
+                print(repr(error), file=sys.stderr)
+                os._exit(1)
+            os._exit(0)
+        os.close(writing)
+        self._told = os.fdopen(reading)
+
+    def next(self):
+        return int(self._told.readline())
+
+    def end(self, kill=False):
+        """Wait for the process, or kill it; return what it had told beside `next`."""
+        if kill:
+            os.kill(self.process, signal.SIGKILL)
+        told = [int(line) for line in self._told.read().splitlines(keepends=True) if line[-1] == "\n"]
+        os.waitpid(self.process, 0)
+        self._told.close()
+        return told
 
 
 def numbers(log):
@@ -71,31 +86,52 @@ def test_a_reader_sees_what_a_writer_appends_later(path):
 
 
 def test_writers_at_once_lose_nothing_and_mix_nothing(path):
-    writers = [start(path, first, 150) for first in (0, 1000, 2000)]
-    for writer in writers:
-        writer.communicate()
+    writers = [Writer(path, first, 150) for first in (0, 1000, 2000)]
+    assert [len(writer.end()) for writer in writers] == [150, 150, 150]
     with TuningLog(str(path)) as log:
         assert numbers(log) == [first + at for first in (0, 1000, 2000) for at in range(150)]
         assert log.problems() == ()
 
 
-def test_a_writer_that_is_killed_loses_nothing_that_it_had_acknowledged(path):
+def kill_writers(path, turns, count, most):
+    """Start writers, kill them all while they write, and again; return what they had acknowledged."""
     random.seed(7)
     acknowledged = set()
-    for turn in range(4):
-        writers = [start(path, 10_000 * turn + 1000 * at, 1000) for at in range(2)]
+    for turn in range(turns):
+        writers = [Writer(path, 10_000 * turn + 1000 * at, 150) for at in range(count)]
         for writer in writers:
-            for _ in range(random.randrange(5, 40)):
-                acknowledged.add(int(writer.stdout.readline()))
+            acknowledged |= {writer.next() for _ in range(random.randrange(5, most))}
         for writer in writers:
-            writer.send_signal(signal.SIGKILL)
-            acknowledged |= {
-                int(line) for line in writer.communicate()[0].splitlines(keepends=True) if line[-1] == "\n"
-            }
+            acknowledged |= set(writer.end(kill=True))
+    return acknowledged
+
+
+def test_a_writer_that_is_killed_loses_nothing_that_it_had_acknowledged(path):
+    acknowledged = kill_writers(path, turns=3, count=2, most=40)
     with TuningLog(str(path)) as log:
         assert acknowledged <= set(numbers(log))
         log.append(trial(99_999))
         assert 99_999 in numbers(log)
+
+
+@pytest.mark.slow
+def test_eight_writers_that_are_killed_twenty_times_lose_nothing(path):
+    acknowledged = kill_writers(path, turns=20, count=8, most=30)
+    with TuningLog(str(path)) as log:
+        assert acknowledged <= set(numbers(log))
+        assert [line.problem[:9] for line in log.problems()] == ["cut short"] * len(log.problems())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [100_000])
+def test_a_large_log_is_read_and_asked(tmp_path, count):
+    path = tmp_path / "log.jsonl"
+    with TuningLog(str(path)) as log:
+        log.extend([*known(ZNVER4), *(trial(at, 10**9 + at * 7 % count) for at in range(count))])
+    with TuningLog(str(path)) as log, TuningLog(str(tmp_path / "log.db")) as other:
+        assert log.lookup(MATMUL, ZNVER4, env=HERE).record.measured.cost <= 1.03 * 10**9
+        assert other.merge(log) == count + 3
+        assert not log.diff(other)
 
 
 def test_two_old_lines_and_a_torn_one_cost_the_torn_one_at_every_byte(tmp_path):
@@ -103,7 +139,7 @@ def test_two_old_lines_and_a_torn_one_cost_the_torn_one_at_every_byte(tmp_path):
     whole = "".join(f"{record.text}\n" for record in [trial(1), trial(2), trial(3)]).encode()
     second = whole.index(b"\n") + 1
     third = whole.index(b"\n", second) + 1
-    for size in range(second, len(whole) + 1, 7):
+    for size in [*range(second, len(whole), 7), *range(third - 3, third + 3), len(whole) - 1, len(whole)]:
         path.write_bytes(whole[:size])
         with TuningLog(str(path)) as log:
             ends = [second, third, len(whole)]

@@ -118,9 +118,8 @@ class JsonLinesStore(Index):
     # Writing
 
     def extend(self, records: Iterable[Record]) -> int:
-        """Append what is not there yet, all of it or nothing."""
+        """Append what was not there when the file was last read, all of it or nothing; a line twice is a line once."""
         with self._lock:
-            self.refresh()
             fresh = list({record.digest: record for record in records if not self._has(record.digest)}.values())
             long = [record for record in fresh if len(record.text.encode()) > MAX_LINE]
             raise_all(

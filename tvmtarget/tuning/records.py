@@ -340,29 +340,23 @@ def _ranks(body: Mapping[str, object]) -> dict[str, object]:
 
 
 def _check_json(value: object, depth: int) -> None:
-    """Refuse what has not one spelling as JSON: floats, large numbers, keys that are not ASCII, other types."""
-    match value:
-        case bool():
-            return
-        case str():
-            if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-                raise TargetError(f"a record holds text without halves of surrogate pairs, not {shown(value)}")
-        case int():
-            if abs(value) > _MAX_INT:
-                raise TargetError(f"a record holds whole numbers below 2**53, not {shown(value)}")
-        case dict():
-            if depth > _MAX_DEPTH:
-                raise TargetError(f"a record is at most {_MAX_DEPTH} levels deep")
-            for key, item in value.items():
-                if not isinstance(key, str) or not key.isascii():
-                    raise TargetError(f"names in a record are ASCII, not {shown(key)}")
-                _check_json(item, depth + 1)
-        case list() | tuple():
-            if depth > _MAX_DEPTH:
-                raise TargetError(f"a record is at most {_MAX_DEPTH} levels deep")
-            for item in value:
-                _check_json(item, depth + 1)
-        case _:
-            raise TargetError(
-                f"a record holds whole numbers, words, lists and objects, not {shown(value)}; put it in a text"
-            )
+    """Refuse what has not one spelling as JSON: floats, null, large numbers, names that are not ASCII, other types."""
+    if isinstance(value, str):
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise TargetError(f"a record holds text without halves of surrogate pairs, not {shown(value)}")
+    elif isinstance(value, int):
+        if abs(value) > _MAX_INT:
+            raise TargetError(f"a record holds whole numbers below 2**53, not {shown(value)}")
+    elif not isinstance(value, dict | list | tuple):
+        raise TargetError(
+            f"a record holds whole numbers, words, lists and objects, not {shown(value)}; put it in a text"
+        )
+    elif depth > _MAX_DEPTH:
+        raise TargetError(f"a record is at most {_MAX_DEPTH} levels deep")
+    else:
+        if isinstance(value, dict):
+            for name in value:
+                if not isinstance(name, str) or not name.isascii():
+                    raise TargetError(f"names in a record are ASCII, not {shown(name)}")
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_json(item, depth + 1)
