@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tvmtarget.building import build
     from tvmtarget.errors import TvmTargetError
     from tvmtarget.executable import Executable, load
+    from tvmtarget.ir.builder import FunctionBuilder
     from tvmtarget.ir.function import Call, Constant, Function, Value
     from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.decompose import decompose
@@ -43,6 +44,7 @@ __all__ = [
     "Executable",
     "Executor",
     "Function",
+    "FunctionBuilder",
     "IRModule",
     "Link",
     "Match",
@@ -67,6 +69,7 @@ _HOMES = {
     "tvmtarget.building": ("build",),
     "tvmtarget.errors": ("TvmTargetError",),
     "tvmtarget.executable": ("Executable", "load"),
+    "tvmtarget.ir.builder": ("FunctionBuilder",),
     "tvmtarget.ir.function": ("Call", "Constant", "Function", "Value"),
     "tvmtarget.ir.module": ("IRModule",),
     "tvmtarget.partition.decompose": ("decompose",),

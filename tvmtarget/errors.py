@@ -53,28 +53,33 @@ class TvmTargetError(Exception):
 
 
 class TextError(TvmTargetError):
-    """Text that does not parse; `column` (from 0) is where, `caret()` shows it."""
+    """Text that does not parse; `column` (from 0) is where, `caret()` shows it.
 
-    def __init__(self, problem: str, *, text: str = "", column: int = 0) -> None:
+    In a text of many lines `text` is the one that is wrong, and `line` (from 1) its number.
+    """
+
+    def __init__(self, problem: str, *, text: str = "", column: int = 0, line: int = 0) -> None:
         super().__init__(problem)
         self.text = text
         self.column = column
+        self.line = line
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_text_error, (self.problems[0], self.text, self.column))
+        return (_text_error, (self.problems[0], self.text, self.column, self.line))
 
     def __str__(self) -> str:
-        if not self.text:
+        if not self.text and not self.line:
             return self.problems[0]
-        return f"{self.problems[0]}, at column {self.column + 1} of {self.text!r}"
+        line = f"line {self.line}, " if self.line else ""
+        return f"{self.problems[0]}, at {line}column {self.column + 1} of {self.text!r}"
 
     def caret(self) -> str:
         """Draw the text with a caret under the column where reading stopped."""
         return f"{self.problems[0]}\n  {self.text}\n  {' ' * self.column}^"
 
 
-def _text_error(problem: str, text: str, column: int) -> TextError:
-    return TextError(problem, text=text, column=column)
+def _text_error(problem: str, text: str, column: int, line: int) -> TextError:
+    return TextError(problem, text=text, column=column, line=line)
 
 
 class UnknownNameError(TvmTargetError):

@@ -45,6 +45,7 @@ def names(group: str) -> tuple[str, ...]:
     return tuple(sorted(_group(group)))
 
 
+@cache
 def load(group: str, name: str) -> Any:  # noqa: ANN401 - each group has its own protocol
     """Load one plugin by name; `KeyError` if nobody registered it, `BackendError` if it does not import."""
     point = _group(group)[name]

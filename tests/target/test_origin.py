@@ -43,6 +43,16 @@ def test_an_override_with_the_value_that_is_there_says_so_itself():
     assert Target.parse("arm/rasp4b").override({"cpu/num-cores": 4}).origin("cpu/num-cores").layer == "override"
 
 
+def test_what_has_an_origin_is_in_the_tree():
+    tree = Target.parse(TEXT)
+    for path in ("", "gpu", "gpu/arch", "gpu/max_num_threads", "executor", "executor/unpacked-api", "host", "memory"):
+        assert path in tree
+    for path in ("npu", "gpu/mcpu", "gpu/nothing", "runtime", "executor/nothing", 5, "gpu/host/nothing"):
+        assert path not in tree
+    assert "unpacked-api" in tree.executor
+    assert "workspace-byte-alignment" not in tree.executor
+
+
 def test_what_is_written_in_code_comes_from_code():
     assert Target("llvm", {"num-cores": 2}).origin("num-cores").to_json() == {"layer": "code"}
 

@@ -388,6 +388,7 @@ BY_KIND = {
         "mattr": [["-avx", "+sse4.1"], ["+neon", "+crc"], []],
         "cl-opt": [["-unroll-threshold:uint=100", "-unroll-count:uint=3"], []],  # TVM gives them to LLVM
         "mfloat-abi": ["hard"],
+        "vector-width": [128, 512],  # TVM reads no more than 32 bits of it
         "jit": ["mcjit", "orcjit"],
     },
     "c": {"mcpu": ["cortex-m55", "cortex-m33+nodsp"], "march": ["armv8-m"]},

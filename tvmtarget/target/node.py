@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes, Value, fold
 from tvmtarget.target.kinds import Kind, Role, kind_of
+from tvmtarget.target.printing import write_value
 from tvmtarget.target.problems import shown
 from tvmtarget.target.values import MAX_INT, read_opaque
 
@@ -110,6 +111,18 @@ class _Configured(Node):
     def __getitem__(self, name: str) -> Value | None:
         """Return an attribute, else its default, else None; an unknown one is an error."""
         return read_attribute(kind_of(self.kind, self.role), self.attrs, name)
+
+    def __str__(self) -> str:
+        return write_value(self.to_json())
+
+    def __repr__(self) -> str:
+        attrs = f", {self.attrs.to_json()!r}" if self.attrs else ""
+        return f"{type(self).__name__}({self.kind!r}{attrs})"
+
+    def __contains__(self, name: object) -> bool:
+        """Whether an attribute is stated or has a default."""
+        row = kind_of(self.kind, self.role).attribute(str(name))
+        return row is not None and (row.name in self.attrs or row.default is not None)
 
     def __hash__(self) -> int:
         return hash((self.kind, self.attrs))

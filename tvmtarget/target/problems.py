@@ -28,14 +28,14 @@ def place(where: str) -> str:
     return f" (at {where!r})" if where else ""
 
 
-def syntax_error(problem: str, text: str, column: int) -> TextError:
+def syntax_error(problem: str, text: str, column: int, line: int = 0) -> TextError:
     """Return the error at a column of a text; of a long text it shows what is around the column."""
     if len(text) <= _MAX_EXCERPT:
-        return TextError(problem, text=text, column=column)
+        return TextError(problem, text=text, column=column, line=line)
     begin = max(0, column - _MAX_EXCERPT // 2)
     end = begin + _MAX_EXCERPT
     before, after = "..." if begin else "", "..." if end < len(text) else ""
-    return TextError(problem, text=before + text[begin:end] + after, column=column - begin + len(before))
+    return TextError(problem, text=before + text[begin:end] + after, column=column - begin + len(before), line=line)
 
 
 _Found: TypeAlias = tuple[TargetError | UnknownNameError | TextError, str]

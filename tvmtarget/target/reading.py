@@ -15,8 +15,9 @@ from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.nesting import NestedNode, is_reference, join
 from tvmtarget.target.node import opaque_attributes
 from tvmtarget.target.origin import Origin
+from tvmtarget.target.printing import RESERVED
 from tvmtarget.target.problems import Problems, shown
-from tvmtarget.target.text import RESERVED, Composition, detect, read
+from tvmtarget.target.text import Composition, detect, read
 from tvmtarget.target.tvm.legacy import BuildSettings
 from tvmtarget.target.values import read_items
 

@@ -6,13 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tvmtarget import plugins
-from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
-from tvmtarget.target import changing, text
+from tvmtarget.errors import TargetError, UnknownNameError, raise_all
+from tvmtarget.target import changing, printing, text
 from tvmtarget.target.arguments import read_count, read_keys, read_links, read_memory, read_target_attributes
-from tvmtarget.target.attributes import Value, fold
-from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.constraints.reasons import Reason
-from tvmtarget.target.constraints.satisfaction import satisfies
+from tvmtarget.target.attributes import Value
 from tvmtarget.target.difference import Differences, differences
 from tvmtarget.target.identity import digest_of, identity_text
 from tvmtarget.target.keys import View, codegen_key, tuning_key, view_of
@@ -24,11 +21,12 @@ from tvmtarget.target.pairs import effective_pair
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.reading import Reader, TagLookup
 from tvmtarget.target.rules import conflicts
-from tvmtarget.target.text import RESERVED
+from tvmtarget.target.stated import origin_at
 from tvmtarget.target.tvm import bridge, command_line
 from tvmtarget.target.tvm.quoting import Dialect, checked_dialect
 
 if TYPE_CHECKING:
+    from tvmtarget.target.constraints.constraint import Constraint
     from tvmtarget.target.constraints.reasons import Reason
     from tvmtarget.target.detection.machine import Machine
 
@@ -190,7 +188,7 @@ class Target(NestedNode):
 
     def to_toml(self) -> str:
         """Return the flat JSON as TOML; `Target.from_toml` reads it back to an equal tree."""
-        return text.write_toml(self.to_json())
+        return printing.write_toml(self.to_json())
 
     def pretty(self) -> str:
         """Return the one-line form with a line for each node; `Target.parse` reads it back to an equal tree.
@@ -201,7 +199,7 @@ class Target(NestedNode):
           cpu=llvm
         ](host=@cpu)
         """
-        return text.write_indented(self.to_json())
+        return printing.write_indented(self.to_json())
 
     @classmethod
     def detect(cls, machine: Machine | None = None) -> Target:
@@ -218,7 +216,7 @@ class Target(NestedNode):
         return cls.from_json(describe(machine), origin=Origin("measured", board(machine)))
 
     def __str__(self) -> str:
-        return text.write(self.to_json())
+        return printing.write(self.to_json())
 
     def __repr__(self) -> str:
         return f"Target.parse({str(self)!r})"
@@ -227,6 +225,18 @@ class Target(NestedNode):
         """Return an attribute, else its default, else None; an unknown one is an error."""
         kind = find_kind(self.kind)
         return self.attrs.get(name) if kind is None else read_attribute(kind, self.attrs, name)
+
+    def __contains__(self, path: object) -> bool:
+        """Whether a path names a node of the tree, or a value that is stated or has a default.
+
+        >>> "gpu/arch" in Target.parse("nvidia/jetson-nano"), "npu" in Target.parse("nvidia/jetson-nano")
+        (True, False)
+        """
+        try:
+            self.origin(str(path))
+        except UnknownNameError:
+            return False
+        return True
 
     # Identity
 
@@ -298,6 +308,9 @@ class Target(NestedNode):
           NO @gpu: gpu: this is cuda
             NO arch>=sm_80: it is sm_53
         """
+        from tvmtarget.target.constraints.constraint import Constraint
+        from tvmtarget.target.constraints.satisfaction import satisfies
+
         return satisfies(self, Constraint.parse(constraint))
 
     def resolve(self) -> Target:
@@ -328,13 +341,7 @@ class Target(NestedNode):
         >>> print(Target.parse("arm/rasp4b(cpu/num-cores=2)").origin("cpu/num-cores"))
         text 'arm/rasp4b(cpu/num-cores=2)'
         """
-        if not path or self._names_node(path):
-            return self.at(path).origin_of("kind")
-        above, _, name = path.rpartition("/")
-        around, _, role = above.rpartition("/")
-        if role in ("executor", "runtime"):
-            return _origin_of_option(self.at(around), role, name)
-        return _origin_of_value(self.at(above), name)
+        return origin_at(self, path)
 
     def diff(self, other: Target) -> Differences:
         """Return how another tree differs from this one: nothing exactly if they are equal.
@@ -355,39 +362,6 @@ class Target(NestedNode):
         from tvmtarget.target.detection.why_not import why_not
 
         return why_not(self, wanted if isinstance(wanted, Target) else Target.parse(wanted))
-
-    def _names_node(self, path: str) -> bool:
-        try:
-            self.locate(path)
-        except UnknownNameError:
-            return False
-        return True
-
-
-def _origin_of_value(node: Target, name: str) -> Origin:
-    """Return where an attribute or a field of a node comes from."""
-    kind = find_kind(node.kind)
-    row = kind.attribute(name) if kind is not None else None
-    if kind is not None and row is None and name not in RESERVED:
-        raise UnknownNameError(kind.unknown(name))
-    stated = row.name if row is not None else name
-    if stated in node.attrs or getattr(node, name, None) not in (None, (), 1):
-        return node.origin_of(stated)
-    if row is not None and row.default is not None:
-        return Origin("default", f"of kind {node.kind!r}")
-    raise UnknownNameError(f"{name!r} is not stated{did_you_mean(name, node.attrs, listing='stated are')}")
-
-
-def _origin_of_option(node: Target, role: str, name: str) -> Origin:
-    """Return where an attribute of a node's executor or runtime comes from."""
-    chosen = node.executor if role == "executor" else node.runtime
-    if chosen is None:
-        raise UnknownNameError(f"{role!r} is not stated")
-    if chosen.attrs.get(name) is not None:
-        return node.origin_of(f"{role}/{fold(name)}")
-    if chosen[name] is None:
-        raise UnknownNameError(f"{role}/{name} is not stated{did_you_mean(name, chosen.attrs, listing='stated are')}")
-    return Origin("default", f"of {role} {chosen.kind!r}")
 
 
 class _DefaultTags:

@@ -115,7 +115,7 @@ class _Writer:
 
     def _type(self, type_: Type) -> object:
         if not isinstance(type_, TensorType):
-            return None if type_ is None else [str(type_), hashlib.sha256(type_.proto).hexdigest()]
+            return None if type_ is None else [str(type_)]
         if type_.shape is None:
             return [type_.dtype, "..."]
         self.shapes.append(

@@ -17,8 +17,8 @@ from tvmtarget.target.grammar import is_word
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names
 from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Node
+from tvmtarget.target.printing import write_value
 from tvmtarget.target.problems import shown
-from tvmtarget.target.text import write_value
 from tvmtarget.target.values import read_items, read_opaque
 
 __all__ = ["FIELDS", "Condition", "conditions_from_json", "conditions_to_json", "read_conditions"]
