@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tvmtarget.target.node import Executor, Link, Memory, Runtime
     from tvmtarget.target.tree import Target
     from tvmtarget.target.virtual_device import VirtualDevice
+    from tvmtarget.tuning.log import TuningLog
+    from tvmtarget.tuning.match import Match
 
 __all__ = [
     "Call",
@@ -45,12 +47,14 @@ __all__ = [
     "FunctionBuilder",
     "IRModule",
     "Link",
+    "Match",
     "Memory",
     "Plan",
     "Registry",
     "Runtime",
     "Strategy",
     "Target",
+    "TuningLog",
     "TvmTargetError",
     "Value",
     "VirtualDevice",
@@ -77,6 +81,8 @@ _HOMES = {
     "tvmtarget.target.node": ("Executor", "Link", "Memory", "Runtime"),
     "tvmtarget.target.tree": ("Target",),
     "tvmtarget.target.virtual_device": ("VirtualDevice",),
+    "tvmtarget.tuning.log": ("TuningLog",),
+    "tvmtarget.tuning.match": ("Match",),
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -9,6 +9,7 @@
     ├── BackendError         a code generator that refused or failed
     ├── RunError             inputs that do not fit, or a program that failed while running
     ├── ArtifactError        a saved program that is damaged, foreign or too new
+    ├── LogError             a tuning log that is damaged or foreign, cannot be written, or has no answer
     └── MissingExtraError    an optional package that is not installed
 
     TvmTargetWarning         a historic spelling or name, read as what is written today
@@ -29,6 +30,7 @@ __all__ = [
     "ArtifactError",
     "BackendError",
     "InfeasibleError",
+    "LogError",
     "MissingExtraError",
     "ModelError",
     "RunError",
@@ -110,6 +112,10 @@ class RunError(TvmTargetError):
 
 class ArtifactError(TvmTargetError):
     """A saved program that is damaged, foreign, or written by a newer version."""
+
+
+class LogError(TvmTargetError):
+    """A tuning log that is damaged or foreign, that cannot be written, or that has no answer good enough."""
 
 
 class MissingExtraError(TvmTargetError):

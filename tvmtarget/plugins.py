@@ -1,8 +1,8 @@
 """The one door for plugins: entry points, read at first use; a duplicate is an error naming both owners.
 
 Groups: `tvmtarget.kinds` (tables of kinds), `tvmtarget.tags` (folders of tags), `tvmtarget.registry` (which tags a text
-may name), `tvmtarget.strategies` (what a code generator takes) and `tvmtarget.backends` (who compiles it). The
-library's own come through the same door.
+may name), `tvmtarget.strategies` (what a code generator takes), `tvmtarget.backends` (who compiles it) and
+`tvmtarget.logs` (who opens a tuning log at a URL). The library's own come through the same door.
 """
 
 from __future__ import annotations
