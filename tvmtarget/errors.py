@@ -12,7 +12,7 @@
     ├── LogError             a tuning log that is damaged or foreign, cannot be written, or has no answer
     └── MissingExtraError    an optional package that is not installed
 
-    TvmTargetWarning         a historic spelling, read as what is written today
+    TvmTargetWarning         a historic spelling or name, read as what is written today
 
 A message is lower case, names the value with `!r`, says what would be right, and where. An error that
 collects several problems keeps each of them in `problems`; its text has one line per problem.
@@ -21,7 +21,10 @@ collects several problems keeps each of them in `problems`; its text has one lin
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 __all__ = [
     "ArtifactError",
@@ -38,6 +41,7 @@ __all__ = [
     "UnknownNameError",
     "did_you_mean",
     "raise_all",
+    "warn",
 ]
 
 
@@ -127,7 +131,7 @@ class MissingExtraError(TvmTargetError):
 
 
 class TvmTargetWarning(DeprecationWarning):
-    """A spelling of an older TVM, which is read as what is written today; the message says how."""
+    """A spelling of an older TVM, or a tag that is going away; the message says what to write instead."""
 
 
 def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known") -> str:
@@ -145,3 +149,11 @@ def raise_all(error: type[TvmTargetError], problems: Sequence[str]) -> None:
     """Raise one `error` that carries all `problems`, or return when there are none."""
     if problems:
         raise error(*problems)
+
+
+def warn(message: str) -> None:
+    """Give a `TvmTargetWarning` that points at the line outside this package which led here."""
+    home, levels, frame = str(Path(__file__).parent), 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
+        frame, levels = frame.f_back, levels + 1
+    warnings.warn(message, TvmTargetWarning, stacklevel=levels)

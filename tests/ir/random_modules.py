@@ -87,7 +87,8 @@ def functions(draw, name="main", depth=2, outer=(), taken=None):
         source = draw(st.one_of(st.just(""), st.just(f"op {index}"), NAMES))
         op = draw(st.sampled_from(["onnx.Relu", "onnx.com.a::Gelu", "relax.nn.conv2d", "my op", "tt.x"]))
         constraint = draw(st.one_of(st.none(), CONSTRAINTS))
-        body.append(Call(op, inputs, outputs, tuple(attrs.items()), regions, constraint, source, draw(st.booleans())))
+        effect = draw(st.booleans()) or any(call.has_effect for _, region in regions for call in region.body)
+        body.append(Call(op, inputs, outputs, tuple(attrs.items()), regions, constraint, source, effect))
         known += [value.name for value in outputs]
     results = tuple(draw(st.sampled_from(known)) for _ in range(draw(st.integers(0, 2)))) if known else ()
     opsets = (("", 17), ("com.a", 1), ("onnx", 2))

@@ -87,6 +87,10 @@ HEAD = "func @main(%x: int8[2], %c: bool[]) opsets(onnx=17) {"
         ),
         (f"{HEAD} %y = onnx.If(%c) t @t() {{ return %c }} t @t() {{ return %c }} return %y }}", "has two bodies 't'"),
         (
+            f"{HEAD} %y = onnx.If(%c) as if t @t() {{ () = tt.print(%c) effect return %c }} return %y }}",
+            "op 'if' is not marked with an effect, but its body has one",
+        ),
+        (
             "func @main(%x) opsets(onnx=17, onnx=18) { return %x }",
             "operator set '' has two versions (function 'main')",
         ),

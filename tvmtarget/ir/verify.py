@@ -200,6 +200,12 @@ def _copies_have_ends(_module: Functions, function: Function) -> Iterator[str]:
             yield f"copy {call.source!r} is not from one memory to another"
 
 
+def _effects_are_told(_module: Functions, function: Function) -> Iterator[str]:
+    for _, call in _all_calls(function):
+        if not call.has_effect and any(inner.has_effect for _, region in call.regions for inner in region.body):
+            yield f"{_op(call)} is not marked with an effect, but its body has one"
+
+
 def _paths_name_nodes(function: Function, target: Target | None) -> Iterator[str]:
     if target is None:
         return
@@ -233,6 +239,7 @@ RULES: tuple[Rule, ...] = (
     _constants_are_what_they_say,
     _copies_have_ends,
     _opaque_code_is_alone,
+    _effects_are_told,
     _opsets_are_stated,
 )
 

@@ -43,17 +43,24 @@ class Node(BaseModel):
     def replace(self, **changes: object) -> Self:
         """Return a copy with some fields changed, checked like a new one."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
+        unknown = [name for name in changes if name not in fields]
+        raise_all(TargetError, [_no_field(type(self), name) for name in unknown])
         return type(self)(**(fields | changes))
 
 
 def _describe(node: type[Node], problem: Mapping[str, Any]) -> str:
     what, field = node.__name__.lower(), ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "missing":
-        return f"a {what} needs {field!r}, and {shown(problem['input'])} has none"
+        return f"a {what} needs {shown(field)}, and {shown(problem['input'])} has none"
     if problem["type"] == "extra_forbidden":
-        return f"a {what} has no field {field!r}{did_you_mean(field, node.model_fields, listing='it has')}"
+        return _no_field(node, field)
     wanted = _WANTED.get(problem["type"], "is not right ({})").format(problem["msg"], **problem.get("ctx", {}))
-    return f"{field!r} of a {what} {wanted}, not {shown(problem['input'])}"
+    return f"{shown(field)} of a {what} {wanted}, not {shown(problem['input'])}"
+
+
+def _no_field(node: type[Node], field: str) -> str:
+    tail = did_you_mean(field, node.model_fields, listing="it has")
+    return f"a {node.__name__.lower()} has no field {shown(field)}{tail}"
 
 
 class _Fact(Node):
@@ -174,14 +181,14 @@ def opaque_attributes(kind: str, attrs: Mapping[str, object]) -> Attributes:
     problems: list[str] = []
     for name, value in attrs.items():
         if not (name and name.isascii()):
-            problems.append(f"attribute name {shown(name)} of kind {kind!r} is not in plain ASCII")
+            problems.append(f"attribute name {shown(name)} of kind {shown(kind)} is not in plain ASCII")
         elif fold(name) in map(fold, kept):
-            problems.append(f"attribute {name!r} of kind {kind!r} is given twice")
+            problems.append(f"attribute {shown(name)} of kind {shown(kind)} is given twice")
         else:
             try:
                 kept[name] = read_opaque(value)
             except ValueError as error:
-                problems.append(f"attribute {name!r} of kind {kind!r} {error}")
+                problems.append(f"attribute {shown(name)} of kind {shown(kind)} {error}")
     raise_all(TargetError, problems)
     return Attributes(kept)
 

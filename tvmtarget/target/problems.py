@@ -24,8 +24,8 @@ def shown(value: object) -> str:
 
 
 def place(where: str) -> str:
-    """Return the tail of a message that names a path of the tree; nothing for the root."""
-    return f" (at {where!r})" if where else ""
+    """Return the tail of a message that names a path of the tree, a long one shortened; nothing for the root."""
+    return f" (at {shown(where)})" if where else ""
 
 
 def syntax_error(problem: str, text: str, column: int, line: int = 0) -> TextError:

@@ -175,7 +175,7 @@ def _attributes(kind: object, flat: dict[str, object], *, allow_unknown: bool) -
     """Return what is left of a node's JSON as attributes; those of a known kind are checked when it is made."""
     features = cast("list[str]", flat.pop("+", []))
     if flat.pop("~", []):
-        raise TargetError(f"nothing to unset in {kind!r}; '~' takes back what a tag says")
+        raise TargetError(f"nothing to unset in {shown(kind)}; '~' takes back what a tag says")
     path = next((name for name in flat if "/" in name), None)
     if path is not None:
         raise TargetError(

@@ -130,9 +130,13 @@ def read_toml(text: str) -> Flat:
     """Read flat JSON that is written as TOML; `TextError` tells where reading stopped."""
     import tomllib
 
+    if not isinstance(text, str):
+        raise TextError(f"expected a target in TOML, not {shown(text)}")
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise TextError("expected a target in TOML, and not nested so deep") from None
+    except tomllib.TOMLDecodeError as error:
         raise TextError(f"expected a target in TOML: {str(error)[:1].lower()}{str(error)[1:]}") from error
 
 
@@ -181,9 +185,9 @@ def _add_item(flat: Flat, item: Item, text: str) -> None:
         problem = f"a target states values with '=', not {item.operator!r}; comparisons belong to constraints"
         raise syntax_error(problem, text, item.column)
     elif item.path in ("kind", "tag"):
-        raise syntax_error(f"{item.path!r} is said by the word before the parenthesis", text, item.column)
+        raise syntax_error(f"{shown(item.path)} is said by the word before the parenthesis", text, item.column)
     elif item.path in flat:
-        raise syntax_error(f"{item.path!r} is given twice", text, item.column)
+        raise syntax_error(f"{shown(item.path)} is given twice", text, item.column)
     else:
         flat[item.path] = _value(item, text)
 
