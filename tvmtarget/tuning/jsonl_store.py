@@ -163,7 +163,6 @@ class JsonLinesStore(Index):
                     stream.writelines(f"{text}\n".encode() for digest, text in rows if digest not in gone)
                     stream.flush()
                     os.fsync(stream.fileno())
-                os.fchmod(descriptor, os.fstat(descriptor).st_mode)
                 fresh.chmod(os.fstat(descriptor).st_mode & 0o777)
                 fresh.replace(self._path)
             except OSError as error:
