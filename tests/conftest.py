@@ -6,6 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The first text that a fresh checkout draws makes hypothesis tabulate Unicode, for seconds on a slow machine.
+settings.register_profile("tvmtarget", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("tvmtarget")
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -14,7 +14,7 @@ FLOORS = (
     ("target", "artifact"),
     ("tags", "ir"),
     ("partition",),
-    ("backends", "executors"),
+    ("backends", "executors", "tuning"),
     ("executable",),
     ("building",),
     ("cli",),

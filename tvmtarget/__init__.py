@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tvmtarget.building import build
     from tvmtarget.errors import TvmTargetError
     from tvmtarget.executable import Executable, load
+    from tvmtarget.ir.builder import FunctionBuilder
     from tvmtarget.ir.function import Call, Constant, Function, Value
     from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.decompose import decompose
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from tvmtarget.target.node import Executor, Link, Memory, Runtime
     from tvmtarget.target.tree import Target
     from tvmtarget.target.virtual_device import VirtualDevice
+    from tvmtarget.tuning.log import TuningLog
+    from tvmtarget.tuning.match import Match
 
 __all__ = [
     "Call",
@@ -41,14 +44,17 @@ __all__ = [
     "Executable",
     "Executor",
     "Function",
+    "FunctionBuilder",
     "IRModule",
     "Link",
+    "Match",
     "Memory",
     "Plan",
     "Registry",
     "Runtime",
     "Strategy",
     "Target",
+    "TuningLog",
     "TvmTargetError",
     "Value",
     "VirtualDevice",
@@ -63,6 +69,7 @@ _HOMES = {
     "tvmtarget.building": ("build",),
     "tvmtarget.errors": ("TvmTargetError",),
     "tvmtarget.executable": ("Executable", "load"),
+    "tvmtarget.ir.builder": ("FunctionBuilder",),
     "tvmtarget.ir.function": ("Call", "Constant", "Function", "Value"),
     "tvmtarget.ir.module": ("IRModule",),
     "tvmtarget.partition.decompose": ("decompose",),
@@ -74,6 +81,8 @@ _HOMES = {
     "tvmtarget.target.node": ("Executor", "Link", "Memory", "Runtime"),
     "tvmtarget.target.tree": ("Target",),
     "tvmtarget.target.virtual_device": ("VirtualDevice",),
+    "tvmtarget.tuning.log": ("TuningLog",),
+    "tvmtarget.tuning.match": ("Match",),
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}
 

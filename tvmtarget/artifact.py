@@ -1,40 +1,58 @@
-"""Saved programs: one zip file with a manifest of digests; reading parses and verifies, and executes nothing."""
+"""Saved programs and modules: one zip file with a manifest of digests; reading verifies, and executes nothing.
+
+A program is compressed and read whole. A module is stored as it is, each file at a multiple of 64 bytes, so that
+constants are mapped into memory where they lie.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
+import struct
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from tvmtarget.errors import ArtifactError
 
-__all__ = ["is_artifact", "read_files", "write_files"]
+__all__ = ["MODULE", "PROGRAM", "is_artifact", "map_files", "read_files", "write_files"]
 
-FORMAT = "tvmtarget.artifact"
+PROGRAM = "tvmtarget.artifact"
+MODULE = "tvmtarget.module"
 SCHEMA = 1
 
 _MANIFEST = "manifest.json"
 _ZIP = b"PK\x03\x04"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+_ALIGNMENT = 64  # bytes
+_LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # of a member; the last two are the lengths of name and extra field
+_PADDING = struct.Struct("<HH")  # an extra field: its number, as Android's zipalign uses it, and its length
+_PADDING_ID = 0xD935
+_ZIP64_FIELD = 20  # bytes that a member of more than 2 GB adds to its extra field
+
+Bytes: TypeAlias = "bytes | memoryview"
+_B = TypeVar("_B", bytes, memoryview)
 
 
-def write_files(path: Path, files: Mapping[str, bytes], **facts: Any) -> None:  # noqa: ANN401
+def write_files(path: Path, files: Mapping[str, Bytes], *, form: str = PROGRAM, **facts: Any) -> None:  # noqa: ANN401
     """Write files with a manifest of their digests; the old file stays until the new one is complete."""
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
-    manifest = {"format": FORMAT, "schema": SCHEMA, **facts, "files": digests}
+    manifest = {"format": form, "schema": SCHEMA, **facts, "files": digests}
     members = {_MANIFEST: json.dumps(manifest, indent=1, sort_keys=True).encode(), **dict(sorted(files.items()))}
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             temporary = Path(file.name)
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            with zipfile.ZipFile(file, "w") as archive:
                 for name, data in members.items():
-                    archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
+                    info = zipfile.ZipInfo(name, _EPOCH)
+                    info.compress_type = zipfile.ZIP_DEFLATED if form == PROGRAM else zipfile.ZIP_STORED
+                    info.extra = b"" if form == PROGRAM else _padding(file.tell(), name, len(data))
+                    archive.writestr(info, data)
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())
@@ -46,6 +64,15 @@ def write_files(path: Path, files: Mapping[str, bytes], **facts: Any) -> None:  
             temporary.unlink(missing_ok=True)
 
 
+def _padding(offset: int, name: str, size: int) -> bytes:
+    """Return the extra field that puts the data of a member, which begins at `offset`, on a multiple of 64 bytes."""
+    fixed = offset + _LOCAL_HEADER.size + len(name.encode()) + _PADDING.size
+    if size * 1.05 > zipfile.ZIP64_LIMIT:
+        fixed += _ZIP64_FIELD
+    length = -fixed % _ALIGNMENT
+    return _PADDING.pack(_PADDING_ID, length) + bytes(length)
+
+
 def _umask() -> int:
     """Return the process's umask, which can only be read by setting it."""
     umask = os.umask(0o077)
@@ -53,30 +80,85 @@ def _umask() -> int:
     return umask
 
 
-def read_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+def read_files(path: Path, form: str = PROGRAM) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Return the manifest and the files of a saved program; `ArtifactError` if anything is missing or altered."""
-    name = repr(str(path))
+    return _checked(path, form, lambda archive: {info.filename: archive.read(info) for info in _members(archive, path)})
+
+
+def map_files(path: Path, form: str = MODULE) -> tuple[dict[str, Any], dict[str, memoryview]]:
+    """Return the manifest and the files of a saved module as they lie in memory; `ArtifactError` as `read_files`.
+
+    The digests are checked, which reads the file once; nothing of it is copied.
+    """
+
+    def views(archive: zipfile.ZipFile) -> dict[str, memoryview]:
+        with path.open("rb") as file:
+            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return {info.filename: _view(whole, info) for info in _members(archive, path)}
+
+    return _checked(path, form, views)
+
+
+def _members(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
+    """Return the members of an archive, which must not share bytes: all are read at most once over."""
+    members = archive.infolist()
+    if len({info.filename for info in members}) != len(members):
+        raise ValueError("two files in it bear one name")
+    if sum(info.compress_size for info in members) > path.stat().st_size:
+        raise ValueError("the files in it overlap")
+    return members
+
+
+def _view(whole: memoryview, info: zipfile.ZipInfo) -> memoryview:
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size or info.flag_bits & 1:
+        raise ValueError(f"{info.filename!r} is not stored as it is")
+    *_, name, extra = _LOCAL_HEADER.unpack_from(whole, info.header_offset)
+    begin = info.header_offset + _LOCAL_HEADER.size + name + extra
+    if begin + info.file_size > len(whole):
+        raise ValueError(f"{info.filename!r} is cut off")
+    return whole[begin : begin + info.file_size]
+
+
+def _checked(
+    path: Path, form: str, read: Callable[[zipfile.ZipFile], dict[str, _B]]
+) -> tuple[dict[str, Any], dict[str, _B]]:
+    name, what = repr(str(path)), _WORDS[form]
     try:
         with zipfile.ZipFile(path) as archive:
-            members = {member: archive.read(member) for member in archive.namelist()}
+            members = read(archive)
     except FileNotFoundError:
-        raise ArtifactError(f"no saved program {name}; write one with tvmtarget compile or Executable.save") from None
-    except (OSError, zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise ArtifactError(f"{name} is not a saved program, or is damaged: {error}") from error
+        raise ArtifactError(f"no {what} {name}; {_WRITERS[form]}") from None
+    except (
+        OSError,
+        zipfile.BadZipFile,
+        EOFError,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+        struct.error,
+    ) as error:
+        raise ArtifactError(f"{name} is not a {what}, or is damaged: {error}") from error
     try:
-        manifest = json.loads(members.pop(_MANIFEST))
+        manifest = json.loads(bytes(members.pop(_MANIFEST)))
         digests = dict(manifest["files"])
-        form, schema = manifest["format"], manifest["schema"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{name} is not a saved program: it has no manifest that can be read") from error
-    if form != FORMAT or schema != SCHEMA:
-        raise ArtifactError(f"{name} is {form!r} schema {schema!r}; this version reads {FORMAT!r} schema {SCHEMA}")
+        found, schema = manifest["format"], manifest["schema"]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ArtifactError(f"{name} is not a {what}: it has no manifest that can be read") from error
+    if found != form or schema != SCHEMA:
+        raise ArtifactError(f"{name} is {found!r} schema {schema!r}; this version reads {form!r} schema {SCHEMA}")
     if set(digests) != set(members):
         raise ArtifactError(f"{name} is damaged: it does not hold the files that its manifest lists")
     altered = [member for member, data in members.items() if hashlib.sha256(data).hexdigest() != digests[member]]
     if altered:
         raise ArtifactError(f"{name} is damaged: {altered[0]!r} does not have the digest in the manifest")
     return manifest, members
+
+
+_WORDS = {PROGRAM: "saved program", MODULE: "saved module"}
+_WRITERS = {
+    PROGRAM: "write one with tvmtarget compile or Executable.save",
+    MODULE: "write one with IRModule.save",
+}
 
 
 def is_artifact(path: Path) -> bool:

@@ -9,9 +9,10 @@
     ├── BackendError         a code generator that refused or failed
     ├── RunError             inputs that do not fit, or a program that failed while running
     ├── ArtifactError        a saved program that is damaged, foreign or too new
+    ├── LogError             a tuning log that is damaged or foreign, cannot be written, or has no answer
     └── MissingExtraError    an optional package that is not installed
 
-    TvmTargetWarning         a historic spelling, read as what is written today
+    TvmTargetWarning         a historic spelling or name, read as what is written today
 
 A message is lower case, names the value with `!r`, says what would be right, and where. An error that
 collects several problems keeps each of them in `problems`; its text has one line per problem.
@@ -20,12 +21,16 @@ collects several problems keeps each of them in `problems`; its text has one lin
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 __all__ = [
     "ArtifactError",
     "BackendError",
     "InfeasibleError",
+    "LogError",
     "MissingExtraError",
     "ModelError",
     "RunError",
@@ -36,6 +41,7 @@ __all__ = [
     "UnknownNameError",
     "did_you_mean",
     "raise_all",
+    "warn",
 ]
 
 
@@ -51,28 +57,33 @@ class TvmTargetError(Exception):
 
 
 class TextError(TvmTargetError):
-    """Text that does not parse; `column` (from 0) is where, `caret()` shows it."""
+    """Text that does not parse; `column` (from 0) is where, `caret()` shows it.
 
-    def __init__(self, problem: str, *, text: str = "", column: int = 0) -> None:
+    In a text of many lines `text` is the one that is wrong, and `line` (from 1) its number.
+    """
+
+    def __init__(self, problem: str, *, text: str = "", column: int = 0, line: int = 0) -> None:
         super().__init__(problem)
         self.text = text
         self.column = column
+        self.line = line
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_text_error, (self.problems[0], self.text, self.column))
+        return (_text_error, (self.problems[0], self.text, self.column, self.line))
 
     def __str__(self) -> str:
-        if not self.text:
+        if not self.text and not self.line:
             return self.problems[0]
-        return f"{self.problems[0]}, at column {self.column + 1} of {self.text!r}"
+        line = f"line {self.line}, " if self.line else ""
+        return f"{self.problems[0]}, at {line}column {self.column + 1} of {self.text!r}"
 
     def caret(self) -> str:
         """Draw the text with a caret under the column where reading stopped."""
         return f"{self.problems[0]}\n  {self.text}\n  {' ' * self.column}^"
 
 
-def _text_error(problem: str, text: str, column: int) -> TextError:
-    return TextError(problem, text=text, column=column)
+def _text_error(problem: str, text: str, column: int, line: int) -> TextError:
+    return TextError(problem, text=text, column=column, line=line)
 
 
 class UnknownNameError(TvmTargetError):
@@ -103,6 +114,10 @@ class ArtifactError(TvmTargetError):
     """A saved program that is damaged, foreign, or written by a newer version."""
 
 
+class LogError(TvmTargetError):
+    """A tuning log that is damaged or foreign, that cannot be written, or that has no answer good enough."""
+
+
 class MissingExtraError(TvmTargetError):
     """An optional package that is not installed; the message names the extra that brings it."""
 
@@ -116,7 +131,7 @@ class MissingExtraError(TvmTargetError):
 
 
 class TvmTargetWarning(DeprecationWarning):
-    """A spelling of an older TVM, which is read as what is written today; the message says how."""
+    """A spelling of an older TVM, or a tag that is going away; the message says what to write instead."""
 
 
 def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known") -> str:
@@ -134,3 +149,11 @@ def raise_all(error: type[TvmTargetError], problems: Sequence[str]) -> None:
     """Raise one `error` that carries all `problems`, or return when there are none."""
     if problems:
         raise error(*problems)
+
+
+def warn(message: str) -> None:
+    """Give a `TvmTargetWarning` that points at the line outside this package which led here."""
+    home, levels, frame = str(Path(__file__).parent), 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
+        frame, levels = frame.f_back, levels + 1
+    warnings.warn(message, TvmTargetWarning, stacklevel=levels)

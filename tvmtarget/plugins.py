@@ -1,8 +1,8 @@
 """The one door for plugins: entry points, read at first use; a duplicate is an error naming both owners.
 
-Groups: `tvmtarget.kinds` (tables of kinds), `tvmtarget.registry` (which tags a text may name),
-`tvmtarget.strategies` (what a code generator takes) and `tvmtarget.backends` (who compiles it). The library's
-own come through the same door.
+Groups: `tvmtarget.kinds` (tables of kinds), `tvmtarget.tags` (folders of tags), `tvmtarget.registry` (which tags a text
+may name), `tvmtarget.strategies` (what a code generator takes), `tvmtarget.backends` (who compiles it) and
+`tvmtarget.logs` (who opens a tuning log at a URL). The library's own come through the same door.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ def names(group: str) -> tuple[str, ...]:
     return tuple(sorted(_group(group)))
 
 
+@cache
 def load(group: str, name: str) -> Any:  # noqa: ANN401 - each group has its own protocol
     """Load one plugin by name; `KeyError` if nobody registered it, `BackendError` if it does not import."""
     point = _group(group)[name]
     try:
         return point.load()
-    except ImportError as error:
+    except Exception as error:  # whatever somebody else's module does when it is imported
         raise BackendError(f"plugin {name!r} of {_owner(point)} does not load: {error}") from error

@@ -144,3 +144,25 @@ def test_what_cannot_be_added_leaves_everything_as_it_was(cli, tmp_path, words, 
     assert (code, out) == (1, "")
     assert message in err
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_a_deprecated_tag_is_listed_with_what_to_use_instead(cli, tmp_path):
+    old = '[tag."acme/old"]\nbase = "acme/box"\ndeprecated = "acme/box"\n'
+    (tmp_path / "tvmtarget.toml").write_text(f"{BOX}\n{old}")
+    assert "acme/old   (deprecated; use acme/box)" in cli("tags", "acme")[1]
+    assert json.loads(cli("tags", "acme/old", "--json")[1])[0]["deprecated"] == "acme/box"
+
+
+def test_check_looks_at_what_notes_name(cli, tmp_path):
+    file = tmp_path / "tvmtarget.toml"
+    file.write_text(f'{BOX}tvm = ":gpu"\ndeprecated = "acme/boxx"\n')
+    code, _, err = cli("tags", "check", str(file))
+    assert code == 1
+    assert "error: 'tvm' names no part: no node 'gpu' in " in err
+    assert "error: 'deprecated' names the tag to use instead, not 'acme/boxx'; did you mean 'acme/box'?" in err
+
+
+def test_the_schema_of_a_file_is_printed(cli):
+    code, out, _ = cli("tags", "schema")
+    assert code == 0
+    assert json.loads(out)["title"] == "tvmtarget tag file"

@@ -5,11 +5,11 @@ import onnx
 import onnxruntime
 import pytest
 from models import DIGITS, LIGHT, inputs_of, light, random_graph, small
-from onnx import TensorProto, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.types import OpaqueType, TensorType
+from tvmtarget.ir.types import SequenceType, TensorType
 
 
 def run(model, inputs):
@@ -87,7 +87,7 @@ def test_sequences_are_carried():
         helper.make_node("ConcatFromSequence", ["s"], ["y"], name="join", axis=0),
     ]
     module = tt.IRModule.from_onnx(small(*nodes))
-    assert isinstance(module.main.types["s"], OpaqueType)
+    assert module.main.types["s"] == SequenceType(TensorType("float32", (2, 3)))
     exe = tt.build(module, "[a=onnxruntime,b=numpy]", where={"join": "@b"})
     assert exe(np.ones((2, 3), "float32")).shape == (4, 3)
 
@@ -99,6 +99,66 @@ def test_model_local_functions_are_inlined():
     model.opset_import.append(helper.make_opsetid("my", 1))
     model.functions.append(function)
     assert [call.op for call in tt.IRModule.from_onnx(model).main.body] == ["onnx.Relu"]
+
+
+def model_with_functions():
+    """Return a model that calls Scale with two shapes and two factors, and Scale calls Twice."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
+    alpha = helper.make_node("Constant", [], ["f"])
+    alpha.attribute.append(onnx.AttributeProto(name="value_float", ref_attr_name="factor", type=AttributeProto.FLOAT))
+    then = helper.make_graph(
+        [helper.make_node("Mul", ["t", "f"], ["u"])], "then", [], [helper.make_tensor_value_info("u", 1, None)]
+    )
+    other = helper.make_graph(
+        [helper.make_node("Sub", ["t", "o"], ["v"])], "else", [], [helper.make_tensor_value_info("v", 1, None)]
+    )
+    body = [
+        alpha,
+        helper.make_node("Twice", ["a"], ["t"], domain="my"),
+        helper.make_node("If", ["c"], ["b"], then_branch=then, else_branch=other),
+    ]
+    scale = helper.make_function("my", "Scale", ["a", "c", "o"], ["b", "t"], body, opsets, ["factor"])
+    twice = helper.make_function("my", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], opsets[:1])
+    model = small(
+        helper.make_node("Scale", ["x", "c", "x"], ["p"], domain="my", factor=2.0, name="one"),
+        helper.make_node("Scale", ["p", "c", "x"], ["q"], domain="my", factor=3.0, name="two"),
+        helper.make_node("Scale", ["q", "c", "x"], ["r", "s"], domain="my", factor=2.0, name="three"),
+        helper.make_node("Add", ["r", "s"], ["y"], name="add"),
+    )
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    model.opset_import.append(opsets[1])
+    model.functions.extend([scale, twice])
+    return model
+
+
+def test_model_local_functions_become_functions_if_asked():
+    model = model_with_functions()
+    module = tt.IRModule.from_onnx(model, keep_functions=True)
+    assert [call.op for call in module.main.body] == ["@Scale", "@Scale_1", "@Scale", "onnx.Add"]
+    assert sorted(function.name for function in module) == ["Scale", "Scale_1", "Twice", "main"]
+    assert str(module["Scale"].params[0]) == "%a: float32[2,3]"
+    assert [constant.data.item() for constant in module["Scale_1"].constants] == [3.0]
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    for condition in (True, False):
+        inputs, value = {"x": x, "c": np.array(condition)}, x
+        for factor in (2, 3, 2):
+            twice = value + value
+            value = twice * factor if condition else twice - x
+        np.testing.assert_array_equal(run(module.to_onnx(), inputs)[0], value + twice)
+        np.testing.assert_array_equal(tt.build(module, "onnxruntime").run(inputs)["y"], value + twice)
+
+
+def test_absent_operands_of_functions_are_absent_in_them():
+    body = [helper.make_node("Clip", ["a", "low", "high"], ["b"])]
+    clip = helper.make_function("my", "F", ["a", "low", "high"], ["b"], body, [helper.make_opsetid("", 17)])
+    zero = np.array(0, "float32")
+    model = small(helper.make_node("F", ["x", "", "z"], ["y"], domain="my", name="f"), z=zero)
+    model.opset_import.append(helper.make_opsetid("my", 1))
+    model.functions.append(clip)
+    module = tt.IRModule.from_onnx(model, keep_functions=True)
+    assert module["F"].body[0].inputs == ("a", "", "high")
+    x = np.array([[-1, 2, 3], [1, -4, 0]], "float32")
+    np.testing.assert_array_equal(run(module.to_onnx(), {"x": x})[0], np.minimum(x, 0))
 
 
 def test_external_data_is_read_where_it_lies(tmp_path):

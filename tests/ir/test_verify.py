@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from models import DIGITS, small
 from onnx import helper
@@ -51,6 +52,95 @@ def test_a_broken_rule_is_named(broken, text):
     with pytest.raises(ModelError) as caught:
         broken.verify()
     assert text in str(caught.value)
+
+
+HEAD = "func @main(%x: int8[2], %c: bool[]) opsets(onnx=17) {"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            f"{HEAD} %y = onnx.If(%c) then @t() {{ %z = onnx.Abs(%q) return %z }} return %y }}",
+            "op 'onnx.Abs' reads 'q' but nothing defines it in 'then' of op 'onnx.If' (function 'main')",
+        ),
+        (
+            f"{HEAD} %y = onnx.If(%c) then @t() {{ return %zz }} return %y }}",
+            "result 'zz' is not defined; known: c, x in 'then' of op 'onnx.If'",
+        ),
+        (
+            f"{HEAD} %y = onnx.If(%c) then @t() {{ %x = onnx.Abs(%c) return %x }} return %y }}",
+            "value 'x' is defined again by op 'onnx.Abs' in 'then' of op 'onnx.If'",
+        ),
+        (
+            f"{HEAD} %y = onnx.If(%c) as if then @t() {{ %z = @g(%x) return %z }} return %y }} func @f() {{ return }}",
+            "op '@g' calls '@g', which is not in the module",
+        ),
+        (
+            f"{HEAD} %y = onnx.If(%c) then @t() {{ %z = @f(%x) return %z }} return %y }}"
+            "func @f(%x) opsets(onnx=17) { %y = onnx.If(%x) then @t() { %z = @main(%x, %x) return %z } return %y }",
+            "functions call each other in a circle: main -> f -> main",
+        ),
+        (
+            f"{HEAD} %y = onnx.If(%c) then @t() {{ %z = onnx.ml::Abs(%c) return %z }} return %y }}",
+            "operators of domain 'ml' are used, but no version of it is stated",
+        ),
+        (f"{HEAD} %y = onnx.If(%c) t @t() {{ return %c }} t @t() {{ return %c }} return %y }}", "has two bodies 't'"),
+        (
+            f"{HEAD} %y = onnx.If(%c) as if t @t() {{ () = tt.print(%c) effect return %c }} return %y }}",
+            "op 'if' is not marked with an effect, but its body has one",
+        ),
+        (
+            "func @main(%x) opsets(onnx=17, onnx=18) { return %x }",
+            "operator set '' has two versions (function 'main')",
+        ),
+        (
+            f"{HEAD} %y: int8[3] = @f(%x) return %y }} func @f(%a: int8[2]) {{ return %a }}",
+            "'@f' returns int8[2] as 'a', but 'y' is int8[3]",
+        ),
+        (f"{HEAD} %y = tt.code(%x) {{code=1}} return %y }}", "op 'tt.code' is code, which stands alone"),
+        (
+            f'{HEAD} %z = onnx.Abs(%x) %y = tt.code(%z) {{code=opaque "c" b"00"}} return %y }}',
+            "op 'tt.code' is code, which stands alone in a function of its own, with an attribute 'code'",
+        ),
+        (
+            "target [cpu=llvm] func @main(%x) [@npu] { return %x }".replace("] func", "]\nfunc"),
+            "no node 'npu' in target",
+        ),
+    ],
+)
+def test_rules_hold_in_nested_bodies_too(text, problem):
+    with pytest.raises(ModelError) as caught:
+        tt.IRModule.parse(text)
+    assert problem in str(caught.value)
+
+
+def test_two_branches_may_use_one_name():
+    branch = "@b() { %z = onnx.Abs(%x) return %z }"
+    assert tt.IRModule.parse(f"{HEAD} %y = onnx.If(%c) then_branch {branch} else_branch {branch} return %y }}")
+
+
+def test_constants_are_what_they_say():
+    constant = tt.Constant("w", FLOAT, np.zeros((3, 2), "float32"))
+    with pytest.raises(ModelError, match=r"constant 'w' is float32\[2,3\], but holds float32\[3,2\]"):
+        changed(constants=(constant,)).verify()
+    with pytest.raises(ModelError, match=r"value 'x' has element type 'flot32'; did you mean 'float32'"):
+        changed(params=(tt.Value("x", TensorType("flot32", ())),)).verify()
+
+
+def test_attributes_are_given_once():
+    with pytest.raises(ModelError, match="op 't' has two attributes 'a'"):
+        body(RELU, replace(TANH, attrs=(("a", 1), ("a", 2)))).verify()
+    with pytest.raises(ModelError, match="there are two attributes 'a'"):
+        changed(attrs=(("a", 1), ("a", 2))).verify()
+
+
+def test_bodies_are_not_nested_without_end():
+    inner = tt.Function("b", (), (), ())
+    for _ in range(200):
+        inner = tt.Function("b", (), (tt.Call("tt.x", (), (), regions=(("r", inner),)),), ())
+    with pytest.raises(ModelError, match="bodies are nested deeper than 64 levels"):
+        changed(body=(RELU, TANH, *inner.body)).verify()
 
 
 def test_calls_must_fit_their_callee():

@@ -11,53 +11,6 @@ OF_CLOUDS_AND_GPUS = {"aws", "gcp", "azure", "nvidia", "amd", "apple", "demo"}
 NAMES = [name for name in REGISTRY if name.split("/")[0] not in OF_CLOUDS_AND_GPUS]
 BOARDS = [name for name in NAMES if not name.startswith("generic/")]
 
-# Every tag that TVM ever had in these namespaces.
-TVM_NAMES = {
-    "raspberry-pi": ("4b-aarch64",),
-    "arm": (
-        *("pixel2", "mate10", "rasp3b", "rasp4b", "rasp4b64", "rk3399", "pynq", "ultra96"),
-        *("beagleai", "stm32mp1", "thunderx"),
-    ),
-    "riscv": ("sifive-e31", "sifive-e76", "sifive-u54", "sifive-u74", "licheepi3a", "spacemit-k3"),
-    "qcom": (
-        *("adreno-opencl", "adreno-opencl-clml", "adreno-opencl-texture", "adreno-vulkan", "adreno-vulkan-texture"),
-        *("hexagon-v65", "hexagon-v66", "hexagon-v68", "hexagon-v69", "hexagon-v73", "hexagon-v75"),
-    ),
-}
-OURS = [f"{namespace}/{name}" for namespace, names in TVM_NAMES.items() for name in names]
-
-
-def flat(name):
-    """Return the part of a tag that stands for TVM's flat tag of that name."""
-    part = REGISTRY.info(name).tvm
-    assert part is not None, f"{name} does not say which part TVM's tag means"
-    return REGISTRY[name].part(part.removeprefix(":")) if part else REGISTRY[name]
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_a_name_of_tvm_is_a_tag_or_an_alias(name):
-    assert name in REGISTRY
-    assert flat(name).resolve()
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_a_tag_has_the_facts_of_tvm_s_tag(name):
-    tvm = pytest.importorskip("tvm.target")
-    exported = tvm.Target(name).export()
-    ours, theirs = flat(name), {key: exported[key] for key in exported}
-    assert ours.kind == theirs.pop("kind")
-    assert ours.all_keys == tuple(map(str, theirs.pop("keys")))
-    for key in [key for key in theirs if key in ("tag", "host") or key.startswith("feature.")]:
-        theirs.pop(key)  # derived from the rest
-    for key, value in theirs.items():
-        plain = value if isinstance(value, str | int) else tuple(map(str, value))
-        assert ours[key] == (tuple(sorted(plain)) if key == "mattr" else plain), key
-
-
-def test_tvm_has_no_other_tags_in_these_namespaces():
-    tvm = pytest.importorskip("tvm.target")
-    assert {name for name in tvm.list_tags() if name.split("/")[0] in TVM_NAMES} <= set(OURS)
-
 
 def test_there_are_many_systems_beside_levels():
     assert len(BOARDS) >= 500

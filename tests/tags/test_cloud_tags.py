@@ -239,18 +239,6 @@ def test_a_name_of_tvm_has_tvms_facts(name):
     assert {key: part.kind if key == "kind" else part[key] for key in TVM[name]} == TVM[name]
 
 
-def test_tvm_has_no_other_names_here():
-    tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
-    tags = {str(name): target for name, target in tvm.target.list_tags().items() if str(name).startswith("aws/")}
-    assert tags.keys() == TVM.keys()
-    for name, target in tags.items():
-        part, theirs = part_of_tvm(name), dict(target.export())
-        mine = part.to_json() | {"keys": list(part.all_keys)}
-        assert {key: mine.get(key, part.kind) for key in theirs if key not in ("tag", "host")} == {
-            key: list(value) if key == "keys" else value for key, value in theirs.items() if key not in ("tag", "host")
-        }
-
-
 CLUSTERS = {
     # Devices of a node, and its network in Gb/s: Amazon's instance pages, the pages of Azure's series.
     "aws/p3dn-cluster": (8, 100),

@@ -1,12 +1,22 @@
 """Layers of tags: where they are found, what stands for what, and that a broken file hides nothing."""
 
+import os
+import subprocess
+import sys
+import tomllib
+import warnings
+from pathlib import Path
+
 import pytest
 
-from tvmtarget import Target
-from tvmtarget.errors import TargetError, UnknownNameError
+from tvmtarget import Constraint, Target
+from tvmtarget.errors import TargetError, TvmTargetWarning, UnknownNameError
 from tvmtarget.tags.files import MAX_BYTES
+from tvmtarget.tags.finding import satisfying
 from tvmtarget.tags.registry import Registry, default_registry
 
+ROOT = Path(__file__).parents[2]
+PLUGIN = ROOT / "tests" / "plugin"
 BOX = 'schema = 1\n[tag.box]\nkind = "llvm"\nnum-cores = {cores}\n'
 WHOLE = 'schema = 1\n[tag."acme/box"]\nkind = "llvm"\nnum-cores = {cores}\n'
 
@@ -95,7 +105,9 @@ def test_a_name_of_two_files_of_one_folder_is_told_with_both_lines(tmp_path):
         ("schema = 1\n[tag.x\n", "cannot be read: Expected ']'"),
         (b"schema = 1\n\xff", "cannot be read: 'utf-8' codec can't decode byte 0xff"),
         ("schema = 2\n", "has schema 2; this version reads schema = 1"),
-        ("#" * (MAX_BYTES + 1), "is larger than 16 MiB"),
+        ("#" * (MAX_BYTES + 1), "cannot be read: it is larger than 16 MiB"),
+        (f"schema = 1\nx = {'[' * 9999}{']' * 9999}\n", "cannot be read: its values are nested too deep"),
+        ("schema = true\n", "has schema True; this version reads schema = 1"),
         ("schema = 1\ntag = [1]\n", "'tag' holds tables, not [1]"),
         ('schema = 1\n[tag.box]\nkind = "llvm"\n', "'box' is no whole name for a tag; write the vendor too"),
         (
@@ -103,7 +115,7 @@ def test_a_name_of_two_files_of_one_folder_is_told_with_both_lines(tmp_path):
             "'doc' is text, not 1, at tag 'acme/box', in tag file",
         ),
     ],
-    ids=["syntax", "not UTF-8", "schema", "huge", "no tables", "short name", "note"],
+    ids=["syntax", "not UTF-8", "schema", "huge", "deep", "schema of no number", "no tables", "short name", "note"],
 )
 def test_a_broken_file_is_one_clear_error_and_every_other_tag_works(tmp_path, discover, content, problem):
     path = write(tmp_path / "project/tvmtarget.toml", content)
@@ -116,6 +128,159 @@ def test_a_broken_file_is_one_clear_error_and_every_other_tag_works(tmp_path, di
     with pytest.raises((TargetError, UnknownNameError)) as error:
         registry["acme/box"]
     assert problem in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda path: path.mkdir(), "cannot be read: it is no regular file"),
+        (os.mkfifo, "cannot be read: it is no regular file"),
+        (lambda path: path.symlink_to("nowhere"), "cannot be read: No such file or directory"),
+        (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links"),
+        (lambda path: path.symlink_to("/dev/zero"), "cannot be read: it is no regular file"),
+    ],
+    ids=["folder", "pipe", "link to nowhere", "link to itself", "endless"],
+)
+def test_what_is_no_file_is_one_clear_error_and_every_other_tag_works(tmp_path, discover, make, problem):
+    write(tmp_path / "extra/other.toml", BOX.format(cores=2))
+    make(tmp_path / "extra/acme.toml")
+    registry = discover(TVMTARGET_PATH=str(tmp_path / "extra"))
+    assert registry.problems() == (f"tag file {str(tmp_path / 'extra/acme.toml')!r} {problem}",)
+    assert {"other/box", "arm/rasp4b"} <= set(registry)
+    with pytest.raises(UnknownNameError, match=problem):
+        registry["acme/box"]
+
+
+def test_a_file_that_goes_away_is_one_clear_error(tmp_path, discover):
+    path = write(tmp_path / "extra/acme.toml", BOX.format(cores=2))
+    registry = discover(TVMTARGET_PATH=str(tmp_path / "extra"))
+    path.unlink()
+    assert registry.problems() == (f"tag file {str(path)!r} cannot be read: No such file or directory",)
+    assert "arm/rasp4b" in list(registry)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xef\xbb\xbf" + BOX.encode(), BOX.replace("\n", "\r\n").encode()], ids=["byte order mark", "CRLF"]
+)
+def test_what_editors_of_windows_write_is_read(tmp_path, discover, content):
+    write(tmp_path / "extra/acme.toml", content.replace(b"{cores}", b"3"))
+    assert discover(TVMTARGET_PATH=str(tmp_path / "extra"))["acme/box"]["num-cores"] == 3
+
+
+def test_what_editors_leave_behind_is_not_read(tmp_path, discover):
+    write(tmp_path / "extra/.acme.toml", "[[[")
+    (tmp_path / "extra/.#acme.toml").symlink_to("somebody@somewhere.123")
+    assert discover(TVMTARGET_PATH=str(tmp_path / "extra")).problems() == ()
+
+
+def test_the_name_of_a_file_is_a_namespace(tmp_path, discover):
+    path = write(tmp_path / "extra/Acme Box.toml", BOX.format(cores=2))
+    assert discover(TVMTARGET_PATH=str(tmp_path / "extra")).problems() == (
+        f"the name of tag file {str(path)!r} is no namespace; use lower-case letters, digits, '-' and '_', "
+        "as in acme.toml",
+    )
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path, discover):
+    registry = discover(TVMTARGET_PATH=str(tmp_path / "nothing"))
+    assert registry.problems() == (f"TVMTARGET_PATH names {str(tmp_path / 'nothing')!r}, which is no folder",)
+    assert registry["arm/rasp4b"]
+
+
+def test_there_need_be_no_folder_to_work_in(tmp_path):
+    assert Registry.discover(None, {"HOME": str(tmp_path)})["arm/rasp4b"]
+
+
+def with_package(folder, name, entry_points, code):
+    """Run code where a package is installed, in an interpreter of its own: which there are is asked once."""
+    write(folder / f"{name}-1.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    write(folder / f"{name}-1.dist-info/entry_points.txt", entry_points)
+    head = (
+        f"import sys; sys.path[:0] = [{str(folder)!r}, {str(PLUGIN)!r}]\n"
+        "from tvmtarget.cli.completion import complete_tag\n"
+        "from tvmtarget.tags.registry import default_registry\n"
+        "tags = default_registry()\n"
+        "assert tags['arm/rasp4b'] and 'arm/rasp4b' in list(tags)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", head + code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done
+
+
+def test_a_package_brings_tags(tmp_path):
+    """The sample plugin, as it would be installed."""
+    groups = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]["entry-points"]
+    points = [f"[{group}]\n{name} = {value}\n" for group, of in groups.items() for name, value in of.items()]
+    code = (
+        "print('sample/board' in list(tags), tags['sample/board'].at('probe')['lanes'], *tags.problems())\n"
+        "print(tags.info('sample/board').file.name, complete_tag('sample/'))"
+    )
+    done = with_package(tmp_path, "tvmtarget-sample", "".join(points), code)
+    assert done.stdout == "True 8\nsample.toml ['sample/board']\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (
+            "nothing_that_is_installed:TAGS",
+            "plugin 'wrong' of wrong (nothing_that_is_installed:TAGS) does not load: No module",
+        ),
+        ("math:pi", "entry point 'wrong' of tvmtarget.tags is the path of a folder, not 3.14159"),
+        ("os:sep_", "plugin 'wrong' of wrong (os:sep_) does not load: module 'os' has no attribute 'sep_'"),
+        ("os:devnull", "package wrong names '/dev/null', which is no folder"),
+    ],
+)
+def test_a_package_with_wrong_tags_is_one_clear_error_and_every_other_tag_works(tmp_path, value, problem):
+    done = with_package(tmp_path, "wrong", f"[tvmtarget.tags]\nwrong = {value}\n", "print(*tags.problems(), sep='\\n')")
+    assert problem in done.stdout
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ("[tag.box]\n{bad}", 2),
+        ('# [tag.box]\n  [ tag . "box" ]  # a box\n{bad}', 3),
+        ("[tag]\nother = {{ kind = 'c' }}\nbox = {{ kind = 'c', num-core = 4 }}", 4),
+        ("tag.box.kind = 'c'\ntag.box.num-core = 4", 2),
+        ("[tag]\nbox.kind = 'c'\nbox.num-core = 4", 3),
+        ("[tag.other]\nkind = 'c'\nbox = 5\n[tag.box]\n{bad}", 5),
+    ],
+)
+def test_a_wrong_row_is_told_with_its_line_however_it_is_written(tmp_path, rows, line):
+    path = write(tmp_path / "acme.toml", "schema = 1\n" + rows.format(bad="kind = 'c'\nnum-core = 4"))
+    with pytest.raises(TargetError) as error:
+        Registry(tmp_path)["acme/box"]
+    assert str(error.value).endswith(f"(tag 'acme/box' in {str(path)!r}, line {line})")
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"), [("[family.box.sizes]\nxl = {{ {bad} }}", 5), ("[family.box.sizes.xl]\n{bad}", 4)]
+)
+def test_a_wrong_size_is_told_with_its_line(tmp_path, rows, line):
+    path = write(tmp_path / "acme.toml", "schema = 1\n[tag.box]\nkind = 'c'\n" + rows.format(bad="num-core = 4"))
+    with pytest.raises(TargetError) as error:
+        Registry(tmp_path)["acme/box.xl"]
+    assert str(error.value).endswith(f"(tag 'acme/box.xl' in {str(path)!r}, line {line})")
+
+
+def test_a_deprecated_tag_works_and_says_what_to_use_instead(tmp_path):
+    write(
+        tmp_path / "acme.toml",
+        BOX.format(cores=2) + '[tag.old]\nbase = "acme/box"\ndeprecated = "acme/box"\n[tag.new]\nbase = "acme/old"\n',
+    )
+    registry = Registry(tmp_path)
+    for _ in range(2):
+        with pytest.warns(TvmTargetWarning, match="tag 'acme/old' is deprecated; use acme/box") as warned:
+            assert registry["acme/old"]["num-cores"] == 2
+        assert warned[0].filename == __file__
+    assert registry.info("acme/old").deprecated == "acme/box"
+    assert list(registry) == ["acme/box", "acme/new", "acme/old"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert registry["acme/new"]["num-cores"] == 2
+        assert satisfying(registry, Constraint.parse("llvm")).satisfied == tuple(registry)
 
 
 @pytest.mark.parametrize(

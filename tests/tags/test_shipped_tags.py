@@ -1,14 +1,17 @@
-"""The tags that come with the library: each resolves, is read back, has a source, and keeps its digest."""
+"""Tags that come with the library: each resolves, is read back, satisfies itself, has a source, keeps its digest."""
 
 import json
+import tomllib
 
 import pytest
+import tomli_w
 
-from tvmtarget import Target
-from tvmtarget.tags.registry import default_registry
+from tvmtarget import Constraint, Target
+from tvmtarget.tags.registry import Registry, default_registry
 from tvmtarget.target.layout import Layout
+from tvmtarget.target.tvm.bridge import VERSIONS
 
-REGISTRY = default_registry()
+REGISTRY = Registry(default_registry().layers[0])
 NAMES = tuple(REGISTRY)
 NAMESPACES = sorted({name.partition("/")[0] for name in NAMES})
 
@@ -34,12 +37,40 @@ def test_a_tag_resolves_to_sites(namespace):
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_a_tag_is_read_back_from_text_and_json(namespace):
+def test_a_tag_is_read_back_from_text_json_and_toml(namespace):
     for name in of(namespace):
         target = REGISTRY[name]
         assert Target.parse(str(target)) == target
         assert Target.from_json(json.loads(json.dumps(target.to_json()))) == target
+        assert Target.from_json(tomllib.loads(tomli_w.dumps(target.to_json()))) == target
         assert Target.from_json({"tag": name}).to_json() == target.to_json()
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_a_tag_is_at_least_itself(namespace):
+    for name in of(namespace):
+        assert REGISTRY[name].satisfies(Constraint.of(REGISTRY[name])), name
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_a_tag_is_written_for_tvm_and_what_is_lost_is_told(namespace):
+    """Whole, and of a tag that TVM has, its part of that name; older ones had no `trn`."""
+    for name in of(namespace):
+        target = REGISTRY[name]
+        written = target.to_tvm()
+        assert written.config["kind"] == target.kind
+        lost = {attribute for _, node in target.walk() for attribute in node.attrs if attribute.startswith("peak-")}
+        assert all(any(repr(attribute) in loss for loss in written.losses) for attribute in lost), name
+        if (part := REGISTRY.info(name).tvm) is not None:
+            assert target.part(part.removeprefix(":")).to_tvm().config["kind"] != "composite"
+        if REGISTRY.info(name).family is None and target.kind != "trn":
+            assert all(target.to_tvm(version).text for version in VERSIONS)
+
+
+def test_tvm_loads_what_is_written_of_tags():
+    pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
+    for name in NAMES[::7]:
+        assert str(REGISTRY[name].to_tvm().load().kind.name) == REGISTRY[name].kind
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
@@ -64,14 +95,14 @@ def test_an_alias_is_another_name_of_the_same_tree(namespace):
 
 
 def test_names_are_listed_without_building_trees():
-    registry = type(REGISTRY)(REGISTRY.info(NAMES[0]).file.parent)
+    registry = Registry(REGISTRY.info(NAMES[0]).file.parent)
     assert tuple(registry) == NAMES
     assert len(registry) == len(NAMES)
     assert registry._trees == {}
 
 
 def test_a_namespace_is_read_when_it_is_asked_for():
-    registry = type(REGISTRY)(REGISTRY.info(NAMES[0]).file.parent)
+    registry = Registry(REGISTRY.info(NAMES[0]).file.parent)
     assert "nvidia/a100" in registry
     assert set(registry._layers[0]._read) == {"nvidia"}
     assert "nobody/a100" not in registry

@@ -132,9 +132,7 @@ WRONG_FILES = {
     "[tag.box]\nkind = 'llvm'\naliases = ['x']\n[tag.x]\nkind = 'c'": (
         "'acme/x' is defined twice, at tag 'acme/box' and at tag 'acme/x'"
     ),
-    "[tag.box]\nkind = 'llvm'\naliases = ['box']": (
-        "'acme/box' is defined twice, at tag 'acme/box' and at tag 'acme/box'"
-    ),
+    "[tag.box]\nkind = 'llvm'\naliases = ['box']": ("'acme/box' is defined twice, at tag 'acme/box'"),
     "[family.box.sizes]\nsmall = {}": "family 'box' has no tag; define [tag.box], which its sizes build on",
     "[tag.box]\nkind = 'llvm'\n[family.box]\nsmall = {}": "family 'box' holds 'sizes' and nothing else, not small",
     "[tag.box]\nkind = 'llvm'\n[family.box.sizes]\nsmall = 5": "sizes 'small' is a table, not 5",

@@ -1,6 +1,8 @@
 """Overrides, merging, taking back, and parts of trees."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tvmtarget import Target
 from tvmtarget.errors import TargetError, UnknownNameError
@@ -171,3 +173,29 @@ def test_nodes_are_frozen_and_changed_by_replace():
         target.kind = "cuda"
     with pytest.raises(TargetError, match="kind 'cuda' has no attribute 'num-cores'"):
         Target("llvm", {"num-cores": 4}).replace(kind="cuda")
+
+
+leaves = st.fixed_dictionaries(
+    {"kind": st.just("llvm")},
+    optional={
+        "num-cores": st.integers(1, 3),
+        "mattr": st.sampled_from([["+aes"], ["-aes"], ["+sm4"]]),
+        "executor": st.sampled_from(["graph", "vm"]),
+        "count": st.integers(1, 3),
+    },
+)
+boards = st.dictionaries(st.sampled_from("abc"), leaves, max_size=3).map(
+    lambda children: Target.from_json({"targets": [{"name": name, **leaf} for name, leaf in children.items()]})
+)
+
+
+@given(boards, boards, boards)
+def test_merging_is_associative_where_children_of_one_name_are_of_one_kind(first, second, third):
+    assert first.merge(second).merge(third) == first.merge(second.merge(third))
+
+
+def test_merging_is_not_associative_where_a_kind_is_replaced():
+    """The counter-example of docs/targets.md: a left fold forgets what a replaced child said."""
+    first, other, last = (Target.parse(f"[x={text}]") for text in ("llvm(num-cores=4)", "c", "llvm(mcpu=cortex-a57)"))
+    assert str(first.merge(other).merge(last)) == "composite[x=llvm(mcpu=cortex-a57)]"
+    assert str(first.merge(other.merge(last))) == "composite[x=llvm(mcpu=cortex-a57,num-cores=4)]"

@@ -620,3 +620,13 @@ def test_an_attribute_of_a_key_must_be_one_of_some_kind():
         UnknownNameError, match="no kind with key 'cpu' has an attribute 'num-core'; did you mean 'num-cores'"
     ):
         Constraint.parse("cpu(num-core>=4)")
+
+
+def test_a_cpu_by_generated_c_has_the_features_of_its_chip():
+    """The kind `c` has no list of features, but its `mcpu` says what the chip can do."""
+    assert Target.parse("c(mcpu=cortex-m55)").satisfies("c(+mve)")
+    assert not Target.parse("c(mcpu=cortex-m33)").satisfies("c(+mve)")
+    reduced = Target.parse("c(mcpu=cortex-m33+nofp+nodsp)")
+    assert reduced.satisfies(reduced)
+    least = Constraint.of(reduced)
+    assert Constraint.parse(str(least)) == Constraint.from_json(least.to_json()) == least

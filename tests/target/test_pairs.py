@@ -2,7 +2,7 @@
 
 import pytest
 
-from tvmtarget import Target
+from tvmtarget import Executor, Target
 from tvmtarget.errors import TargetError
 from tvmtarget.target.kinds import kind_names
 from tvmtarget.target.pairs import PAIRS
@@ -127,6 +127,13 @@ def test_hosts_that_agree_or_drive_different_machines_resolve(text):
 )
 def test_two_hosts_that_disagree_are_told_with_both_paths(text, expected):
     assert expected in problems(text)
+
+
+def test_an_executor_is_printed_as_in_a_target_s_text_and_as_code():
+    aot = Executor("aot", {"unpacked_api": "1"})
+    assert (str(aot), str(Executor("graph"))) == ("aot(unpacked-api=true)", "graph")
+    assert eval(repr(aot)) == aot
+    assert repr(Executor("graph")) == "Executor('graph')"
 
 
 def test_options_that_no_program_can_have_are_refused_where_they_are_read():

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for room in ("target", "tags")
-    for path in (ROOT / "tvmtarget" / room).glob("*.py")
+    for path in (ROOT / "tvmtarget" / room).rglob("*.py")
     if ">>>" in path.read_text(encoding="utf-8")
 )
 

@@ -9,85 +9,6 @@ from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError
 
 JETSON = "nvidia/jetson-nano"
 
-TEXTS = {
-    # unknown names
-    "lvm": "unknown kind 'lvm'; did you mean 'llvm'?",
-    "[gpu=cuda,cpu=lvm]": "unknown kind 'lvm'; did you mean 'llvm'? (at 'cpu')",
-    "[n=[cpu=lvm]]": "unknown kind 'lvm'; did you mean 'llvm'? (at 'n/cpu')",
-    "cuda(host=lvm)": "unknown kind 'lvm'; did you mean 'llvm'? (at 'host')",
-    "cuda(host=lvm(num-cores=4))": "unknown kind 'lvm'; did you mean 'llvm'? (at 'host')",
-    "cmsis-n, c": "unknown kind 'cmsis-n'; did you mean 'cmsis-nn'?",
-    "demo/rackk": "unknown tag 'demo/rackk'; did you mean 'demo/rack' or 'demo/robot'?",
-    "[n=demo/nodee]": "unknown tag 'demo/nodee'; did you mean 'demo/node' or 'demo/robot'? (at 'n')",
-    "zzzz/zzzz": "unknown tag 'zzzz/zzzz'",
-    "llvm(num-core=4)": "kind 'llvm' has no attribute 'num-core'; did you mean 'num-cores'?",
-    "[cpu=llvm(num-core=4)]": "kind 'llvm' has no attribute 'num-core'; did you mean 'num-cores'? (at 'cpu')",
-    "llvm(executor=graf)": "unknown executor kind 'graf'; did you mean 'graph'?",
-    "llvm(runtime=pyton)": "unknown runtime kind 'pyton'; did you mean 'python'?",
-    "llvm(executor=aot(unpacked=1))": "kind 'aot' has no attribute 'unpacked'; did you mean 'unpacked-api'?",
-    "llvm(executor=vm(x=1))": "kind 'vm' has no attribute 'x'; it has none",
-    f"{JETSON}:gpuu": f"no node 'gpuu' in target '{JETSON}'; did you mean 'gpu'?",
-    "nvidia/a100-rack:gpu": "no node 'gpu' in target 'nvidia/a100-rack'; did you mean 'node0/gpu' or 'node1/gpu'?",
-    f"{JETSON}(cpu/num-core=4)": "no attribute 'cpu/num-core' in kind 'llvm'; did you mean 'num-cores'?",
-    f"{JETSON}(cpuu/num-cores=4)": f"no node 'cpuu' in target '{JETSON}'; did you mean 'cpu'?",
-    f"{JETSON}(gp=4)": "no attribute 'gp' in kind 'composite'; did you mean 'gpu/'?",
-    f"{JETSON}(~cpu/model)": "'cpu/model' is not set; set are: device, mattr, mcpu, mtriple, num-cores",
-    # wrong values
-    "llvm(num-cores=many)": "attribute 'num-cores' of kind 'llvm' is a whole number, not 'many'",
-    "llvm(num-cores=4.5)": "attribute 'num-cores' of kind 'llvm' is a whole number, not '4.5'",
-    "llvm(num-cores=٣)": "attribute 'num-cores' of kind 'llvm' is a whole number, not '٣'",
-    "llvm(num-cores=9007199254740992)": (
-        "attribute 'num-cores' of kind 'llvm' is at most 2**53 - 1, not 9007199254740992"
-    ),
-    "llvm(fast-math=maybe)": "attribute 'fast-math' of kind 'llvm' is true or false, not 'maybe'",
-    'llvm(libs={"a":1})': "attribute 'libs' of kind 'llvm' is a list, not {'a': 1}",
-    "llvm(model=[1])": "attribute 'model' of kind 'llvm' is text, not [1]",
-    "llvm(num-cores=4,num_cores=5)": "attribute 'num-cores' of kind 'llvm' is given twice",
-    "llvm(+neon,-neon)": "attribute 'mattr' of kind 'llvm' has feature 'neon' both added and removed",
-    'llvm(mattr=["a b"])': "attribute 'mattr' of kind 'llvm' holds features such as '+avx2', not '+a b'",
-    "cuda(+neon)": "kind 'cuda' has no features, so '+neon' says nothing",
-    f"{JETSON}(+neon)": "kind 'composite' has no features, so '+neon' says nothing",
-    f"{JETSON}(cpu/num-cores=many)": "attribute 'cpu/num-cores' of kind 'llvm' is a whole number, not 'many'",
-    "llvm(~model)": "nothing to unset in 'llvm'; '~' takes back what a tag says",
-    "cuda(host/num-cores=4)": (
-        "'host/num-cores' is a path, and paths change what a tag says; write the attribute inside its node"
-    ),
-    "llvm(count=0)": "'count' is 1 to 65536, not 0",
-    "llvm(count=some)": "'count' is a whole number, not 'some'",
-    "llvm(keys=[1])": "'keys' is a list of words, not [1]",
-    "llvm(links=a)": "'links' is a list of objects, not 'a'",
-    "llvm(links=[5])": "a link is an object, not 5",
-    # names and links
-    "[llvm,llvm]": "two children are called 'llvm'; name them, as in a=llvm,b=llvm",
-    "[a=llvm,a=cuda]": "two children are called 'a'; name them, as in a=cuda,b=cuda",
-    "[gpu.0=cuda]": "'gpu.0' is no name; a dot and a number at its end stand for a replica, as in gpu.0 (at 'gpu.0')",
-    "[host=cuda]": "a child called 'host' drives its siblings, which a 'cuda' cannot; name it otherwise",
-    "[host=llvm](host=llvm)": (
-        "a child called 'host' and a host of its own stand in one node; name the child otherwise"
-    ),
-    '[a=llvm,b=c](links=[{"src":"a","dst":"d"}])': "links or memory name 'd', which is no child; it has: a, b, host",
-    '[gpu=cuda](links=[{"src":"gpu","dst":"gpu.1"}])': (
-        "links or memory name 'gpu.1', which is no child; did you mean 'gpu'?"
-    ),
-    '[a=llvm](memory=[{"name":"m","of":["b"]}])': "links or memory name 'b', which is no child; it has: a, host",
-    '[a=llvm](memory=[{"name":"m"},{"name":"m"}])': "two memories are called 'm'",
-    # lists of tvmc
-    "cuda, llvm, c": "a list is of code generators, then at most one device and its host, not cuda, llvm, c",
-    "cuda, onnxruntime": "a list is of code generators, then at most one device and its host, not cuda, onnxruntime",
-    "cuda(host=c), llvm": "two hosts are given for 'cuda': its own, and 'llvm' after it",
-}
-
-
-@pytest.mark.parametrize(("text", "problem"), TEXTS.items(), ids=range(len(TEXTS)))
-def test_a_wrong_text_is_told_in_one_line(text, problem):
-    with pytest.raises(TvmTargetError) as caught:
-        Target.parse(text)
-    if text.startswith("zzzz"):
-        assert str(caught.value).startswith(problem)
-    else:
-        assert str(caught.value) == problem
-
-
 JSON = [
     (5, "a target is a text or an object, not 5"),
     ({}, "a target needs a 'kind' or a 'tag'"),
@@ -182,39 +103,6 @@ def test_wrong_arguments_are_told_in_one_line(call, problem):
         call()
     assert str(caught.value).startswith(problem)
     assert "\n" not in str(caught.value)
-
-
-UNRESOLVED = {
-    "composite": "a composite has no targets; give it children: composite[cpu=llvm]",
-    "[a=[]]": "a composite has no targets; give it children: composite[cpu=llvm] (at 'a')",
-    "cuda(host=@x)": "host '@x' names no node of the tree; write the host itself: host=llvm",
-    "[gpu=cuda,cpu=llvm](host=@self)": "host '@self' names no node of the tree; it has: cpu, gpu",
-    "[gpu=cuda,cpu=llvm](host=@cpuu)": "host '@cpuu' names no node of the tree; did you mean 'cpu'?",
-    "[gpu=cuda(host=@.),cpu=llvm]": "host '@.' names no node of the tree; it has: cpu, gpu (at 'gpu')",
-    "[gpu=cuda,cpu=llvm](host=@gpu/host)": "host '@gpu/host' names no node of the tree; it has: cpu, gpu",
-    "[cpu=llvm(count=2)](host=@cpu.5)": "host '@cpu.5' names no node of the tree; did you mean 'cpu'?",
-    "[gpu=cuda,n=[cpu=llvm]](host=@n)": (
-        "host '@n' is a system of several devices; name the one that drives, as in @node0/cpu"
-    ),
-    "cuda(host=demo/node)": (
-        "host 'composite' is a system of several devices; name the one that drives, as in @node0/cpu"
-    ),
-    "cuda(host=llvm(host=c))": "host 'llvm' has a host of its own, but a host drives itself",
-    "[a=llvm(host=@b),b=llvm(host=@a)]": (
-        "hosts drive each other in a circle, @a -> @b -> @a; let one drive itself (at 'a')"
-    ),
-    '{"kind": "zz"}': "kind 'zz' is not registered here; install the package that brings it",
-    '{"kind": "cuda", "host": {"kind": "zz"}}': (
-        "kind 'zz' is not registered here; install the package that brings it (at 'host')"
-    ),
-}
-
-
-@pytest.mark.parametrize(("text", "problem"), UNRESOLVED.items(), ids=range(len(UNRESOLVED)))
-def test_a_contradiction_is_told_when_the_tree_is_resolved(text, problem):
-    with pytest.raises(TargetError) as caught:
-        Target.parse(text).resolve()
-    assert str(caught.value) == problem
 
 
 def test_all_problems_of_a_tree_are_told_at_once():

@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -83,8 +83,9 @@ def derive() -> str:
 
 
 def _moto() -> dict[str, Record]:
-    data = resources.files("moto").joinpath("ec2/resources/instance_types.json.gz").read_bytes()
-    return json.loads(gzip.decompress(data))
+    """Read moto's data file; moto is not imported, so that what it needs need not be installed."""
+    path = metadata.distribution("moto").locate_file("moto/ec2/resources/instance_types.json.gz")
+    return json.loads(gzip.decompress(Path(str(path)).read_bytes()))
 
 
 def _order(type_: str, record: Record) -> tuple[bool, int, int, str]:

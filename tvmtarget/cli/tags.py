@@ -1,4 +1,4 @@
-"""`tvmtarget tags`: what can be named; `tags check` lints a file of tags, `tags add` writes one of this machine."""
+"""`tvmtarget tags`: what can be named; `check` lints a file of tags, `schema` describes one, `add` writes to one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def list_tags(
         return
     width = max((len(info.name) for info in found), default=0)
     for info in found:
-        gone = f" (deprecated: {info.deprecated})" if info.deprecated else ""
+        gone = f" (deprecated; use {info.deprecated})" if info.deprecated else ""
         typer.echo(f"{info.name:{width}}  {info.doc}{gone}")
     if not found:
         met = [] if constraint is None else [f"satisfies {constraint!r}"]
@@ -109,6 +109,14 @@ def check(
     if problems:
         raise typer.Exit(1)
     typer.echo(f"{len(files)} file{'s' if len(files) != 1 else ''}, nothing wrong")
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of files of tags, for editors."""
+    from tvmtarget.tags.schema import tag_file_schema
+
+    print_json(tag_file_schema())
 
 
 @app.command("add")

@@ -1,12 +1,14 @@
 """What programs are made of: functions, each a flat list of calls in SSA form and topological order.
 
 Names of operators carry their dialect: `onnx.Conv`, `onnx.com.microsoft::Gelu`, `@callee` for a function of the
-module, `tt.copy` for a copy between memories. Constants are held by reference and never copied.
+module, `tt.copy` for a copy between memories, `tt.code` for code that only a dialect or a compiler understands (a TIR
+function, C source): such a function has one call of it, and its parameters and results are the signature. Constants
+are held by reference and never copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -14,12 +16,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tvmtarget.ir.spelling import quote, spell
+from tvmtarget.ir.tensors import digest_of
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.target.constraints.constraint import Constraint
 
-__all__ = ["COPY", "Attribute", "Call", "Constant", "Function", "Opaque", "Value"]
+__all__ = ["CODE", "COPY", "Attribute", "Call", "Constant", "Function", "Opaque", "Value", "callees_of", "constants_of"]
 
 COPY = "tt.copy"
+CODE = "tt.code"
 
 Attribute: TypeAlias = "int | float | str | bytes | Constant | Opaque | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | tuple[Constant, ...]"  # noqa: E501
 
@@ -33,19 +38,35 @@ class Value:
     scope: str = ""
 
     def __str__(self) -> str:
-        return f"%{self.name}: {self.type or '?'}" + (f" in {self.scope!r}" if self.scope else "")
+        name = f"%{spell(self.name)}" if self.name else "_"
+        return f"{name}: {self.type or '?'}" + (f" in {quote(self.scope)}" if self.scope else "")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Constant:
-    """A tensor known before the program runs; compared by reference, as its elements may be many."""
+    """A tensor known before the program runs; equal if name, type and digest are. The elements never change."""
 
     name: str
     type: TensorType
     data: np.ndarray[Any, Any]
 
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the elements, read once."""
+        return digest_of(self.data)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Constant):
+            return NotImplemented
+        if (self.name, self.type) != (other.name, other.type):
+            return False
+        return self.data is other.data or self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.type))
+
     def __str__(self) -> str:
-        return f"%{self.name}: {self.type}"
+        return f"%{spell(self.name)}: {self.type}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +81,8 @@ class Opaque:
 class Call:
     """One operation: operands by name ('' where an optional one is absent), results, attributes, nested bodies.
 
-    `source` is the name the operation had in the model that it came from; it survives every pass.
+    `source` is the name the operation had in the model that it came from; it survives every pass. An operation that
+    `has_effect` is never dropped, and never moved before or behind another one.
     """
 
     op: str
@@ -70,6 +92,7 @@ class Call:
     regions: tuple[tuple[str, Function], ...] = ()
     constraint: Constraint | None = None
     source: str = ""
+    has_effect: bool = False
 
     @property
     def kind(self) -> str:
@@ -116,6 +139,13 @@ class Function:
         found |= {output.name: output.type for call in self.body for output in call.outputs if output.name}
         return MappingProxyType(found)
 
+    @property
+    def code(self) -> Opaque | None:
+        """What an opaque function consists of, or None for a function of operations."""
+        only = self.body[0] if len(self.body) == 1 and self.body[0].op == CODE else None
+        code = None if only is None else only.attr("code")
+        return code if isinstance(code, Opaque) else None
+
     @cached_property
     def constant_names(self) -> frozenset[str]:
         """Names of the constants."""
@@ -134,3 +164,22 @@ class Function:
     def replace(self, **changes: Any) -> Function:  # noqa: ANN401
         """Return a copy with some fields changed."""
         return replace(self, **changes)
+
+
+def constants_of(function: Function) -> Iterator[Constant]:
+    """Yield all constants of a function: its own, those in attributes of calls, and those of nested bodies."""
+    yield from function.constants
+    for call in function.body:
+        for _, value in call.attrs:
+            yield from (
+                item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, Constant)
+            )
+        for _, region in call.regions:
+            yield from constants_of(region)
+
+
+def callees_of(function: Function) -> frozenset[str]:
+    """Return the names of the functions that one calls, in nested bodies too."""
+    own = {call.callee for call in function.body if call.callee is not None}
+    nested = (callees_of(region) for call in function.body for _, region in call.regions)
+    return frozenset(own).union(*nested)

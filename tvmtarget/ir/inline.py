@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import Call, Constant, Function, Value
+from tvmtarget.ir.function import COPY, Call, Constant, Function, Value, callees_of
 from tvmtarget.ir.names import Names
 from tvmtarget.target.constraints.constraint import Constraint
 
@@ -32,11 +32,16 @@ class Inlined:
     frames: tuple[tuple[Frame, ...], ...]
 
 
-def inline_calls(function: Function, functions: Mapping[str, Function]) -> Inlined:
-    """Inline every call of other functions; values keep their names where those are free."""
-    if not any(call.callee for call in function.body):
+def inline_calls(
+    function: Function, functions: Mapping[str, Function], *, only: Container[str] | None = None
+) -> Inlined:
+    """Inline every call of other functions, or `only` of some; what has a name keeps it where it is free.
+
+    Calls in nested bodies are inlined too: they are frames around the operation that has the body.
+    """
+    if not callees_of(function):
         return Inlined(function, ((),) * len(function.body))
-    inliner = _Inliner(functions, function)
+    inliner = _Inliner(functions, function, only)
     results = inliner.expand(function, {}, (), (function.name,))
     opsets = tuple(sorted(inliner.opsets.items()))
     constants = tuple(inliner.constants.values())
@@ -45,8 +50,11 @@ def inline_calls(function: Function, functions: Mapping[str, Function]) -> Inlin
 
 
 class _Inliner:
-    def __init__(self, functions: Mapping[str, Function], function: Function) -> None:
+    def __init__(self, functions: Mapping[str, Function], function: Function, only: Container[str] | None) -> None:
         self.functions = functions
+        self.only = only
+        self.depth = 1  # of the stack while the function's own body is read
+        self.sources = Names(call.source for call in function.body if call.callee is None and call.op != COPY)
         self.body: list[Call] = []
         self.frames: list[tuple[Frame, ...]] = []
         self.constants: dict[str, Constant] = {}
@@ -65,12 +73,43 @@ class _Inliner:
         for constant in function.constants:
             names[constant.name] = self._share(constant)
         for call in function.body:
-            if call.callee is None:
-                self.body.append(_renamed(call, names, self.names))
-                self.frames.append(frames)
+            if call.callee is None or (self.only is not None and call.callee not in self.only):
+                self._keep(call, names, frames, stack)
             else:
                 self._call(call, names, frames, stack)
         return tuple(names.get(result, result) for result in function.results)
+
+    def _keep(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
+        """Append an operation in the names of its new surroundings; its results are added to `names`."""
+        nested = [(label, *self._nested(region, names, stack)) for label, region in call.regions]
+        inputs = tuple(names.get(name, name) for name in call.inputs)
+        outputs = []
+        for output in call.outputs:
+            name = self.names.fresh(output.name) if output.name else ""
+            names[output.name] = name
+            outputs.append(output if name == output.name else replace(output, name=name))
+        regions = tuple((label, region) for label, region, _ in nested)
+        is_own = len(stack) == self.depth or not call.source
+        source = call.source if is_own else self.sources.fresh(call.source)
+        self.body.append(replace(call, inputs=inputs, outputs=tuple(outputs), regions=regions, source=source))
+        self.frames.append((*frames, *(frame for _, _, found in nested for frame in found)))
+
+    def _nested(
+        self, region: Function, names: dict[str, str], stack: tuple[str, ...]
+    ) -> tuple[Function, tuple[Frame, ...]]:
+        """Return a nested body with its captures renamed and its calls inlined, and the frames of those."""
+        if not callees_of(region):
+            return _captured(region, names), ()
+        inner = _Inliner(self.functions, region, self.only)
+        inner.names, inner.sources, inner.opsets = self.names, self.sources, self.opsets
+        inner.calls, inner.depth = self.calls, len(stack)
+        for param in region.params:
+            self.names.add(param.name)
+        results = inner.expand(region, {name: names.get(name, name) for name in region.captures()}, (), stack)
+        self.calls = inner.calls
+        frames = tuple(dict.fromkeys(frame for found in inner.frames for frame in found))
+        constants = tuple(inner.constants.values())
+        return region.replace(body=tuple(inner.body), constants=constants, results=results), frames
 
     def _call(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         callee = self.functions[call.op[1:]]
@@ -100,18 +139,6 @@ class _Inliner:
                     f"function {function.name!r} uses version {version} of operator set {domain or 'onnx'!r}, "
                     f"its caller version {self.opsets[domain]}; convert one of them"
                 )
-
-
-def _renamed(call: Call, names: dict[str, str], supply: Names) -> Call:
-    """Return a call in the names of its new surroundings; its results are added to `names`."""
-    inputs = tuple(names.get(name, name) for name in call.inputs)
-    outputs = []
-    for output in call.outputs:
-        name = supply.fresh(output.name) if output.name else ""
-        names[output.name] = name
-        outputs.append(output if name == output.name else replace(output, name=name))
-    regions = tuple((label, _captured(region, names)) for label, region in call.regions)
-    return replace(call, inputs=inputs, outputs=tuple(outputs), regions=regions)
 
 
 def _captured(region: Function, names: Mapping[str, str]) -> Function:

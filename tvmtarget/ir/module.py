@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
-from tvmtarget.ir.function import Constant, Function
+from tvmtarget.ir.archive import read_archive, write_archive
+from tvmtarget.ir.function import Constant, Function, constants_of
+from tvmtarget.ir.json_form import read_module, write_module
+from tvmtarget.ir.parser import parse_functions
 from tvmtarget.ir.printer import print_module
+from tvmtarget.ir.structure import module_hash
 from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.ir.verify import verify_functions
 from tvmtarget.target.configuration import CompilationConfig
@@ -48,15 +52,48 @@ class IRModule:
         return (IRModule, (self.functions, self.target, dict(self.attrs)))
 
     @classmethod
-    def from_onnx(cls, model: str | Path | bytes | onnx.ModelProto) -> IRModule:
+    def parse(cls, text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None = None) -> IRModule:
+        """Read the text form; `TextError` has line and column, `ModelError` what breaks a rule of the IR.
+
+        `constants` are the arrays that the text names by digest, as `module.constants()` lists them.
+
+        >>> module = IRModule.parse("func @main(%x: float32[n]) opsets(onnx=17) { %y = onnx.Relu(%x) return %y }")
+        >>> IRModule.parse(str(module)) == module
+        True
+        """
+        functions, target, attrs = parse_functions(text, constants or {})
+        return cls(functions, target, attrs).verify()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the module as JSON, with constants by digest; `module.constants()` has their elements."""
+        return write_module(self.functions, self.target, self.attrs)
+
+    @classmethod
+    def from_json(cls, data: object, constants: Mapping[str, np.ndarray[Any, Any]] | None = None) -> IRModule:
+        """Read what `to_json` gave, or its text; `constants` are arrays by digest. `ModelError` says what is wrong."""
+        return cls(*read_module(data, constants or {})).verify()
+
+    def save(self, path: str | Path) -> None:
+        """Write the module with its constants into one file; the same module makes the same bytes."""
+        write_archive(Path(path), self.to_json(), self.constants())
+
+    @classmethod
+    def load(cls, path: str | Path) -> IRModule:
+        """Read a saved module; its constants stay in the file, mapped into memory. `ArtifactError` if it is damaged."""
+        return cls(*read_archive(Path(path))).verify()
+
+    @classmethod
+    def from_onnx(cls, model: str | Path | bytes | onnx.ModelProto, *, keep_functions: bool = False) -> IRModule:
         """Read an ONNX file, its bytes, or a loaded model; `ModelError` says what is wrong with it.
 
         Initializers become constants by reference, shapes are inferred, symbolic dimensions are kept, and every
-        operation keeps the name it has in the model (one is made for those that have none).
+        operation keeps the name it has in the model (one is made for those that have none). Functions of the model
+        are inlined; with `keep_functions` each becomes a function of the module, one for each set of types and
+        attributes that it is called with.
         """
         from tvmtarget.ir.onnx_reader import read_model
 
-        return cls((read_model(model),)).verify()
+        return cls(read_model(model, keep_functions=keep_functions)).verify()
 
     def to_onnx(self, function: str = "main") -> onnx.ModelProto:
         """Write a function, with all it calls, as a checked ONNX model that computes the same."""
@@ -68,6 +105,10 @@ class IRModule:
     def by_name(self) -> Mapping[str, Function]:
         """The functions by name."""
         return {function.name: function for function in self.functions}
+
+    def constants(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the elements of all constants by digest, in functions, nested bodies and attributes, each once."""
+        return {constant.digest: constant.data for function in self for constant in constants_of(function)}
 
     def __getitem__(self, name: str) -> Function:
         if name not in self.by_name:
@@ -136,6 +177,10 @@ class IRModule:
         wanted = Constraint.parse(constraint)
         body = tuple(replace(call, constraint=wanted) if call.source == name else call for call in old.body)
         return self.with_function(old.replace(body=body))
+
+    def structural_hash(self) -> str:
+        """Return a hash in which names of values, operations and private functions do not matter (`structure.py`)."""
+        return module_hash(self)
 
     def verify(self) -> IRModule:
         """Check every rule of the IR and return the module; `ModelError` lists all that is broken."""

@@ -7,7 +7,7 @@ nodes are constants like initializers, so that whoever needs an operand to be a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value
+from tvmtarget.ir.names import Names
+from tvmtarget.ir.onnx_functions import instance_of
 from tvmtarget.ir.onnx_types import check_model, dtype_name, read_type
 from tvmtarget.ir.types import TensorType, Type
 
@@ -37,16 +39,22 @@ _CONSTANT_FORMS = {
 }
 
 
-def read_model(source: str | Path | bytes | ModelProto) -> Function:
-    """Read a file, bytes or a loaded model into the function `main`."""
+def read_model(source: str | Path | bytes | ModelProto, *, keep_functions: bool = False) -> tuple[Function, ...]:
+    """Read a file, bytes or a loaded model into the function `main`, and those it calls if they are to be kept."""
     model, folder, name = _load(source)
-    if model.functions:
+    if model.functions and not keep_functions:
         model = onnx.inliner.inline_local_functions(model)
     slim = _inferred(_slim(model), name)
-    reader = _Reader(folder, name)
+    reader = _Reader(folder, name, model.functions)
     main = reader.function(slim.graph, "main", {tensor.name: tensor for tensor in model.graph.initializer})
-    opsets = {("" if opset.domain == "ai.onnx" else opset.domain): opset.version for opset in model.opset_import}
-    return main.replace(opsets=tuple(sorted(opsets.items())))
+    local = {function.domain for function in model.functions}
+    opsets = tuple((domain, version) for domain, version in _opsets(model) if domain not in local)
+    return main.replace(opsets=opsets), *reader.functions
+
+
+def _opsets(proto: ModelProto | FunctionProto) -> tuple[tuple[str, int], ...]:
+    found = {("" if opset.domain == "ai.onnx" else opset.domain): opset.version for opset in proto.opset_import}
+    return tuple(sorted(found.items()))
 
 
 def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path, str]:
@@ -78,12 +86,17 @@ def _slim(model: ModelProto) -> ModelProto:
     """Copy a model without the data of large initializers, which become inputs of the same type."""
     slim = ModelProto(ir_version=max(model.ir_version, 4))
     slim.opset_import.extend(model.opset_import)
+    slim.functions.extend(model.functions)
+    results = {(one.domain, one.name, one.overload): len(one.output) for one in model.functions}
     graph, source = slim.graph, model.graph
     graph.name = source.name or "graph"
     initialized = {tensor.name for tensor in source.initializer}
     graph.input.extend(value for value in source.input if value.name not in initialized)
     graph.output.extend(source.output)
     graph.node.extend(source.node)
+    for node in graph.node if results else ():
+        # Shape inference fails on calls that leave out the last results of a function.
+        node.output.extend([""] * (results.get((node.domain, node.op_type, node.overload), 0) - len(node.output)))
     for tensor in source.initializer:
         if _elements(tensor.dims) <= _SMALL and tensor.data_location != TensorProto.EXTERNAL:
             graph.initializer.append(tensor)
@@ -107,12 +120,19 @@ def _inferred(slim: ModelProto, name: str) -> ModelProto:
 
 
 class _Reader:
-    """Reads graphs of one model; operation names are made unique over all of them."""
+    """Reads graphs of one model; operation names are made unique over all of them.
 
-    def __init__(self, folder: Path, name: str) -> None:
+    A function of the model has no types; `functions` are what it becomes for the types and attributes of its calls.
+    """
+
+    def __init__(self, folder: Path, name: str, local: Iterable[FunctionProto] = ()) -> None:
         self._folder = folder
         self._name = name
         self._sources: set[str] = set()
+        self._local = {(proto.domain, proto.name, proto.overload): proto for proto in local}
+        self._names = Names(["main"])
+        self._instances: dict[tuple[object, ...], str] = {}
+        self.functions: list[Function] = []
 
     def function(self, graph: GraphProto, name: str, data: Mapping[str, TensorProto]) -> Function:
         """Read a graph; `data` holds the initializers with their elements (the graph may be a slim copy)."""
@@ -137,6 +157,9 @@ class _Reader:
         )
 
     def _call(self, node: NodeProto, index: int, types: Mapping[str, Type], taken: set[str]) -> Call:
+        proto = self._local.get((node.domain, node.op_type, node.overload))
+        if proto is not None:
+            return self._call_of_function(node, proto, types, self._source(node, index, taken))
         domain = "" if node.domain == "ai.onnx" else node.domain
         attrs: list[tuple[str, Attribute]] = []
         regions: list[tuple[str, Function]] = []
@@ -153,6 +176,31 @@ class _Reader:
             regions=tuple(regions),
             source=self._source(node, index, taken),
         )
+
+    def _call_of_function(self, node: NodeProto, proto: FunctionProto, types: Mapping[str, Type], source: str) -> Call:
+        given = [name for name in node.input if name]
+        arguments = tuple(types.get(name) for name in node.input)
+        key = (proto.domain, proto.name, proto.overload, arguments, *map(bool, node.input), *map(repr, node.attribute))
+        if key not in self._instances:
+            self._instances[key] = self._names.fresh(proto.name)
+            self.functions.append(self._instance(node, proto, arguments, self._instances[key]))
+        names = [*node.output, *[""] * (len(proto.output) - len(node.output))]
+        outputs = tuple(Value(name, types.get(name)) for name in names)
+        return Call(f"@{self._instances[key]}", tuple(given), outputs, source=source)
+
+    def _instance(self, node: NodeProto, proto: FunctionProto, types: Sequence[Type], name: str) -> Function:
+        """Read a function of the model for one call of it."""
+        model = instance_of(proto, node, types)
+        model.functions.extend(self._local.values())
+        model.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in _missing(model))
+        try:
+            graph = onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True).graph
+        except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "unknown reason")
+            raise ModelError(f"function {proto.name!r} of {self._name} is not valid: {reason}") from error
+        local = {domain for domain, _, _ in self._local}
+        opsets = tuple((domain, version) for domain, version in _opsets(proto) if domain not in local)
+        return self.function(graph, name, {}).replace(opsets=opsets)
 
     def _source(self, node: NodeProto, index: int, taken: set[str]) -> str:
         """Return the node's name, or one made of its operator and position; never one that is taken."""
@@ -209,6 +257,12 @@ class _Reader:
             case _:
                 kind = AttributeProto.AttributeType.Name(attribute.type)
                 return Opaque(kind, attribute.SerializeToString(deterministic=True))
+
+
+def _missing(model: ModelProto) -> list[str]:
+    """Return the domains of a model's functions whose version it does not state."""
+    stated = {opset.domain for opset in model.opset_import}
+    return sorted({function.domain for function in model.functions} - stated)
 
 
 def _constant_of(node: NodeProto) -> TensorProto | None:

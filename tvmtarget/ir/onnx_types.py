@@ -6,7 +6,17 @@ import onnx
 from onnx import TypeProto
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.types import DTYPES, Dim, OpaqueType, TensorType, Type
+from tvmtarget.ir.types import (
+    DTYPES,
+    Dim,
+    MapType,
+    OpaqueType,
+    OptionalType,
+    SequenceType,
+    SparseType,
+    TensorType,
+    Type,
+)
 
 __all__ = ["check_model", "dtype_name", "read_type", "write_type"]
 
@@ -25,9 +35,23 @@ def read_type(proto: TypeProto) -> Type:
     which = proto.WhichOneof("value")
     if which is None:
         return None
-    if which != "tensor_type":
-        return OpaqueType(_describe(proto), proto.SerializeToString(deterministic=True))
-    tensor = proto.tensor_type
+    match which:
+        case "tensor_type":
+            return _read_tensor(proto.tensor_type)
+        case "sequence_type":
+            return SequenceType(read_type(proto.sequence_type.elem_type))
+        case "optional_type":
+            return OptionalType(read_type(proto.optional_type.elem_type))
+        case "map_type":
+            return MapType(dtype_name(proto.map_type.key_type), read_type(proto.map_type.value_type))
+        case "sparse_tensor_type":
+            tensor = _read_tensor(proto.sparse_tensor_type)
+            return None if tensor is None else SparseType(tensor)
+        case _:
+            return OpaqueType(f"{proto.opaque_type.domain}::{proto.opaque_type.name}")
+
+
+def _read_tensor(tensor: TypeProto.Tensor | TypeProto.SparseTensor) -> TensorType | None:
     if not tensor.elem_type:
         return None
     shape = tuple(_read_dim(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
@@ -38,17 +62,6 @@ def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
     if dim.HasField("dim_value"):
         return int(dim.dim_value) if dim.dim_value >= 0 else None
     return dim.dim_param or None
-
-
-def _describe(proto: TypeProto) -> str:
-    which = proto.WhichOneof("value")
-    if which == "sequence_type":
-        return f"sequence({_describe(proto.sequence_type.elem_type)})"
-    if which == "optional_type":
-        return f"optional({_describe(proto.optional_type.elem_type)})"
-    if which == "map_type":
-        return f"map({_NAMES.get(proto.map_type.key_type, '?')},{_describe(proto.map_type.value_type)})"
-    return str(read_type(proto) or "?") if which == "tensor_type" else str(which)
 
 
 def check_model(model: onnx.ModelProto) -> None:
@@ -73,18 +86,33 @@ def _lacks_shape(value: onnx.ValueInfoProto) -> bool:
 def write_type(type_: Type, *, what: str) -> TypeProto:
     """Write a type; `ModelError` names `what` where nothing is known of it."""
     proto = TypeProto()
-    if isinstance(type_, OpaqueType):
-        proto.ParseFromString(type_.proto)
-        return proto
-    if type_ is None:
-        raise ModelError(f"the type of {what} is not known; shape inference did not find it")
-    proto.tensor_type.elem_type = DTYPES[type_.dtype][0]
+    match type_:
+        case None:
+            raise ModelError(f"the type of {what} is not known; shape inference did not find it")
+        case TensorType():
+            _write_tensor(type_, proto.tensor_type)
+        case SparseType():
+            _write_tensor(type_.tensor, proto.sparse_tensor_type)
+        case SequenceType():
+            proto.sequence_type.elem_type.CopyFrom(write_type(type_.element, what=f"an element of {what}"))
+        case OptionalType():
+            proto.optional_type.elem_type.CopyFrom(write_type(type_.element, what=f"what is in {what}"))
+        case MapType():
+            proto.map_type.key_type = DTYPES[type_.key][0]
+            proto.map_type.value_type.CopyFrom(write_type(type_.value, what=f"a value of {what}"))
+        case OpaqueType():
+            domain, _, name = type_.name.rpartition("::")
+            proto.opaque_type.domain, proto.opaque_type.name = domain, name
+    return proto
+
+
+def _write_tensor(type_: TensorType, tensor: TypeProto.Tensor | TypeProto.SparseTensor) -> None:
+    tensor.elem_type = DTYPES[type_.dtype][0]
     if type_.shape is not None:
-        proto.tensor_type.shape.SetInParent()
+        tensor.shape.SetInParent()
         for dim in type_.shape:
-            written = proto.tensor_type.shape.dim.add()
+            written = tensor.shape.dim.add()
             if isinstance(dim, int):
                 written.dim_value = dim
             elif dim is not None:
                 written.dim_param = dim
-    return proto

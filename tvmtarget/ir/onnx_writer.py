@@ -13,7 +13,7 @@ from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.onnx_types import check_model, write_type
 from tvmtarget.ir.types import DTYPES, TensorType
 
-__all__ = ["write_function"]
+__all__ = ["write_function", "write_graph"]
 
 # Versions of the format, each with the last element type it has (onnx/onnx.in.proto).
 _IR_VERSIONS = ((8, 16), (9, 20), (10, 22), (11, 23), (12, 24), (13, 26))
@@ -25,7 +25,7 @@ def write_function(function: Function, functions: Mapping[str, Function]) -> Mod
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in function.opsets]
     model = ModelProto(ir_version=_ir_version(function), producer_name="tvmtarget")
     model.opset_import.extend(opsets)
-    _write_graph(function, model.graph)
+    write_graph(function, model.graph)
     try:
         check_model(model)
     except onnx.checker.ValidationError as error:
@@ -40,7 +40,8 @@ def _ir_version(function: Function) -> int:
     return next((version for version, number in _IR_VERSIONS if newest <= number), _IR_VERSIONS[-1][0])
 
 
-def _write_graph(function: Function, graph: GraphProto, *, is_nested: bool = False) -> None:
+def write_graph(function: Function, graph: GraphProto, *, is_nested: bool = False) -> None:
+    """Write a function into a graph; values of a nested one need no types."""
     graph.name = function.name
     for value in function.params:
         _write_value(value, graph.input.add(), function, is_nested=is_nested)
@@ -92,7 +93,7 @@ def _write_call(call: Call) -> NodeProto:
     for name, region in call.regions:
         attribute = node.attribute.add()
         attribute.name, attribute.type = name, AttributeProto.GRAPH
-        _write_graph(region, attribute.g, is_nested=True)
+        write_graph(region, attribute.g, is_nested=True)
     return node
 
 

@@ -1,19 +1,24 @@
-"""The text form of a module, for people and golden files."""
+"""The text form of a module, as `parser.py` reads it; the grammar is drawn there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque
+from tvmtarget.ir.function import Call, Constant, Function, Opaque
+from tvmtarget.ir.spelling import print_float, quote, spell
+from tvmtarget.ir.tensors import print_items
+from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
-__all__ = ["print_function", "print_module"]
+__all__ = ["DIGITS", "print_function", "print_module", "print_value"]
+
+DIGITS = 16  # of a digest that the text form shows
 
 
 def print_module(functions: Sequence[Function], target: Target | None, attrs: Mapping[str, object]) -> str:
-    """Print the target, the attributes, and every function in order."""
+    """Print the target, the attributes, and every function in order; `parse_module` gives an equal module."""
     head = [] if target is None else [f"target {target}"]
-    head += [f"attr {key} = {value!r}" for key, value in sorted(attrs.items())]
+    head += [f"attr {spell(key)} = {print_value(value)}" for key, value in sorted(attrs.items())]
     return "\n\n".join(["\n".join(head)] * bool(head) + [print_function(function) for function in functions])
 
 
@@ -25,35 +30,75 @@ def print_function(function: Function) -> str:
 def _lines(function: Function, word: str, indent: str) -> Iterator[str]:
     params = ", ".join(map(str, function.params))
     results = ", ".join(f"{function.types.get(name) or '?'}" for name in function.results)
-    notes = [str(function.constraint)] if function.constraint is not None else []
-    notes += [f"{key}={value}" for key, value in function.attrs]
-    opsets = ", ".join(f"{domain or 'onnx'}={version}" for domain, version in function.opsets)
-    suffix = f" opsets({opsets})" * bool(opsets) + (f" [{'; '.join(notes)}]" if notes else "")
-    yield f"{indent}{word} @{function.name}({params}) -> ({results}){suffix} {{"
+    captures = ", ".join(map(_use, function.captures())) if word != "func" else ""
+    opsets = ", ".join(f"{_domain(domain)}={version}" for domain, version in function.opsets)
+    notes = [f"captures({captures})"] * bool(captures) + [f"opsets({opsets})"] * bool(opsets)
+    notes += _constraint(function.constraint)
+    notes += [f"attrs {_attributes(function.attrs)}"] * bool(function.attrs)
+    yield " ".join([f"{indent}{word} @{spell(function.name)}({params}) -> ({results})", *notes, "{"])
     for constant in function.constants:
-        yield f"{indent}  const {constant}"
+        yield f"{indent}  const {constant} = {_elements(constant)}"
     for call in function.body:
         yield from _call_lines(call, f"{indent}  ")
-    yield f"{indent}  return {', '.join(f'%{name}' for name in function.results)}"
+    yield f"{indent}  return {', '.join(map(_use, function.results))}".rstrip()
     yield f"{indent}}}"
 
 
 def _call_lines(call: Call, indent: str) -> Iterator[str]:
-    outputs = ", ".join(map(str, call.outputs))
-    inputs = ", ".join(f"%{name}" if name else "_" for name in call.inputs)
-    attrs = ", ".join(f"{key}={_print(value)}" for key, value in call.attrs)
-    note = f" [{call.constraint}]" if call.constraint is not None else ""
-    name = f" # {call.source}" if call.source else ""
-    yield f"{indent}{outputs} = {call.op}({inputs})" + (f" {{{attrs}}}" if attrs else "") + note + name
+    outputs = ", ".join(map(str, call.outputs)) or "()"
+    operator = f"@{spell(call.callee)}" if call.callee is not None else spell(call.op)
+    notes = [_attributes(call.attrs)] * bool(call.attrs) + _constraint(call.constraint)
+    notes += ["effect"] * call.has_effect + [f"as {spell(call.source)}"] * bool(call.source)
+    yield " ".join([f"{indent}{outputs} = {operator}({', '.join(map(_use, call.inputs))})", *notes])
     for label, region in call.regions:
-        yield from _lines(region, label, f"{indent}  ")
+        yield from _lines(region, spell(label), f"{indent}  ")
 
 
-def _print(value: Attribute) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_print, value))}]"
-    if isinstance(value, Constant):
-        return f"dense<{value.type}>"
-    if isinstance(value, Opaque):
-        return f"opaque<{value.kind}>"
-    return repr(value)
+def _domain(domain: str) -> str:
+    """Spell a domain; ONNX's own has no name, and is written as the word `onnx`."""
+    if not domain:
+        return "onnx"
+    return quote(domain) if domain == "onnx" else spell(domain)
+
+
+def _use(name: str) -> str:
+    return f"%{spell(name)}" if name else "_"
+
+
+def _constraint(constraint: Constraint | None) -> list[str]:
+    return [] if constraint is None else [f"[{constraint}]"]
+
+
+def _attributes(attrs: Sequence[tuple[str, object]]) -> str:
+    return f"{{{', '.join(f'{spell(name)}={print_value(value)}' for name, value in attrs)}}}"
+
+
+def _elements(constant: Constant) -> str:
+    return print_items(constant.data) or f"sha256:{constant.digest[:DIGITS]}"
+
+
+def print_value(value: object) -> str:
+    """Print the value of an attribute; what has no spelling stands in `<>`, which no parser reads."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return print_float(value)
+        case str():
+            return quote(value)
+        case bytes():
+            return f'b"{value.hex()}"'
+        case tuple() | list():
+            return f"[{', '.join(map(print_value, value))}]"
+        case Constant():
+            return f"dense {value} = {_elements(value)}"
+        case Opaque():
+            return f'opaque {quote(value.kind)} b"{value.data.hex()}"'
+        case Mapping():
+            return _attributes([(str(key), item) for key, item in value.items()])
+        case _:
+            return f"<{value!r}>"

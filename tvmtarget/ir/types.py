@@ -1,4 +1,4 @@
-"""Types of values: tensors with symbolic dimensions, and whatever else ONNX has, carried as it is."""
+"""Types of values: tensors with symbolic dimensions; sequences, options, maps and sparse tensors; opaque ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,21 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["DTYPES", "Dim", "OpaqueType", "TensorType", "Type", "dtype_of"]
+from tvmtarget.ir.spelling import is_symbol, quote
+
+__all__ = [
+    "DTYPES",
+    "Dim",
+    "MapType",
+    "OpaqueType",
+    "OptionalType",
+    "SequenceType",
+    "SparseType",
+    "TensorType",
+    "Type",
+    "dtype_of",
+    "numpy_dtype",
+]
 
 Dim: TypeAlias = "int | str | None"
 
@@ -56,7 +70,7 @@ class TensorType:
     def __str__(self) -> str:
         if self.shape is None:
             return f"{self.dtype}[...]"
-        return f"{self.dtype}[{','.join('?' if dim is None else str(dim) for dim in self.shape)}]"
+        return f"{self.dtype}[{','.join(map(_print_dim, self.shape))}]"
 
     @property
     def nbytes(self) -> int | None:
@@ -67,18 +81,64 @@ class TensorType:
         return (prod(dim for dim in self.shape if isinstance(dim, int)) * bits + 7) // 8
 
 
-@dataclass(frozen=True, slots=True)
-class OpaqueType:
-    """A sequence, optional, map or sparse tensor: what it is called, and the bytes of its onnx.TypeProto."""
+def _print_dim(dim: Dim) -> str:
+    if dim is None:
+        return "?"
+    return str(dim) if isinstance(dim, int) or is_symbol(dim) else quote(dim)
 
-    text: str
-    proto: bytes
+
+@dataclass(frozen=True, slots=True)
+class SequenceType:
+    """A list of values of one type."""
+
+    element: Type
 
     def __str__(self) -> str:
-        return self.text
+        return f"sequence({self.element or '?'})"
 
 
-Type: TypeAlias = "TensorType | OpaqueType | None"
+@dataclass(frozen=True, slots=True)
+class OptionalType:
+    """A value, or none."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"optional({self.element or '?'})"
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A dictionary: element type of its keys, type of its values."""
+
+    key: str
+    value: Type
+
+    def __str__(self) -> str:
+        return f"map({self.key}, {self.value or '?'})"
+
+
+@dataclass(frozen=True, slots=True)
+class SparseType:
+    """A tensor of which only some elements are stored."""
+
+    tensor: TensorType
+
+    def __str__(self) -> str:
+        return f"sparse({self.tensor})"
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueType:
+    """A type that only its dialect understands, by name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"opaque({quote(self.name)})"
+
+
+Type: TypeAlias = "TensorType | SequenceType | OptionalType | MapType | SparseType | OpaqueType | None"
 
 
 # Names that ml_dtypes gives otherwise than ONNX, once underscores are left out.
@@ -91,3 +151,29 @@ def dtype_of(dtype: np.dtype[Any]) -> str:
         return "string"
     name = dtype.name.replace("_", "")
     return _ALIASES.get(name, name)
+
+
+# Names of element types in ml_dtypes, for those that numpy does not have.
+_ML_DTYPES = {
+    "bfloat16": "bfloat16",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float8e8m0": "float8_e8m0fnu",
+    "float4e2m1": "float4_e2m1fn",
+    "uint4": "uint4",
+    "int4": "int4",
+    "uint2": "uint2",
+    "int2": "int2",
+}
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return the element type of arrays that hold a named one; text is held as objects."""
+    if name in _ML_DTYPES:
+        import ml_dtypes
+
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+        return found
+    return np.dtype(object) if name == "string" else np.dtype(name)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
-from tvmtarget.ir.function import COPY, Call, Function
+from tvmtarget.ir.function import CODE, COPY, Call, Function, callees_of, constants_of
+from tvmtarget.ir.parser import MAX_DEPTH
+from tvmtarget.ir.types import DTYPES, TensorType, Type, dtype_of
 from tvmtarget.target.tree import Target
 
 __all__ = ["RULES", "verify_functions"]
@@ -21,12 +24,15 @@ def verify_functions(module: Functions, target: Target | None = None) -> None:
     """Raise `ModelError` with the first problems if any function breaks any rule, or names no node of the target."""
     problems: list[str] = []
     for function in module.values():
-        for rule in RULES:
+        deep = list(_bodies_are_not_too_deep(module, function))
+        problems += [f"{problem} (function {function.name!r})" for problem in deep]
+        for rule in () if deep else RULES:
             problems += [f"{problem} (function {function.name!r})" for problem in rule(module, function)]
-        problems += [f"{problem} (function {function.name!r})" for problem in _paths_name_nodes(function, target)]
+        paths = () if deep else _paths_name_nodes(function, target)
+        problems += [f"{problem} (function {function.name!r})" for problem in paths]
     if "main" not in module:
         problems.append("the module has no function 'main'")
-    problems += _cycles(module)
+    problems += [] if problems else _cycles(module)  # what calls what is clear only where all else holds
     if len(problems) > MAX_SHOWN:
         problems[MAX_SHOWN:] = [f"... and {len(problems) - MAX_SHOWN} more problems"]
     if problems:
@@ -34,38 +40,77 @@ def verify_functions(module: Functions, target: Target | None = None) -> None:
 
 
 def _values_are_defined_once(_module: Functions, function: Function) -> Iterator[str]:
-    seen: set[str] = set()
-    defined = [(param.name, "parameter") for param in function.params]
-    defined += [(constant.name, "constant") for constant in function.constants]
-    defined += [(out.name, f"op {call.source or call.op!r}") for call in function.body for out in call.outputs]
-    for name, what in defined:
+    yield from _defined_once(function, set())
+
+
+def _defined_once(function: Function, seen: set[str]) -> Iterator[str]:
+    """Check a body; `seen` are the values around it, to which its own are added while it is walked."""
+    added: list[str] = []
+
+    def new(name: str, what: str) -> Iterator[str]:
         if name in seen and name:
             yield f"value {name!r} is defined again by {what}"
-        if not name and not what.startswith("op"):
+        elif name:
+            seen.add(name)
+            added.append(name)
+        elif not what.startswith("op"):
             yield f"a {what} has no name"
-        seen.add(name)
+
+    for param in function.params:
+        yield from new(param.name, "parameter")
+    for constant in function.constants:
+        yield from new(constant.name, "constant")
+    for call in function.body:
+        for label, region in call.regions:
+            yield from (f"{problem} in {label!r} of {_op(call)}" for problem in _defined_once(region, seen))
+        for output in call.outputs:
+            yield from new(output.name, _op(call))
+    seen.difference_update(added)
 
 
 def _values_are_defined_before_use(_module: Functions, function: Function) -> Iterator[str]:
-    known = {param.name for param in function.params} | function.constant_names
+    yield from _defined_before_use(function, set())
+
+
+def _defined_before_use(function: Function, known: set[str]) -> Iterator[str]:
+    """Check a body; `known` are the values around it, to which its own are added while it is walked."""
     later = set(function.types)
+    added = ({param.name for param in function.params} | function.constant_names) - known
+    known |= added
     for call in function.body:
-        for name in call.uses():
+        for name in dict.fromkeys(filter(None, call.inputs)):
             if name not in known:
                 how = "before it is computed" if name in later else "but nothing defines it"
-                yield f"op {call.source or call.op!r} reads {name!r} {how}"
-        known |= {output.name for output in call.outputs}
+                yield f"{_op(call)} reads {name!r} {how}"
+        for label, region in call.regions:
+            yield from (f"{problem} in {label!r} of {_op(call)}" for problem in _defined_before_use(region, known))
+        fresh = {output.name for output in call.outputs} - known
+        added |= fresh
+        known |= fresh
     for name in function.results:
-        if name not in known:
+        if name not in known or not name:
             yield f"result {name!r} is not defined{did_you_mean(name, known)}"
+    known -= added
+
+
+def _op(call: Call) -> str:
+    return f"op {call.source or call.op!r}"
+
+
+def _all_calls(function: Function) -> Iterator[tuple[Function, Call]]:
+    """Yield the calls of a function and of its nested bodies, each with the body it stands in."""
+    for call in function.body:
+        yield function, call
+        for _, region in call.regions:
+            yield from _all_calls(region)
 
 
 def _callees_exist_and_fit(module: Functions, function: Function) -> Iterator[str]:
-    for call in function.body:
+    for _, call in _all_calls(function):
         if call.callee is None:
             continue
         if call.callee not in module:
-            yield f"op {call.source or call.op!r} calls {call.op!r}, which is not in the module"
+            yield f"{_op(call)} calls {call.op!r}, which is not in the module{did_you_mean(call.callee, module)}"
             continue
         callee = module[call.callee]
         expected, given = (len(callee.params), len(callee.results)), (len(call.inputs), len(call.outputs))
@@ -73,28 +118,98 @@ def _callees_exist_and_fit(module: Functions, function: Function) -> Iterator[st
             yield f"{call.op!r} takes {expected[0]} and returns {expected[1]} values, not {given[0]} and {given[1]}"
 
 
-def _types_of_arguments_fit(module: Functions, function: Function) -> Iterator[str]:
-    for call in function.body:
+def _types_at_calls_fit(module: Functions, function: Function) -> Iterator[str]:
+    for body, call in _all_calls(function):
         if call.callee is None or call.callee not in module:
             continue
-        for name, param in zip(call.inputs, module[call.callee].params, strict=False):
-            have = function.types.get(name)
-            if have is not None and param.type is not None and have != param.type:
+        callee = module[call.callee]
+        for name, param in zip(call.inputs, callee.params, strict=False):
+            have = body.types.get(name)
+            if have is not None and param.type is not None and not _agree(have, param.type):
                 yield f"{call.op!r} takes {param.type} as {param.name!r}, but {name!r} is {have}"
+        for output, result in zip(call.outputs, callee.results, strict=False):
+            gives = callee.types.get(result)
+            if gives is not None and output.type is not None and not _agree(output.type, gives):
+                yield f"{call.op!r} returns {gives} as {result!r}, but {output.name!r} is {output.type}"
+
+
+def _agree(one: Type, other: Type) -> bool:
+    """Whether two types can be of one value: dimensions that are not numbers agree with all."""
+    if not isinstance(one, TensorType) or not isinstance(other, TensorType):
+        return one == other or type(one) is type(other)
+    if one.dtype != other.dtype:
+        return False
+    if one.shape is None or other.shape is None:
+        return True
+    pairs = list(zip(one.shape, other.shape, strict=False))
+    fit = all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
+    return len(one.shape) == len(other.shape) and fit
+
+
+def _types_are_known(_module: Functions, function: Function) -> Iterator[str]:
+    for name, type_ in function.types.items():
+        dtype = type_.dtype if isinstance(type_, TensorType) else None
+        if dtype is not None and dtype not in DTYPES:
+            yield f"value {name!r} has element type {dtype!r}{did_you_mean(dtype, DTYPES)}"
+
+
+def _constants_are_what_they_say(_module: Functions, function: Function) -> Iterator[str]:
+    for constant in constants_of(function):
+        shape, dtype = constant.data.shape, dtype_of(constant.data.dtype)
+        if shape != constant.type.shape or dtype != constant.type.dtype:
+            yield f"constant {constant.name!r} is {constant.type}, but holds {TensorType(dtype, shape)}"
+
+
+def _names_are_given_once(_module: Functions, function: Function) -> Iterator[str]:
+    for _, call in _all_calls(function):
+        for what, names in (
+            ("attribute", [name for name, _ in call.attrs]),
+            ("body", [name for name, _ in call.regions]),
+        ):
+            yield from (f"{_op(call)} has two {_PLURALS[what]} {name!r}" for name in _twice(names))
+    yield from (f"there are two attributes {name!r}" for name in _twice(name for name, _ in function.attrs))
+    yield from (f"operator set {name!r} has two versions" for name in _twice(name for name, _ in function.opsets))
+
+
+_PLURALS = {"attribute": "attributes", "body": "bodies"}
+
+
+def _twice(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+def _bodies_are_not_too_deep(_module: Functions, function: Function) -> Iterator[str]:
+    level = [function]
+    for _ in range(MAX_DEPTH + 1):
+        level = [region for body in level for call in body.body for _, region in call.regions]
+    if level:
+        yield f"bodies are nested deeper than {MAX_DEPTH} levels"
+
+
+def _opaque_code_is_alone(_module: Functions, function: Function) -> Iterator[str]:
+    for body, call in _all_calls(function):
+        if call.op == CODE and (body.code is None or body is not function):
+            yield f"{_op(call)} is code, which stands alone in a function of its own, with an attribute 'code'"
 
 
 def _copies_have_ends(_module: Functions, function: Function) -> Iterator[str]:
-    for call in function.body:
+    for _, call in _all_calls(function):
         if call.op == COPY and (
             len(call.inputs) != 1 or len(call.outputs) != 1 or call.attr("src") == call.attr("dst")
         ):
             yield f"copy {call.source!r} is not from one memory to another"
 
 
+def _effects_are_told(_module: Functions, function: Function) -> Iterator[str]:
+    for _, call in _all_calls(function):
+        if not call.has_effect and any(inner.has_effect for _, region in call.regions for inner in region.body):
+            yield f"{_op(call)} is not marked with an effect, but its body has one"
+
+
 def _paths_name_nodes(function: Function, target: Target | None) -> Iterator[str]:
     if target is None:
         return
-    constraints = [function.constraint, *(call.constraint for call in function.body)]
+    constraints = [function.constraint, *(call.constraint for _, call in _all_calls(function))]
     for path in sorted({path for constraint in constraints if constraint for path in constraint.paths()}):
         try:
             target.at(path)
@@ -104,7 +219,7 @@ def _paths_name_nodes(function: Function, target: Target | None) -> Iterator[str
 
 def _opsets_are_stated(_module: Functions, function: Function) -> Iterator[str]:
     domains = {domain for domain, _ in function.opsets}
-    used = {_domain(call) for call in function.body if call.op.startswith("onnx.")}
+    used = {_domain(call) for _, call in _all_calls(function) if call.op.startswith("onnx.")}
     for domain in sorted(used - domains):
         yield f"operators of domain {domain!r} are used, but no version of it is stated"
 
@@ -115,22 +230,22 @@ def _domain(call: Call) -> str:
 
 
 RULES: tuple[Rule, ...] = (
+    _names_are_given_once,
     _values_are_defined_once,
     _values_are_defined_before_use,
     _callees_exist_and_fit,
-    _types_of_arguments_fit,
+    _types_at_calls_fit,
+    _types_are_known,
+    _constants_are_what_they_say,
     _copies_have_ends,
+    _opaque_code_is_alone,
+    _effects_are_told,
     _opsets_are_stated,
 )
 
 
 def _cycles(module: Functions) -> Iterator[str]:
-    calls = {
-        function.name: sorted(
-            {call.callee for call in function.body if call.callee is not None and call.callee in module}
-        )
-        for function in module.values()
-    }
+    calls = {function.name: sorted(callees_of(function) & module.keys()) for function in module.values()}
     done: set[str] = set()
     for root in calls:
         path: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tvmtarget.ir.flow import boundary
 from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
@@ -68,7 +69,6 @@ class _Outliner:
         self.functions: list[Function] = []
         self.regions: list[RegionRecord] = []
         self.copies: list[CopyRecord] = []
-        self.results = frozenset(program.function.results)
         self.constants = {constant.name: constant for constant in program.function.constants}
         self.order = {name: position for position, name in enumerate(self.constants)}
         self.names = Names(function.name for function in program.others)
@@ -93,9 +93,10 @@ class _Outliner:
         place = len(self.functions)
         writer = _DriverWriter(self, name, self.program.layout.home(region.site.path), params)
         for position, part in enumerate(region.parts):
-            inputs, outputs = self._boundary(part.calls)
+            inputs, outputs = boundary(self.program.function, part.calls, self.program.consumers)
             callee = self.add(part, f"{name}_{position}", inputs, outputs)
-            writer.call(callee, inputs, outputs, self.program.layout.home(part.site.path))
+            has_effect = any(self.program.body[index].has_effect for index in part.calls)
+            writer.call(callee, inputs, outputs, self.program.layout.home(part.site.path), has_effect=has_effect)
         final = tuple(writer.at_home(result) for result in results)
         self.functions.insert(
             place, self._function(region, name, params, final, tuple(writer.body), list(results), "driver")
@@ -128,21 +129,6 @@ class _Outliner:
         """Return the type of a value of the original function."""
         return self.program.function.types[value]
 
-    def _boundary(self, calls: tuple[int, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return what operations read from outside, by first use, and what is read of them outside, by definition."""
-        inside = set(calls)
-        body = [self.program.body[index] for index in calls]
-        own = {output.name for call in body for output in call.outputs}
-        used = dict.fromkeys(name for call in body for name in call.uses())
-        inputs = tuple(name for name in used if name not in own and name not in self.constants)
-        defined = [output.name for call in body for output in call.outputs if output.name]
-        outputs = tuple(
-            name
-            for name in defined
-            if name in self.results or not inside.issuperset(self.program.consumers.get(name, ()))
-        )
-        return inputs, outputs
-
 
 class _DriverWriter:
     """Writes the body of a driver; knows in which memory domains each value already is."""
@@ -154,11 +140,13 @@ class _DriverWriter:
         self.body: list[Call] = []
         self.where: dict[str, dict[str, str]] = {param: {home: param} for param in params}
 
-    def call(self, callee: str, inputs: tuple[str, ...], outputs: tuple[str, ...], domain: str) -> None:
+    def call(
+        self, callee: str, inputs: tuple[str, ...], outputs: tuple[str, ...], domain: str, *, has_effect: bool
+    ) -> None:
         """Call a function whose values are in a domain; what it reads is copied there first, once."""
         arguments = tuple(self._at(value, domain) for value in inputs)
         values = tuple(Value(value, self.outliner.type_of(value), domain) for value in outputs)
-        self.body.append(Call(f"@{callee}", arguments, values, source=callee))
+        self.body.append(Call(f"@{callee}", arguments, values, source=callee, has_effect=has_effect))
         for value in outputs:
             self.where[value] = {domain: value}
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
-from tvmtarget.ir.function import COPY, Call, Constant, Function
+from tvmtarget.ir.flow import producers_of, readers_of
+from tvmtarget.ir.function import COPY, Call, Constant, Function, callees_of
 from tvmtarget.ir.inline import Frame, inline_calls, rename_values
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.strategy import Op
@@ -94,13 +94,7 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint |
     body = function.body
     asked = tuple(_asked(call, frame, function, rules) for call, frame in zip(body, frames, strict=True))
     asked = _checked(asked, layout)
-    producer = {output.name: i for i, call in enumerate(body) for output in call.outputs if output.name}
-    consumers: dict[str, list[int]] = defaultdict(list)
-    for index, call in enumerate(body):
-        for name in call.uses():
-            consumers[name].append(index)
-    readers = {name: tuple(found) for name, found in consumers.items()}
-    return Program(function, kept, layout, asked, frames, producer, readers)
+    return Program(function, kept, layout, asked, frames, producers_of(function), readers_of(function))
 
 
 def _without_copies(function: Function) -> tuple[Function, list[int]]:
@@ -123,7 +117,7 @@ def _uncalled(module: IRModule) -> tuple[Function, ...]:
         name = waiting.pop()
         if name not in reached:
             reached.add(name)
-            waiting += [call.callee for call in module[name].body if call.callee is not None]
+            waiting += sorted(callees_of(module[name]))
     return tuple(function for function in module.functions if function.name not in reached)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tvmtarget.partition import tvm_checks, tvm_rules
-from tvmtarget.partition.strategy import Op, Reject, Strategy, reject
+from tvmtarget.ir.types import TensorType
+from tvmtarget.partition import onnxruntime_rules, tvm_checks, tvm_rules
+from tvmtarget.partition.strategy import Op, Reject, Rule, Strategy, reject
 
 __all__ = ["CUDA", "LLVM", "NUMPY", "ONNXRUNTIME", "C"]
 
@@ -38,8 +39,26 @@ class C(LLVM):
     """Generated C: the same operators as for CPUs."""
 
 
+def _collects_tensors(op: Op) -> Reject | None:
+    """Refuse a Loop that collects what may be scalars, one in each turn; its other results are what it carries."""
+    carried = len(op.call.inputs) - 2
+    for _, body in op.call.regions:
+        for name in body.results[1 + carried :]:
+            type_ = body.types.get(name)
+            if not isinstance(type_, TensorType) or not type_.shape:
+                return reject("RULE", f"it makes a column of scalars that a Loop collects, as {name!r} may be")
+    return None
+
+
 class NUMPY(Strategy):
-    """ONNX's reference evaluator: everything that ONNX defines."""
+    """ONNX's reference evaluator: what ONNX defines, but for what it computes otherwise.
+
+    Found by running ONNX's node tests with onnx 1.23: it scans by the meaning that Scan has since version 9, puts
+    scalars that a Loop collects into a column, and decodes images where Pillow is installed, which is not asked for.
+    """
+
+    refused: ClassVar[dict[str, str]] = {"ImageDecoder": "it decodes images by Pillow only"}
+    rules: ClassVar[dict[str, Rule]] = {"Scan": Rule(opsets=range(9, 1000)), "Loop": Rule(checks=(_collects_tensors,))}
 
     takes_control_flow = True
     takes_non_tensors = True
@@ -55,7 +74,8 @@ class ONNXRUNTIME(Strategy):
     Found by running ONNX's node tests with onnxruntime 1.31, which takes operator sets up to 26 and says so.
     """
 
-    refused: ClassVar[dict[str, str]] = {"ImageDecoder": "it has no kernel for ImageDecoder"}
+    refused = onnxruntime_rules.REFUSED
+    rules = onnxruntime_rules.RULES
     dtypes = tvm_rules.DTYPES - {"bfloat16"} | {"string", "complex64", "complex128"}
     opsets = range(1, 27)
     takes_control_flow = True

@@ -26,7 +26,7 @@ import numpy as np
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError
 from tvmtarget.ir.function import COPY, Attribute, Call, Constant
-from tvmtarget.ir.types import OpaqueType, TensorType, Type
+from tvmtarget.ir.types import TensorType, Type
 
 __all__ = ["Code", "Op", "Reject", "Rule", "Strategy", "reject", "strategy_for"]
 
@@ -246,7 +246,7 @@ class Strategy:
 
     def _check_types(self, op: Op) -> Reject | None:
         around = (*op.inputs, *op.outputs)
-        opaque = next((type_ for type_ in around if isinstance(type_, OpaqueType)), None)
+        opaque = next((type_ for type_ in around if not isinstance(type_, TensorType | None)), None)
         if opaque is not None and not self.takes_non_tensors:
             return reject("NON_TENSOR", f"it takes tensors only, not {opaque}")
         if not self.takes_unknown_ranks:

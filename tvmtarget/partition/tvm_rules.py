@@ -90,7 +90,7 @@ RULES: dict[str, Rule] = {
     "MatMulInteger": Rule(dtypes=frozenset({"int8", "uint8"}), checks=(ask.matmul,)),
     # Convolution, pooling, normalisation.
     "Conv": Rule(dtypes=_FLOATS, checks=(ask.conv,)),
-    "ConvTranspose": Rule(dtypes=_FLOATS, attrs={"output_shape": ()}, checks=(ask.conv_transpose,)),
+    "ConvTranspose": Rule(dtypes=_FLOATS, attrs={"output_shape": ()}, checks=(ask.static(1), ask.conv_transpose)),
     "AveragePool": _POOL,
     "LpPool": replace(_POOL, attrs={"ceil_mode": (0,)}),
     "MaxPool": replace(_POOL, dtypes=_FLOATS | {"int8", "uint8"}, results=1),
@@ -123,12 +123,12 @@ RULES: dict[str, Rule] = {
     "ConstantOfShape": Rule(constants=(0,), checks=(ask.filled,)),
     "Expand": Rule(constants=(1,), checks=(ask.expand,)),
     "Pad": Rule(constants=(1, 2, 3), checks=(ask.pad,)),
-    "Range": _ANY,
+    "Range": Rule(constants=(0, 1, 2)),
     "Reshape": Rule(constants=(1,), checks=(ask.reshape,)),
     "Slice": Rule(constants=(1, 2, 3, 4), opsets=range(10, 29), checks=(ask.cut,)),
     "Split": Rule(constants=(1,), checks=(ask.split,)),
     "Squeeze": Rule(constants=(1,), checks=(ask.squeeze,)),
-    "Tile": _ANY,
+    "Tile": Rule(checks=(ask.static(1),)),
     "Unsqueeze": Rule(constants=(1,)),
     # Choice of elements.
     **_each("Compress NonZero Unique", _ANY),
@@ -162,7 +162,7 @@ RULES: dict[str, Rule] = {
         opsets=range(11, 29),
         checks=(ask.resize,),
     ),
-    "RoiAlign": Rule(dtypes=_WIDE_FLOATS, attrs={"mode": ("avg",)}, checks=(ask.roi_align,)),
+    "RoiAlign": Rule(dtypes=_WIDE_FLOATS, attrs={"mode": ("avg",)}, checks=(ask.static(1), ask.roi_align)),
 }
 
 _OTHER_DOMAIN = "its rule for this name is that of an operator of com.microsoft"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tvmtarget.errors import TvmTargetError
+from tvmtarget.errors import TvmTargetError, did_you_mean
 from tvmtarget.tags.discovery import shipped_folder
 from tvmtarget.tags.files import at, is_project_file
 from tvmtarget.tags.layers import Files
@@ -36,7 +36,7 @@ def _layer(path: Path) -> Files:
 
 def _problems(registry: Registry, name: str, place: str, *, is_abstract: bool) -> Iterator[str]:
     try:
-        tree = registry[name]
+        tree = registry.tree(name)
     except TvmTargetError as error:
         yield from error.problems
         return
@@ -53,3 +53,10 @@ def _problems(registry: Registry, name: str, place: str, *, is_abstract: bool) -
         yield from (f"{problem}{place}" for problem in error.problems)
     if Target.parse(str(tree)) != tree:
         yield f"its text is not read back as the same tree{place}"
+    try:
+        tree.part((info.tvm or "").removeprefix(":"))
+    except TvmTargetError as error:
+        yield from (f"'tvm' names no part: {problem}{place}" for problem in error.problems)
+    instead = info.deprecated.partition(":")[0]
+    if instead and instead not in registry:
+        yield f"'deprecated' names the tag to use instead, not {instead!r}{did_you_mean(instead, registry)}{place}"

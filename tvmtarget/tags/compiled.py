@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -50,7 +51,7 @@ class Compiled:
             return self._authored.find(name)
         of_namespace = self._index["namespaces"][namespace]
         place = of_namespace["tags"].get(of_namespace["aliases"].get(short, short))
-        return None if place is None else self._row(namespace, place)
+        return None if place is None else self._row(place)
 
     def names(self) -> Iterator[str]:
         """List all names, aliases and abstract tags too."""
@@ -89,10 +90,14 @@ class Compiled:
             )
         return self._is_fresh[namespace]
 
-    def _row(self, namespace: str, place: Sequence[int]) -> TagRow:
-        with (self._data / ROWS).open("rb") as rows:
-            rows.seek(place[0])
-            row = json.loads(rows.read(place[1]))
+    @cached_property
+    def _rows(self) -> mmap.mmap:
+        """All rows, opened once, as whoever lists tags asks for each; one row is read where it stands."""
+        with (self._data / ROWS).open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def _row(self, place: Sequence[int]) -> TagRow:
+        row = json.loads(self._rows[place[0] : place[0] + place[1]])
         cites = self._index["cites"]
         info = {**_USUAL, **row["info"], "file": self._folder / row["info"]["file"]}
         info["sources"] = tuple(cites[at] for at in info["sources"])

@@ -8,27 +8,50 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tvmtarget import plugins
-from tvmtarget.errors import TargetError
+from tvmtarget.errors import TargetError, TvmTargetError
 from tvmtarget.tags.compiled import Compiled
-from tvmtarget.tags.layers import Files, Layer
+from tvmtarget.tags.layers import Files, Given, Layer
 
 __all__ = ["layers", "shipped_folder", "user_folder"]
 
 PROJECT_FILE = "tvmtarget.toml"
 
 
-def layers(cwd: Path, environ: Mapping[str, str]) -> Iterator[Layer]:
-    """Yield the layers that are seen from a folder, with the environment's variables."""
+def layers(cwd: Path | None, environ: Mapping[str, str]) -> Iterator[Layer]:
+    """Yield the layers that are seen from a folder, with the environment's variables.
+
+    What is not there as it should be is a layer without tags, so that the others are found; without a folder, as
+    where it has been removed, there is no project.
+    """
     shipped = shipped_folder()
     yield Compiled("tvmtarget", shipped, is_checked=shipped.name == "tags")
-    for name in plugins.names("tvmtarget.tags"):
-        yield Files(f"package {name}", folder=_folder_of(name))
+    yield from _packages()
     yield Files("user", folder=user_folder(environ))
     for folder in filter(None, environ.get("TVMTARGET_PATH", "").split(os.pathsep)):
-        yield Files(f"TVMTARGET_PATH {folder}", folder=Path(folder))
-    project = _project_file(cwd)
+        yield _folder("TVMTARGET_PATH", Path(folder))
+    project = None if cwd is None else _project_file(cwd)
     if project is not None:
         yield Files(f"project {project}", files=[project])
+
+
+def _packages() -> Iterator[Layer]:
+    try:
+        names = plugins.names("tvmtarget.tags")
+    except TvmTargetError as error:
+        yield Given("packages", {}, error.problems)
+        return
+    for name in names:
+        try:
+            yield _folder(f"package {name}", _folder_of(name))
+        except TvmTargetError as error:
+            yield Given(f"package {name}", {}, error.problems)
+
+
+def _folder(label: str, folder: Path) -> Layer:
+    """Return the tags of a folder that somebody named, so that it should be there."""
+    if not os.path.isdir(folder):
+        return Given(label, {}, [f"{label} names {str(folder)!r}, which is no folder"])
+    return Files(f"{label} {folder}", folder=folder)
 
 
 def shipped_folder() -> Path:

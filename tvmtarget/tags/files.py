@@ -9,7 +9,7 @@ checked when its tree is built.
 from __future__ import annotations
 
 import re
-import tomllib
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,18 +17,38 @@ from typing import Any
 
 from tvmtarget.errors import did_you_mean
 
-__all__ = ["SCHEMA", "TagFile", "TagInfo", "TagRow", "at", "is_project_file", "namespace_of", "read_file", "rows_of"]
+__all__ = [
+    "CONFIDENCES",
+    "NAME",
+    "NOTES",
+    "SCHEMA",
+    "TagFile",
+    "TagInfo",
+    "TagRow",
+    "at",
+    "is_project_file",
+    "namespace_of",
+    "read_file",
+    "rows_of",
+]
 
 SCHEMA = 1
 MAX_BYTES = 16 * 2**20
 
 _SECTIONS = ("schema", "source", "tag", "family")
-_CONFIDENCES = ("measured", "vendor", "derived", "assumed")
+CONFIDENCES = ("measured", "vendor", "derived", "assumed")
 _SEGMENT = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
-_NAME = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,3}}")
+NAME = rf"{_SEGMENT}(?:/{_SEGMENT}){{0,3}}"
+
+# Historic spellings may be anything that can be told from a part, `tag:part`, and from overrides, `tag(...)`.
+_ALIAS = r"[^\s:()\[\]]+"
+
+# A line of TOML that begins a table or a value, and the keys in it: "quoted", 'quoted' or bare, with dots between.
+_KEY = r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*"""
+_KEYS = rf"\s*(?P<header>\[{{1,2}})?(?P<keys>{_KEY}(?:\.{_KEY})*)(?(header)\]|=)"
 
 # What a row says besides its target, and of which type it is.
-_NOTES: dict[str, type] = {
+NOTES: dict[str, type] = {
     "doc": str,
     "source": list,
     "confidence": str,
@@ -93,39 +113,77 @@ def namespace_of(path: Path) -> str:
 
 
 def at(info: TagInfo) -> str:
-    """Return the file of a tag, with the line of its table where that is found."""
+    """Return the file of a tag, with the line where its row begins if that is found."""
+    namespace, _, short = info.name.partition("/")
+    paths: set[tuple[str, ...]] = {("tag", short), ("tag", info.name)}
     if info.family is not None:
-        header = re.compile(rf'^\s*"?{re.escape(info.name.removeprefix(f"{info.family}."))}"?\s*=')
-    else:
-        short = re.escape(info.name.partition("/")[2])
-        header = re.compile(rf'^\s*\[(?:tool\.tvmtarget\.)?tag\.(?:"(?:[^"/]*/)?{short}"|{short})\]')
-    try:
-        lines = info.file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        lines = []
-    found = next((number for number, line in enumerate(lines, 1) if header.match(line)), None)
+        family = info.family.removeprefix(f"{namespace}/")
+        size = info.name.removeprefix(f"{info.family}.")
+        paths = {("family", family, "sizes", size), ("family", info.family, "sizes", size)}
+    found = next((number for number, keys in _keys_by_line(info.file) if keys[:4] in paths or keys[:2] in paths), None)
     return f"{str(info.file)!r}" + (f", line {found}" if found else "")
+
+
+def _keys_by_line(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the lines of a TOML file that begin with a key, and that key with those of the table it is in."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(lines, 1):
+        found = re.match(_KEYS, line)
+        if found is None:
+            continue
+        keys = tuple(one or other or bare for one, other, bare in re.findall(_KEY, found["keys"]))
+        if found["header"]:
+            table = keys = keys[2:] if keys[:2] == ("tool", "tvmtarget") else keys
+            yield number, keys
+        else:
+            yield number, (*table, *keys)
 
 
 def read_file(path: Path, namespace: str | None) -> TagFile:
     """Read a file; its names are short, or, without a namespace, whole. What is wrong comes with the file's name."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            return TagFile({}, (f"tag file {str(path)!r} is larger than {MAX_BYTES // 2**20} MiB",))
-        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        data = _tables_of(path)
+    except OSError as error:
+        return TagFile({}, (f"tag file {str(path)!r} cannot be read: {error.strerror}",))
+    except RecursionError:
+        return TagFile({}, (f"tag file {str(path)!r} cannot be read: its values are nested too deep",))
+    except ValueError as error:  # of the encoding, of TOML, or ours
         return TagFile({}, (f"tag file {str(path)!r} cannot be read: {error}",))
-    if path.name == "pyproject.toml":
-        tools = data.get("tool", {})
-        data = {"schema": SCHEMA} | (tools.get("tvmtarget", {}) if isinstance(tools, dict) else {})
-    if data.get("schema") != SCHEMA:
-        problem = f"has schema {data.get('schema')!r}; this version reads schema = {SCHEMA}"
+    schema = data.get("schema")
+    if type(schema) is not int or schema != SCHEMA:
+        problem = f"has schema {schema!r}; this version reads schema = {SCHEMA}"
         return TagFile({}, (f"tag file {str(path)!r} {problem}",))
     return rows_of(data, path, namespace)
 
 
+def _tables_of(path: Path) -> dict[str, Any]:
+    """Return what a file says to us, for which `pyproject.toml` has a place of its own; editors' BOMs are skipped."""
+    import tomllib  # late: the shipped tags need none of it
+
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no regular file")
+    if status.st_size > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES // 2**20} MiB")
+    data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    if path.name != "pyproject.toml":
+        return data
+    for key in ("tool", "tvmtarget"):
+        data = data.get(key, {})
+        if not isinstance(data, dict):
+            raise ValueError(f"{key!r} is a table, not {data!r}")
+    return {"schema": SCHEMA} | data
+
+
 def rows_of(data: Mapping[str, object], path: Path, namespace: str | None) -> TagFile:
     """Read the tables of a file."""
+    if namespace is not None and not re.fullmatch(_SEGMENT, namespace):
+        problem = f"the name of tag file {str(path)!r} is no namespace; use lower-case letters, digits, '-' and '_'"
+        return TagFile({}, (f"{problem}, as in acme.toml",))
     file = _File(path, data, namespace)
     rows = dict(file.rows())
     twice = dict(file.defined_twice)
@@ -163,7 +221,8 @@ class _File:
             row = self._row(short, table, family)
             for known in (row.info.name, *row.info.aliases):
                 if known in found:
-                    problem = f"{known!r} is defined twice, at tag {found[known]!r} and at tag {row.info.name!r}"
+                    one, other = (f"at tag {name!r}" for name in (found[known], row.info.name))
+                    problem = f"{known!r} is defined twice, {one}" + (f" and {other}" if other != one else "")
                     for name in dict.fromkeys([found[known], row.info.name]):
                         self.defined_twice.setdefault(name, []).append(f"{problem}, in tag file {str(self.path)!r}")
                     continue
@@ -202,19 +261,22 @@ class _File:
 
     def _problems(self, name: str, table: Mapping[str, Any]) -> Iterator[str]:
         short = name.removeprefix(self.prefix)
-        if not _NAME.fullmatch(name):
+        if not re.fullmatch(NAME, name):
             yield f"{short!r} is no name for a tag; use lower-case letters, digits, '-', '_' and '.'"
         for key in sorted({"kind", "tag"} & table.keys()) if "base" in table else ():
             yield f"{key!r} stands beside 'base', which says what it is; leave one of them out"
-        for note, type_ in _NOTES.items():
+        for note, type_ in NOTES.items():
             value = table.get(note, type_())
             if not _is(type_, value):
                 yield f"{note!r} is {_TYPES[type_]}, not {value!r}"
             elif note == "source":
                 unknown = [key for key in value if key not in self.sources]
                 yield from (f"unknown source {key!r}{did_you_mean(key, self.sources)}" for key in unknown)
-            elif note == "confidence" and value not in ("", *_CONFIDENCES):
-                yield f"unknown confidence {value!r}{did_you_mean(value, _CONFIDENCES)}"
+            elif note == "aliases":
+                wrong = [alias for alias in value if not re.fullmatch(_ALIAS, alias)]
+                yield from (f"{alias!r} is no alias; it has no spaces, ':' or brackets" for alias in wrong)
+            elif note == "confidence" and value not in ("", *CONFIDENCES):
+                yield f"unknown confidence {value!r}{did_you_mean(value, CONFIDENCES)}"
 
     def _row(self, short: str, table: Mapping[str, Any], family: str | None) -> TagRow:
         """Make a row; of notes that are wrong, only the problem is kept."""
@@ -222,7 +284,7 @@ class _File:
         problems = tuple(
             f"{problem}, at tag {name!r}, in tag file {str(self.path)!r}" for problem in self._problems(name, table)
         )
-        notes: dict[str, Any] = {note: table.get(note) for note, type_ in _NOTES.items() if _is(type_, table.get(note))}
+        notes: dict[str, Any] = {note: table.get(note) for note, type_ in NOTES.items() if _is(type_, table.get(note))}
         cites = (self.sources.get(key, {}).get("cite") for key in notes.get("source", ()))
         info = TagInfo(
             name=name,
@@ -237,7 +299,7 @@ class _File:
             deprecated=notes.get("deprecated", ""),
             overrides=notes.get("override", False),
         )
-        flat = {key: value for key, value in table.items() if key not in _NOTES}
+        flat = {key: value for key, value in table.items() if key not in NOTES}
         return TagRow(info, notes.get("base"), flat, problems)
 
     def _whole(self, alias: str) -> str:

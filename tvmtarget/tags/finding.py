@@ -60,7 +60,7 @@ def nearest(registry: Registry, constraint: Constraint, like: Target, *, limit: 
     and in everything else that both state.
     """
     names = satisfying(registry, constraint).satisfied
-    return tuple(sorted(names, key=lambda name: (*_distance(registry[name], constraint, like), name))[:limit])
+    return tuple(sorted(names, key=lambda name: (*_distance(registry.tree(name), constraint, like), name))[:limit])
 
 
 def explain(registry: Registry, target: Target, constraint: Constraint) -> str:
@@ -72,7 +72,7 @@ def explain(registry: Registry, target: Target, constraint: Constraint) -> str:
 
 def _truth(registry: Registry, name: str, constraint: Constraint) -> Truth:
     try:
-        return registry[name].satisfies(constraint).truth
+        return registry.tree(name).satisfies(constraint).truth
     except TargetError:  # a tag that cannot be built hides no other; `Registry.problems` tells of it
         return Truth.NO
 

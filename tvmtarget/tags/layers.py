@@ -42,7 +42,7 @@ class Files:
     ) -> None:
         self.label = label
         self._by_namespace: dict[str | None, list[Path]] = {None: list(files)} if files else {}
-        found = [only] if only else folder.glob("*.toml") if folder else ()
+        found = [only] if only else folder.glob("[!.]*.toml") if folder else ()
         for path in sorted(found, key=lambda path: path.name.split(".")):
             self._by_namespace.setdefault(namespace_of(path), []).append(path)
         self._read: dict[str | None, TagFile] = {}
@@ -83,11 +83,12 @@ class Files:
 
 
 class Given:
-    """Tags that are given in code: rows by name."""
+    """Tags that are given in code: rows by name; or none, and why there are none."""
 
-    def __init__(self, label: str, rows: Mapping[str, TagRow]) -> None:
+    def __init__(self, label: str, rows: Mapping[str, TagRow], problems: Sequence[str] = ()) -> None:
         self.label = label
         self._rows = rows
+        self._problems = problems
 
     def find(self, name: str) -> TagRow | None:
         """Return the row of a name."""
@@ -110,8 +111,8 @@ class Given:
         return self._namespaces
 
     def problems(self, name: str | None = None) -> Sequence[str]:
-        """There are no files."""
-        return ()
+        """List why there are no tags; whose they would have been is not known."""
+        return self._problems
 
 
 def _together(files: Sequence[TagFile]) -> TagFile:

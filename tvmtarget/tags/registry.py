@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all, warn
 from tvmtarget.tags import discovery
 from tvmtarget.tags.files import TagInfo, TagRow, at
 from tvmtarget.tags.layers import Files, Given, Layer, defined_twice
@@ -43,6 +43,7 @@ class Registry(Mapping[str, Target]):
         self._layers = tuple(Files(str(one), folder=one) if isinstance(one, Path) else one for one in layers)
         self._found: dict[str, TagRow] = {}
         self._trees: dict[str, Target] = {}
+        self._deprecated: dict[str, str] = {}
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -50,8 +51,8 @@ class Registry(Mapping[str, Target]):
         return self._layers
 
     @classmethod
-    def discover(cls, cwd: Path, environ: Mapping[str, str]) -> Registry:
-        """Return the registry that is seen from a folder, with the environment's variables."""
+    def discover(cls, cwd: Path | None, environ: Mapping[str, str]) -> Registry:
+        """Return the registry that is seen from a folder, if any, with the environment's variables."""
         return cls(*discovery.layers(cwd, environ))
 
     def with_tags(self, tags: Mapping[str, Target | str | Mapping[str, object]], *, override: bool = False) -> Registry:
@@ -87,7 +88,10 @@ class Registry(Mapping[str, Target]):
         return sum(1 for _ in self)
 
     def __getitem__(self, name: str) -> Target:
-        return self._tree(name, ())
+        tree = self.tree(name)
+        if name in self._deprecated:
+            warn(f"tag {name!r} is deprecated; use {self._deprecated[name]}")
+        return tree
 
     def __repr__(self) -> str:
         return f"Registry({', '.join(layer.label for layer in self._layers)})"
@@ -99,6 +103,10 @@ class Registry(Mapping[str, Target]):
     def info(self, name: str) -> TagInfo:
         """Return the notes on a tag; `UnknownNameError` if there is none."""
         return self._row(name).info
+
+    def tree(self, name: str) -> Target:
+        """Return the tree of a tag as `self[name]` does, without a warning where the tag is deprecated."""
+        return self._tree(name, ())
 
     def kinds(self, name: str) -> frozenset[str] | None:
         """Return the kinds in the tree of a tag, without building it; None where its row alone does not say."""
@@ -173,7 +181,10 @@ class Registry(Mapping[str, Target]):
     def _tree(self, name: str, below: tuple[str, ...]) -> Target:
         """Return the tree of a tag; `below` are the tags that are being built from it."""
         if name not in self._trees:
-            self._trees[name] = self._build(self._row(name), below)
+            row = self._row(name)
+            if row.info.deprecated:
+                self._deprecated[name] = row.info.deprecated
+            self._trees[name] = self._build(row, below)
         return self._trees[name]
 
     def _build(self, row: TagRow, below: tuple[str, ...]) -> Target:
@@ -242,4 +253,8 @@ class _Below(Mapping[str, Target]):
 @cache
 def default_registry() -> Registry:
     """Return the registry that is seen from the folder in which this process first asked for it."""
-    return Registry.discover(Path.cwd(), os.environ)
+    try:
+        cwd = Path.cwd()
+    except FileNotFoundError:  # somebody removed it while we are in it
+        return Registry.discover(None, os.environ)
+    return Registry.discover(cwd, os.environ)

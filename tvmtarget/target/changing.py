@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import Attributes, Value, fold
 from tvmtarget.target.kinds import find_kind, kind_of
-from tvmtarget.target.nesting import Driver, NestedNode, covers, drivers, is_reference, join, unnumbered
+from tvmtarget.target.nesting import Driver, NestedNode, checked_path, covers, drivers, is_reference, join, unnumbered
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.origin import OVERRIDE, Origin
 from tvmtarget.target.pairs import effective_pair
@@ -37,7 +37,7 @@ def override(root: _N, changes: Mapping[str, object], read: ReadTarget[_N], orig
         with problems.collect():
             where = _canonical(root, str(path))
             if where in changed:
-                raise TargetError(f"{changed[where]!r} and {str(path)!r} are one value, which is given twice")
+                raise TargetError(f"{changed[where]!r} and {shown(str(path))} are one value, which is given twice")
             changed[where] = str(path)
             root = _override_one(root, str(path), value, read, origin)
     problems.raise_all()
@@ -57,7 +57,7 @@ def _canonical(root: NestedNode, path: str) -> str:
 def _override_one(root: _N, path: str, value: object, read: ReadTarget[_N], origin: Origin) -> _N:
     above, _, name = path.rpartition("/")
     if value is None:
-        raise TargetError(f"{path!r} cannot be nothing; take it back with unset, or with ~{path} in a text")
+        raise TargetError(f"{shown(path)} cannot be nothing; take it back with unset, or with ~{path} in a text")
     around, _, role = above.rpartition("/")
     if role in ("executor", "runtime"):
         found, node = root.locate(around)
@@ -97,11 +97,11 @@ def _with_attribute(node: _N, name: str, path: str, value: object, origin: Origi
         raise TargetError(kind.without_features(value if isinstance(value, list) else [str(value)]))
     if row is None:
         names = [*(known.name for known in kind.attributes), *(f"{child.slot}/" for child in node.targets)]
-        raise UnknownNameError(f"no attribute {path!r} in kind {kind.name!r}{did_you_mean(name, names)}")
+        raise UnknownNameError(f"no attribute {shown(path)} in kind {kind.name!r}{did_you_mean(name, names)}")
     try:
         new = read_value(row.type, value)
     except ValueError as error:
-        raise TargetError(f"attribute {path!r} of kind {kind.name!r} {error}") from error
+        raise TargetError(f"attribute {shown(path)} of kind {kind.name!r} {error}") from error
     if row.type == "features":
         new = _merge_features(node.attrs.get(row.name), new)
     return node.replace(attrs=Attributes({**node.attrs, row.name: new})).originating(origin, [row.name])
@@ -115,13 +115,13 @@ def _merge_features(base: Value | None, new: Value) -> tuple[str, ...]:
 
 def unset(root: _N, path: str) -> _N:
     """Take back what a path says (an attribute, or a field such as host), so that its default applies again."""
-    above, _, name = path.rpartition("/")
+    above, _, name = checked_path(path).rpartition("/")
     found, node = root.locate(above)
     if name in _FIELDS and getattr(node, name) != _FIELDS[name]:
         return _put(root, found, node.replace(**{name: _FIELDS[name]}))
     kept = {key: value for key, value in node.attrs.items() if fold(key) != fold(name)}
     if len(kept) == len(node.attrs):
-        raise UnknownNameError(f"{path!r} is not set{did_you_mean(name, node.attrs, listing='set are')}")
+        raise UnknownNameError(f"{shown(path)} is not set{did_you_mean(name, node.attrs, listing='set are')}")
     return _put(root, found, node.replace(attrs=Attributes(kept)))
 
 
@@ -163,7 +163,7 @@ def _put(root: _N, path: str, node: _N) -> _N:
         return root.replace(targets=tuple(children))
     if segment != "host":
         slot, count = segment.rpartition(".")[0], root.at(segment).count
-        raise TargetError(f"{segment!r} is one of {count} replicas, which are all alike; change {slot!r}")
+        raise TargetError(f"{shown(segment)} is one of {count} replicas, which are all alike; change {slot!r}")
     if not isinstance(root.host, NestedNode):
         raise TargetError("no host is written here to be changed, an llvm stands in for it; write one: host=llvm")
     return root.replace(host=_put(root.host, rest, node))

@@ -14,7 +14,8 @@ from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.node import Executor, Node, Runtime
-from tvmtarget.target.tree import Target
+from tvmtarget.target.problems import shown
+from tvmtarget.target.tree import Target, read_target, read_targets
 from tvmtarget.target.virtual_device import VirtualDevice
 
 __all__ = ["CompilationConfig"]
@@ -46,8 +47,8 @@ class CompilationConfig(Node):
         losses: Sequence[str] = (),
     ) -> None:
         super().__init__(
-            target_host=Target.parse(target_host) if isinstance(target_host, str) else target_host,
-            targets=tuple(Target.parse(target) if isinstance(target, str) else target for target in targets),
+            target_host=None if target_host is None else read_target(target_host),
+            targets=read_targets(targets),
             executor=Executor.from_json(executor or "graph"),
             runtime=Runtime.from_json(runtime or "python"),
             fallback_device=fallback_device,
@@ -64,15 +65,20 @@ class CompilationConfig(Node):
     @classmethod
     def from_target(cls, target: Target | str, target_host: Target | str | None = None) -> CompilationConfig:
         """View a tree as a flat configuration; `TargetError` lists all that it cannot say."""
-        tree = (Target.parse(target) if isinstance(target, str) else target).resolve()
+        written = read_target(target)
+        tree = written.resolve()
         layout = Layout(tree)
         raise_all(TargetError, _unsayable(tree))
         leaves = [site for site in layout.leaves() if site.path != "host"]
         hosts = dict.fromkeys(layout[site.host].target.replace(name=None, host=None) for site in leaves)
         if len(hosts) > 1:
             raise TargetError(f"a configuration has one host, and this tree has: {', '.join(map(str, hosts))}")
+        host = next(iter(hosts))
+        given = None if target_host is None else read_target(target_host)
+        if given not in (None, host) and any(node.host is not None for _, node in written.walk()):
+            raise TargetError(f"the tree has the host {str(host)!r}, and the configuration is given {str(given)!r}")
         return cls(
-            target_host=target_host or next(iter(hosts)),
+            target_host=given or host,
             targets=tuple(site.target.replace(name=None, host=None) for site in leaves),
             executor=tree.executor,
             runtime=tree.runtime,
@@ -145,12 +151,12 @@ class CompilationConfig(Node):
             if target.device == device:
                 return target
         known = ", ".join(sorted({target.device for target in self.targets}))
-        raise TargetError(f"no target is of device type {device!r}; there are: {known}")
+        raise TargetError(f"no target is of device type {shown(device)}; there are: {known}")
 
     def find_primitive_target_for_kind(self, kind: str) -> Target | None:
         """Return the target of a kind, or None; `UnknownNameError` if there is no such kind at all."""
         if find_kind(kind) is None:
-            raise UnknownNameError(f"unknown kind {kind!r}{did_you_mean(kind, [t.kind for t in self.targets])}")
+            raise UnknownNameError(f"unknown kind {shown(kind)}{did_you_mean(kind, [t.kind for t in self.targets])}")
         return next((target for target in self.primitive_targets if target.kind == kind), None)
 
     def canonical_target(self, target: Target) -> Target:
@@ -176,7 +182,7 @@ def _is_external(target: Target) -> bool:
 def _kind_problems(targets: Sequence[Target]) -> list[str]:
     kinds = [target.kind for target in targets]
     twice = sorted({kind for kind in kinds if kinds.count(kind) > 1})
-    return [f"two targets are of kind {kind!r}, which a configuration cannot tell apart" for kind in twice]
+    return [f"two targets are of kind {shown(kind)}, which a configuration cannot tell apart" for kind in twice]
 
 
 def _device_problems(targets: Sequence[Target]) -> list[str]:
@@ -186,7 +192,7 @@ def _device_problems(targets: Sequence[Target]) -> list[str]:
         general = [target.kind for target in same if not _is_external(target)]
         if len(general) > 1:
             problems.append(
-                f"targets {', '.join(general)} are all for device type {device!r}; all but one must be external"
+                f"targets {', '.join(general)} are all for device type {shown(device)}; all but one must be external"
             )
     return problems
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvmtarget.target.identity import identity_of
 from tvmtarget.target.nesting import NestedNode, join
-from tvmtarget.target.text import write_value
+from tvmtarget.target.printing import write_value
 
 __all__ = ["Difference", "Differences", "differences"]
 

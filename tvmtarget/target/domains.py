@@ -26,10 +26,12 @@ def domains(targets: Mapping[str, Target], hosts: Mapping[str, str]) -> dict[str
     homes = {path: hosts[path] if node.is_composite else path for path, node in targets.items()}
     scopes = [_scope(path, targets, hosts) for path in targets]
     pools = {path: number for number, path in enumerate(path for path in targets if homes[path] == path)}
+    joined = {number: [path] for path, number in pools.items()}
     for sites in (sites for scope in scopes for sites in scope.shared()):
-        joined = {pools[homes[site]] for site in sites}
-        if len(joined) > 1:
-            pools = {home: min(joined) if number in joined else number for home, number in pools.items()}
+        first, *others = sorted({pools[homes[site]] for site in sites})
+        for home in [home for number in others for home in joined.pop(number)]:
+            pools[home] = first
+            joined[first].append(home)
     members: dict[int, list[str]] = {}
     for home, number in pools.items():
         members.setdefault(number, []).append(home)
@@ -64,11 +66,11 @@ class _Scope:
     children: Mapping[str, Target]
     inside: Mapping[str, Target]
     host: str
+    by_name: Mapping[str, list[str]]
 
     def named(self, end: str) -> list[str]:
         """Return the sites that a link or a memory means by a name: all replicas of a child, or the host."""
-        names = {site: site.rpartition("/")[2] for site in self.children}
-        return [site for site, name in names.items() if end in (name, unnumbered(name))] or [self.host]
+        return self.by_name.get(end) or [self.host]
 
     def memories(self) -> Iterator[tuple[str, list[str]]]:
         """Yield declared memories with the sites that share each; of one child alone, each replica has its own."""
@@ -104,4 +106,9 @@ def _scope(path: str, targets: Mapping[str, Target], hosts: Mapping[str, str]) -
     node, inside = targets[path], join(path, "host")
     children = {join(path, replica): child for child in node.targets for replica in child.replicas}
     is_inside = inside in targets and inside not in children
-    return _Scope(path, node, children, {inside: targets[inside]} if is_inside else {}, hosts[path])
+    by_name: dict[str, list[str]] = {}
+    for site in children:
+        name = site.rpartition("/")[2]
+        for end in {name, unnumbered(name)}:
+            by_name.setdefault(end, []).append(site)
+    return _Scope(path, node, children, {inside: targets[inside]} if is_inside else {}, hosts[path], by_name)

@@ -47,7 +47,7 @@ MAX_DEPTH = 64
 _T = TypeVar("_T")
 
 # A word has no mark of the grammar in it, and no letter that cannot be printed; '+' and '-' stand inside only.
-_NEVER = r"\s\x00-\x1f\x7f,()\[\]{}|&\"=<>!?~@"
+_NEVER = r"\s\x00-\x1f\x7f\ud800-\udfff,()\[\]{}|&\"=<>!?~@"
 _WORD = re.compile(rf"[^{_NEVER}':+\-](?:[^{_NEVER}':]*[^{_NEVER}':+\-])?")
 _VALUE_WORD = re.compile(rf"[^{_NEVER}]+")
 _OPERATOR = re.compile(r"==|!=|>=|<=|\+=|-=|=|>|<")
@@ -276,7 +276,7 @@ class _Scanner:
         path = self.word("an attribute, +feature, -feature or ~path")
         operator = self.match(_OPERATOR)
         if operator is None:
-            self.fail(f"expected one of = != >= <= > < after {path!r}")
+            self.fail(f"expected one of = != >= <= > < after {shown(path)}")
         return Item(path, operator, self.value(depth), column)
 
     def value(self, depth: int) -> object:

@@ -23,6 +23,8 @@ __all__ = ["SCHEMA", "authored", "canonical", "digest_of", "facts", "identity_of
 
 SCHEMA = 1
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
 
 def digest_of(root: NestedNode) -> str:
     """Return `tt1:` and the SHA-256 of the identity's canonical bytes, in lower-case hexadecimal."""
@@ -41,7 +43,7 @@ def identity_of(root: NestedNode) -> dict[str, object]:
 
 def canonical(data: object) -> str:
     """Return JSON in the one spelling that RFC 8785 has for it; keys are ASCII, numbers whole."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _ENCODER.encode(data)
 
 
 def _identity(node: NestedNode, path: str, driven: dict[str, Driver]) -> dict[str, object]:

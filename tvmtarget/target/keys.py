@@ -25,6 +25,7 @@ from tvmtarget.target.identity import authored, canonical, facts
 from tvmtarget.target.kinds import AttributeClass, find_kind
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
 from tvmtarget.target.node import Executor, Runtime
+from tvmtarget.target.problems import shown
 
 __all__ = ["LEVELS", "CodegenGroup", "View", "codegen_groups", "codegen_key", "key_of", "tuning_key", "view_of"]
 
@@ -53,8 +54,8 @@ def codegen_key(node: NestedNode) -> str:
 
 def tuning_key(node: NestedNode, level: View = "kernel") -> str:
     """Return `t1:` and a digest, under which tuning records of a level are kept; `TargetError` for no such level."""
-    if level not in LEVELS:
-        raise TargetError(f"unknown level {level!r}{did_you_mean(level, LEVELS, listing='there are')}")
+    if not (isinstance(level, str) and level in LEVELS):
+        raise TargetError(f"unknown level {shown(level)}{did_you_mean(str(level), LEVELS, listing='there are')}")
     return key_of("t1", view_of(node, level))
 
 

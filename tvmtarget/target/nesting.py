@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeAlias
+from typing import Generic, Self, TypeAlias, TypeVar
 
 from pydantic import Field, PrivateAttr
 
@@ -22,6 +23,7 @@ __all__ = [
     "MAX_COUNT",
     "Driver",
     "NestedNode",
+    "checked_path",
     "covers",
     "drivers",
     "is_reference",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 MAX_COUNT = 65536
+
+_N = TypeVar("_N", bound="NestedNode")
 
 _NUMBERS = re.compile(r"\.[0-9]+(?=/|$)")  # at the end of a name they stand for replicas
 
@@ -59,6 +63,13 @@ def _is_or_has(slot: str, replica: str) -> bool:
     return slot in (replica, unnumbered(replica))
 
 
+def checked_path(path: object) -> str:
+    """Return a path that a user gave, if it is text."""
+    if not isinstance(path, str):
+        raise TargetError(f"a path is names with '/' between them, not {shown(path)}")
+    return path
+
+
 def unnumbered(path: str) -> str:
     """Return the path of the node that a site is a replica of.
 
@@ -82,6 +93,21 @@ def same_replica(path: str, site: str) -> str:
     return "/".join(there)
 
 
+class _Children(Generic[_N]):
+    """The children of one node by their names, and by their kinds where a kind has one child only."""
+
+    def __init__(self, children: Sequence[_N]) -> None:
+        kinds = Counter(child.kind for child in children)
+        self._by_slot = {child.slot: child for child in children}
+        self._by_kind = {child.kind: child for child in children if kinds[child.kind] == 1}
+
+    def find(self, segment: str) -> _N | None:
+        """Return the child of that name, replica name or unique kind, or None."""
+        stem = self._by_slot.get(segment.rpartition(".")[0])
+        replicated = stem if stem is not None and stem.has_replica(segment) else None
+        return self._by_slot.get(segment) or replicated or self._by_kind.get(segment)
+
+
 class NestedNode(Node):
     """The fields of a target and the questions that need nothing but the tree; users see `Target`."""
 
@@ -98,6 +124,7 @@ class NestedNode(Node):
     keys: tuple[str, ...] | None = None
     tag: str | None = None
     _origins: dict[str, Origin] = PrivateAttr(default_factory=dict)
+    _children: _Children[Self] | None = PrivateAttr(default=None)
 
     def model_post_init(self, _context: object) -> None:
         """Refuse trees whose parts cannot be told apart, or that are deeper than 64 levels; all problems at once."""
@@ -217,7 +244,7 @@ class NestedNode(Node):
     def locate(self, path: str) -> tuple[str, Self]:
         """Return the canonical path of a node and the node; `UnknownNameError` with the nearest paths."""
         site, slots, node = "", "", self  # `slots` is the path without replica numbers
-        segments = path.split("/") if path else []
+        segments = checked_path(path).split("/") if path else []
         for at, segment in enumerate(segments):
             child = node.child(segment)
             if child is not None:
@@ -226,16 +253,16 @@ class NestedNode(Node):
             elif segment == "host":
                 return self._locate_host(site, slots, node, "/".join(segments[at + 1 :]))
             else:
-                raise UnknownNameError(f"no node {path!r} in target {self.tag or self.kind!r}{self._nearest(path)}")
+                raise UnknownNameError(
+                    f"no node {shown(path)} in target {self.tag or self.kind!r}{self._nearest(path)}"
+                )
         return site, node
 
     def child(self, segment: str) -> Self | None:
         """Return the child of that name, replica name or unique kind, or None."""
-        for child in self.targets:
-            if segment == child.slot or child.has_replica(segment):
-                return child
-        same = [child for child in self.targets if child.kind == segment]
-        return same[0] if len(same) == 1 else None
+        if self._children is None:  # made when first asked for: a tree of 10,000 children is asked 10,000 times
+            self._children = _Children(self.targets)
+        return self._children.find(segment)
 
     def _locate_host(self, site: str, slots: str, node: Self, rest: str) -> tuple[str, Self]:
         """Locate the driver of a node and what is below; a host written inside a node is a tree of its own."""
@@ -245,7 +272,9 @@ class NestedNode(Node):
             below, found = host.locate(rest)
             return join(site, "host", below), found
         if driver.effective.startswith("@"):
-            raise UnknownNameError(f"host {driver.effective!r} of {site or 'the root'!r} names no node of the tree")
+            raise UnknownNameError(
+                f"host {shown(driver.effective)} of {site or 'the root'!r} names no node of the tree"
+            )
         return self.locate(join(same_replica(driver.effective, site), rest))
 
     def _nearest(self, path: str) -> str:
@@ -261,17 +290,16 @@ def _name_problems(node: NestedNode) -> Iterator[str]:
         if name is not None and (not is_word(name) or "/" in name):
             yield f"{shown(name)} is no {what}; use letters and digits, with '-', '+', '_' and '.' between them"
     if _NUMBERS.search(node.slot):
-        yield f"{node.slot!r} is no name; a dot and a number at its end stand for a replica, as in gpu.0"
+        yield f"{shown(node.slot)} is no name; a dot and a number at its end stand for a replica, as in gpu.0"
     if isinstance(node.host, str) and not (node.host.startswith("@") and is_word(node.host[1:])):
         yield f"{shown(node.host)} is no reference to a host; write '@' and a path of names: @cpu, @node0/cpu"
 
 
 def _sibling_problems(node: NestedNode) -> Iterator[str]:
-    taken: set[str] = set()
-    for child in node.targets:
-        if child.slot in taken:
-            yield f"two children are called {child.slot!r}; name them, as in a={child.kind},b={child.kind}"
-        taken.add(child.slot)
+    taken = Counter(child.slot for child in node.targets)
+    alike = {child.slot: child.kind for child in node.targets if taken[child.slot] > 1}
+    for slot, kind in alike.items():
+        yield f"two children are called {shown(slot)}; name them, as in a={kind},b={kind}"
     host = next((child for child in node.targets if child.slot == "host"), None)
     if host is not None and isinstance(node.host, NestedNode):
         yield "a child called 'host' and a host of its own stand in one node; name the child otherwise"
@@ -282,11 +310,13 @@ def _sibling_problems(node: NestedNode) -> Iterator[str]:
 def _link_problems(node: NestedNode) -> Iterator[str]:
     ends = {end for link in node.links for end in (link.src, link.dst)}
     ends |= {owner for memory in node.memory for owner in memory.of}
-    known = {child.slot for child in node.targets} | {"host"}
-    names = [memory.name for memory in node.memory]
-    yield from (f"two memories are called {shown(name)}" for name in sorted({n for n in names if names.count(n) > 1}))
+    slots = {child.slot: child for child in node.targets}
+    known = {*slots, "host"}
+    names = Counter(memory.name for memory in node.memory)
+    yield from (f"two memories are called {shown(name)}" for name in sorted(names) if names[name] > 1)
     for end in sorted(ends - known):
-        if not any(child.has_replica(end) for child in node.targets):
+        owner = slots.get(end.rpartition(".")[0])
+        if owner is None or not owner.has_replica(end):
             yield f"links or memory name {shown(end)}, which is no child{did_you_mean(end, known, listing='it has')}"
 
 

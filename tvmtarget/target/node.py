@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes, Value, fold
 from tvmtarget.target.kinds import Kind, Role, kind_of
+from tvmtarget.target.printing import write_value
 from tvmtarget.target.problems import shown
 from tvmtarget.target.values import MAX_INT, read_opaque
 
@@ -42,17 +43,24 @@ class Node(BaseModel):
     def replace(self, **changes: object) -> Self:
         """Return a copy with some fields changed, checked like a new one."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
+        unknown = [name for name in changes if name not in fields]
+        raise_all(TargetError, [_no_field(type(self), name) for name in unknown])
         return type(self)(**(fields | changes))
 
 
 def _describe(node: type[Node], problem: Mapping[str, Any]) -> str:
     what, field = node.__name__.lower(), ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "missing":
-        return f"a {what} needs {field!r}, and {shown(problem['input'])} has none"
+        return f"a {what} needs {shown(field)}, and {shown(problem['input'])} has none"
     if problem["type"] == "extra_forbidden":
-        return f"a {what} has no field {field!r}{did_you_mean(field, node.model_fields, listing='it has')}"
+        return _no_field(node, field)
     wanted = _WANTED.get(problem["type"], "is not right ({})").format(problem["msg"], **problem.get("ctx", {}))
-    return f"{field!r} of a {what} {wanted}, not {shown(problem['input'])}"
+    return f"{shown(field)} of a {what} {wanted}, not {shown(problem['input'])}"
+
+
+def _no_field(node: type[Node], field: str) -> str:
+    tail = did_you_mean(field, node.model_fields, listing="it has")
+    return f"a {node.__name__.lower()} has no field {shown(field)}{tail}"
 
 
 class _Fact(Node):
@@ -111,6 +119,13 @@ class _Configured(Node):
         """Return an attribute, else its default, else None; an unknown one is an error."""
         return read_attribute(kind_of(self.kind, self.role), self.attrs, name)
 
+    def __str__(self) -> str:
+        return write_value(self.to_json())
+
+    def __repr__(self) -> str:
+        attrs = f", {self.attrs.to_json()!r}" if self.attrs else ""
+        return f"{type(self).__name__}({self.kind!r}{attrs})"
+
     def __contains__(self, name: object) -> bool:
         """Whether an attribute is stated or has a default."""
         row = kind_of(self.kind, self.role).attribute(str(name))
@@ -166,14 +181,14 @@ def opaque_attributes(kind: str, attrs: Mapping[str, object]) -> Attributes:
     problems: list[str] = []
     for name, value in attrs.items():
         if not (name and name.isascii()):
-            problems.append(f"attribute name {shown(name)} of kind {kind!r} is not in plain ASCII")
+            problems.append(f"attribute name {shown(name)} of kind {shown(kind)} is not in plain ASCII")
         elif fold(name) in map(fold, kept):
-            problems.append(f"attribute {name!r} of kind {kind!r} is given twice")
+            problems.append(f"attribute {shown(name)} of kind {shown(kind)} is given twice")
         else:
             try:
                 kept[name] = read_opaque(value)
             except ValueError as error:
-                problems.append(f"attribute {name!r} of kind {kind!r} {error}")
+                problems.append(f"attribute {shown(name)} of kind {shown(kind)} {error}")
     raise_all(TargetError, problems)
     return Attributes(kept)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from tvmtarget.target.nesting import Driver, NestedNode, join
 from tvmtarget.target.node import Executor, Runtime
+from tvmtarget.target.printing import write_value
 from tvmtarget.target.problems import place
-from tvmtarget.target.text import write_value
 
 __all__ = ["PAIRS", "Pair", "effective_pair", "pair_conflicts", "runtimes_of", "usual_runtime"]
 

@@ -24,18 +24,18 @@ def shown(value: object) -> str:
 
 
 def place(where: str) -> str:
-    """Return the tail of a message that names a path of the tree; nothing for the root."""
-    return f" (at {where!r})" if where else ""
+    """Return the tail of a message that names a path of the tree, a long one shortened; nothing for the root."""
+    return f" (at {shown(where)})" if where else ""
 
 
-def syntax_error(problem: str, text: str, column: int) -> TextError:
+def syntax_error(problem: str, text: str, column: int, line: int = 0) -> TextError:
     """Return the error at a column of a text; of a long text it shows what is around the column."""
     if len(text) <= _MAX_EXCERPT:
-        return TextError(problem, text=text, column=column)
+        return TextError(problem, text=text, column=column, line=line)
     begin = max(0, column - _MAX_EXCERPT // 2)
     end = begin + _MAX_EXCERPT
     before, after = "..." if begin else "", "..." if end < len(text) else ""
-    return TextError(problem, text=before + text[begin:end] + after, column=column - begin + len(before))
+    return TextError(problem, text=before + text[begin:end] + after, column=column - begin + len(before), line=line)
 
 
 _Found: TypeAlias = tuple[TargetError | UnknownNameError | TextError, str]

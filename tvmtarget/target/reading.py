@@ -15,8 +15,9 @@ from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.nesting import NestedNode, is_reference, join
 from tvmtarget.target.node import opaque_attributes
 from tvmtarget.target.origin import Origin
+from tvmtarget.target.printing import RESERVED
 from tvmtarget.target.problems import Problems, shown
-from tvmtarget.target.text import RESERVED, Composition, detect, read
+from tvmtarget.target.text import Composition, detect, read
 from tvmtarget.target.tvm.legacy import BuildSettings
 from tvmtarget.target.values import read_items
 
@@ -174,7 +175,7 @@ def _attributes(kind: object, flat: dict[str, object], *, allow_unknown: bool) -
     """Return what is left of a node's JSON as attributes; those of a known kind are checked when it is made."""
     features = cast("list[str]", flat.pop("+", []))
     if flat.pop("~", []):
-        raise TargetError(f"nothing to unset in {kind!r}; '~' takes back what a tag says")
+        raise TargetError(f"nothing to unset in {shown(kind)}; '~' takes back what a tag says")
     path = next((name for name in flat if "/" in name), None)
     if path is not None:
         raise TargetError(

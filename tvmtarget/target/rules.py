@@ -13,7 +13,7 @@ from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, is_reference, join, unnumbered
 from tvmtarget.target.node import Executor
 from tvmtarget.target.pairs import pair_conflicts
-from tvmtarget.target.problems import place
+from tvmtarget.target.problems import place, shown
 
 __all__ = ["RULES", "conflicts"]
 
@@ -27,7 +27,7 @@ def conflicts(root: NestedNode, driven: Mapping[str, Driver]) -> Iterator[str]:
 def _kinds_are_registered(root: NestedNode, _: Mapping[str, Driver]) -> Iterator[str]:
     for path, node in _with_hosts(root):
         if find_kind(node.kind) is None:
-            yield f"kind {node.kind!r} is not registered here; install the package that brings it{place(path)}"
+            yield f"kind {shown(node.kind)} is not registered here; install the package that brings it{place(path)}"
 
 
 def _systems_have_children(root: NestedNode, _: Mapping[str, Driver]) -> Iterator[str]:
@@ -41,7 +41,7 @@ def _references_are_found(root: NestedNode, driven: Mapping[str, Driver]) -> Ite
     for path, node in root.walk():
         if is_reference(node.host) and is_reference(driven[path].effective):
             tail = did_you_mean(str(node.host)[1:], known, listing="it has") or "; write the host itself: host=llvm"
-            yield f"host {node.host!r} names no node of the tree{tail}{place(path)}"
+            yield f"host {shown(node.host)} names no node of the tree{tail}{place(path)}"
 
 
 def _hosts_are_devices(root: NestedNode, driven: Mapping[str, Driver]) -> Iterator[str]:

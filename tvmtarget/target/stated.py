@@ -5,16 +5,16 @@ from __future__ import annotations
 from tvmtarget.errors import UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import fold
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.nesting import NestedNode
+from tvmtarget.target.nesting import NestedNode, checked_path
 from tvmtarget.target.origin import Origin
-from tvmtarget.target.text import RESERVED
+from tvmtarget.target.printing import RESERVED
 
 __all__ = ["origin_at"]
 
 
 def origin_at(root: NestedNode, path: str) -> Origin:
     """Return where a node, an attribute, a field, or an attribute of an executor or runtime comes from."""
-    if not path or _names_node(root, path):
+    if not checked_path(path) or _names_node(root, path):
         return root.at(path).origin_of("kind")
     above, _, name = path.rpartition("/")
     around, _, role = above.rpartition("/")

@@ -1,4 +1,4 @@
-"""Target texts: telling the forms apart, reading them into flat JSON, and the canonical one-line printer.
+"""Target texts: telling the forms apart, and reading them into flat JSON; `printing.py` is the way back.
 
 A text is read by the first form that fits, in this order (golden table: `tests/target/forms.golden`):
 
@@ -17,33 +17,20 @@ at tags or builds nodes.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from tvmtarget.errors import TextError
 from tvmtarget.target.cpu.triples import looks_like_triple
-from tvmtarget.target.grammar import Choice, Item, Reference, Spec, is_plain, parse_choice, read_json
+from tvmtarget.target.grammar import Choice, Item, Reference, Spec, parse_choice, read_json
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown, syntax_error
 from tvmtarget.target.tvm import command_line
 
-__all__ = [
-    "RESERVED",
-    "Composition",
-    "Flat",
-    "Form",
-    "detect",
-    "read",
-    "read_toml",
-    "write",
-    "write_indented",
-    "write_toml",
-    "write_value",
-]
+__all__ = ["Composition", "Flat", "Form", "detect", "read", "read_toml"]
 
 Flat: TypeAlias = dict[str, object]
 Form: TypeAlias = Literal["tag", "json", "toml", "composition", "command-line", "one-line"]
@@ -55,21 +42,6 @@ class Composition:
 
     parts: tuple[Flat, ...]
 
-
-RESERVED = (
-    "kind",
-    "name",
-    "keys",
-    "tag",
-    "host",
-    "targets",
-    "count",
-    "links",
-    "memory",
-    "executor",
-    "runtime",
-    "schema",
-)
 
 _TOML = re.compile(r"""(?:[ \t]*(?:\#.*)?\n)*[ \t]*(?:[\w-]+[ \t]*=[ \t]*["'0-9]|\[\[[\w-]+\]\][ \t]*\n)""")
 _OPTION = re.compile(r"\s-{1,2}[A-Za-z]")
@@ -158,9 +130,13 @@ def read_toml(text: str) -> Flat:
     """Read flat JSON that is written as TOML; `TextError` tells where reading stopped."""
     import tomllib
 
+    if not isinstance(text, str):
+        raise TextError(f"expected a target in TOML, not {shown(text)}")
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise TextError("expected a target in TOML, and not nested so deep") from None
+    except tomllib.TOMLDecodeError as error:
         raise TextError(f"expected a target in TOML: {str(error)[:1].lower()}{str(error)[1:]}") from error
 
 
@@ -209,9 +185,9 @@ def _add_item(flat: Flat, item: Item, text: str) -> None:
         problem = f"a target states values with '=', not {item.operator!r}; comparisons belong to constraints"
         raise syntax_error(problem, text, item.column)
     elif item.path in ("kind", "tag"):
-        raise syntax_error(f"{item.path!r} is said by the word before the parenthesis", text, item.column)
+        raise syntax_error(f"{shown(item.path)} is said by the word before the parenthesis", text, item.column)
     elif item.path in flat:
-        raise syntax_error(f"{item.path!r} is given twice", text, item.column)
+        raise syntax_error(f"{shown(item.path)} is given twice", text, item.column)
     else:
         flat[item.path] = _value(item, text)
 
@@ -226,89 +202,3 @@ def _value(item: Item, text: str) -> object:
     if isinstance(item.value, Reference):
         return f"@{item.value.path}"
     return _flat_of(item.value, text) if isinstance(item.value, tuple) else item.value
-
-
-def write(flat: Mapping[str, object]) -> str:
-    """Print flat JSON in the canonical one-line form; a tree with a kind nobody knows is printed as JSON."""
-    if not _is_known(flat):
-        return json.dumps(flat, ensure_ascii=False)
-    return _one_line(flat) if flat.get("name") is None else _one_line(flat, f"name={flat['name']}")
-
-
-def write_toml(flat: Mapping[str, object]) -> str:
-    """Write flat JSON as TOML."""
-    import tomli_w
-
-    return tomli_w.dumps(flat)
-
-
-def write_indented(flat: Mapping[str, object]) -> str:
-    """Print flat JSON in the one-line form, with a line for each node; every reader takes it."""
-    if not _is_known(flat):
-        return json.dumps(flat, ensure_ascii=False, indent=2)
-    return "\n".join(_indented(flat, *([] if flat.get("name") is None else [f"name={flat['name']}"])))
-
-
-def _indented(flat: Mapping[str, object], *first: str) -> Iterator[str]:
-    """Yield the lines of a node: one for a leaf, else its head, its children, and what it says of itself."""
-    children = [child for child in _sequence(flat.get("targets")) if isinstance(child, Mapping)]
-    if not children:
-        yield _one_line(flat, *first)
-        return
-    yield f"{flat['kind']}["
-    for at, child in enumerate(children):
-        name = child.get("name")
-        prefix = "" if name in (None, child["kind"]) else f"{name}="
-        lines = [*_indented(child)]
-        lines[0] = prefix + lines[0]
-        lines[-1] += "," * (at + 1 < len(children))
-        yield from (f"  {line}" for line in lines)
-    own = _one_line({key: value for key, value in flat.items() if key != "targets"}, *first)
-    yield "]" + own.removeprefix(str(flat["kind"]))
-
-
-def _is_known(flat: Mapping[str, object]) -> bool:
-    nested = [*_sequence(flat.get("targets")), flat.get("host")]
-    return find_kind(str(flat["kind"])) is not None and all(_is_known(x) for x in nested if isinstance(x, Mapping))
-
-
-def _sequence(value: object) -> list[object]:
-    return list(value) if isinstance(value, list) else []
-
-
-def _one_line(flat: Mapping[str, object], *first: str) -> str:
-    """Print children, then features, attributes and fields; of a child, its parent prints the name."""
-    kind = find_kind(str(flat["kind"]))
-    signed = kind.features.name if kind is not None and kind.features is not None else None
-    children = [_one_line_child(child) for child in _sequence(flat.get("targets")) if isinstance(child, Mapping)]
-    items = [*first, *(str(feature) for feature in (_sequence(flat.get(signed)) if signed else []))]
-    items += [f"{key}={write_value(value)}" for key, value in sorted(flat.items()) if key not in (*RESERVED, signed)]
-    for key in ("keys", "count", "host", "links", "memory", "executor", "runtime"):
-        if key in flat:
-            items.append(f"{key}={write_value(flat[key]) if not _is_reference(key, flat[key]) else flat[key]}")
-    brackets = f"[{','.join(children)}]" if children else ""
-    return str(flat["kind"]) + brackets + (f"({','.join(items)})" if items else "")
-
-
-def _is_reference(key: str, value: object) -> bool:
-    return key == "host" and isinstance(value, str)
-
-
-def _one_line_child(child: Mapping[str, object]) -> str:
-    name = child.get("name")
-    return _one_line(child) if name in (None, child["kind"]) else f"{name}={_one_line(child)}"
-
-
-def write_value(value: object) -> str:
-    """Print a value as it stands after '=': a plain word, words joined by '+', else JSON."""
-    if isinstance(value, Mapping):
-        return _one_line(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, list) and value and all(is_plain(str(item)) and "+" not in str(item) for item in value):
-        return "+".join(map(str, value))
-    if isinstance(value, str) and is_plain(value) and "+" not in value:
-        return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, raise_all
-from tvmtarget.target import changing, text
+from tvmtarget.target import changing, printing, text
 from tvmtarget.target.arguments import read_count, read_keys, read_links, read_memory, read_target_attributes
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.difference import Differences, differences
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tvmtarget.target.constraints.reasons import Reason
     from tvmtarget.target.detection.machine import Machine
 
-__all__ = ["TagLookup", "Target"]
+__all__ = ["TagLookup", "Target", "read_target", "read_targets"]
 
 _JSON = Origin("json")
 _FILLED = Origin("default", "of a whole tree")
@@ -188,7 +188,7 @@ class Target(NestedNode):
 
     def to_toml(self) -> str:
         """Return the flat JSON as TOML; `Target.from_toml` reads it back to an equal tree."""
-        return text.write_toml(self.to_json())
+        return printing.write_toml(self.to_json())
 
     def pretty(self) -> str:
         """Return the one-line form with a line for each node; `Target.parse` reads it back to an equal tree.
@@ -199,7 +199,7 @@ class Target(NestedNode):
           cpu=llvm
         ](host=@cpu)
         """
-        return text.write_indented(self.to_json())
+        return printing.write_indented(self.to_json())
 
     @classmethod
     def detect(cls, machine: Machine | None = None) -> Target:
@@ -216,7 +216,7 @@ class Target(NestedNode):
         return cls.from_json(describe(machine), origin=Origin("measured", board(machine)))
 
     def __str__(self) -> str:
-        return text.write(self.to_json())
+        return printing.write(self.to_json())
 
     def __repr__(self) -> str:
         return f"Target.parse({str(self)!r})"
@@ -281,7 +281,7 @@ class Target(NestedNode):
         reader = _reader(None, OVERRIDE)
         return reader.whole(changing.override(self, changes, reader.flat))
 
-    def merge(self, other: Target) -> Target:
+    def merge(self, other: Target | str | Mapping[str, object]) -> Target:
         """Return this tree with another laid over it: what the other states wins, children go by name.
 
         Another kind replaces this one; but a composite without children is a partial configuration, such as
@@ -290,7 +290,7 @@ class Target(NestedNode):
         >>> str(Target.parse("llvm(+neon,num-cores=4)").merge(Target.parse("llvm(-neon,mcpu=cortex-a72)")))
         'llvm(-neon,mcpu=cortex-a72,num-cores=4)'
         """
-        return changing.merge(self, other)
+        return changing.merge(self, read_target(other))
 
     def unset(self, path: str) -> Target:
         """Return the tree without what a path says, so that its default applies again."""
@@ -343,15 +343,15 @@ class Target(NestedNode):
         """
         return origin_at(self, path)
 
-    def diff(self, other: Target) -> Differences:
+    def diff(self, other: Target | str | Mapping[str, object]) -> Differences:
         """Return how another tree differs from this one: nothing exactly if they are equal.
 
-        >>> print(Target.parse("arm/rasp4b").diff(Target.parse("arm/rasp4b64")))
+        >>> print(Target.parse("arm/rasp4b").diff("arm/rasp4b64"))
         ~ cpu/mtriple: armv8l-linux-gnueabihf -> aarch64-linux-gnu
         """
-        return differences(self, other)
+        return differences(self, read_target(other))
 
-    def why_not(self, wanted: Target | str) -> Reason:
+    def why_not(self, wanted: Target | str | Mapping[str, object]) -> Reason:
         """Say why this machine is not what a target or tag describes, or that it is: a reason for each fact.
 
         >>> print(Target.parse("llvm(num-cores=2)").why_not("llvm(num-cores=4)"))
@@ -361,7 +361,26 @@ class Target(NestedNode):
         """
         from tvmtarget.target.detection.why_not import why_not
 
-        return why_not(self, wanted if isinstance(wanted, Target) else Target.parse(wanted))
+        return why_not(self, read_target(wanted))
+
+
+def read_target(source: object) -> Target:
+    """Return the target that a text or flat JSON stands for, or a target itself."""
+    if isinstance(source, Target):
+        return source
+    return Target.parse(source) if isinstance(source, str) else Target.from_json(cast("Mapping[str, object]", source))
+
+
+def read_targets(sources: object) -> tuple[Target, ...]:
+    """Return the targets that a list stands for; all problems at once."""
+    if not isinstance(sources, Iterable) or isinstance(sources, str | Mapping):
+        raise TargetError(f"'targets' is a list of targets, not {shown(sources)}")
+    problems, read = Problems(), list[Target]()
+    for source in sources:
+        with problems.collect():
+            read.append(read_target(source))
+    problems.raise_all()
+    return tuple(read)
 
 
 class _DefaultTags:
@@ -388,25 +407,14 @@ def _reader(tags: TagLookup[Target] | None, origin: Origin) -> Reader[Target]:
     return Reader(Target, _DEFAULT_TAGS if tags is None else tags, origin)
 
 
-def _read_host(host: Any) -> object:  # noqa: ANN401 - whatever a user passes
-    return host if is_reference(host) or isinstance(host, Target) else Target.from_json(host)
-
-
-def _read_children(children: object) -> tuple[object, ...]:
-    if not isinstance(children, Iterable) or isinstance(children, str | Mapping):
-        raise TargetError(f"'targets' is a list of targets, not {shown(children)}")
-    problems, read = Problems(), list[Target]()
-    for child in children:
-        with problems.collect():
-            read.append(child if isinstance(child, Target) else Target.from_json(child))
-    problems.raise_all()
-    return tuple(read)
+def _read_host(host: object) -> object:
+    return host if is_reference(host) else read_target(host)
 
 
 # How the arguments of `Target` are read where they say something: None and () leave a field out.
 _READERS: dict[str, Callable[[object], object]] = {
     "host": _read_host,
-    "targets": _read_children,
+    "targets": read_targets,
     "count": read_count,
     "links": read_links,
     "memory": read_memory,

@@ -107,7 +107,7 @@ def _features(items: Iterable[str]) -> tuple[str, ...]:
         if not is_word(item[1:]):
             raise ValueError(f"holds features such as '+avx2', not {shown(item)}")
         if item[0] == "+" and f"-{item[1:]}" in signed:
-            raise ValueError(f"has feature {item[1:]!r} both added and removed")
+            raise ValueError(f"has feature {shown(item[1:])} both added and removed")
     return tuple(sorted(signed))
 
 
@@ -116,5 +116,5 @@ def _signed(item: str) -> tuple[str, ...]:
     if not is_isa_string(name):
         return (f"{sign}{name}",)
     if sign == "-":
-        raise ValueError(f"removes the instruction set {name!r}; remove features, as in '-c'")
+        raise ValueError(f"removes the instruction set {shown(name)}; remove features, as in '-c'")
     return tuple(f"+{feature}" for feature in expand_isa(name))

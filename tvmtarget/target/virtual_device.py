@@ -6,12 +6,16 @@ compares targets by address, so that two equal targets do not join; here they do
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import Field
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.constraints.constraint import Condition, Constraint
 from tvmtarget.target.node import Node
-from tvmtarget.target.tree import Target
+from tvmtarget.target.problems import shown
+from tvmtarget.target.tree import Target, read_target
 
 __all__ = ["VirtualDevice"]
 
@@ -28,11 +32,26 @@ class VirtualDevice(Node):
     target: Target | None = None
     memory_scope: str = ""
 
+    def __init__(
+        self,
+        *,
+        device_type: str | None = None,
+        virtual_device_id: int | None = None,
+        target: Target | str | Mapping[str, object] | None = None,
+        memory_scope: str = "",
+    ) -> None:
+        super().__init__(
+            device_type=device_type,
+            virtual_device_id=virtual_device_id,
+            target=None if target is None else read_target(target),
+            memory_scope=memory_scope,
+        )
+
     def model_post_init(self, _context: object) -> None:
         """Refuse a target of another device type."""
         if self.target is not None and self.device_type not in (None, self.target.device):
             raise TargetError(
-                f"target {str(self.target)!r} is of device type {self.target.device!r}, not {self.device_type!r}"
+                f"target {str(self.target)!r} is of device type {self.target.device!r}, not {shown(self.device_type)}"
             )
 
     @classmethod
@@ -52,7 +71,7 @@ class VirtualDevice(Node):
 
     def join(self, other: VirtualDevice) -> VirtualDevice | None:
         """Return what both say together, or None where they contradict each other."""
-        fields = {}
+        fields: dict[str, Any] = {}
         for name, nothing in (
             ("device_type", None),
             ("virtual_device_id", None),

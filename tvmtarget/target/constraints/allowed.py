@@ -12,6 +12,7 @@ from tvmtarget.target.constraints.comparing import ORDERED, Operator, canonical,
 from tvmtarget.target.constraints.conditions import Condition
 from tvmtarget.target.constraints.instructions import all_needed, level, needed, runs_all_of
 from tvmtarget.target.constraints.reasons import Truth
+from tvmtarget.target.problems import shown
 
 __all__ = ["contradictions", "excludes", "follows", "refutes"]
 
@@ -30,9 +31,9 @@ def contradictions(conditions: Sequence[Condition]) -> Iterator[str]:
         else:
             yield f"no value of {name!r} meets {' and '.join(texts)}"
     yield from (
-        f"{wanted} needs {feature!r}, which -{feature} refuses"
+        f"{wanted} needs {shown(feature)}, which -{feature} refuses"
         if str(wanted.value) != feature
-        else f"feature {feature!r} is both asked for and refused"
+        else f"feature {shown(feature)} is both asked for and refused"
         for wanted in conditions
         for feature in sorted(_had([wanted]) & _lacked(conditions))
     )

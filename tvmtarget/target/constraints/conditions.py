@@ -17,8 +17,8 @@ from tvmtarget.target.grammar import is_word
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names
 from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Node
+from tvmtarget.target.printing import write_value
 from tvmtarget.target.problems import shown
-from tvmtarget.target.text import write_value
 from tvmtarget.target.values import read_items, read_opaque
 
 __all__ = ["FIELDS", "Condition", "conditions_from_json", "conditions_to_json", "read_conditions"]
@@ -99,7 +99,7 @@ class Condition(Node):
         if kind is None or not is_cpu_kind(kind.name):
             return False
         is_level = self.name == "mcpu" and self.operator in ORDERED and is_cpu(str(self.value))
-        return is_level or (self.name == "+" and kind.features is not None)
+        return is_level or self.name == "+"
 
     def check_attributes(self, name: str, kind: Kind | None, attrs: Attributes) -> Reason:
         """Compare with an attribute or its default; `kind` is None for one that nobody knows."""
@@ -181,7 +181,7 @@ def read_conditions(
     try:
         return tuple(_conditions(name, row, operator, value))
     except ValueError as error:
-        raise TargetError(f"attribute {name!r} of {word!r} {error}") from error
+        raise TargetError(f"attribute {shown(name)} of {shown(word)} {error}") from error
 
 
 def _conditions(name: str, row: Attribute | None, operator: Operator, value: object) -> Iterator[Condition]:
@@ -250,16 +250,17 @@ def _read(row: Attribute | None, value: object) -> Value:
 
 
 def _means_features(word: str, name: str, role: Role) -> bool:
-    if name == "+" or (fold(name) == "mattr" and not _kinds_of(word, role)):
+    kinds = _kinds_of(word, role)
+    if name == "+" or (fold(name) == "mattr" and (not kinds or any(is_cpu_kind(kind.name) for kind in kinds))):
         return True
-    return any(row.type == "features" for kind in _kinds_of(word, role) if (row := kind.attribute(name)) is not None)
+    return any(row.type == "features" for kind in kinds if (row := kind.attribute(name)) is not None)
 
 
 def _feature_condition(word: str, operator: Operator, value: object) -> Condition:
     if not isinstance(value, str) or not is_word(value):
         raise TargetError(f"a feature is a word such as 'avx2', not {shown(value)}")
     kinds = _kinds_of(word, "target")
-    if kinds and not any(kind.features for kind in kinds):
+    if kinds and not any(kind.features or is_cpu_kind(kind.name) for kind in kinds):
         raise TargetError(kinds[0].without_features([f"{'+' if operator == 'has' else '-'}{value}"]))
     return Condition(name="+", operator=operator, value=str(value))
 
@@ -283,7 +284,7 @@ def _row(word: str, name: str, role: Role) -> Attribute | None:
     if row is None and kinds:
         near = did_you_mean(name, (row.name for kind in kinds for row in kind.attributes))
         near = near or "; `tvmtarget kinds NAME` lists those of a kind"
-        raise UnknownNameError(f"no kind with key {word!r} has an attribute {name!r}{near}")
+        raise UnknownNameError(f"no kind with key {shown(word)} has an attribute {shown(name)}{near}")
     return row
 
 
@@ -336,5 +337,5 @@ def conditions_from_json(word: str, name: str, value: object, role: Role = "targ
         for operator, wanted in (item if isinstance(item, Mapping) else {"eq": item}).items():
             if operator not in _OPERATORS:
                 known = ", ".join(_OPERATORS)
-                raise TargetError(f"{shown(operator)} of {name!r} is no comparison; use one of {known}")
+                raise TargetError(f"{shown(operator)} of {shown(name)} is no comparison; use one of {known}")
             yield from read_conditions(word, name, operator, wanted, role)

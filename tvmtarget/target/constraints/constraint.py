@@ -27,7 +27,7 @@ from tvmtarget.target.constraints.conditions import Condition
 from tvmtarget.target.constraints.place import Place, known_words
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.constraints.satisfaction import meets
-from tvmtarget.target.grammar import is_word
+from tvmtarget.target.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.nesting import NestedNode, covers
 from tvmtarget.target.node import Node
 from tvmtarget.target.problems import shown
@@ -75,8 +75,10 @@ class Constraint(Node):
         ]
         problems += contradictions(self.conditions)
         names = [name for name, _ in self.children if name is not None]
-        problems += [f"two children are called {name!r}" for name in sorted({n for n in names if names.count(n) > 1})]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        problems += [f"two children are called {shown(name)}" for name in twice]
         problems += self._misplaced_preferences()
+        problems += [f"a constraint is nested deeper than {MAX_DEPTH} levels"] if self.depth > MAX_DEPTH else []
         raise_all(TargetError, problems)
 
     def _misplaced_preferences(self) -> Iterator[str]:
@@ -160,6 +162,11 @@ class Constraint(Node):
             yield "executor", self.executor
         if self.runtime is not None:
             yield "runtime", self.runtime
+
+    @property
+    def depth(self) -> int:
+        """Levels of the constraint, 1 for one that is made of no others."""
+        return 1 + max((one.depth for one in self.nested()), default=0)
 
     def nested(self) -> Iterator[Constraint]:
         """Yield the constraints on nodes that this one is made of."""

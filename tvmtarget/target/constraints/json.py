@@ -39,7 +39,7 @@ def read(make: type[Constraint], data: object, role: Role = "target") -> Constra
         raise TargetError(f"a constraint has one of {', '.join(map(repr, _HEADS))}, not {shown(data)}")
     value = flat.pop(heads[0])
     if heads[0] != "kind" and flat:
-        raise TargetError(f"{min(flat)!r} says nothing beside {heads[0]!r}; attributes belong to a kind or a key")
+        raise TargetError(f"{shown(min(flat))} says nothing beside {heads[0]!r}; attributes belong to a kind or a key")
     read = _HEADS[heads[0]](make, value, flat, role)
     if read.weight is not None and weight is not None:
         raise TargetError(f"'prefer' is given twice in {shown(data)}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.kinds import find_kind, kind_names
-from tvmtarget.target.nesting import NestedNode, drivers, join
+from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
 from tvmtarget.target.node import Executor, Memory, Runtime
 
 __all__ = ["Place", "answers_to", "known_words", "places"]
@@ -24,6 +24,7 @@ class Place:
     node: NestedNode
     path: str = ""
     around: Place | None = None
+    _driven: dict[str, Driver] = field(default_factory=dict, repr=False, compare=False)  # of a root, once asked for
 
     @property
     def is_root(self) -> bool:
@@ -51,7 +52,9 @@ class Place:
     def host(self) -> Place | None:
         """Return what drives this node, or None where nobody said."""
         root, slots = self._root()
-        driver = drivers(root.node)[slots]
+        if not root._driven:
+            root._driven.update(drivers(root.node))
+        driver = root._driven[slots]
         if driver.is_implied or driver.effective.startswith("@"):
             return None
         return self if driver.effective == slots else root.below(driver.effective)
@@ -89,7 +92,10 @@ class Place:
 
         A host that is written inside a node is a tree of its own.
         """
-        if self.around is None or not any(child is self.node for child in self.around.node.targets):
+        is_host = (
+            self.path.rpartition("/")[2] == "host" and self.around is not None and self.around.node.host is self.node
+        )
+        if self.around is None or is_host:
             return self, ""
         root, slots = self.around._root()
         return root, join(slots, self.node.slot)

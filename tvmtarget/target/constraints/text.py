@@ -87,7 +87,7 @@ class _Reader:
         if role != "target":
             kind_of(spec.head, role)
             if spec.children:
-                raise syntax_error(f"{role} {spec.head!r} has no children", self.text, spec.column)
+                raise syntax_error(f"{role} {shown(spec.head)} has no children", self.text, spec.column)
         conditions, problems = set[Condition](), Problems()
         children: list[tuple[str | None, Constraint]] = []
         parts: dict[str, Constraint] = {}
@@ -119,9 +119,11 @@ class _Reader:
     def part(self, item: Item, parts: dict[str, Constraint]) -> None:
         role = _ROLES[item.path]
         if item.path in parts:
-            raise syntax_error(f"{item.path!r} is given twice", self.text, item.column)
+            raise syntax_error(f"{shown(item.path)} is given twice", self.text, item.column)
         if item.operator not in ("=", "=="):
-            problem = f"{item.path!r} is met or not, so {item.operator!r} says nothing; write {item.path}=kind(...)"
+            problem = (
+                f"{shown(item.path)} is met or not, so {item.operator!r} says nothing; write {item.path}=kind(...)"
+            )
             raise syntax_error(problem, self.text, item.column)
         value = item.value
         if isinstance(value, Reference):
@@ -131,7 +133,7 @@ class _Reader:
         elif isinstance(value, Word):
             read = self.spec(Spec(str(value), None, (), (), item.column), role)
         else:
-            problem = f"{item.path!r} is a kind with attributes, not {shown(value)}; write {item.path}=kind(...)"
+            problem = f"{shown(item.path)} is a kind with attributes, not {shown(value)}; write {item.path}=kind(...)"
             raise syntax_error(problem, self.text, item.column)
         parts[item.path] = self.required(read, item.column)
 
@@ -139,7 +141,7 @@ class _Reader:
         if item.operator in ("+", "-"):
             return read_conditions(word, "+", _SIGNS[item.operator], item.path, role)
         if item.operator == "~" or isinstance(item.value, Reference):
-            raise syntax_error(f"{item.path!r} is no condition; write attribute>=value", self.text, item.column)
+            raise syntax_error(f"{shown(item.path)} is no condition; write attribute>=value", self.text, item.column)
         operator = _SIGNS[item.operator]
         if isinstance(item.value, tuple):
             return self.options(word, item, operator, role)
@@ -151,7 +153,7 @@ class _Reader:
         """Read `arch=a|b`, one of several values, or `arch!=a|b`, none of them."""
         values = [_plain(term) for term in item.value] if isinstance(item.value, tuple) else []
         if None in values:
-            raise syntax_error(f"{item.path!r} is no condition; write attribute>=value", self.text, item.column)
+            raise syntax_error(f"{shown(item.path)} is no condition; write attribute>=value", self.text, item.column)
         if operator == "eq":
             return read_conditions(word, item.path, "in", values, role)
         if operator != "ne":

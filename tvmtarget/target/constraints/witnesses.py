@@ -19,7 +19,7 @@ from tvmtarget.target.constraints.satisfaction import Wanted, wanted_children
 from tvmtarget.target.kinds import Kind, find_kind, kind_names
 from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Executor, Memory, Runtime, opaque_attributes
-from tvmtarget.target.text import write_value
+from tvmtarget.target.printing import write_value
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint

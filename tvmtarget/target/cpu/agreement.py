@@ -16,6 +16,7 @@ from tvmtarget.target.cpu.chips import chips_of, is_unchecked
 from tvmtarget.target.cpu.features import FeatureTable, families, table_of
 from tvmtarget.target.cpu.isa import Written, is_cpu, read_isa
 from tvmtarget.target.cpu.triples import Triple
+from tvmtarget.target.problems import shown
 
 __all__ = ["contradictions"]
 
@@ -52,12 +53,12 @@ def _cpu_is_of_triple(_: str, attrs: Mapping[str, Value], written: Written) -> I
         return
     if table.family == triple.family and cpu in chips_of(table.family):
         if not _runs(table, cpu, triple):
-            yield f"mcpu {cpu!r} does not run {triple.bits}-bit code, which mtriple {attrs['mtriple']!r} asks for"
+            yield f"mcpu {cpu!r} does not run {triple.bits}-bit code, which mtriple {shown(attrs['mtriple'])} asks for"
         return
     others = [family for family in _TRIPLES if cpu in chips_of(family) and family != triple.family]
     right = "arm-none-eabi" if cpu.startswith("cortex-m") else _TRIPLES[others[0]] if others else ""
     tail = f"; write mtriple={right}" if right else did_you_mean(cpu, chips_of(table.family))
-    yield f"mcpu {cpu!r} is no CPU of {triple.machine!r}, which mtriple {attrs['mtriple']!r} is for{tail}"
+    yield f"mcpu {shown(cpu)} is no CPU of {triple.machine!r}, which mtriple {shown(attrs['mtriple'])} is for{tail}"
 
 
 def _runs(table: FeatureTable, cpu: str, triple: Triple) -> bool:
@@ -86,7 +87,7 @@ def _features_are_known(kind: str, attrs: Mapping[str, Value], written: Written)
 
 def _unknown(kind: str, name: str, where: str, known: Iterable[str]) -> str:
     near = did_you_mean(name[1:], known)
-    return f"{name!r} of kind {kind!r} is no feature {where}{near}; if it is new, add unchecked=mattr"
+    return f"{shown(name)} of kind {kind!r} is no feature {where}{near}; if it is new, add unchecked=mattr"
 
 
 def _features_agree(_: str, __: Mapping[str, Value], written: Written) -> Iterator[str]:
@@ -97,12 +98,12 @@ def _features_agree(_: str, __: Mapping[str, Value], written: Written) -> Iterat
 def _width_is_one(_: str, attrs: Mapping[str, Value], written: Written) -> Iterator[str]:
     """Instruction sets of RISC-V say how wide they are, and so does the triple; x86 code of 64 bits needs them."""
     if written.triple is not None and f"{_ARCH_BITS.get(written.triple.arch)}bit" in written.removed:
-        yield f"mtriple {attrs['mtriple']!r} needs feature {_ARCH_BITS[written.triple.arch]}bit, which is removed"
+        yield f"mtriple {shown(attrs['mtriple'])} needs feature {_ARCH_BITS[written.triple.arch]}bit, which is removed"
     if written.table is None or written.table.family != "riscv":
         return
     for width, other in (("32bit", "64bit"), ("64bit", "32bit")):
         if width in (written.model or ()) and other in written.added:
-            said = f"mtriple {attrs['mtriple']!r}" if "mtriple" in attrs else f"mcpu {written.cpu!r}"
+            said = f"mtriple {shown(attrs['mtriple'])}" if "mtriple" in attrs else f"mcpu {written.cpu!r}"
             yield f"feature +{other} contradicts {said}, which has {width[:2]} bits"
 
 
@@ -112,14 +113,14 @@ def _float_abi_fits(_: str, attrs: Mapping[str, Value], written: Written) -> Ite
     if triple is not None and wanted in ("soft", "softfp") and by_triple == "hard":
         other = triple.environment.removesuffix("hf")
         yield (
-            f"mfloat-abi {wanted!r} contradicts mtriple {attrs['mtriple']!r}, whose {triple.environment!r} passes "
+            f"mfloat-abi {wanted!r} contradicts mtriple {shown(attrs['mtriple'])}, whose {triple.environment!r} passes "
             f"floats in registers; write {other!r} there or leave mfloat-abi out"
         )
     table, is_hard = written.table, "hard" in (wanted, by_triple)
     if is_hard and table is not None and table.family == "arm" and written.cpu in table.cpus:
         names = table.combine(written.model or (), written.added, written.removed)
         if not names & {"vfp2sp", "mve"}:
-            why = "mfloat-abi 'hard'" if wanted == "hard" else f"mtriple {attrs['mtriple']!r}"
+            why = "mfloat-abi 'hard'" if wanted == "hard" else f"mtriple {shown(attrs['mtriple'])}"
             yield f"{why} passes floats in registers, which mcpu {attrs['mcpu']!r} has not"
 
 
@@ -131,15 +132,15 @@ def _abi_fits(_: str, attrs: Mapping[str, Value], written: Written) -> Iterator[
     found = _RISCV_ABI.fullmatch(abi)
     if found is None or abi == "lp64q":
         known = [f"{base}{letter}" for base in ("ilp32", "lp64") for letter in ("", "f", "d", "e")]
-        yield f"mabi {abi!r} is none of RISC-V{did_you_mean(abi, known)}"
+        yield f"mabi {shown(abi)} is none of RISC-V{did_you_mean(abi, known)}"
         return
     bits, letter = 32 if found.group(1) == "ilp32" else 64, found.group(2)
     if triple is not None and triple.bits != bits:
-        yield f"mabi {abi!r} is of {bits} bits, and mtriple {attrs['mtriple']!r} of {triple.bits}"
+        yield f"mabi {shown(abi)} is of {bits} bits, and mtriple {shown(attrs['mtriple'])} of {triple.bits}"
     if letter in ("f", "d") and written.model is not None:
         names = table.combine(written.model, written.added, written.removed)
         if letter not in names:
-            yield f"mabi {abi!r} needs feature {letter!r}; add +{letter}, or write mabi={abi[:-1]}"
+            yield f"mabi {shown(abi)} needs feature {letter!r}; add +{letter}, or write mabi={abi[:-1]}"
 
 
 def _subgroups(attrs: Mapping[str, Value]) -> Iterator[str]:

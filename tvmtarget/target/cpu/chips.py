@@ -16,6 +16,7 @@ from tvmtarget.errors import TargetError, did_you_mean
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.cpu.riscv import is_isa_string
 from tvmtarget.target.cpu.triples import Triple
+from tvmtarget.target.problems import shown
 
 __all__ = ["chip_problems", "chips_of", "cpu_name", "is_unchecked"]
 
@@ -75,7 +76,7 @@ def chip_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
         known = frozenset().union(*map(chips_of, _CPU_TABLES if table == "cpu" else (table,)))
         # Arm's own tools write options behind the name: cortex-m33+nodsp.
         if value.partition("+")[0] not in known:
-            yield f"{name} {value!r} of kind {kind!r} is no chip that LLVM knows{_instead(name, value, known)}"
+            yield f"{name} {shown(value)} of kind {kind!r} is no chip that LLVM knows{_instead(name, value, known)}"
 
 
 def _is_foreign(text: Value | None) -> bool:
@@ -99,7 +100,7 @@ def _triple_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
     if not isinstance(text, str) or is_unchecked(attrs, "mtriple"):
         return
     if kind in _FIXED and text not in _FIXED[kind]:
-        yield f"mtriple {text!r} of kind {kind!r} is always {_FIXED[kind][0]!r}; leave it out"
+        yield f"mtriple {shown(text)} of kind {kind!r} is always {_FIXED[kind][0]!r}; leave it out"
         return
     try:
         triple = Triple.parse(text)
@@ -107,7 +108,7 @@ def _triple_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
         yield f"{error}; if it is new, add unchecked=mtriple"
         return
     if kind == "hexagon" and triple.family != kind:
-        yield f"mtriple {text!r} of kind 'hexagon' is for another machine; write mtriple=hexagon"
+        yield f"mtriple {shown(text)} of kind 'hexagon' is for another machine; write mtriple=hexagon"
 
 
 def cpu_name(name: str) -> str:

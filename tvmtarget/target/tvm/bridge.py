@@ -21,8 +21,8 @@ from tvmtarget.target.grammar import MAX_DEPTH, read_json
 from tvmtarget.target.kind_rows import KINDS
 from tvmtarget.target.kinds import Attribute, Kind, find_kind
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
+from tvmtarget.target.printing import write_value
 from tvmtarget.target.problems import shown
-from tvmtarget.target.text import write_value
 from tvmtarget.target.tvm import command_line
 from tvmtarget.target.tvm.graph import main_target
 from tvmtarget.target.tvm.legacy import as_tvm_meant

@@ -36,7 +36,7 @@ def read(text: str, dialect: Dialect = "plain") -> dict[str, object]:
         if key == "kind":
             raise syntax_error("'kind' is said by the first word", text, column)
         if key in flat:
-            raise syntax_error(f"{key!r} is given twice", text, column)
+            raise syntax_error(f"{shown(key)} is given twice", text, column)
         if not equals and at < len(words) and not words[at][1].startswith("-"):
             value = words[at][1]
             at += 1

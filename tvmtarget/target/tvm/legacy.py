@@ -14,14 +14,11 @@ contradicts an executor or a runtime that is given is an error here, where TVM l
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar, cast
 
-from tvmtarget.errors import TargetError, TvmTargetWarning, UnknownNameError, raise_all
+from tvmtarget.errors import TargetError, UnknownNameError, raise_all, warn
 from tvmtarget.target.attributes import Value, fold
 from tvmtarget.target.kinds import Kind, Role, find_kind, kind_of
 from tvmtarget.target.nesting import NestedNode
@@ -81,7 +78,8 @@ def as_tvm_meant(flat: Mapping[str, object]) -> dict[str, object]:
 def _named(devices: object) -> list[object]:
     """Number devices of one kind, which have no names in TVM and need them here: cuda0, cuda1."""
     named: list[object] = list(devices) if isinstance(devices, list) else []
-    kinds = [device.get("kind") if isinstance(device, Mapping) and "name" not in device else None for device in named]
+    unnamed = [device if isinstance(device, Mapping) and "name" not in device else {} for device in named]
+    kinds = [str(device["kind"]) if "kind" in device else None for device in unnamed]
     for kind in {kind for kind in kinds if kind is not None and kinds.count(kind) > 1}:
         for number, at in enumerate(at for at, other in enumerate(kinds) if other == kind):
             named[at] = {**cast("dict[str, object]", named[at]), "name": f"{kind}{number}"}
@@ -116,9 +114,9 @@ class BuildSettings:
             try:
                 if not self._keeps(kind, key, value, where):
                     new = _renamed(kind, key, value, where)
-                    if flat.get(new, value) != value:
+                    if new != key and new in flat and flat[new] != value:
                         raise TargetError(
-                            f"{key!r} says {shown(value)}, and {new!r}, its name today, {shown(flat[new])}"
+                            f"{shown(key)} says {shown(value)}, and {new!r}, its name today, {shown(flat[new])}"
                         )
                     modern[new] = value
             except TargetError as error:
@@ -156,7 +154,7 @@ class BuildSettings:
         try:
             read = read_value(row.type, value)
         except ValueError as error:
-            raise TargetError(f"{key!r} of kind {kind.name!r} {error}") from error
+            raise TargetError(f"{shown(key)} of kind {kind.name!r} {error}") from error
         if name != "link-params" or read:  # TVM wrote link-params=0, the default, into every target
             self._settings.append(_Setting(role, name, read, key, where))
         return True
@@ -209,12 +207,4 @@ def _settled(role: str, said: list[_Setting], given: Executor | Runtime | None) 
 
 
 def _warn(old: str, new: str) -> None:
-    warnings.warn(f"historic spelling: {old}; write {new}", TvmTargetWarning, stacklevel=_levels_inside() + 1)
-
-
-def _levels_inside() -> int:
-    """Count the frames from the caller of `_warn` to the first one outside this package."""
-    home, levels, frame = str(Path(__file__).parents[1]), 1, sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
-        frame, levels = frame.f_back, levels + 1
-    return levels
+    warn(f"historic spelling: {old}; write {new}")

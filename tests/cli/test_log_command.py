@@ -1,0 +1,110 @@
+"""`tvmtarget log`: every command, what it prints, and its exit code."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tuning"))
+
+from logs import MATMUL, ZNVER4, known, trial
+from test_importers import CUDA, LLVM, TRACE, autotvm_line, database
+
+from tvmtarget import TuningLog
+
+TARGET = str(ZNVER4)
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "log.jsonl"
+    TuningLog(str(path)).extend([*known(ZNVER4), trial(1, 1000), trial(2, 900)])
+    return path
+
+
+def test_stats_count(cli, log):
+    code, out, _ = cli("log", "stats", log)
+    assert (code, out.splitlines()[1:]) == (
+        0,
+        [
+            "lines: 1 env, 1 target, 2 trial, 1 workload",
+            "trials: 2 ok",
+            "names: 2 candidates, 0 retracted, 1 targets, 1 workloads",
+            "bad lines: 0",
+        ],
+    )
+    assert json.loads(cli("log", "stats", log, "--json")[1])["trials"] == {"ok": 2}
+
+
+@pytest.mark.parametrize("workload", [MATMUL.key, "w1:", json.dumps(MATMUL.body)])
+def test_lookup_explains(cli, log, workload):
+    code, out, _ = cli("log", "lookup", log, workload, "-t", TARGET)
+    assert code == 0
+    assert out.startswith(
+        f"kernel matmul[128,128,128] on {TARGET} -> EXACT: {trial(2, 900).digest} on {TARGET}, 900 ps"
+    )
+    data = json.loads(cli("log", "lookup", log, workload, "-t", TARGET, "--json")[1])
+    assert (data["tier"], data["candidate"]["body"]) == ("exact", {"mb": 2})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lookup", "{log}", "w1:ff", "-t", "llvm"], "error: no workload of the log begins with 'w1:ff'"),
+        (["lookup", "{log}", "{{", "-t", "llvm"], "is no body of a workload"),
+        (["lookup", "{log}", "w1:", "-t", "llvmm"], "error: unknown kind 'llvmm'; did you mean 'llvm'"),
+        (["lookup", "{log}", "w1:", "-t", "cuda", "--require", "near"], "error: a match of tier 'near' is required:"),
+        (["lookup", "{log}", "w1:", "-t", "cuda", "--require", "nearer"], "error: unknown tier 'nearer'; did you mean"),
+        (["stats", "none.jsonl"], "error: there is no log 'none.jsonl'"),
+        (["retract", "{log}", "d1:zz", "--why", "x"], "error: no line of"),
+        (["import", "{log}", "none.log"], "error: 'none.log' cannot be read: No such file"),
+        (["export", "{log}", "/no/such/place.jsonl"], "error: '/no/such/place.jsonl' cannot be written"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(cli, log, words, message):
+    code, _, err = cli("log", *(word.format(log=log) for word in words))
+    assert code == 1
+    assert message in err
+
+
+def test_merge_export_and_diff(cli, log, tmp_path):
+    other, out = tmp_path / "other.db", tmp_path / "out.jsonl.gz"
+    TuningLog(str(other)).extend([*known(ZNVER4), trial(3, 100)])
+    assert cli("log", "merge", tmp_path / "new.db", log, other)[1] == "6 lines new\n"
+    assert cli("log", "export", tmp_path / "new.db", out)[1] == f"6 lines written to {out}\n"
+    assert cli("log", "diff", out, tmp_path / "new.db") == (0, "0 lines only in the first, 0 only in the second\n", "")
+    code, said, _ = cli("log", "diff", log, other)
+    assert code == 1
+    assert said.splitlines()[1].endswith(f"{trial(2, 900).digest} -> {trial(3, 100).digest}, 0.111 of the cost")
+
+
+def test_import_tells_what_is_rejected(cli, log, tmp_path):
+    (tmp_path / "a.log").write_text(f"{autotvm_line()}\n[]\n")
+    records = [[0, [TRACE, [0.001], LLVM, []]], [0, [TRACE, [0.001], CUDA, []]]]
+    folder = database(tmp_path / "db", [b"p"], records)
+    code, out, err = cli("log", "import", tmp_path / "new.db", tmp_path / "a.log", folder)
+    assert (code, out.count("records new")) == (0, 2)
+    assert f"warning: {tmp_path / 'a.log'}: line 2 (byte {len(autotvm_line()) + 1}): a record of AutoTVM" in err
+    assert cli("log", "import", tmp_path / "new.db", tmp_path / "a.log", "--strict")[0] == 1
+    out = cli("log", "export", tmp_path / "new.db", tmp_path / "tvm", "--format", "metaschedule")[1]
+    assert len(out.splitlines()) == len(list((tmp_path / "tvm").iterdir())) == 2
+
+
+def test_verify_and_repair(cli, log):
+    assert cli("log", "verify", log) == (0, "nothing wrong\n", "")
+    with log.open("a") as file:
+        file.write('{"t":"tri')
+    code, out, _ = cli("log", "verify", log)
+    assert (code, "line 6" in out, "cut short" in out) == (1, True, True)
+    assert cli("log", "repair", log)[1] == "1 lines moved\n"
+    assert cli("log", "verify", log)[0] == 0
+    log.write_bytes(b"PK")
+    assert cli("log", "verify", log)[0] == 2
+
+
+def test_retract_and_compact(cli, log):
+    code, out, _ = cli("log", "retract", log, trial(2, 900).digest[:12], "--why", "measured wrongly")
+    assert (code, out) == (0, f"{trial(2, 900).digest} retracted\n")
+    assert "1000 ps" in cli("log", "lookup", log, "w1:", "-t", TARGET)[1]
+    assert cli("log", "compact", log, "--best", "1")[1].splitlines()[-1] == "1 trials dropped"

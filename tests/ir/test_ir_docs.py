@@ -1,0 +1,23 @@
+"""The examples in the document and the docstrings of the IR are true."""
+
+import doctest
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted(path.stem for path in (ROOT / "tvmtarget" / "ir").glob("*.py") if ">>>" in path.read_text("utf-8"))
+
+
+def test_the_document_on_the_program(tmp_path):
+    failed, tried = doctest.testfile(str(ROOT / "docs" / "ir.md"), module_relative=False, globs={"folder": tmp_path})
+    assert tried
+    assert not failed
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name):
+    failed, tried = doctest.testmod(import_module(f"tvmtarget.ir.{name}"))
+    assert tried
+    assert not failed

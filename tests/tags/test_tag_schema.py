@@ -1,0 +1,50 @@
+"""The JSON Schema of tag files says of all shipped files that they are right, and of wrong ones that they are not."""
+
+import tomllib
+
+import jsonschema
+import pytest
+
+from tvmtarget.tags.discovery import shipped_folder
+from tvmtarget.tags.files import CONFIDENCES, NOTES
+from tvmtarget.tags.schema import tag_file_schema
+
+SCHEMA = tag_file_schema()
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+
+def test_the_schema_is_one():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("path", sorted(shipped_folder().glob("*.toml")), ids=lambda path: path.stem)
+def test_a_shipped_file_is_valid(path):
+    assert [error.message for error in VALIDATOR.iter_errors(tomllib.loads(path.read_text(encoding="utf-8")))] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "schema = 2",
+        "schema = 1\ntags = {}",
+        "schema = 1\n[source.x]",
+        "schema = 1\n[tag.Box]\nkind = 'llvm'",
+        "schema = 1\n[tag.box]\nkind = 'lvm'",
+        "schema = 1\n[tag.box]\nkind = 'llvm'\nnum-core = 4",
+        "schema = 1\n[tag.box]\nkind = 'llvm'\nnum-cores = 1.5",
+        "schema = 1\n[tag.box]\nkind = 'llvm'\nconfidence = 'certain'",
+        "schema = 1\n[tag.box]\nkind = 'llvm'\nbase = 'acme/other'",
+        "schema = 1\n[tag.box]\nbase = 'acme/other'\naliases = 'b'",
+        "schema = 1\n[tag.box]\ntargets = 5",
+        "schema = 1\n[family.box]\nsize = {}",
+    ],
+)
+def test_a_wrong_file_is_not_valid(text):
+    assert not VALIDATOR.is_valid(tomllib.loads(text))
+
+
+def test_the_schema_has_all_that_is_read_of_a_row():
+    based = SCHEMA["$defs"]["based"]["properties"]
+    assert set(NOTES) <= set(based)
+    assert based["confidence"]["enum"] == list(CONFIDENCES)

@@ -1,0 +1,216 @@
+"""Looking things up: tier by tier, never another device's record, always with a true explanation."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from logs import HERE, MATMUL, ZNVER4, knobs, known, ran, trial
+
+from tvmtarget import Target, TuningLog
+from tvmtarget.errors import LogError
+from tvmtarget.tuning.distance import distance
+from tvmtarget.tuning.match import Policy
+from tvmtarget.tuning.records import Environment, Retraction, Workload
+
+A100 = Target.parse("nvidia/nvidia-a100")
+
+
+def log_of(*records, targets=(ZNVER4,), workloads=(MATMUL,)):
+    log = TuningLog("memory:")
+    log.extend([*known(*targets, workloads=workloads), *records])
+    return log
+
+
+def look(log, target=ZNVER4, workload=MATMUL, **policy):
+    return log.lookup(workload, target, policy=Policy(**policy), env=HERE)
+
+
+def test_a_record_of_a_gpu_is_no_answer_for_a_cpu_and_the_other_way_round():
+    """The case in which TVM's own database gives the record of the GPU to all three."""
+    log = log_of(trial(1, 1, target=A100), trial(2, 5000), targets=(A100, ZNVER4))
+    assert look(log, A100).candidate == knobs(mb=1)
+    assert look(log, ZNVER4).candidate == knobs(mb=2)
+    assert look(log, Target.parse("c")).tier == "default"
+
+
+@pytest.mark.parametrize(
+    ("changes", "tier"),
+    [
+        ({}, "exact"),
+        ({"tag": "acme/board"}, "exact"),
+        ({"mtriple": "x86_64-conda-linux-gnu"}, "equal"),
+        ({"mattr": ["+avx2", "+fma"]}, "equal"),
+        ({"opt-level": 2}, "equal"),
+        ({"libs": ["cblas"]}, "equal"),
+        ({"host": {"kind": "c"}}, "equal"),
+        ({"clock-mhz": 3000}, "equal"),
+        ({"num-cores": 8}, "near"),
+        ({"mcpu": "znver5"}, "near"),
+        ({"mcpu": "haswell"}, "default"),
+        ({"mcpu": "znver4", "mattr": ["-avx512f"]}, "default"),
+        ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}, "default"),
+    ],
+)
+def test_how_a_target_is_spelled_decides_no_tier_and_what_it_is_does(changes, tier):
+    log = log_of(trial(1, requires={"kind": "llvm", "mattr": {"has": ["avx512f"]}}))
+    flat = {"kind": "llvm", "mcpu": "znver4", "mtriple": "x86_64-linux-gnu", "num-cores": 16} | changes
+    assert look(log, Target.from_json(flat)).tier == tier
+
+
+def test_the_best_is_confirmed_then_compared_with_a_baseline_then_cheap():
+    trials = [
+        trial(1, measured=ran(5, kind="estimate")),
+        trial(2, measured=ran(10)),
+        trial(3, measured=ran(900, baseline=1000)),
+        trial(4, measured=ran(800, baseline=1000)),
+        trial(5, measured=ran(950, baseline=1000, kind="confirm")),
+    ]
+    log = log_of(*trials)
+    assert [match.candidate for match in log.top_k(MATMUL, ZNVER4, 9)] == [knobs(mb=at) for at in (5, 4, 3, 2, 1)]
+    assert look(log).candidate == knobs(mb=5)
+
+
+def test_the_score_of_a_candidate_is_the_median_of_its_trials():
+    lucky = [trial(1, cost) for cost in (100, 900, 910)]
+    assert look(log_of(*lucky, trial(2, 500))).candidate == knobs(mb=2)
+
+
+def test_of_costs_that_are_as_good_as_equal_the_oldest_stays():
+    new, old = trial(1, 980), trial(2, 1000).replace(ts=1_600_000_000)
+    assert look(log_of(new, old)).candidate == knobs(mb=2)
+    assert look(log_of(new, old), tie_percent=1).candidate == knobs(mb=1)
+
+
+def test_failures_of_the_machine_do_not_count_and_a_wrong_output_does():
+    infra = [trial(1, measured=ran(status=status)) for status in ("infra_error", "cancelled", "run_timeout")]
+    assert look(log_of(trial(1, 10), trial(2, 20), *infra)).candidate == knobs(mb=1)
+    wrong = trial(1, measured=ran(status="wrong_output"))
+    assert look(log_of(trial(1, 10), trial(2, 20), wrong)).candidate == knobs(mb=2)
+
+
+def test_a_best_record_that_is_illegal_does_not_hide_the_second_best():
+    bad = trial(1, 10, requires={"kind": "llvm", "num-cores": {"ge": 64}})
+    unreadable = trial(3, 5, requires={"kind": "llvm", "no-such": 1})
+    match = look(log_of(bad, trial(2, 20), unreadable))
+    assert match.candidate == knobs(mb=2)
+    assert [tried.reason for tried in match.tried] == [
+        "its 'requires' cannot be read: kind 'llvm' has no attribute 'no-such'",
+        "num-cores>=64: it is 16",
+    ]  # fmt: skip
+
+
+def test_a_retracted_record_does_not_count_whichever_came_first():
+    best, second = trial(1, 10), trial(2, 20)
+    retraction = Retraction(of=best.digest, why="measured beside another job")
+    for order in itertools.permutations([best, second, retraction]):
+        assert look(log_of(*order)).candidate == knobs(mb=2)
+
+
+def test_a_pin_goes_before_all_else_until_it_is_retracted():
+    log = log_of(trial(1, 10))
+    pin = log.pin(MATMUL, ZNVER4.override({"opt-level": 2}), knobs(mb=99), "the fast one is not stable")
+    assert (look(log).tier, look(log).candidate) == ("pin", knobs(mb=99))
+    assert "pinned: the fast one is not stable" in look(log).explain()
+    log.retract(pin.digest, "fixed")
+    assert look(log).tier == "exact"
+
+
+def test_the_nearest_legal_target_is_chosen_before_what_it_cost():
+    near, far = ZNVER4.override({"num-cores": 12}), ZNVER4.override({"num-cores": 64})
+    log = log_of(trial(1, 9000, target=near), trial(2, 1, target=far), targets=(near, far))
+    match = look(log)
+    assert (match.tier, match.candidate, match.distance) == ("near", knobs(mb=1), 0.42)
+    illegal = trial(3, 1, target=near, requires={"kind": "llvm", "num-cores": {"ge": 32}})
+    match = look(log_of(illegal, trial(2, 1, target=far), targets=(near, far)))
+    assert (match.candidate, match.distance) == (knobs(mb=2), 2)
+    assert match.tried[0].reason == "num-cores>=32: it is 16"
+
+
+def test_without_requires_a_record_needs_the_instructions_of_where_it_ran():
+    haswell = Target.parse("llvm(mcpu=haswell,mtriple=x86_64-linux-gnu,num-cores=16)")
+    log = log_of(trial(1))
+    match = look(log, haswell, max_distance=100)
+    assert match.tier == "default"
+    assert "mcpu>=znver4" in match.tried[0].reason
+
+
+def test_the_explanation_adds_up():
+    log = log_of(trial(1))
+    match = look(log, Target.parse("llvm(mcpu=znver5,mtriple=x86_64-linux-gnu,num-cores=2)"))
+    assert match.distance == distance(match.terms) == sum(term.cost for term in match.terms)
+    assert {term.what for term in match.terms} == {"num-cores", "isa", "mcpu"}
+    assert match.to_json()["distance"]["value"] == match.distance
+    assert "note: carried over, not tuned here" in match.explain()
+
+
+def test_a_tier_can_be_required():
+    match = look(log_of(trial(1)), ZNVER4.override({"opt-level": 2}))
+    assert match.require("equal") is match
+    with pytest.raises(LogError, match="a match of tier 'exact' is required:\nkernel matmul"):
+        match.require("exact")
+    with pytest.raises(LogError, match="unknown tier 'exakt'; did you mean 'exact'"):
+        match.require("exakt")
+
+
+def test_a_strict_environment_takes_only_what_was_measured_with_these_versions():
+    other = Environment.of({"tool": "tests", "apache-tvm": "0.25.0"})
+    log = log_of(other, trial(1, env=other.key))
+    assert look(log).stale == ("apache-tvm: 0.25.0 -> 0.27.0".replace(":", "", 1),)
+    assert look(log, strict=True).tier == "default"
+
+
+def test_other_sizes_serve_only_the_formats_that_allow_it():
+    larger = Workload.of({"op": "matmul", "shapes": [[256, 128, 128]], "dtype": "float32"})
+    log = log_of(trial(8, workload=larger), trial(7, 1, workload=larger), workloads=(larger,))
+    assert look(log).tier == "default"
+
+    def divides(body, shapes):
+        return shapes[0][0] % body["mb"] == 0
+
+    match = look(log, formats={"knobs/1": divides})
+    assert (match.tier, match.candidate, match.distance) == ("workload-near", knobs(mb=8), 0.5)
+    assert "sizes [256,128,128] -> [128,128,128] (+0.5)" in match.explain()
+
+
+def test_layers_are_searched_tier_by_tier_and_the_first_wins_a_tie(tmp_path):
+    with TuningLog(str(tmp_path / "site.jsonl")) as site:
+        site.extend([*known(ZNVER4), trial(1, 1000)])
+    near = ZNVER4.override({"num-cores": 12})
+    with TuningLog(str(tmp_path / "user.db"), layers=[str(tmp_path / "site.jsonl")]) as log:
+        log.extend([*known(near), trial(2, 1, target=near)])
+        assert (look(log).tier, look(log).candidate) == ("exact", knobs(mb=1))
+        log.extend([*known(ZNVER4), trial(3, 1020)])
+        assert look(log).candidate == knobs(mb=3)
+        log.append(trial(4, 1200).replace(target=ZNVER4.digest))
+        assert look(log).log.endswith("user.db")
+
+
+def test_kernels_ask_for_a_leaf_and_graphs_for_the_whole():
+    rack = Target.parse("[gpu=cuda(arch=sm_80),cpu=llvm](host=@cpu)")
+    whole = Workload.of({"op": "model", "shapes": []}, "graph")
+    log = log_of(trial(1, target=rack, workload=whole), targets=(rack,), workloads=(whole,))
+    assert look(log, Target.parse("[cpu=llvm,gpu=cuda(arch=sm_80)](host=@cpu,executor=vm)"), whole).tier == "equal"
+    assert look(log, Target.parse("[cpu=llvm,gpu=cuda(arch=sm_90)](host=@cpu)"), whole).tier == "default"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(0, 3)), max_size=12), st.randoms())
+def test_the_order_of_records_does_not_matter_and_equal_means_equal(rows, shuffle):
+    targets = [ZNVER4, ZNVER4.override({"opt-level": 1}), ZNVER4.override({"num-cores": 8}), A100]
+    records = [trial(number, cost * 1000, target=targets[at]) for at, cost, number in rows] + known(*targets)
+    asked = random.Random(len(rows)).choice(targets)
+
+    def answer():
+        shuffle.shuffle(records)
+        log = TuningLog("memory:")
+        log.extend(records)
+        return look(log, asked)
+
+    match = answer()
+    assert match.to_json() == answer().to_json()
+    if match.tier in ("exact", "equal"):
+        measured_on = next(target for target in targets if target.digest == match.record.target)
+        assert measured_on.tuning_key() == asked.tuning_key()
+    assert (match.tier == "default") == (not any((targets[at].kind == asked.kind) for at, *_ in rows))

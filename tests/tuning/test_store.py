@@ -1,0 +1,426 @@
+"""Files of logs: what they hold, and what happens when writers die, disks fill up and files are something else."""
+
+import gzip
+import json
+import os
+import random
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from logs import HERE, MATMUL, ZNVER4, known, trial
+
+from tvmtarget import TuningLog
+from tvmtarget.errors import LogError
+from tvmtarget.tuning.lines import MAX_LINE
+from tvmtarget.tuning.records import Foreign, Retraction
+
+ROOT = Path(__file__).parents[2]
+FORMS = ["log.jsonl", "log.db"]
+
+
+class Writer:
+    """A process that appends trials of candidates from `first` on, and tells each one that is acknowledged."""
+
+    def __init__(self, path, first, count):
+        reading, writing = os.pipe()
+        self.process = os.fork()
+        if not self.process:
+            try:
+                log = TuningLog(str(path))
+                for at in range(first, first + count):
+                    log.append(trial(at, at + 1))
+                    os.write(writing, f"{at}\n".encode())
+            except BaseException as error:
+                print(repr(error), file=sys.stderr)
+                os._exit(1)
+            os._exit(0)
+        os.close(writing)
+        self._told = os.fdopen(reading)
+
+    def next(self):
+        return int(self._told.readline())
+
+    def end(self, kill=False):
+        """Wait for the process, or kill it; return what it had told beside `next`."""
+        if kill:
+            os.kill(self.process, signal.SIGKILL)
+        told = [int(line) for line in self._told.read().splitlines(keepends=True) if line[-1] == "\n"]
+        os.waitpid(self.process, 0)
+        self._told.close()
+        return told
+
+
+def numbers(log):
+    """Return the candidates in a log, sorted."""
+    return sorted(record.candidate.body["mb"] for record in log if record.type == "trial")
+
+
+@pytest.fixture(params=FORMS)
+def path(request, tmp_path):
+    return tmp_path / request.param
+
+
+def test_what_was_written_is_there_for_the_next_process(path):
+    records = [*known(ZNVER4), trial(1), trial(2)]
+    with TuningLog(str(path)) as log:
+        assert (log.extend(records), log.extend(records), len(log)) == (5, 0, 5)
+    with TuningLog(str(path)) as log:
+        assert list(log) == records
+        assert log.lookup(MATMUL, ZNVER4, env=HERE).tier == "exact"
+
+
+def test_a_reader_sees_what_a_writer_appends_later(path):
+    with TuningLog(str(path)) as writer, TuningLog(str(path)) as reader:
+        writer.extend([*known(ZNVER4), trial(1)])
+        assert reader.lookup(MATMUL, ZNVER4, env=HERE).tier == "exact"
+        writer.append(trial(2))
+        assert numbers(reader) == [1, 2]
+
+
+def test_writers_at_once_lose_nothing_and_mix_nothing(path):
+    writers = [Writer(path, first, 150) for first in (0, 1000, 2000)]
+    assert [len(writer.end()) for writer in writers] == [150, 150, 150]
+    with TuningLog(str(path)) as log:
+        assert numbers(log) == [first + at for first in (0, 1000, 2000) for at in range(150)]
+        assert log.problems() == ()
+
+
+def kill_writers(path, turns, count, most):
+    """Start writers, kill them all while they write, and again; return what they had acknowledged."""
+    random.seed(7)
+    acknowledged = set()
+    for turn in range(turns):
+        writers = [Writer(path, 10_000 * turn + 1000 * at, 150) for at in range(count)]
+        for writer in writers:
+            acknowledged |= {writer.next() for _ in range(random.randrange(5, most))}
+        for writer in writers:
+            acknowledged |= set(writer.end(kill=True))
+    return acknowledged
+
+
+def test_a_writer_that_is_killed_loses_nothing_that_it_had_acknowledged(path):
+    acknowledged = kill_writers(path, turns=3, count=2, most=40)
+    with TuningLog(str(path)) as log:
+        assert acknowledged <= set(numbers(log))
+        log.append(trial(99_999))
+        assert 99_999 in numbers(log)
+
+
+@pytest.mark.slow
+def test_eight_writers_that_are_killed_twenty_times_lose_nothing(path):
+    acknowledged = kill_writers(path, turns=20 if path.suffix == ".db" else 6, count=8, most=30)
+    with TuningLog(str(path)) as log:
+        assert acknowledged <= set(numbers(log))
+        assert [line.problem[:9] for line in log.problems()] == ["cut short"] * len(log.problems())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [100_000])
+def test_a_large_log_is_read_and_asked(tmp_path, count):
+    path = tmp_path / "log.jsonl"
+    with TuningLog(str(path)) as log:
+        log.extend([*known(ZNVER4), *(trial(at, 10**9 + at * 7 % count) for at in range(count))])
+    with TuningLog(str(path)) as log, TuningLog(str(tmp_path / "log.db")) as other:
+        assert log.lookup(MATMUL, ZNVER4, env=HERE).record.measured.cost <= 1.03 * 10**9
+        assert other.merge(log) == count + 3
+        assert not log.diff(other)
+
+
+def test_two_old_lines_and_a_torn_one_cost_the_torn_one_at_every_byte(tmp_path):
+    path = tmp_path / "log.jsonl"
+    whole = "".join(f"{record.text}\n" for record in [trial(1), trial(2), trial(3)]).encode()
+    second = whole.index(b"\n") + 1
+    third = whole.index(b"\n", second) + 1
+    for size in [*range(second, len(whole), 7), *range(third - 3, third + 3), len(whole) - 1, len(whole)]:
+        path.write_bytes(whole[:size])
+        with TuningLog(str(path)) as log:
+            ends = [second, third, len(whole)]
+            complete = sum(size >= end - 1 for end in ends)
+            assert numbers(log) == [1, 2, 3][:complete]
+            torn = size - ([0, *ends][complete])
+            assert [line.offset for line in log.problems()] == ([[0, *ends][complete]] if torn > 0 else [])
+            assert path.read_bytes() == whole[:size]
+            log.append(trial(4))
+            assert numbers(log) == [*[1, 2, 3][:complete], 4]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_line_that_was_damaged_costs_itself_alone(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("damaged") / "log.jsonl"
+    lines = [f"{trial(at).text}\n".encode() for at in range(3)]
+    at, byte = data.draw(st.integers(0, len(lines[1]) - 2)), data.draw(st.integers(0, 255))
+    damaged = lines[1][:at] + bytes([byte]) + lines[1][at + 1 :]
+    path.write_bytes(lines[0] + damaged + lines[2])
+    with TuningLog(str(path)) as log:
+        found = numbers(log)
+        assert {0, 2} <= set(found)
+        is_comment = damaged.startswith(b"#")
+        is_foreign = any(isinstance(record, Foreign) for record in log)
+        assert found == [0, 1, 2] or is_comment or is_foreign or log.problems()[0].number in (2, 3)
+        assert (found == [0, 1, 2]) == (damaged.split() == lines[1].split())
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"\x00\x00\x00\n", "not JSON"),
+        (b"{\xff}\n", "not UTF-8 at byte"),
+        (b"{" + b"x" * (MAX_LINE + 10) + b"}\n", f"{MAX_LINE + 13} bytes long; a line has at most {MAX_LINE}"),
+        (b'{"t":"trial","v":1}\n', "a trial needs 'level'"),
+        (b"[" * 100_000 + b"\n", "the JSON is nested too deeply"),
+        (b"\n\r\n   \n# a comment\n\xef\xbb\xbf\n", "not JSON"),
+    ],
+)
+def test_what_is_no_record_is_reported_with_line_and_byte(tmp_path, text, problem):
+    path = tmp_path / "log.jsonl"
+    first = f"\ufeff{trial(1).text}\r\n".encode()
+    path.write_bytes(first + text + trial(2).text.encode())
+    with TuningLog(str(path)) as log:
+        assert numbers(log) == [1, 2]
+        (line,) = log.problems()
+        assert problem in line.problem
+        assert path.read_bytes()[line.offset : line.end] in text
+
+
+def test_a_line_of_a_gigabyte_is_passed_over_in_little_memory(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with path.open("wb") as file:
+        file.write(f"{trial(1).text}\n".encode() + b'{"t":"')
+        file.truncate(1 << 30)
+        file.seek(0, os.SEEK_END)
+        file.write(f"\n{trial(2).text}\n".encode())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with TuningLog(str(path)) as log:
+        assert numbers(log) == [1, 2]
+        assert "bytes long" in log.problems()[0].problem
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+def test_repair_keeps_all_records_and_puts_the_rest_aside(tmp_path):
+    path = tmp_path / "log.jsonl"
+    newer = '{"t":"trial","v":9,"x":1.5}'
+    path.write_text(f'{trial(1).text}\n{{"t":\n{newer}\n{trial(2).text[:-5]}')
+    with TuningLog(str(path)) as log:
+        assert log.repair() == 2
+        assert (numbers(log), log.problems()) == ([1], ())
+    assert path.read_text() == f"{trial(1).text}\n{newer}\n"
+    assert (tmp_path / "log.jsonl.rejected").read_text() == f'{{"t":\n{trial(2).text[:-5]}\n'
+
+
+def test_a_writer_goes_on_in_the_new_file_after_another_one_compacted_the_log(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with TuningLog(str(path)) as one, TuningLog(str(path)) as other:
+        one.extend([trial(at) for at in range(3)])
+        other.append(trial(3))
+        one.compact(best=1)
+        other.append(trial(4))
+        assert numbers(one) == numbers(other) == [0, 4]
+
+
+def limited(code, size):
+    """Run code in a process that may not write files larger than `size`; return what it printed."""
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))\n{code}"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=environment)
+    return done.stdout + done.stderr[-2000:]
+
+
+def test_a_full_disk_is_an_error_and_loses_nothing(path):
+    count = 20 if path.suffix == ".jsonl" else 400
+    said = limited(
+        f"""
+import sys
+sys.path.insert(0, "tests/tuning")
+from logs import trial
+from tvmtarget import TuningLog
+from tvmtarget.errors import LogError
+log = TuningLog({str(path)!r})
+log.extend(trial(at) for at in range(3))
+for at in range(3, {count}):
+    try:
+        log.append(trial(at))
+    except LogError as error:
+        print("refused", at, error)
+        break
+    print("wrote", at)
+""",
+        8_000 if path.suffix == ".jsonl" else 300_000,
+    )
+    wrote = [int(line.split()[1]) for line in said.splitlines() if line.startswith("wrote")]
+    assert "refused" in said, said
+    with TuningLog(str(path)) as log:
+        assert numbers(log) == [0, 1, 2, *wrote]
+        assert log.problems() == ()
+
+
+def as_nobody(action):
+    """Run an action in a process that may not write everywhere; it fails where the action does."""
+    child = os.fork()
+    if not child:
+        try:
+            if os.geteuid() == 0:
+                os.setuid(65534)
+            action()
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_log_that_cannot_be_written_can_be_read(name):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        with TuningLog(str(path)) as log:
+            log.extend([*known(ZNVER4), trial(1)])
+        path.chmod(0o444)
+        path.parent.chmod(0o555)
+
+        def read():
+            with TuningLog(str(path)) as log:
+                assert log.lookup(MATMUL, ZNVER4, env=HERE).tier == "exact"
+                with pytest.raises(LogError, match="cannot be"):
+                    log.append(trial(2))
+
+        assert as_nobody(read) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("log.jsonl", b"PK\x03\x04 zip", "is not a tuning log: line 1"),
+        ("log.jsonl", b"mcpu,cost\n1,2\n", "is not a tuning log: line 1"),
+        ("log.db", b"not a database at all, " * 100, "file is not a database"),
+        ("log.jsonl.gz", b"not gzip", "cannot be read"),
+        ("log.txt", b"", "is no log: a log is"),
+        ("log.db", "sqlite", "is a database of something else"),
+        ("log.db", "newer", "was written by a newer version: schema 99"),
+    ],
+)
+def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, name, data, message):
+    path = tmp_path / name
+    if isinstance(data, bytes):
+        path.write_bytes(data)
+    elif data == "newer":
+        TuningLog(str(path)).close()
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA user_version = 99")
+    else:
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE person(name TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(LogError, match=message):
+        TuningLog(str(path))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("/no/such/place/log.db", "there is no directory '/no/such/place'"),
+        ("postgres://host/log", "no plugin opens logs at 'postgres://host/log'"),
+        ("sqlight:///log.db", "did you mean 'sqlite'"),
+        ("/", "is no log"),
+        ("", "is no log"),
+    ],
+)
+def test_a_url_that_nothing_opens_says_what_would(url, message):
+    with pytest.raises(LogError, match=message):
+        TuningLog(url)
+
+
+def test_a_directory_that_is_not_there_is_an_error_of_the_first_write():
+    log = TuningLog("/no/such/place/log.jsonl")
+    with pytest.raises(LogError, match="cannot be written: No such file or directory"):
+        log.append(trial(1))
+
+
+def test_compressed_logs_are_read_only(tmp_path):
+    path = tmp_path / "log.jsonl.gz"
+    path.write_bytes(gzip.compress(trial(1).text.encode()))
+    log = TuningLog(str(path))
+    assert numbers(log) == [1]
+    with pytest.raises(LogError, match="is compressed"):
+        log.append(trial(2))
+
+
+def test_names_that_look_like_sql_are_names(path):
+    from tvmtarget.tuning.records import Workload
+
+    evil = Workload.of({"op": "'; DROP TABLE line; --", "shapes": [[1]]})
+    with TuningLog(str(path)) as log:
+        log.extend([*known(ZNVER4, workloads=(evil,)), trial(1, workload=evil)])
+        assert log.lookup(evil, ZNVER4, env=HERE).tier == "exact"
+        with pytest.raises(LogError, match="no line"):
+            log.retract("' OR 1=1 --", "evil")
+
+
+records = st.lists(
+    st.sampled_from([
+        *known(ZNVER4), *(trial(at, cost) for at in range(3) for cost in (1, 2)),
+        Retraction(of=trial(0, 1).digest, why="x"), Foreign(line='{"t":"photo","v":1}'),
+    ])
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(records, records, records)
+def test_merging_is_a_union_whatever_the_order(one, two, three):
+    def log_of(*parts):
+        log = TuningLog("memory:")
+        for part in parts:
+            log.extend(part)
+        return log
+
+    def merged(*logs):
+        result = TuningLog("memory:")
+        result.merge(*logs)
+        return result
+
+    a, b, c = log_of(one), log_of(two), log_of(three)
+    union = list(log_of(one, two, three).lines())
+    for other in (merged(a, b, c), merged(c, a, b, a), merged(merged(b, c), a)):
+        assert list(other.lines()) == union
+
+
+def test_the_keys_of_targets_are_made_anew_when_the_rules_have_changed(tmp_path):
+    path = tmp_path / "log.db"
+    with TuningLog(str(path)) as log:
+        log.extend([*known(ZNVER4), trial(1)])
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE view SET key = 't0:old', family = 'f0:old'")
+        connection.execute("UPDATE meta SET value = 'other rules'")
+    with TuningLog(str(path)) as log:
+        assert log.lookup(MATMUL, ZNVER4.override({"opt-level": 1}), env=HERE).tier == "equal"
+
+
+def test_compaction_keeps_the_best_and_the_pins_and_says_what_goes(path):
+    with TuningLog(str(path)) as log:
+        log.extend([*known(ZNVER4), *(trial(at, 1000 + at) for at in range(6))])
+        log.pin(MATMUL, ZNVER4, trial(5).candidate, "because")
+        dropped = log.compact(best=2)
+        assert [record.candidate.body["mb"] for record in dropped] == [2, 3, 4, 5]
+        assert numbers(log) == [0, 1]
+        assert log.lookup(MATMUL, ZNVER4, env=HERE).tier == "pin"
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
+def test_an_export_is_sorted_and_a_log_itself(path, name):
+    exported = path.with_name(name)
+    with TuningLog(str(path)) as log:
+        log.extend([trial(2), *known(ZNVER4), trial(1)])
+        assert log.export(exported) == 5
+        assert not log.diff(TuningLog(str(exported)))
+        lines = list(log.lines())
+    assert [json.loads(line)["t"] for line in lines] == ["env", "target", "trial", "trial", "workload"]
+    assert lines == sorted(lines, key=lambda line: (json.loads(line)["t"], line))

@@ -1,0 +1,28 @@
+"""The examples in the document on tuning and in docstrings are true."""
+
+import doctest
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "tvmtarget" / "tuning").rglob("*.py")
+    if ">>>" in path.read_text(encoding="utf-8")
+)
+
+
+def test_the_document_on_tuning(tmp_path):
+    document = str(ROOT / "docs" / "tuning.md")
+    failed, tried = doctest.testfile(document, module_relative=False, globs={"folder": tmp_path})
+    assert tried
+    assert not failed
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name):
+    failed, tried = doctest.testmod(import_module(name))
+    assert tried
+    assert not failed

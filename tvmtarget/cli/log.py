@@ -1,0 +1,217 @@
+"""`tvmtarget log`: what tuning logs hold, what they answer, and how they are put together and mended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import typer
+
+from tvmtarget.cli.options import Json, print_json
+from tvmtarget.cli.targets import Changes, TargetText, read_target
+from tvmtarget.errors import LogError, TvmTargetError
+
+if TYPE_CHECKING:
+    from tvmtarget.tuning.importers.taking import Imported
+    from tvmtarget.tuning.log import TuningLog
+    from tvmtarget.tuning.match import Tier
+    from tvmtarget.tuning.records import Workload
+
+__all__ = ["app"]
+
+Log: TypeAlias = Annotated[
+    str, typer.Argument(help="NAME.jsonl, NAME.db, or another URL of a log.", show_default=False)
+]
+
+app = typer.Typer(help="Read, look up, merge, import, check and mend tuning logs.", no_args_is_help=True)
+
+
+def _open(url: str, *, layers: Sequence[str] = (), new: bool = False) -> TuningLog:
+    """Open a log; one that is only read has to be there."""
+    from tvmtarget.tuning.log import TuningLog
+
+    for name in (*layers, *(() if new else (url,))):
+        if ":" not in name and not Path(name).exists():
+            raise LogError(f"there is no log {name!r}")
+    return TuningLog(url, layers=layers)
+
+
+@app.command("stats")
+def stats(log: Log, as_json: Json = False) -> None:
+    """Count what a log holds."""
+    found = _open(log).stats()
+    if as_json:
+        print_json(found.to_json())
+    else:
+        typer.echo(str(found))
+
+
+@app.command("lookup")
+def lookup(
+    log: Log,
+    workload: Annotated[
+        str, typer.Argument(help="A key (w1:...) or how it begins, an ONNX file, or a JSON body.", show_default=False)
+    ],
+    target: TargetText,
+    layer: Annotated[list[str] | None, typer.Option("--layer", help="A log to look into as well.")] = None,
+    max_distance: Annotated[float, typer.Option("--max-distance", help="How far a record may be carried.")] = 8.0,
+    strict: Annotated[bool, typer.Option("--strict", help="Only what was measured with these versions.")] = False,
+    require: Annotated[str | None, typer.Option("--require", help="Fail beyond this tier.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a log knows for a workload on a target, from which tier, and why nothing nearer."""
+    from tvmtarget.tuning.match import Policy
+
+    opened = _open(log, layers=layer or ())
+    policy = Policy(max_distance=max_distance, strict=strict)
+    match = opened.lookup(_workload(opened, workload), read_target(target, Changes()), policy=policy)
+    if require is not None:
+        match.require(_tier(require))
+    if as_json:
+        print_json(match.to_json())
+    else:
+        typer.echo(match.explain())
+
+
+@app.command("merge")
+def merge(log: Log, others: Annotated[list[str], typer.Argument(help="Logs to take in.", show_default=False)]) -> None:
+    """Take the lines of other logs into one; in which order does not matter."""
+    sources = [_open(other) for other in others]
+    with _open(log, new=True) as opened:
+        typer.echo(f"{opened.merge(*sources)} lines new")
+
+
+@app.command("import")
+def import_(
+    log: Log,
+    sources: Annotated[
+        list[Path], typer.Argument(help="Files of AutoTVM or TopHub, or folders of MetaSchedule.", show_default=False)
+    ],
+    strict: Annotated[bool, typer.Option("--strict", help="Fail if a line is rejected.")] = False,
+) -> None:
+    """Take in logs of other tools; every line that is rejected is told with its reason."""
+    rejected = 0
+    with _open(log, new=True) as opened:
+        for source in sources:
+            outcome = _import(opened, source)
+            typer.echo(f"{source}: {outcome}")
+            for line in outcome.rejected:
+                typer.echo(f"warning: {source}: {line}", err=True)
+            rejected += len(outcome.rejected)
+    if strict and rejected:
+        raise typer.Exit(1)
+
+
+@app.command("export")
+def export(
+    log: Log,
+    output: Annotated[Path, typer.Argument(help="A new .jsonl or .jsonl.gz, or a folder.", show_default=False)],
+    format_: Annotated[
+        Literal["lines", "metaschedule"],
+        typer.Option("--format", help="Our lines, sorted; or a folder with a database of TVM for each tuning key."),
+    ] = "lines",
+) -> None:
+    """Write a log to a file of lines that can be compared and mailed, or for TVM."""
+    opened = _open(log)
+    if format_ == "lines":
+        typer.echo(f"{opened.export(output)} lines written to {output}")
+        return
+    from tvmtarget.tuning.importers.metaschedule import export_metaschedule
+
+    for key, folder in export_metaschedule(opened, output).items():
+        typer.echo(f"{key}  {folder}")
+
+
+@app.command("verify")
+def verify(log: Log) -> None:
+    """Read everything in a log again; exit code 1 if a line is bad, 2 if the log cannot be read."""
+    try:
+        problems = _open(log).verify()
+    except LogError as error:
+        for problem in error.problems:
+            typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(2) from error
+    for problem in problems:
+        typer.echo(problem)
+    if problems:
+        raise typer.Exit(1)
+    typer.echo("nothing wrong")
+
+
+@app.command("repair")
+def repair(log: Log) -> None:
+    """Move the lines that cannot be read to NAME.rejected, beside the log."""
+    typer.echo(f"{_open(log).repair()} lines moved")
+
+
+@app.command("retract")
+def retract(
+    log: Log,
+    digest: Annotated[str, typer.Argument(help="The digest of a line (d1:...), or how it begins.", show_default=False)],
+    why: Annotated[str, typer.Option("--why", help="What is wrong with it.", show_default=False)],
+) -> None:
+    """Say that a line no longer counts; it stays, and so does the reason."""
+    typer.echo(f"{_open(log).retract(digest, why).of} retracted")
+
+
+@app.command("compact")
+def compact(
+    log: Log,
+    best: Annotated[int, typer.Option("--best", min=1, help="Candidates to keep for each workload and target.")],
+) -> None:
+    """Drop the trials of all but the best candidates; the only command that takes records out of a log."""
+    for trial in (dropped := _open(log).compact(best=best)):
+        typer.echo(f"dropped {trial.digest}  {trial.workload}  {trial.measured.status}")
+    typer.echo(f"{len(dropped)} trials dropped")
+
+
+@app.command("diff")
+def diff(left: Log, right: Log) -> None:
+    """Say how two logs differ, and where they would choose differently; exit code 1 if they do."""
+    found = _open(left).diff(_open(right))
+    typer.echo(str(found))
+    if found:
+        raise typer.Exit(1)
+
+
+def _import(log: TuningLog, source: Path) -> Imported:
+    if source.is_dir():
+        from tvmtarget.tuning.importers.metaschedule import import_metaschedule
+
+        return import_metaschedule(log, source)
+    from tvmtarget.tuning.importers.autotvm import import_autotvm
+
+    return import_autotvm(log, source)
+
+
+def _tier(text: str) -> Tier:
+    from tvmtarget.errors import did_you_mean
+    from tvmtarget.tuning.match import TIERS
+
+    found = next((tier for tier in TIERS if tier == text), None)
+    if found is None:
+        raise LogError(f"unknown tier {text!r}{did_you_mean(text, TIERS, listing='there are')}")
+    return found
+
+
+def _workload(log: TuningLog, text: str) -> Workload:
+    """Read a workload: a model, a body, or a key of the log."""
+    from tvmtarget.tuning.records import Workload
+
+    if text.endswith(".onnx"):
+        from tvmtarget.ir.module import IRModule
+        from tvmtarget.tuning.keys import workload_of
+
+        return workload_of(IRModule.from_onnx(Path(text)).main)
+    if text.startswith("{"):
+        try:
+            return Workload.of(json.loads(text))
+        except (ValueError, TvmTargetError) as error:
+            raise LogError(f"{text!r} is no body of a workload: {error}") from error
+    found = {one.key: one for one in log.workloads() if one.key.startswith(text)}
+    if len(found) != 1:
+        what = "no workload" if not found else f"{len(found)} workloads"
+        raise LogError(f"{what} of the log begins with {text!r}; `tvmtarget log stats` counts them")
+    return next(iter(found.values()))

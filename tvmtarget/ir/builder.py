@@ -1,0 +1,132 @@
+"""Functions built call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tvmtarget.errors import ModelError, did_you_mean
+from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value
+from tvmtarget.ir.names import Names
+from tvmtarget.ir.parser import parse_type
+from tvmtarget.ir.types import TensorType, Type, dtype_of
+from tvmtarget.target.constraints.constraint import Constraint
+
+__all__ = ["FunctionBuilder"]
+
+
+class FunctionBuilder:
+    """Collects parameters, constants and calls; `build` infers types and returns the function.
+
+    Values are referred to by name, as in the IR. Operators are ONNX's unless they carry a dialect or `@`.
+
+    >>> from tvmtarget.ir.printer import print_function
+    >>> f = FunctionBuilder("main")
+    >>> x = f.param("x", "float32[n,3,8,8]")
+    >>> w = f.constant(np.zeros((4, 3, 3, 3), "float32"), "w")
+    >>> y = f.call("Relu", f.call("Conv", x, w, strides=[2, 2]))
+    >>> print(print_function(f.build(y)))
+    func @main(%x: float32[n,3,8,8]) -> (float32[n,4,3,3]) opsets(onnx=17) {
+      const %w: float32[4,3,3,3] = sha256:1fe2373734955e60
+      %Conv: float32[n,4,3,3] = onnx.Conv(%x, %w) {strides=[2, 2]} as Conv
+      %Relu: float32[n,4,3,3] = onnx.Relu(%Conv) as Relu
+      return %Relu
+    }
+    """
+
+    def __init__(
+        self,
+        name: str = "main",
+        *,
+        opset: int = 17,
+        opsets: Mapping[str, int] | None = None,
+        outer: FunctionBuilder | None = None,
+    ) -> None:
+        """Begin a function; `outer` is the builder of the function whose values a nested body may read."""
+        self.name = name
+        self._opsets = {"": opset} | dict(opsets or {}) if outer is None else {}
+        self._params: list[Value] = []
+        self._constants: list[Constant] = []
+        self._body: list[Call] = []
+        self._names: Names = Names() if outer is None else outer._names
+        self._known: set[str] = set() if outer is None else set(outer._known)
+        self._sources: Names = Names() if outer is None else outer._sources
+
+    def param(self, name: str, type: Type | str = None, *, scope: str = "") -> str:
+        """Add a parameter, of a type or its text, and return its name."""
+        self._params.append(Value(self._new(name), parse_type(type) if isinstance(type, str) else type, scope))
+        return self._params[-1].name
+
+    def constant(self, data: object, name: str = "constant") -> str:
+        """Add a constant and return its name, which gets a number if it is taken."""
+        array: np.ndarray[Any, Any] = np.asarray(data)
+        self._constants.append(Constant(self._new(name), TensorType(dtype_of(array.dtype), array.shape), array))
+        return self._constants[-1].name
+
+    def call(self, op: str, *inputs: str, **rest: Any) -> str:  # noqa: ANN401
+        """Add a call with one result, as `calls` does, and return the result's name."""
+        return self.calls(op, *inputs, results=1, **rest)[0]
+
+    def calls(
+        self,
+        op: str,
+        *inputs: str,
+        results: int,
+        name: str = "",
+        constraint: Constraint | str | None = None,
+        has_effect: bool = False,
+        **attrs: object,
+    ) -> tuple[str, ...]:
+        """Add a call with a number of results and return their names; a Function among `attrs` is a nested body."""
+        for value in inputs:
+            if value and value not in self._known:
+                raise ModelError(f"{op} reads {value!r}, but nothing defines it{did_you_mean(value, self._known)}")
+        plain = tuple((key, _attribute(key, value)) for key, value in attrs.items() if not isinstance(value, Function))
+        asked = None if constraint is None else Constraint.parse(constraint)
+        kind = op.rsplit("::", 1)[-1].removeprefix("@").removeprefix("onnx.")
+        source = self._sources.fresh(name or kind)
+        outputs = tuple(Value(self._new(source if k == 0 else f"{source}.{k}"), None) for k in range(results))
+        full = op if op.startswith("@") or "." in op else f"onnx.{op}"
+        regions = tuple((key, value) for key, value in attrs.items() if isinstance(value, Function))
+        self._body.append(Call(full, inputs, outputs, plain, regions, asked, source, has_effect))
+        return tuple(output.name for output in outputs)
+
+    def build(self, *results: str, functions: Mapping[str, Function] | None = None, **fields: Any) -> Function:  # noqa: ANN401
+        """Return the function with types inferred; `functions` are those that it calls, `fields` go into it."""
+        for result in results:
+            if result not in self._known:
+                raise ModelError(f"result {result!r} is not defined{did_you_mean(result, self._known)}")
+        built = Function(
+            name=self.name,
+            params=tuple(self._params),
+            body=tuple(self._body),
+            results=results,
+            constants=tuple(self._constants),
+            opsets=tuple(sorted(self._opsets.items())),
+            **fields,
+        )
+        if not self._opsets:
+            return built
+        from tvmtarget.ir.inference import infer_types
+
+        return infer_types(built, functions)
+
+    def _new(self, name: str) -> str:
+        fresh = self._names.fresh(name)
+        self._known.add(fresh)
+        return fresh
+
+
+def _attribute(name: str, value: object) -> Attribute:
+    """Return the value of an attribute as the IR holds it: lists as tuples, arrays as constants."""
+    if isinstance(value, np.ndarray):
+        return Constant(name, TensorType(dtype_of(value.dtype), value.shape), value)
+    if isinstance(value, list | tuple):
+        return tuple(_attribute(name, item) for item in value)  # type: ignore[return-value]
+    if isinstance(value, int | float | str | bytes | Constant):
+        return value
+    raise ModelError(
+        f"attribute {name!r} is a {type(value).__name__}; it can be a number, a text, bytes, an array or a list"
+    )

@@ -1,0 +1,246 @@
+"""The JSON form of a module: what the text form says, as data; types and constraints are texts in it.
+
+Values of attributes are numbers, texts, truths, null and lists as JSON has them. What JSON lacks is an object:
+`{"float": "0.5"}`, `{"bytes": "00ff"}`, `{"map": [["key", value]]}`, `{"opaque": kind, "bytes": "00ff"}`, and
+`{"tensor": {"name": ..., "type": ..., "digest": ...}}`. Constants are given by digest, beside the JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
+from tvmtarget.ir.parser import MAX_DEPTH, parse_type
+from tvmtarget.ir.spelling import print_float
+from tvmtarget.ir.tensors import array_of_bytes, bytes_of
+from tvmtarget.ir.types import TensorType, dtype_of
+from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.tree import Target
+
+__all__ = ["SCHEMA", "read_module", "write_module", "write_value"]
+
+SCHEMA = 1
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Value(_Data):
+    name: str
+    type: str = "?"
+    scope: str = ""
+
+
+class _Constant(_Data):
+    name: str
+    type: str
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+_Pairs = tuple[tuple[str, Any], ...]
+
+
+class _Call(_Data):
+    op: str
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[_Value, ...] = ()
+    attrs: _Pairs = ()
+    regions: tuple[tuple[str, _Function], ...] = ()
+    constraint: str | None = None
+    source: str = ""
+    effect: bool = False
+
+
+class _Function(_Data):
+    name: str
+    params: tuple[_Value, ...] = ()
+    constants: tuple[_Constant, ...] = ()
+    body: tuple[_Call, ...] = ()
+    results: tuple[str, ...] = ()
+    constraint: str | None = None
+    opsets: tuple[tuple[str, int], ...] = ()
+    attrs: _Pairs = ()
+
+
+class _Module(_Data):
+    schema_version: Literal[1]
+    target: dict[str, Any] | None = None
+    attrs: _Pairs = ()
+    functions: tuple[_Function, ...]
+
+
+def write_module(
+    functions: Sequence[Function], target: Target | None, attrs: Mapping[str, object]
+) -> dict[str, object]:
+    """Return a module as data; `ModelError` names an attribute that has no form in JSON."""
+    flat: dict[str, object] = {"schema_version": SCHEMA, "functions": [_write_function(one) for one in functions]}
+    if target is not None:
+        flat["target"] = target.to_json()
+    return flat | _present(attrs=[[key, write_value(value, key)] for key, value in sorted(attrs.items())])
+
+
+def _present(**fields: object) -> dict[str, object]:
+    """Leave out fields that say nothing."""
+    return {name: value for name, value in fields.items() if value not in (None, "", False, [])}
+
+
+def _write_function(function: Function) -> dict[str, object]:
+    return {"name": function.name} | _present(
+        params=[_write_typed(param) for param in function.params],
+        constants=[_write_constant(constant) for constant in function.constants],
+        body=[_write_call(call) for call in function.body],
+        results=list(function.results),
+        constraint=_text(function.constraint),
+        opsets=[[domain, version] for domain, version in function.opsets],
+        attrs=[[name, write_value(value, name)] for name, value in function.attrs],
+    )
+
+
+def _write_call(call: Call) -> dict[str, object]:
+    return {"op": call.op} | _present(
+        inputs=list(call.inputs),
+        outputs=[_write_typed(output) for output in call.outputs],
+        attrs=[[name, write_value(value, name)] for name, value in call.attrs],
+        regions=[[label, _write_function(region)] for label, region in call.regions],
+        constraint=_text(call.constraint),
+        source=call.source,
+        effect=call.has_effect,
+    )
+
+
+def _write_typed(value: Value) -> dict[str, object]:
+    return {"name": value.name} | _present(type=str(value.type) if value.type else None, scope=value.scope)
+
+
+def _write_constant(constant: Constant) -> dict[str, object]:
+    return {"name": constant.name, "type": str(constant.type), "digest": constant.digest}
+
+
+def _text(constraint: Constraint | None) -> str | None:
+    return None if constraint is None else str(constraint)
+
+
+def write_value(value: object, name: str) -> object:
+    """Return the value of an attribute as data; `name` is for the error."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return {"float": print_float(value)}
+        case bytes():
+            return {"bytes": value.hex()}
+        case tuple() | list():
+            return [write_value(item, name) for item in value]
+        case Constant():
+            return {"tensor": _write_constant(value)}
+        case Opaque():
+            return {"opaque": value.kind, "bytes": value.data.hex()}
+        case Mapping():
+            return {"map": [[str(key), write_value(item, name)] for key, item in value.items()]}
+        case _:
+            raise ModelError(f"attribute {name!r} is a {type(value).__name__}, which no file can hold")
+
+
+def read_module(
+    data: object, constants: Mapping[str, np.ndarray[Any, Any]]
+) -> tuple[tuple[Function, ...], Target | None, dict[str, object]]:
+    """Read a module from data or its text; `ModelError` says what is wrong, and where in the data."""
+    try:
+        text = data if isinstance(data, str | bytes) else json.dumps(data)
+        module = _Module.model_validate_json(text)
+        reader = _Reader(constants)
+        functions = tuple(reader.function(function, 0) for function in module.functions)
+        target = None if module.target is None else Target.from_json(module.target)
+        return functions, target, {name: reader.value(value, 0) for name, value in module.attrs}
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        place = ".".join(map(str, problem["loc"]))
+        raise ModelError(f"this is no module, at {place or 'its start'}: {problem['msg']}") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ModelError(f"this is no module: {error}") from error
+
+
+class _Reader:
+    def __init__(self, constants: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self.constants = constants
+
+    def function(self, data: _Function, depth: int) -> Function:
+        if depth > MAX_DEPTH:
+            raise ModelError(f"functions are nested deeper than {MAX_DEPTH} levels")
+        return Function(
+            name=data.name,
+            params=tuple(map(_typed, data.params)),
+            body=tuple(self.call(call, depth) for call in data.body),
+            results=data.results,
+            constants=tuple(map(self.constant, data.constants)),
+            constraint=_constraint(data.constraint),
+            opsets=data.opsets,
+            attrs=self.pairs(data.attrs),
+        )
+
+    def call(self, data: _Call, depth: int) -> Call:
+        return Call(
+            op=data.op,
+            inputs=data.inputs,
+            outputs=tuple(map(_typed, data.outputs)),
+            attrs=self.pairs(data.attrs),
+            regions=tuple((label, self.function(region, depth + 1)) for label, region in data.regions),
+            constraint=_constraint(data.constraint),
+            source=data.source,
+            has_effect=data.effect,
+        )
+
+    def constant(self, data: _Constant) -> Constant:
+        type_ = parse_type(data.type)
+        if not isinstance(type_, TensorType):
+            raise ModelError(f"constant {data.name!r} is a tensor, not {data.type}")
+        array = self.constants.get(data.digest)
+        if array is None:
+            raise ModelError(f"the elements of constant {data.name!r} are not given: nothing has its digest")
+        try:
+            if array.shape != type_.shape or dtype_of(array.dtype) != type_.dtype:
+                array = array_of_bytes(type_, bytes_of(array))
+        except ModelError as error:
+            raise ModelError(f"constant {data.name!r}: {error}") from error
+        constant = Constant(data.name, type_, array)
+        constant.__dict__["digest"] = data.digest  # what is stored by digest has it, and was checked where it was read
+        return constant
+
+    def pairs(self, data: _Pairs) -> tuple[tuple[str, Any], ...]:
+        return tuple((name, self.value(value, 0)) for name, value in data)
+
+    def value(self, data: object, depth: int) -> object:
+        if depth > MAX_DEPTH:
+            raise ModelError(f"values are nested deeper than {MAX_DEPTH} levels")
+        match data:
+            case None | bool() | int() | str():
+                return data
+            case list():
+                return tuple(self.value(item, depth + 1) for item in data)
+            case {"float": str(text), **rest} if not rest:
+                return float(text)
+            case {"bytes": str(text), **rest} if not rest:
+                return bytes.fromhex(text)
+            case {"map": list(pairs), **rest} if not rest:
+                return {str(key): self.value(item, depth + 1) for key, item in pairs}
+            case {"opaque": str(kind), "bytes": str(text), **rest} if not rest:
+                return Opaque(kind, bytes.fromhex(text))
+            case {"tensor": tensor, **rest} if not rest:
+                return self.constant(_Constant.model_validate(tensor))
+            case _:
+                raise ModelError(f"{data!r:.80} is no value of an attribute")
+
+
+def _typed(data: _Value) -> Value:
+    return Value(data.name, parse_type(data.type), data.scope)
+
+
+def _constraint(text: str | None) -> Constraint | None:
+    return None if text is None else Constraint.parse(text)

@@ -1,0 +1,244 @@
+"""Patterns of operations, as text, and where they match.
+
+    pattern  = branch , { "|" , branch } ;
+    branch   = "_" | variable | op , "(" , [ pattern , { "," , pattern } ] , [ "..." ] , ")" , [ attributes ] ;
+
+`relu(conv(x, w, ...)) | relu(conv(x, w))` reads like the program it matches. An operator is its name with or without
+dialect, in any case and with or without underscores; a variable stands for a value, the same one wherever it stands;
+`_` stands for any operand, also an absent one; `...` for any more operands. Attributes, written as in the text form of
+a module, must be equal. Operands of commutative operators match in both orders; of several branches the first counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tvmtarget.errors import TextError
+from tvmtarget.ir.flow import producers_of, readers_of
+from tvmtarget.ir.function import Call, Function
+from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.names import Names
+from tvmtarget.ir.parser import read_attributes
+from tvmtarget.ir.rewrite import extract, values_of, with_body
+from tvmtarget.ir.scanner import Scanner
+from tvmtarget.target.constraints.constraint import Constraint
+
+__all__ = ["COMMUTATIVE", "Match", "Pattern", "find_matches", "outline_matches"]
+
+# Operators of two operands whose order does not matter, in the spelling that patterns are compared in.
+COMMUTATIVE = frozenset(
+    {"add", "multiply", "mul", "and", "or", "xor", "equal", "maximum", "minimum", "max", "min", "sum"}
+)
+
+MAX_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Any:
+    """`_`, or a variable by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    op: str
+    operands: tuple[_Branches, ...]
+    is_open: bool
+    attrs: tuple[tuple[str, object], ...]
+
+
+_Branches = tuple[_Any | _Operation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Where a pattern matches: operations by position, the last one first seen from the root, and variables."""
+
+    function: Function
+    calls: tuple[int, ...]
+    root: int
+    values: Mapping[str, str]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of the operations in the model, in order."""
+        return tuple(self.function.body[index].source for index in self.calls)
+
+    def is_constant(self, variable: str) -> bool:
+        """Whether the value that a variable stands for is a constant."""
+        return self.values[variable] in self.function.constant_names
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A pattern, and a condition that its matches must meet.
+
+    >>> pattern = Pattern.parse("relu(conv(x, w, ...))", lambda match: match.is_constant("w"))
+    """
+
+    branches: _Branches
+    condition: Callable[[Match], bool] | None = None
+
+    @classmethod
+    def parse(cls, text: str, condition: Callable[[Match], bool] | None = None) -> Pattern:
+        """Read a pattern; `TextError` has the column."""
+        parser = _PatternParser(text)
+        branches = parser.branches(0)
+        parser.end()
+        if any(isinstance(branch, _Any) for branch in branches):
+            raise TextError("a pattern begins with an operation, such as relu(x)", text=text)
+        return cls(branches, condition)
+
+
+class _PatternParser(Scanner):
+    def branches(self, depth: int) -> _Branches:
+        if depth > MAX_DEPTH:
+            raise self.error(f"patterns are nested deeper than {MAX_DEPTH} levels")
+        found = [self.branch(depth)]
+        while self.accept("|"):
+            found.append(self.branch(depth))
+        return tuple(found)
+
+    def branch(self, depth: int) -> _Any | _Operation:
+        name = self.name("an operator, a variable or '_'")
+        if not self.accept("("):
+            return _Any("" if name == "_" else name)
+        operands: list[_Branches] = []
+        is_open = False
+        while not self.accept(")"):
+            if operands or is_open:
+                self.expect(",", "',' or ')' in the list of operands")
+            if is_open:
+                raise self.error("'...' is the last of the operands")
+            if self.accept("..."):
+                is_open = True
+            else:
+                operands.append(self.branches(depth + 1))
+        attrs = tuple(read_attributes(self).items()) if self.peek() == "{" else ()
+        return _Operation(_plain(name), tuple(operands), is_open, attrs)
+
+
+def _plain(op: str) -> str:
+    """Return the name of an operator as patterns compare it, without case and underscores."""
+    return op.replace("_", "").lower()
+
+
+def _names_of(call: Call) -> tuple[str, str]:
+    """Return how a pattern may name an operator: with its dialect, and without."""
+    return _plain(call.op), _plain(call.op.rsplit("::", 1)[-1].rsplit(".", 1)[-1])
+
+
+def find_matches(function: Function, pattern: Pattern | str) -> tuple[Match, ...]:
+    """Return where a pattern matches, in order; matches never overlap, and later roots come first where they would.
+
+    Operations with a constraint or an effect take no part, nor do nested bodies. A result that is read by others, or
+    that the function returns, can only be the root's.
+    """
+    pattern = Pattern.parse(pattern) if isinstance(pattern, str) else pattern
+    matcher = _Matcher(function)
+    found: list[Match] = []
+    for root in reversed(range(len(function.body))):
+        match = next(matcher.at(root, pattern), None)
+        if match is not None:
+            matcher.taken |= set(match.calls)
+            found.append(match)
+    return tuple(reversed(found))
+
+
+def outline_matches(
+    module: IRModule,
+    pattern: Pattern | str,
+    name: str,
+    constraint: Constraint | str | None = None,
+    *,
+    function: str = "main",
+) -> IRModule:
+    """Move each match of a pattern into a function of its own: `name_0`, `name_1`, ... in order.
+
+    A call stands where the root of its match stood: what leaves a match comes from there.
+    """
+    old = module[function]
+    names = Names(other.name for other in module)
+    readers, values = readers_of(old), values_of(old)
+    body: list[Call | None] = list(old.body)
+    functions: list[Function] = []
+    for number, match in enumerate(find_matches(old, pattern)):
+        new, call = extract(old, match.calls, names.fresh(f"{name}_{number}"), constraint, readers, values)
+        functions.append(new)
+        for index in match.calls:
+            body[index] = call if index == match.root else None
+    caller = with_body(old, tuple(call for call in body if call is not None))
+    changed = module.with_function(caller)
+    return changed.replace(functions=(*changed.functions, *functions))
+
+
+class _Matcher:
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.producer = producers_of(function)
+        self.readers = readers_of(function)
+        self.results = frozenset(function.results)
+        self.taken = {
+            index
+            for index, call in enumerate(function.body)
+            if call.constraint is not None or call.has_effect or call.regions
+        }
+
+    def at(self, root: int, pattern: Pattern) -> Iterator[Match]:
+        """Yield the matches that have an operation as their root."""
+        for branch in pattern.branches:
+            if isinstance(branch, _Operation):
+                for calls, values in self.operation(branch, root, (), {}):
+                    match = Match(self.function, tuple(sorted(set(calls))), root, values)
+                    if self.is_closed(match) and (pattern.condition is None or pattern.condition(match)):
+                        yield match
+
+    def is_closed(self, match: Match) -> bool:
+        inside = set(match.calls)
+        inner = [out.name for index in inside - {match.root} for out in self.function.body[index].outputs if out.name]
+        return all(name not in self.results and inside.issuperset(self.readers.get(name, ())) for name in inner)
+
+    def operation(
+        self, pattern: _Operation, index: int, calls: tuple[int, ...], values: Mapping[str, str]
+    ) -> Iterator[tuple[tuple[int, ...], Mapping[str, str]]]:
+        call = self.function.body[index]
+        if index in self.taken or pattern.op not in _names_of(call):
+            return
+        attrs = dict(call.attrs)
+        if any(name not in attrs or attrs[name] != value for name, value in pattern.attrs):
+            return
+        inputs = call.inputs
+        if len(inputs) < len(pattern.operands) or (len(inputs) > len(pattern.operands) and not pattern.is_open):
+            return
+        orders = [inputs]
+        if len(inputs) == 2 and _names_of(call)[1] in COMMUTATIVE:
+            orders.append(inputs[::-1])
+        for order in orders:
+            yield from self.operands(pattern.operands, order, (*calls, index), values)
+
+    def operands(
+        self,
+        patterns: tuple[_Branches, ...],
+        inputs: tuple[str, ...],
+        calls: tuple[int, ...],
+        values: Mapping[str, str],
+    ) -> Iterator[tuple[tuple[int, ...], Mapping[str, str]]]:
+        if not patterns:
+            yield calls, values
+            return
+        for branch in patterns[0]:
+            for more, bound in self.operand(branch, inputs[0], calls, values):
+                yield from self.operands(patterns[1:], inputs[1:], more, bound)
+
+    def operand(
+        self, branch: _Any | _Operation, name: str, calls: tuple[int, ...], values: Mapping[str, str]
+    ) -> Iterator[tuple[tuple[int, ...], Mapping[str, str]]]:
+        if isinstance(branch, _Any):
+            if not branch.name:
+                yield calls, values
+            elif name and values.get(branch.name, name) == name:
+                yield calls, {**values, branch.name: name}
+        elif name in self.producer:
+            yield from self.operation(branch, self.producer[name], calls, values)

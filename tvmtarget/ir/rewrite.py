@@ -1,0 +1,219 @@
+"""Changes of functions and modules: rename, replace uses, remove what is dead, share constants, outline, inline.
+
+Each returns a new value; the order of operations stays topological.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
+from tvmtarget.ir.flow import boundary, detour, readers_of
+from tvmtarget.ir.function import Call, Function, Value, callees_of
+from tvmtarget.ir.inline import inline_calls
+from tvmtarget.ir.module import IRModule
+from tvmtarget.target.constraints.constraint import Constraint
+
+__all__ = [
+    "clone",
+    "extract",
+    "inline",
+    "outline",
+    "outline_calls",
+    "remove_dead_code",
+    "remove_dead_functions",
+    "rename",
+    "replace_uses",
+    "share_constants",
+    "values_of",
+    "with_body",
+]
+
+
+def replace_uses(function: Function, values: Mapping[str, str]) -> Function:
+    """Let everything that reads a value read another one, by name: operations, nested bodies and results."""
+    body = tuple(
+        replace(
+            call,
+            inputs=tuple(values.get(name, name) for name in call.inputs),
+            regions=tuple((label, replace_uses(region, values)) for label, region in call.regions),
+        )
+        for call in function.body
+    )
+    return function.replace(body=body, results=tuple(values.get(name, name) for name in function.results))
+
+
+def remove_dead_code(function: Function) -> Function:
+    """Drop operations without effect whose results nobody reads, and constants nobody uses; in nested bodies too."""
+    needed = set(function.results)
+    body: list[Call] = []
+    for call in reversed(function.body):
+        if not call.has_effect and needed.isdisjoint(output.name for output in call.outputs):
+            continue
+        regions = tuple((label, remove_dead_code(region)) for label, region in call.regions)
+        kept = replace(call, regions=regions) if regions else call
+        needed |= set(kept.uses())
+        body.append(kept)
+    constants = tuple(constant for constant in function.constants if constant.name in needed)
+    return function.replace(body=tuple(reversed(body)), constants=constants)
+
+
+def remove_dead_functions(module: IRModule, keep: Collection[str] = ("main",)) -> IRModule:
+    """Drop functions that those to keep do not call, directly or through others."""
+    reached: set[str] = set()
+    waiting = [name for name in keep if name in module]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += sorted(callees_of(module[name]))
+    return module.replace(functions=tuple(function for function in module if function.name in reached))
+
+
+def share_constants(function: Function) -> Function:
+    """Keep one of the constants that have equal type and elements."""
+    first: dict[object, str] = {}
+    same = {one.name: first.setdefault((one.type, one.digest), one.name) for one in function.constants}
+    constants = tuple(constant for constant in function.constants if same[constant.name] == constant.name)
+    changed = {name: kept for name, kept in same.items() if name != kept}
+    return replace_uses(function.replace(constants=constants), changed) if changed else function
+
+
+def rename(module: IRModule, old: str, new: str) -> IRModule:
+    """Give a function another name, where it is called too."""
+    module[old]
+    if new in module and new != old:
+        raise ModelError(f"function {old!r} cannot be called {new!r}; there is one of that name")
+    functions = (_calling(function, {old: new}) for function in module)
+    return module.replace(functions=tuple(one.replace(name=new) if one.name == old else one for one in functions))
+
+
+def clone(module: IRModule, name: str, new: str) -> IRModule:
+    """Add a copy of a function under another name; nothing calls it yet."""
+    if new in module:
+        raise ModelError(f"function {name!r} cannot be copied to {new!r}; there is one of that name")
+    return module.with_function(module[name].replace(name=new))
+
+
+def _calling(function: Function, names: Mapping[str, str]) -> Function:
+    """Return a function that calls others in the place of some."""
+    if callees_of(function).isdisjoint(names):
+        return function
+    body = tuple(
+        replace(
+            call,
+            op=call.op if call.callee is None else f"@{names.get(call.callee, call.callee)}",
+            regions=tuple((label, _calling(region, names)) for label, region in call.regions),
+        )
+        for call in function.body
+    )
+    return function.replace(body=body)
+
+
+def inline(module: IRModule, name: str) -> IRModule:
+    """Put the body of a function where it is called; the function goes unless it is `main`.
+
+    A function with a constraint is one unit of work and stays so: `ModelError`; a call with one, too.
+    """
+    callee = module[name]
+    if callee.constraint is not None:
+        raise ModelError(
+            f"function {name!r} is constrained to {callee.constraint}, so that it stays one; it is not inlined"
+        )
+    functions = []
+    for function in module:
+        pinned = next((call for call in function.body if call.callee == name and call.constraint is not None), None)
+        if pinned is not None:
+            problem = f"the call of {name!r} in function {function.name!r} is constrained to {pinned.constraint}"
+            raise ModelError(f"{problem}, so that it stays one; it is not inlined")
+        is_called = name in callees_of(function)
+        functions.append(inline_calls(function, {name: callee}, only={name}).function if is_called else function)
+    changed = module.replace(functions=tuple(functions))
+    return changed if name == "main" else changed.replace(functions=tuple(one for one in changed if one.name != name))
+
+
+def outline(
+    module: IRModule,
+    calls: Iterable[str],
+    name: str,
+    constraint: Constraint | str | None = None,
+    *,
+    function: str = "main",
+) -> IRModule:
+    """Move operations, given by their source names, into a function of their own, and call it in their place.
+
+    `ModelError` if a value would leave the function and come back: it shows the way.
+    """
+    old = module[function]
+    positions = {call.source: index for index, call in enumerate(old.body)}
+    wanted = list(calls)
+    for source in wanted:
+        if source not in positions:
+            raise UnknownNameError(f"no op {source!r} in function {function!r}{did_you_mean(source, positions)}")
+    return outline_calls(module, sorted({positions[source] for source in wanted}), name, constraint, function=function)
+
+
+def outline_calls(
+    module: IRModule,
+    calls: Collection[int],
+    name: str,
+    constraint: Constraint | str | None = None,
+    *,
+    function: str = "main",
+) -> IRModule:
+    """Do what `outline` does for operations given by their position in the function."""
+    old = module[function]
+    if name in module:
+        raise ModelError(f"operations cannot be outlined into {name!r}; there is a function of that name")
+    if not calls:
+        raise ModelError(f"no operations are given to be outlined into {name!r}")
+    path, behind = detour(old, calls)
+    if path:
+        way = " -> ".join(repr(old.body[index].source or old.body[index].op) for index in path)
+        raise ModelError(f"these operations do not fit into one function: {way} leaves it and comes back")
+    inside = sorted(calls)
+    new, call = extract(old, inside, name, constraint, readers_of(old), values_of(old))
+    taken = set(inside)
+    before = tuple(one for index, one in enumerate(old.body) if index not in taken and index not in behind)
+    after = tuple(one for index, one in enumerate(old.body) if index in behind)
+    return module.with_function(with_body(old, (*before, call, *after))).with_function(new)
+
+
+def values_of(function: Function) -> dict[str, Value]:
+    """Return parameters and results of operations by name."""
+    computed = (output for call in function.body for output in call.outputs)
+    return {value.name: value for value in (*function.params, *computed) if value.name}
+
+
+def extract(
+    function: Function,
+    calls: Sequence[int],
+    name: str,
+    constraint: Constraint | str | None,
+    readers: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Value],
+) -> tuple[Function, Call]:
+    """Return a function of some operations, in order, and the call that stands for them."""
+    inputs, outputs = boundary(function, calls, readers)
+    body = tuple(function.body[index] for index in calls)
+    used = {used for call in body for used in call.uses()} & function.constant_names
+    new = Function(
+        name=name,
+        params=tuple(values.get(value, Value(value, None)) for value in inputs),
+        body=body,
+        results=outputs,
+        constants=tuple(constant for constant in function.constants if constant.name in used) if used else (),
+        constraint=None if constraint is None else Constraint.parse(constraint),
+        opsets=function.opsets,
+    )
+    has_effect = any(call.has_effect for call in body)
+    call = Call(f"@{name}", inputs, tuple(values[value] for value in outputs), source=name, has_effect=has_effect)
+    return new, call
+
+
+def with_body(function: Function, body: tuple[Call, ...]) -> Function:
+    """Return a function with another body, without the constants that only the old one used."""
+    old, new = ({used for call in calls for used in call.uses()} for calls in (function.body, body))
+    gone = old - new - set(function.results)
+    return function.replace(body=body, constants=tuple(one for one in function.constants if one.name not in gone))

@@ -1,0 +1,365 @@
+"""What a function is, apart from names: a canonical body, its hash, and the first difference of two.
+
+Names of values, calls, symbolic dimensions and private functions do not matter, nor where operations came from. What
+matters: the order of parameters and results, operators with their attributes and the versions of the operator sets
+that are used, types, constants by type and digest, nested bodies, and, unless they are left out, constraints and
+memory scopes.
+
+The order of operations does not matter where nothing depends on it: they are numbered from the results backwards, in
+the order of operands. Three things keep their given order: operations that have effects, operations whose results
+nobody reads (remove them first), and of course operands, also of commutative operators.
+
+`structural_hash` is "s1:" and the SHA-256 of the body's RFC 8785 bytes, so that equal hashes mean equal structure.
+All of this takes linear time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.function import Call, Constant, Function, Value, callees_of
+from tvmtarget.ir.json_form import write_value
+from tvmtarget.ir.parser import MAX_DEPTH
+from tvmtarget.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type
+from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.identity import canonical, identity_of
+
+if TYPE_CHECKING:
+    from tvmtarget.ir.module import IRModule
+
+__all__ = ["difference", "module_hash", "structural_hash", "structurally_equal", "structure_of"]
+
+SCHEMA = 1
+
+
+def structure_of(
+    function: Function,
+    functions: Mapping[str, Function] | None = None,
+    *,
+    constraints: bool = False,
+    shapes: bool = True,
+    weights: bool = True,
+) -> dict[str, object]:
+    """Return the canonical body of a function as JSON data.
+
+    `functions` are those it may call, which stand in it by hash; without them they stand in it by name. Without
+    `shapes`, a type is an element type and a rank, and constants are types. Without `weights`, constants of
+    floating-point numbers are types, unless they are single numbers.
+    """
+    options = _Options(constraints, shapes, weights)
+    return _Writer(options, _hashes([function], functions or {}, options)).function(function)
+
+
+def structural_hash(
+    function: Function,
+    functions: Mapping[str, Function] | None = None,
+    *,
+    strip_constraints: bool = False,
+    shapes: bool = True,
+    weights: bool = True,
+) -> str:
+    """Return the hash of a function's structure; the options are those of `structure_of`."""
+    options = {"constraints": not strip_constraints, "shapes": shapes, "weights": weights}
+    return _hash(structure_of(function, functions, **options))
+
+
+def module_hash(module: IRModule) -> str:
+    """Return the hash of a module: target, attributes, `main`, and what nothing calls, by name."""
+    hashes = _hashes(module.functions, module.by_name, _Options())
+    flat: dict[str, object] = {"functions": {name: hashes[name] for name in sorted(_public(module))}}
+    flat["attrs"] = [[name, write_value(value, name)] for name, value in sorted(module.attrs.items())]
+    return _hash(flat | ({} if module.target is None else {"target": identity_of(module.target.resolve())}))
+
+
+def structurally_equal(a: IRModule | Function, b: IRModule | Function) -> bool:
+    """Whether two modules, or two functions, are the same but for names; `difference` says why not."""
+    return difference(a, b) is None
+
+
+def difference(a: IRModule | Function, b: IRModule | Function) -> str | None:
+    """Name the first thing in which two modules, or two functions, differ; None where they are equal.
+
+    Of two functions, those that they call are compared by name.
+    """
+    if isinstance(a, Function) and isinstance(b, Function):
+        return _differing(a, b, {}, {})
+    if isinstance(a, Function) or isinstance(b, Function):
+        raise TypeError("a module is compared with a module, a function with a function")
+    if sorted(_public(a)) != sorted(_public(b)):
+        return f"functions: {', '.join(sorted(_public(a)))}, not {', '.join(sorted(_public(b)))}"
+    for name in sorted(_public(a)):
+        found = _differing(a[name], b[name], a.by_name, b.by_name)
+        if found is not None:
+            return found
+    if module_hash(a) != module_hash(b):
+        return "attributes differ" if dict(a.attrs) != dict(b.attrs) else f"target: {a.target}, not {b.target}"
+    return None
+
+
+def _public(module: IRModule) -> set[str]:
+    called = {name for function in module for name in callees_of(function)}
+    return {function.name for function in module if function.name == "main" or function.name not in called}
+
+
+def _hash(body: object) -> str:
+    return f"s{SCHEMA}:{hashlib.sha256(canonical(body).encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    constraints: bool = True
+    shapes: bool = True
+    weights: bool = True
+
+
+def _hashes(roots: Iterable[Function], functions: Mapping[str, Function], options: _Options) -> dict[str, str]:
+    """Return the hash of each function that the roots call, and of the roots that are among `functions`."""
+    hashes: dict[str, str] = {}
+    for function in _callees_first(roots, functions):
+        hashes[function.name] = _hash(_Writer(options, hashes).function(function))
+    return hashes
+
+
+def _callees_first(roots: Iterable[Function], functions: Mapping[str, Function]) -> Iterator[Function]:
+    done: set[str] = set()
+    for root in roots:
+        stack = [(root.name, iter(sorted(callees_of(root))))]
+        open_ = {root.name}
+        while stack:
+            name, rest = stack[-1]
+            callee = next((other for other in rest if other in functions and other not in done), None)
+            if callee is None:
+                stack.pop()
+                open_.discard(name)
+                if name not in done and name in functions:
+                    done.add(name)
+                    yield functions[name]
+            elif callee in open_:
+                raise ModelError(f"function {callee!r} calls itself, so that it has no finite structure")
+            else:
+                open_.add(callee)
+                stack.append((callee, iter(sorted(callees_of(functions[callee])))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The calls of a function in canonical order, by index, and what it reads from outside by first use."""
+
+    calls: tuple[int, ...]
+    outside: tuple[str, ...]
+
+
+@dataclass
+class _Writer:
+    """Writes bodies; symbolic dimensions are numbered by first use over a function and its nested bodies."""
+
+    options: _Options
+    hashes: Mapping[str, str]
+    symbols: dict[str, int] = field(default_factory=dict)
+    orders: dict[int, _Order] = field(default_factory=dict)
+
+    def function(
+        self, function: Function, around: Mapping[str, str] | None = None, depth: int = 0
+    ) -> dict[str, object]:
+        if depth > MAX_DEPTH:
+            raise ModelError(f"functions are nested deeper than {MAX_DEPTH} levels (function {function.name!r})")
+        order = self.order(function, depth)
+        names = {name: f"^{reference}" for name, reference in (around or {}).items()}
+        names |= {param.name: f"p{number}" for number, param in enumerate(function.params)}
+        constants = _Constants({constant.name: constant for constant in function.constants})
+        flat: dict[str, object] = {"params": [self.typed(param) for param in function.params]}
+        calls: list[object] = []
+        numbers: dict[int, int] = {}
+        for number, index in enumerate(order.calls):
+            call = function.body[index]
+            numbers[index] = number
+            calls.append(self.call(call, names, constants, depth))
+            names |= {output.name: f"v{number}.{k}" for k, output in enumerate(call.outputs) if output.name}
+        flat["calls"] = calls
+        flat["results"] = [_refer(name, names, constants) for name in function.results]
+        flat["constants"] = [self.constant(constant) for constant in constants.used]
+        effects = [numbers[index] for index, call in enumerate(function.body) if call.has_effect]
+        domains = {_domain(call.op) for call in function.body}
+        flat |= {"effects": effects} if effects else {}
+        flat["opsets"] = sorted([domain, version] for domain, version in function.opsets if domain in domains)
+        flat["attrs"] = sorted([name, write_value(value, name)] for name, value in function.attrs)
+        return flat | self.constraint(function.constraint)
+
+    def call(self, call: Call, names: dict[str, str], constants: _Constants, depth: int) -> dict[str, object]:
+        callee = None if call.callee is None else self.hashes.get(call.callee)
+        flat: dict[str, object] = {"op": call.op} if callee is None else {"callee": callee}
+        flat["inputs"] = [_refer(name, names, constants) for name in call.inputs]
+        flat["outputs"] = [self.typed(output) for output in call.outputs]
+        if call.attrs:
+            flat["attrs"] = sorted(([name, self.value(value, name)] for name, value in call.attrs), key=_first)
+        if call.regions:
+            outside = {
+                name: _refer(name, names, constants)
+                for _, region in call.regions
+                for name in self.order(region, depth + 1).outside
+            }
+            regions = [[label, self.function(region, outside, depth + 1)] for label, region in call.regions]
+            flat["regions"] = sorted(regions, key=_first)
+        return flat | self.constraint(call.constraint)
+
+    def order(self, function: Function, depth: int) -> _Order:
+        """Number the calls of a function from its results backwards."""
+        if id(function) not in self.orders:
+            if depth > MAX_DEPTH:
+                raise ModelError(f"functions are nested deeper than {MAX_DEPTH} levels (function {function.name!r})")
+            self.orders[id(function)] = self.new_order(function, depth)
+        return self.orders[id(function)]
+
+    def new_order(self, function: Function, depth: int) -> _Order:
+        producer = {out.name: i for i, call in enumerate(function.body) for out in call.outputs if out.name}
+        own = {param.name for param in function.params} | function.constant_names
+        outside: dict[str, None] = {}
+        done: dict[int, None] = {}
+        effects = [index for index, call in enumerate(function.body) if call.has_effect]
+
+        def needed(names: Iterable[str]) -> Iterator[int]:
+            for name in names:
+                if name in producer:
+                    yield producer[name]
+                elif name and name not in own:
+                    outside.setdefault(name)
+
+        def reads(call: Call) -> Iterator[str]:
+            yield from call.inputs
+            for _, region in sorted(call.regions, key=_first):
+                yield from self.order(region, depth + 1).outside
+
+        stack = [iter([*needed(function.results), *effects, *range(len(function.body))])]
+        path: list[int] = []
+        entered: set[int] = set()
+        while stack:
+            index = next((index for index in stack[-1] if index not in entered), None)
+            if index is not None:
+                entered.add(index)
+                path.append(index)
+                stack.append(needed(reads(function.body[index])))
+            else:
+                stack.pop()
+                if path:
+                    done[path.pop()] = None
+        return _Order(tuple(done), tuple(outside))
+
+    def typed(self, value: Value) -> object:
+        type_ = self.type(value.type)
+        return [type_, value.scope] if value.scope and self.options.constraints else [type_]
+
+    def type(self, type_: Type) -> object:
+        match type_:
+            case TensorType(dtype, None):
+                return [dtype]
+            case TensorType(dtype, shape) if shape is not None:
+                return [dtype, [self.dim(dim) for dim in shape] if self.options.shapes else len(shape)]
+            case SequenceType(element):
+                return ["sequence", self.type(element)]
+            case OptionalType(element):
+                return ["optional", self.type(element)]
+            case MapType(key, value):
+                return ["map", key, self.type(value)]
+            case SparseType(tensor):
+                return ["sparse", self.type(tensor)]
+            case _:
+                return None if type_ is None else str(type_)
+
+    def dim(self, dim: int | str | None) -> object:
+        return f"s{self.symbols.setdefault(dim, len(self.symbols))}" if isinstance(dim, str) else dim
+
+    def constant(self, constant: Constant) -> object:
+        is_weight = "float" in constant.type.dtype and constant.data.size > 1
+        if self.options.shapes and (self.options.weights or not is_weight):
+            return [self.type(constant.type), constant.digest]
+        return [self.type(constant.type)]
+
+    def value(self, value: object, name: str) -> object:
+        if isinstance(value, Constant):
+            return {"tensor": self.constant(value)}
+        if isinstance(value, tuple) and any(isinstance(item, Constant) for item in value):
+            return [self.value(item, name) for item in value]
+        return write_value(value, name)
+
+    def constraint(self, constraint: Constraint | None) -> dict[str, object]:
+        return {} if constraint is None or not self.options.constraints else {"constraint": str(constraint)}
+
+
+@dataclass
+class _Constants:
+    """The constants of one function, numbered as they are used."""
+
+    by_name: Mapping[str, Constant]
+    used: list[Constant] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def number(self, name: str) -> int:
+        if name not in self.numbers:
+            self.numbers[name] = len(self.used)
+            self.used.append(self.by_name[name])
+        return self.numbers[name]
+
+
+def _refer(name: str, names: Mapping[str, str], constants: _Constants) -> str:
+    if name in constants.by_name:
+        return f"c{constants.number(name)}"
+    return names.get(name, f"?{name}") if name else ""
+
+
+def _first(pair: Iterable[object]) -> str:
+    return str(next(iter(pair)))
+
+
+def _domain(op: str) -> str:
+    """Return the operator set of an operator: the domain of an ONNX one, else its dialect."""
+    head, separator, _ = op.removeprefix("onnx.").rpartition("::")
+    return head if separator else ("" if op.startswith("onnx.") else op.split(".")[0])
+
+
+def _differing(
+    a: Function, b: Function, others_a: Mapping[str, Function], others_b: Mapping[str, Function]
+) -> str | None:
+    one = structure_of(a, others_a, constraints=True)
+    two = structure_of(b, others_b, constraints=True)
+    found = _first_difference(one, two, ())
+    if found is None:
+        return None
+    path, what = found
+    if len(path) >= 2 and path[0] == "calls":
+        number = int(str(path[1]))
+        call_a, call_b = (function.body[_order_of(function)[number]] for function in (a, b))
+        if path[2:] == ("callee",) and call_a.callee and call_b.callee:
+            return _differing(others_a[call_a.callee], others_b[call_b.callee], others_a, others_b)
+        rest = " ".join(map(str, path[2:]))
+        return f"function {a.name!r}, op {call_a.source or call_a.op!r}, {rest}: {what}"
+    return f"function {a.name!r}, {' '.join(map(str, path))}: {what}"
+
+
+def _order_of(function: Function) -> tuple[int, ...]:
+    return _Writer(_Options(), {}).order(function, 0).calls
+
+
+def _first_difference(a: object, b: object, path: tuple[object, ...]) -> tuple[tuple[object, ...], str] | None:
+    """Return where two values of JSON differ first, and how."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        steps: Iterable[tuple[object, object, object]] = ((key, a.get(key), b.get(key)) for key in sorted({*a, *b}))
+    elif isinstance(a, list) and isinstance(b, list):
+        steps = ((k, x, y) for k, (x, y) in enumerate(zip(a, b, strict=False)))
+    else:
+        same = a == b and type(a) is type(b)
+        return None if same else (path, f"{_shown(a)}, not {_shown(b)}")
+    for key, x, y in steps:
+        found = _first_difference(x, y, (*path, key))
+        if found is not None:
+            return found
+    if isinstance(a, list) and isinstance(b, list) and len(a) != len(b):
+        return path, f"{len(a)} of them, not {len(b)}"
+    return None
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else value if isinstance(value, str) else canonical(value)

@@ -1,0 +1,140 @@
+"""The elements of constants: as bytes with a digest, and as text where they are few.
+
+Bytes are little-endian and in row-major order. Elements smaller than a byte take one each; a text is its length, in
+eight bytes, and its UTF-8. The digest is over these bytes alone: element type and shape always stand beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from math import isfinite, prod
+from typing import Any
+
+import numpy as np
+
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.spelling import print_float, quote
+from tvmtarget.ir.types import DTYPES, TensorType, dtype_of, numpy_dtype
+
+__all__ = ["array_of_bytes", "array_of_items", "bytes_of", "digest_of", "print_items"]
+
+MAX_INLINE = 16  # elements of a constant that the text form shows instead of a digest
+
+
+def bytes_of(data: np.ndarray[Any, Any]) -> memoryview:
+    """Return the elements as bytes, without a copy where the array has that layout already."""
+    dtype = dtype_of(data.dtype)
+    if dtype == "string":
+        return memoryview(b"".join(map(_text_bytes, data.ravel().tolist())))
+    flat = np.ascontiguousarray(data).reshape(-1)
+    if flat.dtype.byteorder == ">" or (flat.dtype.byteorder == "=" and not np.little_endian):
+        flat = flat.astype(flat.dtype.newbyteorder("<"))
+    octets: np.ndarray[Any, np.dtype[np.uint8]] = flat.view(np.uint8)
+    bits = DTYPES[dtype][1]
+    return (octets & np.uint8((1 << bits) - 1) if bits < 8 else octets).data
+
+
+def _text_bytes(item: str | bytes) -> bytes:
+    data = item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
+    return len(data).to_bytes(8, "little") + data
+
+
+def digest_of(data: np.ndarray[Any, Any]) -> str:
+    """Return the SHA-256 of the elements in hexadecimal."""
+    return hashlib.sha256(bytes_of(data)).hexdigest()
+
+
+def array_of_bytes(type_: TensorType, data: memoryview | bytes) -> np.ndarray[Any, Any]:
+    """Return an array on the bytes themselves, read-only; `ModelError` where they do not fit the type."""
+    shape = static_shape(type_)
+    if type_.dtype == "string":
+        return _texts(shape, bytes(data))
+    dtype = numpy_dtype(type_.dtype).newbyteorder("<")
+    if len(data) != prod(shape) * dtype.itemsize:
+        raise ModelError(f"{type_} takes {prod(shape) * dtype.itemsize} bytes, not {len(data)}")
+    array = np.frombuffer(data, dtype).reshape(shape)
+    array.flags.writeable = False
+    return array
+
+
+def _texts(shape: tuple[int, ...], data: bytes) -> np.ndarray[Any, Any]:
+    items: list[str] = []
+    at = 0
+    while at < len(data):
+        end = at + 8 + int.from_bytes(data[at : at + 8], "little")
+        items.append(data[at + 8 : end].decode("utf-8", "surrogateescape"))
+        if end > len(data):
+            break
+        at = end
+    if at != len(data) or len(items) != prod(shape):
+        raise ModelError(f"{TensorType('string', shape)} takes {prod(shape)} texts, not {len(data)} bytes of others")
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array.reshape(shape)
+
+
+def static_shape(type_: TensorType) -> tuple[int, ...]:
+    """Return the shape of a constant's type, all of whose dimensions are numbers."""
+    shape = type_.shape
+    if shape is None or not all(isinstance(dim, int) and dim >= 0 for dim in shape):
+        raise ModelError(f"a constant has dimensions that are numbers, not {type_}")
+    return tuple(dim for dim in shape if isinstance(dim, int))
+
+
+def print_items(data: np.ndarray[Any, Any]) -> str | None:
+    """Return the elements of a small array as a flat list, or None where a digest says it better.
+
+    The list is exact: what would not read back bit by bit (the payload of a NaN) is not printed.
+    """
+    if not data.size:
+        return "[]"
+    dtype = dtype_of(data.dtype)
+    if data.size > MAX_INLINE or dtype.startswith("complex"):
+        return None
+    items = data.ravel().tolist() if dtype in ("string", "bool", "float64") else list(data.ravel())
+    if dtype == "string":
+        return f"[{', '.join(map(quote, items))}]" if all(isinstance(item, str) for item in items) else None
+    if dtype == "bool":
+        return f"[{', '.join('true' if item else 'false' for item in items)}]"
+    if "float" not in dtype:
+        return f"[{', '.join(str(int(item)) for item in items)}]"
+    texts = [print_float(float(str(item))) for item in items]
+    again = array_of_items(TensorType(dtype, data.shape), [float(text) for text in texts])
+    return f"[{', '.join(texts)}]" if bytes(bytes_of(again)) == bytes(bytes_of(data)) else None
+
+
+def array_of_items(type_: TensorType, items: Sequence[object]) -> np.ndarray[Any, Any]:
+    """Return the array of a flat list; `ModelError` where an element does not fit the type."""
+    shape, dtype = static_shape(type_), numpy_dtype(type_.dtype)
+    if len(items) != prod(shape):
+        raise ModelError(f"{type_} has {prod(shape)} elements, not {len(items)}")
+    wrong = [item for item in items if not _fits(item, type_.dtype)]
+    if wrong:
+        raise ModelError(f"{wrong[0]!r} is no element of {type_}")
+    wide: Any = dtype if type_.dtype in ("string", "bool", "uint64") else np.float64 if "float" in dtype.name else None
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = np.array(items, wide).astype(dtype) if items else np.empty(0, dtype)
+    if not _holds(array, items, type_.dtype):
+        raise ModelError(f"{type_} cannot hold all of {list(items)!r}")
+    return array.reshape(shape)
+
+
+def _holds(array: np.ndarray[Any, Any], items: Sequence[object], dtype: str) -> bool:
+    """Whether whole numbers came through unchanged, and no number became infinite."""
+    if "int" in dtype:
+        return [int(item) for item in array] == list(items)
+    if "float" in dtype:
+        return all(isfinite(float(new)) or not isfinite(float(str(old))) for new, old in zip(array, items, strict=True))
+    return True
+
+
+def _fits(item: object, dtype: str) -> bool:
+    if dtype == "string":
+        return isinstance(item, str)
+    if dtype == "bool":
+        return isinstance(item, bool)
+    if "int" in dtype:
+        low, high = (0, 2**64) if dtype == "uint64" else (-(2**63), 2**63)
+        return isinstance(item, int) and not isinstance(item, bool) and low <= item < high
+    return "float" in dtype and isinstance(item, int | float) and not isinstance(item, bool)

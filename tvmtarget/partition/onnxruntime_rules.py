@@ -1,0 +1,96 @@
+"""What ONNX Runtime's CPU kernels leave out of what ONNX defines: a row per operator.
+
+Found by running ONNX's node tests with onnxruntime 1.31: what a row leaves out has no kernel, is refused when a
+session is made or runs, or comes out otherwise than ONNX says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tvmtarget.partition.strategy import Op, Reject, Rule, reject
+
+__all__ = ["REFUSED", "RULES"]
+
+_UNSIGNED = frozenset({"uint8", "uint16", "uint32", "uint64"})
+_SIGNED = frozenset({"int8", "int16", "int32", "int64"})
+_FLOATS = frozenset({"float16", "float32", "float64"})
+_NUMBERS = _UNSIGNED | _SIGNED | _FLOATS
+
+
+def _no_causal_products(op: Op) -> Reject | None:
+    """What is masked in them is the least number, where ONNX says minus infinity."""
+    if not op.attr("is_causal") or not op.is_read(3):
+        return None
+    return reject("RULE", "its products before the softmax of causal attention are not those of ONNX")
+
+
+def _no_padded_mask(op: Op) -> Reject | None:
+    if not op.operand(6) or not op.operand(3):
+        return None
+    return reject("RULE", "it wants the mask as long as the keys, where some of these are padding")
+
+
+def _one_zero_point(op: Op) -> Reject | None:
+    point = op.tensor(3)
+    if point is None or point.shape in ((), (1,)):
+        return None
+    return reject("RULE", "it takes one zero point for all channels of the weights", hint="quantise per tensor")
+
+
+def _no_output_shape(op: Op) -> Reject | None:
+    if not op.operand(2):
+        return None
+    return reject("RULE", f"it does not heed the output shape of {op.kind}", hint="leave operand 2 out")
+
+
+def _not_of_nothing(op: Op) -> Reject | None:
+    tensor = op.tensor(0)
+    is_full = tensor is None or tensor.dtype != "bool" or (tensor.shape is not None and 0 not in tensor.shape)
+    return None if is_full else reject("DTYPE", f"it takes no {op.kind} of no truth values at all")
+
+
+def _no_aligned_shrinking(op: Op) -> Reject | None:
+    """Corners are aligned to the size before it is rounded, where ONNX says after."""
+    if op.attr("coordinate_transformation_mode") != "align_corners" or not op.operand(2):
+        return None
+    scales = op.constant(2)
+    if scales is not None and bool(np.all(scales >= 1)):
+        return None
+    return reject("ATTR", f"its {op.kind} aligns corners otherwise than ONNX where it shrinks", hint="give sizes")
+
+
+def _sizes_are_as_many_as_axes(op: Op) -> Reject | None:
+    sizes = op.tensor(3)
+    if sizes is None or (sizes.shape is not None and all(isinstance(size, int) for size in sizes.shape)):
+        return None
+    message = f"how many sizes {op.operand(3)!r} holds is not known"
+    return reject("SHAPE_DYNAMIC", message, hint="give the input a shape")
+
+
+_RECURRENT = Rule(attrs={"layout": (0,)})
+_EXTREME = Rule(dtypes=_NUMBERS - {"int16", "uint16"})
+
+RULES: dict[str, Rule] = {
+    "Attention": Rule(
+        attrs={"left_window_size": (), "right_window_size": ()}, checks=(_no_causal_products, _no_padded_mask)
+    ),
+    "BitCast": Rule(dtypes=_NUMBERS),
+    "ConvInteger": Rule(checks=(_one_zero_point,)),
+    "GRU": _RECURRENT,
+    "LSTM": _RECURRENT,
+    "Max": _EXTREME,
+    "MaxUnpool": Rule(checks=(_no_output_shape,)),
+    "Min": _EXTREME,
+    "Pow": Rule(typed=1, dtypes=_SIGNED - {"int8", "int16"} | _FLOATS),
+    "RNN": _RECURRENT,
+    "ReduceMax": Rule(checks=(_not_of_nothing,)),
+    "ReduceMin": Rule(checks=(_not_of_nothing,)),
+    "Resize": Rule(checks=(_no_aligned_shrinking, _sizes_are_as_many_as_axes)),
+    "RoiAlign": Rule(opsets=range(10, 22)),
+    # Changing case asks for a locale of the machine, which it may not have.
+    "StringNormalizer": Rule(attrs={"case_change_action": ("NONE",)}),
+    "TopK": Rule(dtypes=_SIGNED - {"int16"} | _FLOATS | {"uint8"}),
+}
+
+REFUSED = {"ImageDecoder": "it has no kernel for ImageDecoder"}

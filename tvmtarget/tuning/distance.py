@@ -1,0 +1,175 @@
+"""How far a device is from another one, term by term: what a kernel's record loses when it is carried over.
+
+A family is what must be equal: kind, architecture, and every attribute that is hard. Within one, each difference has
+a declared weight, by the class of its attribute; weights follow measurements of one kernel under five instruction
+sets (docs/tuning.md). Legality is no distance: a record's constraint decides it first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import log2
+
+from tvmtarget.errors import TvmTargetError
+from tvmtarget.target.attributes import Value
+from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.cpu.isa import Features, is_cpu
+from tvmtarget.target.keys import key_of
+from tvmtarget.target.kinds import AttributeClass, find_kind
+from tvmtarget.target.tree import Target
+
+__all__ = ["NAME", "WEIGHTS", "Term", "differences", "distance", "family_of", "least_needs", "shape_distance"]
+
+NAME = "dist/1"
+
+# Of one difference; of numbers, of a factor of two.
+WEIGHTS: Mapping[str, float] = {
+    "isa": 2.0,
+    "vector": 4.0,
+    "scale": 1.0,
+    "cache": 0.5,
+    "capacity": 0.5,
+    "model": 1.0,
+    "soft": 0.1,
+    "shape": 0.5,
+}
+
+# Groups of features that kernels are written with; whatever else a CPU has, a kernel does not notice.
+_GROUPS = re.compile(
+    r"avx512|avx10|avx2|avxvnni|avx|amx|sse4|s?sse|fma|f16c|neon|dotprod|i8mm|bf16|fullfp16|sve2|sve|sme|mve|hvx|zve|zvl"
+    r"|v$|dsp$"
+)
+
+_X86_WIDTHS = (("avx512f", 512), ("avx", 256), ("sse2", 128))
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One difference: what of a target, what it was where the record was made, what it is here, and its weight."""
+
+    what: str
+    was: str
+    now: str
+    cost: float
+
+    def __str__(self) -> str:
+        change = " -> ".join(filter(None, (self.was, self.now)))
+        return f"{self.what} {change} (+{self.cost:g})"
+
+
+def family_of(leaf: Target) -> str:
+    """Return `f1:` and a digest of what must be equal for a record to be carried over."""
+    kind = find_kind(leaf.kind)
+    hard = {
+        name: _plain(value) for name, value in leaf.attrs.items() if _class(leaf, name) == "hard" and name != "libs"
+    }
+    if is_cpu(leaf.kind):
+        hard.pop("mtriple", None)
+        hard["machine"] = leaf.view("kernel").get("machine") or _features(leaf).family
+    elif (capability := leaf.features.compute_capability) is not None:
+        hard["capability"] = capability[0]
+    return key_of("f1", {"kind": leaf.kind, **hard} | ({} if kind else {"unknown": True}))
+
+
+def differences(was: Target, now: Target) -> tuple[Term, ...]:
+    """Return the terms between two leaves of one family, the heaviest first."""
+    found = [*_instructions(was, now)] if is_cpu(was.kind) else []
+    skipped = {"mcpu", "mattr", "mtriple"} if is_cpu(was.kind) else set()
+    for name in sorted({*was.attrs, *now.attrs} - skipped):
+        before, after = was[name], now[name]
+        cost = 0.0 if before == after else _cost(_class(was, name), name, before, after)
+        if cost:
+            found.append(Term(name, _shown(before), _shown(after), round(cost, 2)))
+    return tuple(sorted(found, key=lambda term: (-term.cost, term.what)))
+
+
+def distance(terms: tuple[Term, ...]) -> float:
+    """Return the sum of the terms as they are printed."""
+    return round(sum(term.cost for term in terms), 2)
+
+
+def shape_distance(one: tuple[tuple[object, ...], ...], other: tuple[tuple[object, ...], ...]) -> float | None:
+    """Return how far the sizes of two workloads of a family are apart; None where one is no number."""
+    total = 0.0
+    for mine, yours in zip(one, other, strict=True):
+        for a, b in zip(mine, yours, strict=True):
+            if a == b:
+                continue
+            if not isinstance(a, int) or not isinstance(b, int) or a < 1 or b < 1:
+                return None
+            total += abs(log2(a / b)) * WEIGHTS["shape"]
+    return round(total, 2)
+
+
+def least_needs(leaf: Target) -> Constraint:
+    """Return what a candidate is taken to need that does not say: instructions and capacities of where it ran."""
+    least = Constraint.of(leaf.replace(host=None, count=1, memory=(), executor=None, runtime=None))
+    kept = tuple(one for one in least.conditions if one.name == "+" or _is_needed(leaf, one.name))
+    return least.replace(conditions=kept)
+
+
+def _instructions(was: Target, now: Target) -> Iterator[Term]:
+    mine, yours = _features(was), _features(now)
+    for group in sorted({_group(name) for name in mine.names ^ yours.names} - {""}):
+        there, here = (sorted(name for name in one if _group(name) == group) for one in
+                       (mine.names - yours.names, yours.names - mine.names))  # fmt: skip
+        yield Term("isa", " ".join(f"-{name}" for name in there), " ".join(f"+{name}" for name in here), WEIGHTS["isa"])
+    widths = _width(mine.names), _width(yours.names)
+    if all(widths) and widths[0] != widths[1]:
+        cost = abs(log2(widths[0] / widths[1])) * WEIGHTS["vector"]
+        yield Term("vector bits", str(widths[0]), str(widths[1]), round(cost, 2))
+    if was["mcpu"] != now["mcpu"]:
+        yield Term("mcpu", str(was["mcpu"] or "unknown"), str(now["mcpu"] or "unknown"), WEIGHTS["model"])
+
+
+def _is_needed(leaf: Target, name: str) -> bool:
+    return name != "libs" and _class(leaf, name) in ("hard", "isa", "capacity")
+
+
+def _class(leaf: Target, name: str) -> AttributeClass:
+    kind = find_kind(leaf.kind)
+    row = kind.attribute(name) if kind is not None else None
+    return row.class_ if row is not None else "hard"
+
+
+def _features(leaf: Target) -> Features:
+    try:
+        return leaf.features
+    except TvmTargetError:  # features that contradict each other: nothing is known
+        return Features()
+
+
+def _group(feature: str) -> str:
+    found = _GROUPS.match(feature)
+    return found.group() if found else ""
+
+
+def _width(features: frozenset[str]) -> int:
+    """Return the bits of the widest vectors that features imply; 0 where they do not say."""
+    if width := next((bits for name, bits in _X86_WIDTHS if name in features), 0):
+        return width
+    hvx = next((name for name in features if name.startswith("hvx-length")), "")
+    if hvx:
+        return 8 * int("".join(letter for letter in hvx if letter.isdigit()))
+    return 128 if features & {"neon", "mve"} else 0
+
+
+def _cost(class_: AttributeClass, name: str, before: Value | None, after: Value | None) -> float:
+    """Return what a difference costs; a number that one side does not state counts as a factor of two."""
+    if class_ in ("scale", "capacity"):
+        weight = WEIGHTS["cache" if "cache" in name else class_]
+        is_known = isinstance(before, int) and isinstance(after, int) and before > 0 and after > 0
+        return weight * (abs(log2(before / after)) if is_known else 1)  # type: ignore[operator]
+    return {"isa": WEIGHTS["isa"], "model": WEIGHTS["model"], "soft": WEIGHTS["soft"]}.get(class_, 0.0)
+
+
+def _plain(value: Value) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _shown(value: Value | None) -> str:
+    if value is None:
+        return "unknown"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()

@@ -1,0 +1,154 @@
+"""Databases of MetaSchedule: a file of workloads, and a file of records that name them by their line.
+
+The format is that of `src/s_tir/meta_schedule/database/json_database.cc` (v0.9 to v0.27). A position means something
+in its own pair of files only, so it ends here. Traces and programs are kept as texts: nothing depends on being able to
+read them. MetaSchedule never looks at the target of a record; an export has one pair of files for each
+tuning key, so that TVM finds what was measured there and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from tvmtarget.errors import LogError, TvmTargetError
+from tvmtarget.target.problems import shown
+from tvmtarget.target.tree import Target
+from tvmtarget.tuning.importers.taking import Imported, leaf_of, opened, picoseconds, take_in, target_record
+from tvmtarget.tuning.importers.tvm_programs import normalised
+from tvmtarget.tuning.log import TuningLog
+from tvmtarget.tuning.records import Candidate, Environment, Measurement, Record, TargetRecord, Trial, Workload
+from tvmtarget.tuning.report import write_lines
+
+__all__ = ["RECORDS", "WORKLOADS", "export_metaschedule", "import_metaschedule"]
+
+WORKLOADS = "database_workload.json"
+RECORDS = "database_tuning_record.json"
+
+_FORMAT = "tvm.ms.trace/1"
+
+# Instructions that have another name since TVM 0.24 (2026-01), as a trace spells them.
+_ALIASES = {"GetBlock": "GetSBlock"}
+_ENV = Environment.of({"tool": "metaschedule"})
+
+
+def import_metaschedule(log: TuningLog, folder: str | Path) -> Imported:
+    """Add the database of a folder; a second time adds nothing.
+
+    With TVM installed a program that it can read is known by what it computes, whatever is annotated on it;
+    without, by its bytes.
+    """
+    folder = Path(folder)
+    workloads: list[Workload | str] = []
+    with opened(folder / WORKLOADS) as stream:
+        programs = take_in(log, stream, partial(_workload, workloads))
+    with opened(folder / RECORDS) as stream:
+        records = take_in(log, stream, partial(_records, workloads))
+    return Imported(programs.read + records.read, programs.added + records.added, programs.rejected + records.rejected)
+
+
+def _workload(found: list[Workload | str], line: object) -> list[Record]:
+    """Read a program; whatever it is, it has its place among the others."""
+    found.append("its workload was rejected")
+    match line:
+        case [str() as structural_hash, str() as encoded]:
+            pass
+        case _:
+            raise LogError(f"a workload of MetaSchedule is a hash and a program, not {shown(line)}")
+    try:
+        program = base64.b64decode(encoded, validate=True)
+    except ValueError as error:
+        raise LogError(f"the program is not base64: {error}") from error
+    payload: dict[str, object] = {"format": "tvm.ir.json", "hash": structural_hash, "b64": encoded}
+    text = normalised([structural_hash, encoded])
+    body = (
+        {"op": "tvm.program", "bytes": _digest(program)}
+        if text is None
+        else {"op": "tvm.script", "text": _digest(text.encode())}
+    )
+    workload = Workload.of(body, payload=payload)
+    found[-1] = workload
+    return [workload]
+
+
+def _records(workloads: Sequence[Workload | str], line: object) -> list[Record]:
+    match line:
+        case [int() as at, [trace, costs, dict() as target, args]] if not isinstance(at, bool):
+            pass
+        case _:
+            raise LogError(f"a record of MetaSchedule is a number and a list of four, not {shown(line)}")
+    if not 0 <= at < len(workloads):
+        raise LogError(f"there is no workload {at}; the other file has {len(workloads)}")
+    workload = workloads[at]
+    if isinstance(workload, str):
+        raise LogError(f"workload {at}: {workload}")
+    known = target_record(leaf_of(json.dumps(target)))
+    ran = () if costs is None else picoseconds(costs)
+    trial = Trial(
+        level="kernel",
+        workload=workload.key,
+        target=known.key,
+        env=_ENV.key,
+        candidate=Candidate(format=_FORMAT, body=_compact(trace)),
+        measured=Measurement(status="ok", costs=ran) if ran else Measurement(status="infra_error"),
+        src={"format": "metaschedule/1", "rest": _compact([target, args])},
+    )
+    return [known, _ENV, trial]
+
+
+def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) -> dict[str, Path]:
+    """Write a database of TVM for each tuning key in the log: the `best` traces for each workload.
+
+    Return the folders by key. Traces from before TVM renamed an instruction are written with its name of today.
+    """
+    targets: dict[str, Target] = {}
+    for record in log:
+        if isinstance(record, TargetRecord):
+            try:
+                target = Target.from_json(record.body, tags={})
+                targets.setdefault(target.tuning_key(), target)
+            except TvmTargetError:  # a system, or a kind that nobody knows
+                continue
+    workloads = [one for one in log.workloads() if (one.payload or {}).get("format") == "tvm.ir.json"]
+    written = {}
+    for key, target in sorted(targets.items()):
+        place = Path(folder) / key.replace(":", "-")
+        if _export_pair(log, place, target, workloads, best):
+            written[key] = place
+    return written
+
+
+def _export_pair(log: TuningLog, place: Path, target: Target, workloads: Sequence[Workload], best: int) -> int:
+    programs: list[str] = []
+    records: list[str] = []
+    for workload in workloads:
+        trials = [match.record for match in log.top_k(workload, target, 10 * best)]
+        traces = [one for one in trials if isinstance(one, Trial) and one.candidate.format == _FORMAT][:best]
+        records += [_spelled(len(programs), trial) for trial in traces]
+        if traces and workload.payload is not None:
+            programs.append(_compact([workload.payload["hash"], workload.payload["b64"]]))
+    if records:
+        place.mkdir(parents=True, exist_ok=True)
+        write_lines(place / WORKLOADS, programs)
+        write_lines(place / RECORDS, records)
+    return len(records)
+
+
+def _spelled(at: int, trial: Trial) -> str:
+    trace = re.sub(r'\["(\w+)",', lambda found: f'["{_ALIASES.get(found[1], found[1])}",', str(trial.candidate.body))
+    costs = "[" + ",".join(f"{cost / 10**12:.12g}" for cost in trial.measured.costs) + "]"
+    rest = str(trial.src["rest"]) if isinstance(trial.src, dict) and "rest" in trial.src else "[{},[]]"
+    return f"[{at},[{trace},{costs},{rest[1:]}]"
+
+
+def _compact(data: object) -> str:
+    return json.dumps(data, separators=(",", ":"))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]

@@ -1,0 +1,104 @@
+"""What the importers share: reading lines of JSON, costs in seconds, targets as TVM wrote them, and the outcome."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from tvmtarget.errors import LogError, TvmTargetError, TvmTargetWarning
+from tvmtarget.target.identity import identity_of
+from tvmtarget.target.problems import shown
+from tvmtarget.target.tree import Target
+from tvmtarget.tuning.lines import Line, raw_lines
+from tvmtarget.tuning.log import TuningLog
+from tvmtarget.tuning.records import Record, TargetRecord
+
+__all__ = ["Imported", "leaf_of", "opened", "picoseconds", "take_in", "target_record"]
+
+_STUB = 10**8  # seconds; tuners write 1e9 or 1e10 where nothing ran
+
+
+@dataclass(frozen=True)
+class Imported:
+    """How many lines were read, how many records were new, and the lines that were rejected."""
+
+    read: int
+    added: int
+    rejected: tuple[Line, ...]
+
+    def __str__(self) -> str:
+        return f"{self.read} lines read, {self.added} records new, {len(self.rejected)} lines rejected"
+
+
+def take_in(log: TuningLog, stream: BinaryIO, convert: Callable[[object], Sequence[Record]]) -> Imported:
+    """Add what `convert` makes of each line of JSON; what it raises is why the line is rejected."""
+    read, rejected = 0, list[Line]()
+
+    def records() -> Iterator[Record]:
+        nonlocal read
+        for line in raw_lines(stream):
+            read += 1
+            try:
+                if line.problem:
+                    raise LogError(line.problem)
+                converted = convert(_load(line.text))
+            except RecursionError:
+                rejected.append(line.bad("the JSON is nested too deeply"))
+                continue
+            except TvmTargetError as error:
+                rejected.append(line.bad("; ".join(str(error).splitlines())))
+                continue
+            yield from converted
+
+    added = log.extend(records())
+    return Imported(read, added, tuple(rejected))
+
+
+def _load(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise LogError(f"not JSON: {error}") from error
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file, `.gz` unpacked; a `LogError` says why it cannot be read."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            yield cast("BinaryIO", stream)
+    except (OSError, EOFError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise LogError(f"{str(path)!r} cannot be read: {reason}") from error
+
+
+def picoseconds(costs: object) -> tuple[int, ...]:
+    """Return costs in seconds as picoseconds; nothing for the huge numbers that stand for a failure."""
+    if not isinstance(costs, list) or not all(
+        isinstance(cost, int | float) and not isinstance(cost, bool) for cost in costs
+    ):
+        raise LogError(f"costs are a list of seconds, not {shown(costs)}")
+    if not all(0 <= cost < float("inf") for cost in costs):
+        raise LogError(f"costs are seconds, not {shown(costs)}")
+    return tuple(round(cost * 10**12) for cost in costs if cost < _STUB)
+
+
+@lru_cache(maxsize=4096)
+def leaf_of(text: str) -> Target:
+    """Return the device that a target of any TVM describes, without its host: a command line, or JSON."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TvmTargetWarning)
+        target = Target.from_tvm(json.loads(text) if text.startswith("{") else text)
+    return target.replace(host=None, executor=None, runtime=None)
+
+
+def target_record(target: Target) -> TargetRecord:
+    """Return the line that says what a target is."""
+    return TargetRecord(key=target.digest, body=identity_of(target))

@@ -1,0 +1,133 @@
+"""Reading lines: one record each, and for every line that is none, where it is and why.
+
+A bad line costs itself only. Blank lines and those that begin with '#' say nothing; a byte order mark and
+Windows' line ends are passed over. What stands behind the last line end was cut short, unless it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from tvmtarget.errors import LogError, TvmTargetError
+from tvmtarget.target.problems import shown
+from tvmtarget.tuning.records import (
+    Alias,
+    Environment,
+    Foreign,
+    Pin,
+    Record,
+    Retraction,
+    TargetRecord,
+    Trial,
+    Workload,
+)
+
+__all__ = ["MAX_LINE", "Line", "RawLine", "parse_record", "raw_lines", "read_lines"]
+
+MAX_LINE = 1 << 20  # bytes
+
+_TYPES: dict[str, type[Record]] = {
+    record.type: record for record in (TargetRecord, Workload, Environment, Trial, Pin, Retraction, Alias)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a file: its number from 1, the byte it begins at, its end, and the record or what is wrong."""
+
+    number: int
+    offset: int
+    end: int
+    record: Record | None = None
+    problem: str = ""
+    is_ended: bool = True
+    looks_like_json: bool = True
+
+    def __str__(self) -> str:
+        return f"line {self.number} (byte {self.offset}): {self.problem or 'a record'}"
+
+
+def parse_record(text: str) -> Record:
+    """Read one line; a `LogError` says what is wrong with it."""
+    flat = _load(text)
+    type_, version, digest = flat.pop("t", None), flat.pop("v", None), flat.pop("d", None)
+    if not isinstance(type_, str) or not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise LogError("a record has a type in 't' and a version in 'v'")
+    known = _TYPES.get(type_)
+    if known is None or version > known.version:
+        return Foreign(line=text)
+    try:
+        record = known(**flat)
+        computed = record.digest
+    except TvmTargetError as error:
+        raise LogError(*error.problems) from error
+    if digest != computed:
+        raise LogError(f"the digest of the line is {computed!r}, and it says {shown(digest)}: it was changed or cut")
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class RawLine:
+    """A line before it is read: where it stands, and its text or what is wrong with its bytes."""
+
+    number: int
+    offset: int
+    end: int
+    text: str
+    problem: str
+    is_ended: bool
+    looks_like_json: bool
+
+    def bad(self, problem: str) -> Line:
+        """Return the line with what is wrong with it."""
+        cut = "" if self.is_ended else "cut short: "
+        return Line(self.number, self.offset, self.end, None, cut + problem, self.is_ended, self.looks_like_json)
+
+
+def read_lines(stream: BinaryIO, *, number: int = 1, offset: int = 0) -> Iterator[Line]:
+    """Yield the records and the bad lines of a stream, which stands at line `number` and byte `offset`."""
+    for raw in raw_lines(stream, number=number, offset=offset):
+        if raw.problem:
+            yield raw.bad(raw.problem)
+            continue
+        try:
+            yield Line(raw.number, raw.offset, raw.end, parse_record(raw.text), "", raw.is_ended)
+        except LogError as error:
+            yield raw.bad("; ".join(error.problems))
+
+
+def raw_lines(stream: BinaryIO, *, number: int = 1, offset: int = 0) -> Iterator[RawLine]:
+    """Yield the lines of a stream that say something, in little memory however long one is."""
+    while raw := stream.readline(MAX_LINE + 2):
+        size = len(raw)
+        while not raw.endswith(b"\n") and (more := stream.readline(MAX_LINE)):
+            size += len(more)
+            raw = more if more.endswith(b"\n") else raw
+        is_whole = size == len(raw) and len(raw.rstrip(b"\r\n")) <= MAX_LINE
+        text, problem = _text(raw, offset) if is_whole else ("", f"{size} bytes long; a line has at most {MAX_LINE}")
+        if problem or (text.strip() and not text.startswith("#")):
+            looks_like_json = raw.lstrip(b"\xef\xbb\xbf \t").startswith(b"{")
+            yield RawLine(number, offset, offset + size, text, problem, raw.endswith(b"\n"), looks_like_json)
+        number, offset = number + 1, offset + size
+
+
+def _text(raw: bytes, offset: int) -> tuple[str, str]:
+    try:
+        return raw.decode("utf-8" if offset else "utf-8-sig").rstrip("\r\n"), ""
+    except UnicodeDecodeError as error:
+        return "", f"not UTF-8 at byte {offset + error.start}"
+
+
+def _load(text: str) -> dict[str, object]:
+    try:
+        flat = json.loads(text)
+    except RecursionError as error:
+        raise LogError("the JSON is nested too deeply") from error
+    except ValueError as error:
+        raise LogError(f"not JSON: {error}") from error
+    if not isinstance(flat, dict):
+        raise LogError(f"a record is an object, not {shown(flat)}")
+    return flat

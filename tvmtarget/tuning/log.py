@@ -1,0 +1,259 @@
+"""The tuning log: one place to write to, and layers below it to look things up in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tvmtarget.errors import LogError
+from tvmtarget.ir.function import Function
+from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.identity import identity_of
+from tvmtarget.target.tree import Target
+from tvmtarget.tuning.distance import Term
+from tvmtarget.tuning.environment import environment
+from tvmtarget.tuning.keys import workload_of
+from tvmtarget.tuning.lines import Line, parse_record
+from tvmtarget.tuning.lookup import Lookup
+from tvmtarget.tuning.match import Match, Policy
+from tvmtarget.tuning.records import (
+    Candidate,
+    Environment,
+    Measurement,
+    Pin,
+    Record,
+    Retraction,
+    TargetRecord,
+    Trial,
+    Workload,
+)
+from tvmtarget.tuning.report import LogDifference, Stats, compare, write_lines
+from tvmtarget.tuning.store import open_store
+
+__all__ = ["TuningLog"]
+
+_BATCH = 1000
+
+
+class TuningLog:
+    """A log at a URL: `name.jsonl`, `name.db`, `sqlite:///name.db`, `memory:`, or what a plugin opens.
+
+    `layers` are logs that are only looked into, searched with this one tier by tier: a site's, a shipped one. With
+    `durable`, what was written has reached the disk. A log may be shared by threads and by processes.
+
+    >>> log = TuningLog("memory:")
+    >>> matmul = Workload.of({"op": "matmul", "shapes": [[128, 128, 128]], "dtype": "float32"})
+    >>> znver4 = Target.parse("llvm(mcpu=znver4,num-cores=16)")
+    >>> ran = Measurement(status="ok", costs=[49012000])
+    >>> trial = log.add(matmul, znver4, Candidate(format="knobs/1", body={"mb": 64}), ran)
+    >>> log.lookup(matmul, znver4).tier, log.lookup(matmul, Target.parse("cuda")).tier
+    ('exact', 'default')
+    """
+
+    def __init__(self, url: str, *, layers: Sequence[str] = (), durable: bool = False) -> None:
+        self.url = url
+        self._store = open_store(url, durable=durable)
+        self._layers = (self._store, *(open_store(layer) for layer in layers))
+        self._known: dict[str, Record] = {}
+        self._targets: dict[str, Target] = {}
+        self._measured: dict[tuple[str, str], tuple[Term, ...]] = {}
+
+    def close(self) -> None:
+        """Give back files; what was written is safe already."""
+        for store in self._layers:
+            store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yield the records of the log, without its layers, as they were added."""
+        return map(parse_record, self._store.texts())
+
+    def __len__(self) -> int:
+        return self._store.size()
+
+    # Writing
+
+    def append(self, record: Record) -> bool:
+        """Write one record; return whether it is new."""
+        return bool(self._store.extend([record]))
+
+    def extend(self, records: Iterable[Record]) -> int:
+        """Write records, a thousand at a time, each thousand whole or not at all; return how many were new."""
+        left = iter(records)
+        return sum(self._store.extend(batch) for batch in iter(lambda: list(islice(left, _BATCH)), []))
+
+    def add(
+        self,
+        workload: Workload | Function,
+        target: Target,
+        candidate: Candidate,
+        measured: Measurement,
+        *,
+        requires: Constraint | str | None = None,
+        search: Mapping[str, object] | None = None,
+        env: Environment | None = None,
+    ) -> Trial:
+        """Write a trial and whatever it refers to; return it. Without `env`, it was measured here.
+
+        `requires` is what a target needs for the candidate to be legal, such as `llvm(+avx2)`; `search` says how the
+        candidate came up.
+        """
+        workload, env = _workload(workload), environment() if env is None else env
+        target.tuning_key(workload.level)
+        known = TargetRecord(
+            key=target.digest, body=identity_of(target), meta={"tag": target.tag} if target.tag else None
+        )
+        trial = Trial(
+            level=workload.level,
+            workload=workload.key,
+            target=known.key,
+            env=env.key,
+            candidate=candidate,
+            requires=None if requires is None else Constraint.parse(requires).to_json(),
+            measured=measured,
+            search=None if search is None else dict(search),
+            ts=int(time.time()),
+        )
+        self.extend([known, workload, env, trial])
+        return trial
+
+    def pin(self, workload: Workload | Function, target: Target, candidate: Candidate, why: str) -> Pin:
+        """Choose a candidate for a workload on a target and those equal to it, whatever was or will be measured."""
+        workload = _workload(workload)
+        known = TargetRecord(key=target.digest, body=identity_of(target))
+        pin = Pin(
+            level=workload.level,
+            workload=workload.key,
+            target=known.key,
+            candidate=candidate,
+            why=why,
+            ts=int(time.time()),
+        )
+        self.extend([known, workload, pin])
+        return pin
+
+    def retract(self, digest: str, why: str) -> Retraction:
+        """Say that a line no longer counts, by its digest or how that begins; the line stays."""
+        found = self._store.find(digest)
+        if len(found) != 1:
+            what = "no line" if not found else "more than one line"
+            raise LogError(f"{what} of {self.url!r} has a digest that begins with {digest!r}")
+        retraction = Retraction(of=found[0], why=why)
+        self.append(retraction)
+        return retraction
+
+    # Asking
+
+    def lookup(
+        self,
+        workload: Workload | Function,
+        target: Target,
+        *,
+        policy: Policy | None = None,
+        env: Environment | None = None,
+    ) -> Match:
+        """Return the best that is known for a workload on a target; there is always an answer.
+
+        The level is the workload's. What counts as the same, and how near is near enough, is in `lookup.py`.
+        """
+        return self._question(workload, target, policy, env).find()
+
+    def top_k(self, workload: Workload | Function, target: Target, count: int) -> list[Match]:
+        """Return the best candidates that were measured on the target or on one equal to it, the best first."""
+        return self._question(workload, target, None, None).top(count)
+
+    def _question(
+        self, workload: Workload | Function, target: Target, policy: Policy | None, env: Environment | None
+    ) -> Lookup:
+        return Lookup(
+            stores=self._layers,
+            asked=_workload(workload),
+            target=target,
+            here=environment() if env is None else env,
+            policy=policy or Policy(),
+            known=self._known,
+            targets=self._targets,
+            measured=self._measured,
+        )
+
+    # As a whole
+
+    def merge(self, *others: TuningLog) -> int:
+        """Take in all lines of other logs; return how many were new. The order of merging does not matter."""
+        return sum(self.extend(other) for other in others)
+
+    def lines(self) -> Iterator[str]:
+        """Yield all lines by type and text: equal logs give equal lines, whatever was written first."""
+        return self._store.sorted_texts()
+
+    def export(self, path: str | Path) -> int:
+        """Write all lines, sorted, to a new file, `.gz` compressed; return how many. The file is whole or not there."""
+        return write_lines(Path(path), self.lines())
+
+    def stats(self) -> Stats:
+        """Count what is in the log."""
+        return Stats(self.url, self._store.tally(), len(self.problems()))
+
+    def diff(self, other: TuningLog) -> LogDifference:
+        """Compare with another log: lines that only one has, and where the two would choose differently."""
+        return compare(self._store, other._store)
+
+    def workloads(self) -> list[Workload]:
+        """Return the workloads in the log, by key; of several lines about one, the first."""
+        found: dict[str, Workload] = {}
+        for text in self._store.texts("workload"):
+            if isinstance(record := parse_record(text), Workload):
+                found.setdefault(record.key, record)
+        return [found[key] for key in sorted(found)]
+
+    def problems(self) -> Sequence[Line]:
+        """Return the lines that cannot be read."""
+        return self._store.problems()
+
+    def verify(self) -> list[str]:
+        """Read everything again and return what is wrong: bad lines, damaged tables, references to nothing."""
+        return [*map(str, self.problems()), *self._store.check(), *_unreadable(self._store.texts()), *(
+            f"nothing says what {key!r} is" for key in self._store.dangling()
+        )]  # fmt: skip
+
+    def repair(self) -> int:
+        """Take the lines that cannot be read out of the log, into `NAME.rejected` beside it; return how many."""
+        bad = len(self.problems())
+        if bad:
+            self._store.drop([])
+        return bad
+
+    def compact(self, *, best: int) -> tuple[Trial, ...]:
+        """Drop the trials of all but the `best` candidates for each workload and target; return what was dropped.
+
+        This is all that ever takes records out of a log. Pins and retractions stay; a merge with a copy that was
+        not compacted brings the trials back.
+        """
+        digests = self._store.beyond(best)
+        dropped = tuple(found for digest in digests if isinstance(found := self._store.get(digest), Trial))
+        if digests:
+            self._store.drop(digests)
+        return tuple(sorted(dropped, key=lambda trial: (trial.workload, trial.target, trial.measured.rank or (9, 0))))
+
+
+def _unreadable(texts: Iterator[str]) -> Iterator[str]:
+    for text in texts:
+        try:
+            parse_record(text)
+        except LogError as error:
+            yield f"{text[:60]!r}...: {error}"
+
+
+def _workload(given: Workload | Function) -> Workload:
+    return given if isinstance(given, Workload) else workload_of(given)

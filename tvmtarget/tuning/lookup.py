@@ -1,0 +1,248 @@
+"""The lookup: tier by tier over all layers, the same answer for the same records, and always an answer.
+
+    pin            what people chose for this workload on this target
+    exact          measured on an equal target
+    equal          measured on one with the same tuning key: what differs does not matter at this level
+    near           kernels only: measured on a device of the same family, and legal here; the nearest first
+    workload-near  the same for other sizes, for formats that allow it
+    default        nothing
+
+Costs on different targets are never compared: the nearest target is chosen first, then the best on it. A tier is
+searched in all layers before the next one, and a layer before wins where costs are as good as equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from tvmtarget.errors import LogError, TvmTargetError
+from tvmtarget.target.constraints.reasons import Reason, Truth
+from tvmtarget.target.tree import Target
+from tvmtarget.tuning.distance import Term, differences, distance, family_of, least_needs, shape_distance
+from tvmtarget.tuning.index import Choice
+from tvmtarget.tuning.match import Match, Policy, Tier, Tried, changes
+from tvmtarget.tuning.records import Environment, Record, TargetRecord, Trial, Workload
+from tvmtarget.tuning.store import Store
+
+__all__ = ["Lookup"]
+
+_SHORTLIST = (8, 4096)  # of the best candidates of one target: nearly always the first of them is legal
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """A choice in a layer."""
+
+    choice: Choice
+    layer: int
+
+    @property
+    def rank(self) -> tuple[int, int, int, str]:
+        return self.choice.trust, self.choice.score, self.layer, self.choice.digest
+
+    @property
+    def age(self) -> tuple[int, int, str]:
+        return self.layer, self.choice.ts, self.choice.digest
+
+
+@dataclass
+class Lookup:
+    """One question to some layers; `known` keeps targets that were read before."""
+
+    stores: Sequence[Store]
+    asked: Workload
+    target: Target
+    here: Environment
+    policy: Policy
+    known: dict[str, Record]
+    targets: dict[str, Target]
+    measured: dict[tuple[str, str], tuple[Term, ...]]
+    tried: list[Tried] = field(default_factory=list)
+
+    def find(self) -> Match:
+        """Return the best match; the last tier always has one."""
+        match = self._pinned() or self._measured(self.asked, 0.0) or self._of_other_sizes()
+        return replace(match or self._match("default"), tried=tuple(self.tried))
+
+    def top(self, count: int) -> list[Match]:
+        """Return the best of the target itself and of those equal to it, the best first."""
+        found = [one for name in self._equal for one in self._choices(self.asked, name, count)]
+        trials = [(one, self._trial(one)) for one in sorted(found, key=lambda one: one.rank)[:count]]
+        return [self._match("exact" if trial.target == self._digest else "equal", trial, one) for one, trial in trials]
+
+    @cached_property
+    def _digest(self) -> str:
+        return self.target.digest
+
+    @cached_property
+    def _equal(self) -> frozenset[str]:
+        """The digests of the targets with the same key, this one's among them."""
+        level = self.asked.level
+        key = self.target.tuning_key(level)
+        return frozenset({name for store in self.stores for name in store.targets_by_key(level, key)} | {self._digest})
+
+    # The tiers
+
+    def _pinned(self) -> Match | None:
+        for store in self.stores:
+            for pin in store.pins(self.asked.key):
+                if pin.target in self._equal:
+                    return replace(self._match("pin"), record=pin, source=self._target(pin.target), log=store.url)
+        return None
+
+    def _measured(self, workload: Workload, offset: float) -> Match | None:
+        exact = self._best("exact", workload, [self._digest])
+        same = exact or self._best("equal", workload, sorted(self._equal - {self._digest}))
+        return same or self._near(workload, offset)
+
+    def _best(self, tier: Tier, workload: Workload, targets: Sequence[str]) -> Match | None:
+        for one, trial in self._in_order(workload, targets):
+            if self._is_fit(tier, trial):
+                return self._match(tier, trial, one)
+        return None
+
+    def _near(self, workload: Workload, offset: float) -> Match | None:
+        if workload.level != "kernel" or self.policy.max_distance <= offset:
+            return None
+        family = family_of(self.target)
+        names = {name for store in self.stores for name in store.targets_by_family("kernel", family, workload.key)}
+        for far, name in sorted((distance(self._terms(name)) + offset, name) for name in names - self._equal):
+            if far > self.policy.max_distance:
+                self._reject("near", self._text(name), f"beyond the limit of {self.policy.max_distance:g}", far)
+                break
+            for one, trial in self._in_order(workload, [name]):
+                if self._is_fit("near", trial, far):
+                    return replace(self._match("near", trial, one), distance=far, terms=self._terms(name))
+        return None
+
+    def _of_other_sizes(self) -> Match | None:
+        if not self.policy.formats:
+            return None
+        keys = {key for store in self.stores for key in store.workloads_by_family(self.asked.family)} - {self.asked.key}
+        others = [found for key in sorted(keys) if isinstance(found := self._body(key), Workload)]
+        far = [(d, other) for other in others if (d := shape_distance(other.shapes, self.asked.shapes)) is not None]
+        for offset, other in sorted(far, key=lambda pair: (pair[0], pair[1].key)):
+            match = self._measured(other, offset) if offset <= self.policy.max_distance else None
+            if match is not None:
+                terms = (Term("sizes", sizes(other), sizes(self.asked), offset), *match.terms)
+                return replace(match, tier="workload-near", distance=distance(terms), terms=terms)
+        return None
+
+    # The candidates of one target
+
+    def _choices(self, workload: Workload, target: str, limit: int) -> Iterator[_Ranked]:
+        for layer, store in enumerate(self.stores):
+            for choice in store.best(workload.key, target, limit):
+                if not self.policy.strict or choice.env == self.here.key:
+                    yield _Ranked(choice, layer)
+
+    def _in_order(self, workload: Workload, targets: Sequence[str]) -> Iterator[tuple[_Ranked, Trial]]:
+        """Yield the best first; of those as good as the best, the one that was known first."""
+        seen: set[str] = set()
+        for limit in _SHORTLIST:
+            found = [one for name in targets for one in self._choices(workload, name, limit)]
+            left = sorted((one for one in found if one.choice.digest not in seen), key=lambda one: one.rank)
+            while left:
+                best = left[0].choice
+                most = best.score * (100 + self.policy.tie_percent) // 100
+                tied = [one for one in left if one.choice.trust == best.trust and one.choice.score <= most]
+                chosen = min(tied, key=lambda one: one.age)
+                left.remove(chosen)
+                seen.add(chosen.choice.digest)
+                yield chosen, self._trial(chosen)
+            if len(found) < limit:
+                return
+
+    def _trial(self, one: _Ranked) -> Trial:
+        found = self.stores[one.layer].get(one.choice.digest)
+        if not isinstance(found, Trial):
+            raise LogError(f"{self.stores[one.layer].url!r} has lost {one.choice.digest!r}; repair it")
+        return found
+
+    def _is_fit(self, tier: Tier, trial: Trial, far: float | None = None) -> bool:
+        """Whether a candidate is legal here and for these sizes; where it is carried over, a doubt is a no."""
+        try:
+            needs = trial.needs
+            if needs is None and tier == "near" and (source := self._target(trial.target)) is not None:
+                needs = least_needs(source)
+            reason = None if needs is None else self.target.satisfies(needs)
+        except TvmTargetError as error:
+            self._reject(tier, trial.digest, f"its 'requires' cannot be read: {error}", far)
+            return False
+        if reason is not None and (reason.truth is Truth.NO or (tier == "near" and reason.truth is Truth.UNKNOWN)):
+            self._reject(tier, f"{trial.digest} on {self._text(trial.target)}", first_reason(reason), far)
+            return False
+        return trial.workload == self.asked.key or self._fits_sizes(trial, far)
+
+    def _fits_sizes(self, trial: Trial, far: float | None) -> bool:
+        fits = (self.policy.formats or {}).get(trial.candidate.format)
+        if fits is not None and fits(trial.candidate.body, self.asked.shapes):
+            return True
+        why = "is only for its own sizes" if fits is None else "does not fit these sizes"
+        self._reject("workload-near", trial.digest, f"a candidate of format {trial.candidate.format!r} {why}", far)
+        return False
+
+    def _reject(self, tier: Tier, what: str, reason: str, far: float | None) -> None:
+        self.tried.append(Tried(tier, what, reason, far))
+
+    # What keys stand for
+
+    def _match(self, tier: Tier, trial: Trial | None = None, one: _Ranked | None = None) -> Match:
+        found = Match(tier, self.asked, self.target, limit=self.policy.max_distance)
+        if trial is None or one is None:
+            return found
+        env = self._body(trial.env) if trial.env is not None else None
+        return replace(
+            found,
+            record=trial,
+            source=self._target(trial.target),
+            log=self.stores[one.layer].url,
+            stale=changes(env, self.here) if isinstance(env, Environment) and env.key != self.here.key else (),
+        )
+
+    def _body(self, key: str) -> Record | None:
+        if key not in self.known:
+            found = next((found for store in self.stores if (found := store.body_of(key)) is not None), None)
+            if found is None:
+                return None
+            self.known[key] = found
+        return self.known[key]
+
+    def _target(self, digest: str) -> Target | None:
+        if digest == self._digest:
+            return self.target
+        if digest not in self.targets:
+            found = self._body(digest)
+            if not isinstance(found, TargetRecord):
+                return None
+            try:
+                self.targets[digest] = Target.from_json(found.body, tags={})
+            except TvmTargetError:
+                return None
+        return self.targets[digest]
+
+    def _text(self, digest: str) -> str:
+        found = self._target(digest)
+        return digest if found is None else str(found)
+
+    def _terms(self, digest: str) -> tuple[Term, ...]:
+        found = self._target(digest)
+        if found is None:
+            raise LogError(f"no layer has the target {digest!r} any more; repair the log")
+        pair = digest, self._digest
+        if pair not in self.measured:
+            self.measured[pair] = differences(found, self.target)
+        return self.measured[pair]
+
+
+def first_reason(reason: Reason) -> str:
+    """Return the innermost first thing that is not met."""
+    inner = next((one for one in reason.parts if one.truth is reason.truth), None)
+    return reason.text if inner is None else first_reason(inner)
+
+
+def sizes(workload: Workload) -> str:
+    """Return the sizes of a workload in one word."""
+    return "".join(f"[{','.join(map(str, shape))}]" for shape in workload.shapes)

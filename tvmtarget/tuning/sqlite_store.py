@@ -1,0 +1,77 @@
+"""A log in one SQLite file: many writers and readers at once, nothing acknowledged is lost when one is killed."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Self
+
+from tvmtarget.errors import LogError
+from tvmtarget.tuning.index import APPLICATION, SCHEMA, Index, explained
+
+__all__ = ["SqliteStore"]
+
+_PATIENCE = 60  # seconds to wait for other writers
+_PAGE = 8192  # bytes: several lines with a trace to a page, so that little of it stays empty
+
+
+class SqliteStore(Index):
+    """A file with write-ahead logging; opened to be read only where it cannot be written.
+
+    Not for network file systems, where SQLite's locks do not hold: keep `.jsonl` there. `durable` waits for the
+    disk at each commit; without it, only a machine that loses power can lose what was written last.
+    """
+
+    def __init__(self, path: Path, *, durable: bool = False) -> None:
+        self.url = str(path)
+        with explained(self.url):
+            connection = _connect(path)
+        super().__init__(connection)
+        try:
+            self._prepare(durable=durable)
+        except BaseException:
+            connection.close()
+            raise
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        """Return a log that ends with the process."""
+        return cls(Path(":memory:"))
+
+    def _prepare(self, *, durable: bool) -> None:
+        with explained(self.url):
+            if self.is_empty() and not self._pragma("query_only"):
+                self._connection.execute(f"PRAGMA page_size = {_PAGE}")
+                self.create()
+            application, schema = self._pragma("application_id"), self._pragma("user_version")
+            if application != APPLICATION and not self.is_empty():
+                raise LogError(f"{self.url!r} is a database of something else, not a tuning log")
+            if schema > SCHEMA:
+                raise LogError(f"{self.url!r} was written by a newer version: schema {schema}, and this reads {SCHEMA}")
+            if self._pragma("query_only"):
+                return
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        self.rekey()
+
+    def _pragma(self, name: str) -> int:
+        return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    options = {"timeout": _PATIENCE, "isolation_level": None, "check_same_thread": False}
+    if str(path) == ":memory:":
+        return sqlite3.connect(":memory:", **options)  # type: ignore[call-overload, no-any-return]
+    if path.is_dir() or not path.parent.is_dir():
+        raise LogError(
+            f"{str(path)!r} is a directory" if path.is_dir() else f"there is no directory {str(path.parent)!r}"
+        )
+    place = path.absolute().as_uri()
+    if not path.exists() or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        return sqlite3.connect(place, uri=True, **options)  # type: ignore[call-overload, no-any-return]
+    # Readers of a write-ahead log write beside it; where nobody can, nobody else does.
+    mode = "mode=ro" if os.access(path.parent, os.W_OK) else "immutable=1"
+    connection = sqlite3.connect(f"{place}?{mode}", uri=True, **options)  # type: ignore[call-overload]
+    connection.execute("PRAGMA query_only = 1")
+    return connection  # type: ignore[no-any-return]

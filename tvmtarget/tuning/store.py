@@ -1,0 +1,112 @@
+"""What a log is kept in: the protocol that files and servers share, and who opens which URL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tvmtarget import plugins
+from tvmtarget.errors import LogError, did_you_mean
+from tvmtarget.tuning.index import Choice
+from tvmtarget.tuning.jsonl_store import JsonLinesStore
+from tvmtarget.tuning.lines import Line
+from tvmtarget.tuning.records import Level, Pin, Record
+from tvmtarget.tuning.sqlite_store import SqliteStore
+
+__all__ = ["Store", "open_store"]
+
+
+class Store(Protocol):
+    """Where records are kept. A plugin of group `tvmtarget.logs` is called by its scheme and returns one for a URL."""
+
+    url: str
+
+    def extend(self, records: Iterable[Record]) -> int:
+        """Add records, all or none; return how many were new. They are safe once this returns."""
+
+    def texts(self, type_: str = "") -> Iterator[str]:
+        """Yield all lines, or those of a type."""
+
+    def problems(self) -> Sequence[Line]:
+        """Return the lines that cannot be read."""
+
+    def best(self, workload: str, target: str, limit: int) -> list[Choice]:
+        """Return the best candidates for a workload on exactly one target, by its digest."""
+
+    def targets_by_key(self, level: Level, key: str) -> list[str]:
+        """List the targets with a tuning key."""
+
+    def targets_by_family(self, level: Level, family: str, workload: str) -> list[str]:
+        """List the targets of a family for which something of a workload can be chosen."""
+
+    def workloads_by_family(self, family: str) -> list[str]:
+        """List the workloads of a family."""
+
+    def pins(self, workload: str) -> list[Pin]:
+        """Return the pins of a workload that were not retracted, the latest first."""
+
+    def body_of(self, key: str) -> Record | None:
+        """Return the target, workload or environment of a key."""
+
+    def get(self, digest: str) -> Record | None:
+        """Return a line by its digest."""
+
+    def find(self, digest: str) -> list[str]:
+        """List the digests that begin so, at most three."""
+
+    def size(self) -> int:
+        """Return how many lines there are."""
+
+    def sorted_texts(self) -> Iterator[str]:
+        """Yield all lines by type and text."""
+
+    def tally(self) -> dict[str, dict[str, int]]:
+        """Count lines by type, trials by status, and the names that trials refer to."""
+
+    def digests(self) -> list[str]:
+        """List the digests of all lines."""
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """List the workloads and targets, by key, for which something can be chosen."""
+
+    def beyond(self, best: int) -> list[str]:
+        """List the trials, by digest, that are not of the best candidates for their workload and target."""
+
+    def dangling(self) -> list[str]:
+        """List the keys that trials and pins refer to and no line explains."""
+
+    def check(self) -> list[str]:
+        """Return what is wrong with what the lines are kept in."""
+
+    def drop(self, digests: Iterable[str]) -> None:
+        """Forget lines for good."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+def open_store(url: str, *, durable: bool = False) -> Store:
+    """Open `name.jsonl` (or `.jsonl.gz`, only to be read), `name.db`, `sqlite:///name.db`, or `memory:`.
+
+    Another scheme is asked of the plugin of that name in group `tvmtarget.logs`.
+    """
+    scheme, _, rest = url.partition(":")
+    if url == "memory:":
+        return SqliteStore.in_memory()
+    if scheme == "sqlite" and rest.startswith("///"):
+        return SqliteStore(Path(rest[3:]), durable=durable)
+    if scheme == "file":
+        return open_store(rest.removeprefix("//"), durable=durable)
+    if "://" in url:
+        schemes = plugins.names("tvmtarget.logs")
+        if scheme not in schemes:
+            raise LogError(f"no plugin opens logs at {url!r}{did_you_mean(scheme, [*schemes, 'sqlite', 'file'])}")
+        store: Store = plugins.load("tvmtarget.logs", scheme)(url)
+        return store
+    path = Path(url)
+    if path.suffix in (".db", ".sqlite"):
+        return SqliteStore(path, durable=durable)
+    if path.suffix in (".jsonl", ".json") or path.name.endswith(".jsonl.gz"):
+        return JsonLinesStore(path, durable=durable)
+    raise LogError(f"{url!r} is no log: a log is NAME.jsonl, NAME.db, sqlite:///NAME.db or memory:")
