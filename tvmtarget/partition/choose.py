@@ -47,6 +47,8 @@ class ByCost:
             for labels in tried:
                 judge.look_at(labels)
             return Choice(judge.chosen, judge.least if judge.least < scales.beyond else None)
+        for option in range(len(level.options)):
+            judge.look_at([option if option in allowed else allowed[0] for allowed in level.allowed])
         without_launches = expanded(placement, 0.0)
         for labels in (without_launches, *(expanded(placement, share) for share in SHARES)):
             judge.look_at(labels)

@@ -32,6 +32,8 @@ def load_costs(source: Costs | Mapping[str, object] | str | Path) -> Costs:
         return Costs()
     if isinstance(source, Mapping):
         return _read(source, "costs")
+    if not isinstance(source, str | Path):
+        raise TargetError(f"costs are data, a JSON file or 'roofline', not {shown(source)}")
     try:
         data = json.loads(Path(source).read_text(encoding="utf-8"))
     except OSError as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from tvmtarget.ir.types import DTYPES, OpaqueType, TensorType, Type
+from tvmtarget.ir.types import DTYPES, TensorType, Type
 from tvmtarget.partition.strategy import Op
 
 __all__ = ["Unknown", "Work", "nbytes_of", "work_of"]
@@ -71,7 +71,7 @@ def nbytes_of(type_: Type, hints: Hints) -> int | None:
 
 
 def _shape(type_: Type, hints: Hints) -> tuple[int, ...] | None:
-    if type_ is None or isinstance(type_, OpaqueType) or type_.shape is None:
+    if not isinstance(type_, TensorType) or type_.shape is None:
         return None
     sizes = [dim if isinstance(dim, int) else hints.get(dim or "") for dim in type_.shape]
     return tuple(size for size in sizes if size is not None) if None not in sizes else None
