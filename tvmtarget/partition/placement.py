@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 
 __all__ = ["Edge", "Energy", "Flow", "Placement", "Routes", "energy_of", "enumerated"]
 
@@ -131,5 +130,9 @@ def _with_launches(routes: Routes, domains: Sequence[int], launches: Sequence[in
 def enumerated(energy: Energy | Placement, budget: int) -> Iterator[list[int]]:
     """Yield all labels that are allowed, the first ones first; nothing if there are more than `budget`."""
     allowed = Energy(energy.costs, ()).allowed
-    if prod(len(labels) for labels in allowed) <= budget:
-        yield from map(list, product(*allowed))
+    count = 1
+    for labels in allowed:
+        count *= len(labels)
+        if count > budget:
+            return
+    yield from map(list, product(*allowed))
