@@ -18,8 +18,10 @@ __all__ = ["expanded"]
 # Sweeps over the labels; each must gain, and two or three are usual.
 MAX_SWEEPS = 4
 
-# Components with more atoms than this are improved from one start, smaller ones from two.
+# Components with more atoms than this are improved from one start, smaller ones from two; and above the second number
+# in one sweep only, as cuts of large networks take more than linear time.
 MAX_TWICE = 200
+MAX_SWEPT = 2000
 
 # A component with no more labellings than this is searched whole.
 MAX_SEARCHED = 81
@@ -53,7 +55,7 @@ def _best(energy: Energy) -> list[int]:
 
 def _swept(energy: Energy, labels: list[int]) -> list[int]:
     least = energy.total(labels)
-    for _ in range(MAX_SWEEPS):
+    for _ in range(MAX_SWEEPS if len(labels) <= MAX_SWEPT else 1):
         before = least
         for label in range(len(energy.costs[0])):
             moved = _offered(energy, labels, label)
