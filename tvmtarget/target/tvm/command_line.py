@@ -40,6 +40,9 @@ def read(text: str, dialect: Dialect = "plain") -> dict[str, object]:
         if not equals and at < len(words) and not words[at][1].startswith("-"):
             value = words[at][1]
             at += 1
+        row = kind.attribute(key) if kind else None
+        if not value and row is not None and row.type not in ("bool", "int"):
+            raise syntax_error(f"expected a value of {shown(key)}, as in -{key}=...", text, column + len(word))
         flat[key] = _value(kind, key, value or "1", dialect)
     if "devices" in flat:
         flat["targets"] = flat.pop("devices")
