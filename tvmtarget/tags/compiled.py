@@ -38,18 +38,25 @@ class Compiled:
         self._authored = Files(label, folder=folder)
         self._is_checked = is_checked
         self._is_fresh: dict[str, bool] = {}
+        self._read: dict[str, dict[str, Any]] = {}
 
     @cached_property
     def _index(self) -> dict[str, Any]:
+        """The index: a namespace is text in it, so that those nobody asks for cost next to nothing."""
         index: dict[str, Any] = json.loads((self._data / INDEX).read_bytes())
         return index
+
+    def _namespace(self, name: str) -> dict[str, Any]:
+        if name not in self._read:
+            self._read[name] = json.loads(self._index["namespaces"][name])
+        return self._read[name]
 
     def find(self, name: str) -> TagRow | None:
         """Return the row of a name or alias."""
         namespace, _, short = name.partition("/")
         if not self._fresh(namespace):
             return self._authored.find(name)
-        of_namespace = self._index["namespaces"][namespace]
+        of_namespace = self._namespace(namespace)
         place = of_namespace["tags"].get(of_namespace["aliases"].get(short, short))
         return None if place is None else self._row(place)
 
@@ -57,7 +64,7 @@ class Compiled:
         """List all names, aliases and abstract tags too."""
         for namespace in self.namespaces():
             if self._fresh(namespace):
-                of_namespace = self._index["namespaces"][namespace]
+                of_namespace = self._namespace(namespace)
                 yield from (f"{namespace}/{short}" for short in (*of_namespace["tags"], *of_namespace["aliases"]))
             else:
                 yield from (name for name in self._authored.names() if name.partition("/")[0] == namespace)
@@ -66,7 +73,7 @@ class Compiled:
         """List the names that stand for themselves."""
         for namespace in self.namespaces():
             if self._fresh(namespace):
-                tags = self._index["namespaces"][namespace]["tags"]
+                tags = self._namespace(namespace)["tags"]
                 yield from (f"{namespace}/{short}" for short, (_, _, is_listed) in tags.items() if is_listed)
             else:
                 yield from (name for name in self._authored.listed() if name.partition("/")[0] == namespace)
@@ -83,12 +90,13 @@ class Compiled:
 
     def _fresh(self, namespace: str) -> bool:
         if namespace not in self._is_fresh:
-            known = self._index["namespaces"].get(namespace)
-            files = _files(self._folder, namespace) if self._is_checked else []
-            self._is_fresh[namespace] = known is not None and (
-                not self._is_checked or known["files"] == {path.name: _digest(path) for path in files}
-            )
+            is_known = namespace in self._index["namespaces"]
+            self._is_fresh[namespace] = is_known and (not self._is_checked or self._is_as_compiled(namespace))
         return self._is_fresh[namespace]
+
+    def _is_as_compiled(self, namespace: str) -> bool:
+        files = _files(self._folder, namespace)
+        return bool(self._namespace(namespace)["files"] == {path.name: _digest(path) for path in files})
 
     @cached_property
     def _rows(self) -> mmap.mmap:
@@ -110,7 +118,7 @@ def compile_tags(folder: Path, data: Path = DATA) -> None:
     index, rows = _compiled(folder)
     data.mkdir(exist_ok=True)
     (data / ROWS).write_bytes(rows)
-    (data / INDEX).write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    (data / INDEX).write_text(_compact(index) + "\n", encoding="utf-8")
 
 
 def _compiled(folder: Path) -> tuple[dict[str, Any], bytes]:
@@ -137,7 +145,12 @@ def _compiled(folder: Path) -> tuple[dict[str, Any], bytes]:
     problems = authored.problems()
     if problems:
         raise SystemExit("\n".join(problems))
-    return {"format": FORMAT, "cites": list(cites), "namespaces": namespaces}, b"".join(lines)
+    texts = {namespace: _compact(of_namespace) for namespace, of_namespace in namespaces.items()}
+    return {"format": FORMAT, "cites": list(cites), "namespaces": texts}, b"".join(lines)
+
+
+def _compact(data: object) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def _line(row: TagRow, cites: dict[str, int]) -> bytes:
@@ -145,7 +158,7 @@ def _line(row: TagRow, cites: dict[str, int]) -> bytes:
     info["file"] = row.info.file.name
     info["sources"] = [cites.setdefault(cite, len(cites)) for cite in row.info.sources]
     flat: Mapping[str, object] = {"info": info, "flat": row.flat} | ({"base": row.base} if row.base else {})
-    return (json.dumps(flat, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+    return (_compact(flat) + "\n").encode()
 
 
 def _files(folder: Path, namespace: str) -> list[Path]:
