@@ -57,10 +57,11 @@ class Reader(Generic[_N]):
 
     def text(self, source: str, where: str = "") -> _N:
         """Read any form of text."""
-        found = read(source, self._is_tag)
+        form = detect(source, self._is_tag)
+        found = read(source, form, self._is_tag)
         if isinstance(found, Composition):
             return self._composition(found, where)
-        return self.flat(found, where, allow_unknown=detect(source, self._is_tag) in ("json", "toml"))
+        return self.flat(found, where, allow_unknown=form in ("json", "toml"))
 
     def flat(self, data: object, where: str = "", depth: int = 1, *, allow_unknown: bool = True) -> _N:
         """Read flat JSON, or a text or a tree that stands for it."""

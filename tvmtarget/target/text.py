@@ -62,10 +62,9 @@ def detect(text: str, is_tag: Callable[[str], bool] = lambda _: False) -> Form:
     return "command-line" if _OPTION.search(top_level) else "one-line"
 
 
-def read(text: str, is_tag: Callable[[str], bool] = lambda _: False) -> Flat | Composition:
-    """Read any form into flat JSON; `TextError` names the column and what was expected."""
+def read(text: str, form: Form, is_tag: Callable[[str], bool] = lambda _: False) -> Flat | Composition:
+    """Read a text of a form that was detected into flat JSON; `TextError` names the column and what was expected."""
     stripped = text.strip()
-    form = detect(stripped, is_tag)
     if form == "composition":
         ends = [-1, *_commas(_top_level(stripped)), len(stripped)]
         parts = [stripped[begin + 1 : end] for begin, end in pairwise(ends)]
