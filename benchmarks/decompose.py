@@ -22,11 +22,11 @@ import onnx
 from onnx import TensorProto, helper
 
 import tvmtarget as tt
-from tvmtarget.partition.choose import ByCost
-from tvmtarget.partition.costs import Costs, LinkCost, OpCost, SiteCost
+from tvmtarget.partition.assignment.choose import ByCost
+from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
+from tvmtarget.partition.costs.predict import predict
 from tvmtarget.partition.outline import outline
 from tvmtarget.partition.plan import Plan
-from tvmtarget.partition.predict import predict
 from tvmtarget.partition.split import Choice, Chooser, Level, by_preference, split
 
 SIZES = (1_000, 2_000, 4_000)

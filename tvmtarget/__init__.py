@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.decompose import decompose
     from tvmtarget.partition.plan import Plan
-    from tvmtarget.partition.strategy import Strategy, reject
+    from tvmtarget.partition.strategies.strategy import Strategy, reject
     from tvmtarget.tags.registry import Registry
     from tvmtarget.target.configuration import CompilationConfig
     from tvmtarget.target.constraints.constraint import Constraint
@@ -74,7 +74,7 @@ _HOMES = {
     "tvmtarget.ir.module": ("IRModule",),
     "tvmtarget.partition.decompose": ("decompose",),
     "tvmtarget.partition.plan": ("Plan",),
-    "tvmtarget.partition.strategy": ("Strategy", "reject"),
+    "tvmtarget.partition.strategies.strategy": ("Strategy", "reject"),
     "tvmtarget.tags.registry": ("Registry",),
     "tvmtarget.target.configuration": ("CompilationConfig",),
     "tvmtarget.target.constraints.constraint": ("Constraint",),

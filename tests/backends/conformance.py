@@ -19,7 +19,7 @@ from tvmtarget.building import build
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.program import normalise
-from tvmtarget.partition.strategy import Reject, strategy_for
+from tvmtarget.partition.strategies.strategy import Reject, strategy_for
 from tvmtarget.target.tree import Target
 
 __all__ = ["Case", "Outcome", "is_random", "node_cases", "run_case", "symbolic"]

@@ -14,10 +14,10 @@ from onnx import TensorProto, helper
 
 import tvmtarget as tt
 from tvmtarget.errors import TargetError, UnknownNameError
-from tvmtarget.partition import cost_file
-from tvmtarget.partition.cost_file import load_costs, write_costs
-from tvmtarget.partition.costs import Costs, LinkCost, OpCost, SiteCost
-from tvmtarget.partition.links import Links
+from tvmtarget.partition.costs import cost_file
+from tvmtarget.partition.costs.cost_file import load_costs, write_costs
+from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
+from tvmtarget.partition.costs.links import Links
 from tvmtarget.partition.program import normalise
 from tvmtarget.partition.waves import waves
 from tvmtarget.target.layout import Layout
@@ -453,7 +453,7 @@ def test_the_summary_and_the_explanation_of_a_plan_by_cost(golden):
 
 
 def test_work_is_counted_from_shapes():
-    from tvmtarget.partition.work import work_of
+    from tvmtarget.partition.costs.work import work_of
 
     program = normalise(tt.IRModule.from_onnx(DIGITS), tt.Target("numpy"), None)
     works = {call.source: work_of(program.op(index), {"batch": 4}) for index, call in enumerate(program.body)}

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmtarget.partition.binary import ALWAYS, Term, decide
-from tvmtarget.partition.expansion import expanded
-from tvmtarget.partition.placement import Flow, Placement, enumerated
+from tvmtarget.partition.assignment.binary import ALWAYS, Term, decide
+from tvmtarget.partition.assignment.expansion import expanded
+from tvmtarget.partition.assignment.placement import Flow, Placement, enumerated
 
 
 def term_cost(term, decisions):

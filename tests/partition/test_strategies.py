@@ -6,9 +6,9 @@ from models import LIGHT, light, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.partition import tvm_rules
 from tvmtarget.partition.program import normalise
-from tvmtarget.partition.strategy import Op, Reject, Strategy, reject, strategy_for
+from tvmtarget.partition.strategies import tvm_rules
+from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy, reject, strategy_for
 
 
 def verdicts(model, kind):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tvmtarget.errors import TargetError
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.cost_file import load_costs
-from tvmtarget.partition.costs import Costs
+from tvmtarget.partition.costs.cost_file import load_costs
+from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.partition.program import normalise

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tvmtarget.partition.costs import structure_of
-from tvmtarget.partition.estimate import Estimate, Estimates
+from tvmtarget.partition.costs.costs import structure_of
+from tvmtarget.partition.costs.estimate import Estimate, Estimates
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import CopyRecord, RegionRecord
 from tvmtarget.partition.program import Program

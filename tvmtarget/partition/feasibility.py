@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.inline import Frame
 from tvmtarget.partition.program import Asked, Program, open_frame
-from tvmtarget.partition.strategy import Reject, strategy_for
+from tvmtarget.partition.strategies.strategy import Reject, strategy_for
 from tvmtarget.target.layout import Site
 
 __all__ = ["Feasibility", "together"]

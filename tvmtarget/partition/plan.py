@@ -9,13 +9,13 @@ from typing import Any
 
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.choose import ByCost
-from tvmtarget.partition.costs import Costs, OpCost
-from tvmtarget.partition.estimate import Estimates
+from tvmtarget.partition.assignment.choose import ByCost
+from tvmtarget.partition.costs.costs import Costs, OpCost
+from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.costs.predict import Prediction, predict
 from tvmtarget.partition.explain import Explanation, explain_op
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
-from tvmtarget.partition.predict import Prediction, predict
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
 from tvmtarget.partition.verify import verify_plan

@@ -13,7 +13,7 @@ from tvmtarget.ir.flow import producers_of, readers_of
 from tvmtarget.ir.function import COPY, Call, Constant, Function, callees_of
 from tvmtarget.ir.inline import Frame, inline_calls, rename_values
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.strategy import Op
+from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.target.constraints.constraint import Constraint, covers, known_words
 from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.layout import Layout

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.feasibility import Feasibility, together
 from tvmtarget.partition.program import Program, open_frame
-from tvmtarget.partition.strategy import strategy_for
+from tvmtarget.partition.strategies.strategy import strategy_for
 from tvmtarget.partition.waves import lower_bound, topological_order, waves
 from tvmtarget.target.layout import Site
 

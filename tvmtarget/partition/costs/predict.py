@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tvmtarget.partition.estimate import Estimates, microseconds
+from tvmtarget.partition.costs.estimate import Estimates, microseconds
 from tvmtarget.partition.outline import Outlined
 
 __all__ = ["Prediction", "predict"]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.function import Constant, Opaque
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.costs import Costs, OpCost, structure_of
-from tvmtarget.partition.links import PICOSECONDS, Links
+from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
+from tvmtarget.partition.costs.links import PICOSECONDS, Links
+from tvmtarget.partition.costs.rates import Rates, rates_of, speaks_of
+from tvmtarget.partition.costs.work import Unknown, Work, nbytes_of, work_of
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.rates import Rates, rates_of, speaks_of
-from tvmtarget.partition.strategy import Op
-from tvmtarget.partition.work import Unknown, Work, nbytes_of, work_of
+from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.target.kinds import kind_names
 from tvmtarget.target.layout import Site
 

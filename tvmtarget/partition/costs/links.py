@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
-from tvmtarget.partition.costs import Costs, LinkCost
-from tvmtarget.partition.rates import speaks_of
+from tvmtarget.partition.costs.costs import Costs, LinkCost
+from tvmtarget.partition.costs.rates import speaks_of
 from tvmtarget.target.layout import Layout, Site
 from tvmtarget.target.nesting import unnumbered
 

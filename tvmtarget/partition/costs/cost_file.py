@@ -10,7 +10,7 @@ from typing import Any
 
 from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
-from tvmtarget.partition.costs import Costs, LinkCost, OpCost, SiteCost
+from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.target.problems import shown
 
 __all__ = ["SCHEMA", "load_costs", "write_costs"]

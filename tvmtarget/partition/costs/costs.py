@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tvmtarget.ir.function import Attribute, Constant, Opaque
-from tvmtarget.partition.strategy import Op
+from tvmtarget.partition.strategies.strategy import Op
 
 __all__ = ["Costs", "LinkCost", "OpCost", "SiteCost", "structure_of"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tvmtarget.partition.estimate import Estimates
-from tvmtarget.partition.expansion import expanded
+from tvmtarget.partition.assignment.expansion import expanded
+from tvmtarget.partition.assignment.placement import Flow, Placement, Routes, enumerated
+from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.feasibility import Feasibility
-from tvmtarget.partition.placement import Flow, Placement, Routes, enumerated
 from tvmtarget.partition.split import Choice, Level, by_preference, grouped
-from tvmtarget.partition.strategy import strategy_for
+from tvmtarget.partition.strategies.strategy import strategy_for
 from tvmtarget.target.layout import Site
 
 __all__ = ["ByCost"]

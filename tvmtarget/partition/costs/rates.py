@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tvmtarget.partition.costs import Costs, SiteCost
+from tvmtarget.partition.costs.costs import Costs, SiteCost
 from tvmtarget.target.layout import Layout, Site
 from tvmtarget.target.nesting import unnumbered
 from tvmtarget.target.tree import Target

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tvmtarget.partition.maxflow import Network
+from tvmtarget.partition.assignment.maxflow import Network
 
 __all__ = ["ALWAYS", "Term", "decide"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from tvmtarget.partition.placement import Edge, Energy
+from tvmtarget.partition.assignment.placement import Edge, Energy
 
 __all__ = ["components", "pruned"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvmtarget.partition.binary import ALWAYS, Term, decide
-from tvmtarget.partition.placement import Edge, Energy, Placement, energy_of, enumerated
-from tvmtarget.partition.pruning import components, pruned
+from tvmtarget.partition.assignment.binary import ALWAYS, Term, decide
+from tvmtarget.partition.assignment.placement import Edge, Energy, Placement, energy_of, enumerated
+from tvmtarget.partition.assignment.pruning import components, pruned
 
 __all__ = ["expanded"]
 

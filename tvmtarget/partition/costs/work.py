@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tvmtarget.ir.types import DTYPES, TensorType, Type
-from tvmtarget.partition.strategy import Op
+from tvmtarget.partition.strategies.strategy import Op
 
 __all__ = ["Unknown", "Work", "nbytes_of", "work_of"]
 

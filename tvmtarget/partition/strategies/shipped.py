@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tvmtarget.ir.types import TensorType
-from tvmtarget.partition import onnxruntime_rules, tvm_checks, tvm_rules
-from tvmtarget.partition.strategy import Op, Reject, Rule, Strategy, reject
+from tvmtarget.partition.strategies import onnxruntime_rules, tvm_checks, tvm_rules
+from tvmtarget.partition.strategies.strategy import Op, Reject, Rule, Strategy, reject
 
 __all__ = ["CUDA", "LLVM", "NUMPY", "ONNXRUNTIME", "C"]
 

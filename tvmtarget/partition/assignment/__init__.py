@@ -1,0 +1,1 @@
+"""Which site each operation gets at least cost: cuts, expansion, pruning."""

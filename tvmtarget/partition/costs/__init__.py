@@ -1,0 +1,1 @@
+"""What operations, copies and regions take: cost files, rooflines, links."""

@@ -1,0 +1,1 @@
+"""What code generators take: the protocol, and the strategies of the kinds that are shipped."""
