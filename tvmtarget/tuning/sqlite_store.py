@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.index import APPLICATION, SCHEMA, Index, explained
+from tvmtarget.tuning.index import Index
+from tvmtarget.tuning.tables import APPLICATION, SCHEMA, explained
 
 __all__ = ["SqliteStore"]
 
