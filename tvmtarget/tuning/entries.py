@@ -13,9 +13,10 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic_core import to_json
 from typing_extensions import TypedDict
 
+from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.records import MAX_INT, Amount, Level, Record, Status, Trial, rank_of
 
-__all__ = ["Entry", "Measured", "entry_of", "quick_entry"]
+__all__ = ["Entry", "Measured", "entry_of", "quick_entry", "read_entry"]
 
 _SIGN = b',"d":"d1:'  # stands before the 32 digits of a digest, the last two bytes of a line behind them
 _TAIL = len(_SIGN) + 32 + 2
@@ -48,6 +49,15 @@ class Entry(NamedTuple):
 def entry_of(record: Record, kept: tuple[object, ...]) -> Entry:
     """Return the entry of a record."""
     return Entry(record.digest, record.type, kept, _measured(record) if isinstance(record, Trial) else None, record)
+
+
+def read_entry(text: str) -> Entry:
+    """Return the entry of a line, kept as its text; a `LogError` says what is wrong with it."""
+    quick = quick_entry(text.encode(), (text,))
+    if quick is not None:
+        return quick
+    record = parse_record(text)
+    return entry_of(record, (record.text,))
 
 
 def _measured(trial: Trial) -> Measured:

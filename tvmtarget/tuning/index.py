@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tvmtarget.tuning.entries import entry_of
+from tvmtarget.tuning.entries import Entry, entry_of, read_entry
 from tvmtarget.tuning.lines import Line, parse_record
 from tvmtarget.tuning.records import Level, Pin, Record
 from tvmtarget.tuning.tables import Tables, explained
@@ -46,9 +46,16 @@ class Index(Tables):
     """The tables on one connection; `extend` adds records, `drop` forgets them, the rest asks."""
 
     def extend(self, records: Iterable[Record]) -> int:
-        """Add records in one transaction; return how many were new."""
+        """Add records, all or none; return how many were new."""
+        return self._extend([entry_of(record, (record.text,)) for record in records])
+
+    def take(self, texts: Iterable[str]) -> int:
+        """Add lines of another log, all or none; return how many were new."""
+        return self._extend([read_entry(text) for text in texts])
+
+    def _extend(self, entries: Iterable[Entry]) -> int:
         with self._transaction():
-            added, touched = self._add([entry_of(record, (record.text,)) for record in records])
+            added, touched = self._add(entries)
             self._settle(touched)
         return added
 

@@ -21,7 +21,6 @@ from tvmtarget.errors import LogError, raise_all
 from tvmtarget.tuning.entries import Entry, entry_of, quick_entry
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.lines import MAX_LINE, Line, RawLine, raw_lines
-from tvmtarget.tuning.records import Record
 
 try:
     import fcntl
@@ -74,6 +73,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode = MEMORY")
         connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA cache_size = -16000")
         connection.create_function("text_at", 2, self._text_at, deterministic=True)
         return connection
 
@@ -195,18 +195,16 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
 
     # Writing
 
-    def extend(self, records: Iterable[Record]) -> int:
+    def _extend(self, entries: Iterable[Entry]) -> int:
         """Append what was not there when the file was last read, all of it or nothing; a line twice is a line once."""
         with self._lock:
-            fresh = {record.digest: record for record in records}
+            fresh = {entry.digest: f"{entry.kept[0]}\n".encode() for entry in entries}
             for digest in self._there(list(fresh)):
                 del fresh[digest]
-            long = [record for record in fresh.values() if len(record.text.encode()) > MAX_LINE]
-            raise_all(
-                LogError, [f"{record.digest} has more than {MAX_LINE} bytes, the most of a line" for record in long]
-            )
+            long = [digest for digest, line in fresh.items() if len(line) > MAX_LINE]
+            raise_all(LogError, [f"{digest} has more than {MAX_LINE} bytes, the most of a line" for digest in long])
             if fresh:
-                self._append("".join(f"{record.text}\n" for record in fresh.values()).encode())
+                self._append(b"".join(fresh.values()))
                 self.refresh()
             return len(fresh)
 

@@ -20,7 +20,7 @@ from tvmtarget.target.keys import LEVELS
 from tvmtarget.target.kinds import kind_names
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.distance import family_of
-from tvmtarget.tuning.entries import Entry, Measured, entry_of
+from tvmtarget.tuning.entries import Entry, Measured, read_entry
 from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.records import Pin, Record, Retraction, TargetRecord, Workload
 from tvmtarget.version import __version__
@@ -91,17 +91,18 @@ class Tables:
         """Whether there are no tables."""
         return not self._all("SELECT 1 FROM sqlite_master LIMIT 1")
 
-    def rebuild(self) -> None:
-        """Make all tables anew from the lines, in one transaction: what an older version left, or what was damaged."""
+    def upgrade(self) -> None:
+        """Make all tables but that of the lines anew, in one transaction, if an older version made them."""
         with self._transaction():
+            if self._pragma("user_version") >= SCHEMA:
+                return
             for table in _MADE:
                 self._connection.execute(f"DROP TABLE IF EXISTS {table}")
             self._names.clear()
             self._derive()
             rows = self._connection.execute("SELECT id, text FROM line ORDER BY id")
             while some := list(islice(rows, _CHUNK)):
-                read = [(line, _entry(text)) for line, text in some]
-                self._settle(self._fill([(line, entry) for line, entry in read if entry is not None]))
+                self._settle(self._fill([(line, read_entry(text)) for line, text in some]))
 
     def _derive(self) -> None:
         for statement in filter(str.strip, _DERIVED.split(";")):
@@ -238,6 +239,9 @@ class Tables:
 
     # Asking
 
+    def _pragma(self, name: str) -> int:
+        return int(self._all(f"PRAGMA {name}")[0][0])
+
     def _all(self, sql: str, *values: object) -> list[tuple]:  # type: ignore[type-arg]
         with self._lock, explained():
             return self._connection.execute(sql, values).fetchall()
@@ -274,14 +278,6 @@ def _ranked(key: tuple[object, ...], rows: list[tuple]) -> tuple[object, ...] | 
     trust, line = ran[0][0], ran[0][4]
     score = median_low([row[1] for row in ran if row[0] == trust])
     return *key, trust, score, min(row[2] for row in ran), line
-
-
-def _entry(text: str) -> Entry | None:
-    """Return the entry of a line; None where it cannot be read, which a check of the log tells."""
-    try:
-        return entry_of(parse_record(text), ())
-    except LogError:
-        return None
 
 
 def _marks(values: Sequence[object]) -> str:
