@@ -120,7 +120,8 @@ for at in range(10_000):
         print(at, error)
         break
 again = TuningLog(sys.argv[1])
-print(sorted(record.candidate.body["mb"] for record in again if record.type == "trial") == list(range(at)), again.verify())
+found = sorted(record.candidate.body["mb"] for record in again if record.type == "trial")
+print(found == list(range(at)), again.verify())
 try:
     print(again.compact(best=1)[:0])
 except LogError as error:
