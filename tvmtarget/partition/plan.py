@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvmtarget.ir.function import Function
@@ -19,9 +19,19 @@ from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outl
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
 from tvmtarget.partition.verify import verify_plan
+from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout
 
-__all__ = ["Plan", "planned"]
+__all__ = ["Plan", "Request", "planned"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for: the module to divide, the `where` rules, and the costs."""
+
+    module: IRModule
+    where: Mapping[str, Constraint]
+    costs: Costs | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,7 @@ class Plan:
     """
 
     module: IRModule
+    request: Request
     program: Program
     feasibility: Feasibility
     root: Region
@@ -76,8 +87,8 @@ class Plan:
     def with_costs(self, costs: Costs | Iterable[OpCost]) -> Plan:
         """Return the plan of the same program by other costs, or by its own and more measurements."""
         if not isinstance(costs, Costs):
-            costs = (self.estimates.costs if self.estimates else Costs()).with_records(costs)
-        return planned(self.module, self.program, self.feasibility, costs)
+            costs = (self.request.costs or Costs()).with_records(costs)
+        return planned(replace(self.request, costs=costs), self.program, self.feasibility)
 
     def verify(self) -> Plan:
         """Prove the invariants of a decomposition on the module itself; `ModelError` lists what is broken."""
@@ -133,13 +144,15 @@ class Plan:
         return self.summary()
 
 
-def planned(module: IRModule, program: Program, feasibility: Feasibility, costs: Costs | None = None) -> Plan:
-    """Choose sites by preference, or by costs, and make the plan of that choice; `module` is what was divided.
+def planned(request: Request, program: Program, feasibility: Feasibility) -> Plan:
+    """Choose sites by preference, or by costs, and make the plan of that choice.
 
     In a tree of one level the choice by cost is never slower than the one by preference. Deeper down it sees
     of a system only its best leaves, so both are made, and the better one is kept.
     """
-    made = _Maker(module, program, feasibility, None if costs is None else Estimates(program, costs))
+    made = _Maker(
+        request, program, feasibility, None if request.costs is None else Estimates(program, request.costs)
+    )
     if made.estimates is None:
         return made.plan(by_preference)
     by_cost = made.plan(ByCost(feasibility, made.estimates))
@@ -154,7 +167,7 @@ def _rank(plan: Plan) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Maker:
-    module: IRModule
+    request: Request
     program: Program
     feasibility: Feasibility
     estimates: Estimates | None
@@ -164,9 +177,9 @@ class _Maker:
         root = split(program, self.feasibility, program.layout[""], tuple(range(len(program.body))), choose)
         outlined = outline(program, root)
         functions = (*outlined.functions, *program.others)
-        module = self.module.replace(functions=functions, target=program.layout.root)
+        module = self.request.module.replace(functions=functions, target=program.layout.root)
         prediction = None if self.estimates is None else predict(self.estimates, outlined, root.least_time)
-        return Plan(module, program, self.feasibility, root, outlined, self.estimates, prediction).verify()
+        return Plan(module, self.request, program, self.feasibility, root, outlined, self.estimates, prediction).verify()
 
 
 def _systems(region: Region) -> Iterator[Region]:

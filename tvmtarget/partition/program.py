@@ -83,14 +83,14 @@ class Program:
         )
 
 
-def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint | str | Target] | None) -> Program:
+def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint]) -> Program:
     """Inline all calls, drop copies that an earlier decomposition made, and collect what is asked of each operation."""
     layout = Layout(target.resolve())
     kept = _uncalled(module)
     inlined = inline_calls(module.main, module.by_name)
     function, positions = _without_copies(inlined.function)
     frames = tuple(inlined.frames[index] for index in positions)
-    rules = _Rules(where or {}, function)
+    rules = _Rules(where, function)
     body = function.body
     asked = tuple(_asked(call, frame, function, rules) for call, frame in zip(body, frames, strict=True))
     asked = _checked(asked, layout)
@@ -135,8 +135,8 @@ def _asked(call: Call, frames: tuple[Frame, ...], function: Function, rules: _Ru
 class _Rules:
     """The `where` rules: a name is matched exactly or as a glob; `op:Conv` by operator, with or without dialect."""
 
-    def __init__(self, where: Mapping[str, Constraint | str | Target], function: Function) -> None:
-        self.rules = [Asked(Constraint.parse(value), f"where {key!r}") for key, value in where.items()]
+    def __init__(self, where: Mapping[str, Constraint], function: Function) -> None:
+        self.rules = [Asked(value, f"where {key!r}") for key, value in where.items()]
         self.exact = {key: rank for rank, key in enumerate(where)}
         self.globs = [(rank, re.compile(translate(key))) for rank, key in enumerate(where) if set(key) & set("*?[")]
         self.used: set[int] = set()
