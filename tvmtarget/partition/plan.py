@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tvmtarget.errors import UnknownNameError, did_you_mean
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
@@ -26,7 +27,7 @@ from tvmtarget.partition.reports.marking import marked_model
 from tvmtarget.partition.request import Request, read_plan, write_plan
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
 from tvmtarget.partition.verify import verify_plan
-from tvmtarget.target.layout import Layout, is_below
+from tvmtarget.target.layout import Layout, Site, is_below
 
 if TYPE_CHECKING:
     import networkx
@@ -77,7 +78,7 @@ class Plan:
         if _is_path(self.layout, target):
             path = self.layout.canonical(target)
             return frozenset(leaf.path for leaf in leaves if is_below(leaf.path, path))
-        return frozenset(leaf.path for leaf in leaves if target in (leaf.target.kind, *leaf.target.all_keys))
+        return frozenset(leaf.path for leaf in leaves if target in _words(leaf))
 
     def sites(self) -> dict[str, str]:
         """Return the path of the leaf that runs it for every operation, by name."""
@@ -99,6 +100,9 @@ class Plan:
         What constraints demand still holds.
         """
         leaves = self._leaves(site)
+        if not leaves:
+            known = {word for leaf in self.layout.leaves() for word in (leaf.path, *_words(leaf))}
+            raise UnknownNameError(f"no site of the target is or bears {site!r}{did_you_mean(site, known)}")
         chosen = [index for index, call in enumerate(self.program.body) if op in names_of(call)]
         if not chosen:
             self.program.find(op)
@@ -139,7 +143,7 @@ class Plan:
         """Write the regions for Mermaid, a subgraph for each site."""
         return to_mermaid(self)
 
-    def to_onnx(self) -> onnx.ModelProto:
+    def marked(self) -> onnx.ModelProto:
         """Return the undivided model with site and function of each operation in the metadata of its node."""
         return marked_model(self)
 
@@ -247,3 +251,7 @@ def _systems(region: Region) -> Iterator[Region]:
 
 def _is_path(layout: Layout, target: str) -> bool:
     return target == "" or layout.root.child(target.split("/")[0]) is not None
+
+
+def _words(leaf: Site) -> tuple[str, ...]:
+    return (leaf.target.kind, *leaf.target.all_keys)

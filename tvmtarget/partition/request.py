@@ -57,9 +57,7 @@ def read_plan(path: str | Path) -> tuple[Request, dict[str, str]]:
     attrs = dict(module.attrs)
     held = attrs.pop(_PLAN, None)
     if held is None or module.target is None:
-        raise ArtifactError(
-            f"{str(path)!r} is a saved module without a plan; decompose it, or write one with Plan.save"
-        )
+        raise ArtifactError(f"{str(path)!r} is a saved module without a plan; write one with Plan.save")
     try:
         where, costs, sites = _read(json.loads(held))
     except (TvmTargetError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
