@@ -14,7 +14,8 @@ from models import DIGITS, random_graph, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.errors import ArtifactError, UnknownNameError
+from tvmtarget.errors import ArtifactError, TargetError, UnknownNameError
+from tvmtarget.partition.costs.costs import OpCost
 
 ROOT = Path(__file__).parents[2]
 TWO = "[ort=onnxruntime,cpu=numpy](host=@cpu)"
@@ -144,3 +145,33 @@ def test_the_document_on_plans(monkeypatch):
     failed, tried = doctest.testfile(str(ROOT / "docs" / "plans.md"), module_relative=False)
     assert tried
     assert not failed
+
+
+COSTS = {
+    "schema": "tvmtarget.cost/1",
+    "sites": {
+        "ort": {"launch": 20, "flops": {"float32": 2e12}, "mem_bw": 1e11, "roofline": 0.5},
+        "cpu": {"launch": 1, "flops": {"float32": 1e11}, "mem_bw": 2e10, "roofline": 0.5},
+    },
+    "links": [{"src": "cpu", "dst": "ort", "latency": 10, "bandwidth": 1e10}],
+    "symbolic_hints": {"batch": 64},
+}
+
+
+@pytest.mark.parametrize("op", ["conv1", "pool", "conv3", "fc1", "fc2"])
+def test_a_decision_stands_within_its_interval(op):
+    board = tt.Target.parse(TWO).replace(memory=(tt.Memory(name="sram", of=("ort",)),))
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), board, COSTS)
+    sensitivity = plan.sensitivity(op)
+    assert (sensitivity.site, set(sensitivity.longer)) == ("ort", {"cpu"})
+    structure = plan.explain(op).structure
+    for share, site in ((0.99, "ort"), (1.01, "cpu")):
+        measured = OpCost(site="ort", structure=structure, time=share * sensitivity.most / 10**6)
+        assert plan.with_costs([measured]).site_of(op) == site
+
+
+def test_intervals_need_costs():
+    with pytest.raises(TargetError, match="nothing can be said of 'fc1': sites were not chosen by costs"):
+        digits().sensitivity("fc1")
+    with pytest.raises(UnknownNameError, match="did you mean 'fc1'"):
+        digits().sensitivity("fc11")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvmtarget.errors import UnknownNameError, did_you_mean
+from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
@@ -24,6 +24,7 @@ from tvmtarget.partition.reports.diagram import region_graph, to_dot, to_mermaid
 from tvmtarget.partition.reports.difference import PlanDifference, difference
 from tvmtarget.partition.reports.explain import Explanation, explain_op
 from tvmtarget.partition.reports.marking import marked_model
+from tvmtarget.partition.reports.sensitivity import Sensitivity
 from tvmtarget.partition.request import Request, read_plan, write_plan
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
 from tvmtarget.partition.verify import verify_plan
@@ -112,6 +113,30 @@ class Plan:
     def blockers(self, limit: int = 5) -> tuple[Blocker, ...]:
         """Return the operators whose support by a site that refuses them would gain most; each is tried."""
         return blockers(self, limit)
+
+    def sensitivity(self, op: str) -> Sensitivity:
+        """Say how long an operation may take before it is better elsewhere, by the costs; each other site is tried.
+
+        `TargetError` if sites were not chosen by costs, or if its own time is unknown. Sites where something about
+        the operation is unknown are left out.
+        """
+        index, here = self.program.find(op), self.site_of(op)
+        time = None if self.estimates is None else self.estimates.time(index, self.layout[here]).time
+        if time is None or self.prediction is None:
+            why = "sites were not chosen by costs" if self.estimates is None else f"what it takes on @{here} is unknown"
+            raise TargetError(f"nothing can be said of {op!r}: {why}; pass costs that speak of it")
+        longer: dict[str, int] = {}
+        for leaf in self.feasibility.leaves:
+            if leaf.path == here or self.feasibility.verdict(index, leaf) is not None:
+                continue
+            moved = planned(self.request, self.feasibility, {**self.sites(), op: leaf.path})
+            if (
+                moved.prediction
+                and moved.site_of(op) == leaf.path
+                and moved.prediction.rank[0] <= self.prediction.rank[0]
+            ):
+                longer[leaf.path] = moved.prediction.total - self.prediction.total
+        return Sensitivity(op, here, time, longer)
 
     def replay(self, module: IRModule) -> Plan:
         """Divide an edited module alike: operations of the same name stay where they are, as far as they still may.
