@@ -117,6 +117,8 @@ class Plan:
     def sensitivity(self, op: str) -> Sensitivity:
         """Say how long an operation may take before it is better elsewhere, by the costs; each other site is tried.
 
+        The rest of the program follows: it is decided again with the operation there.
+
         `TargetError` if sites were not chosen by costs, or if its own time is unknown. Sites where something about
         the operation is unknown are left out.
         """
@@ -129,12 +131,9 @@ class Plan:
         for leaf in self.feasibility.leaves:
             if leaf.path == here or self.feasibility.verdict(index, leaf) is not None:
                 continue
-            moved = planned(self.request, self.feasibility, {**self.sites(), op: leaf.path})
-            if (
-                moved.prediction
-                and moved.site_of(op) == leaf.path
-                and moved.prediction.rank[0] <= self.prediction.rank[0]
-            ):
+            moved = planned(self.request, self.feasibility, {op: leaf.path})
+            is_known = moved.prediction is not None and moved.prediction.rank[0] <= self.prediction.rank[0]
+            if moved.prediction and is_known and moved.site_of(op) == leaf.path:
                 longer[leaf.path] = moved.prediction.total - self.prediction.total
         return Sensitivity(op, here, time, longer)
 

@@ -14,8 +14,8 @@ __all__ = ["Sensitivity"]
 class Sensitivity:
     """The time of an operation where it runs, and how much longer the whole takes with it elsewhere, in picoseconds.
 
-    `longer` has a number for every other site that may take the operation, all else unchanged; it counts operations,
-    calls of functions and copies.
+    `longer` has a number for every other site that may take the operation, with the best choice for the rest; it
+    counts operations, calls of functions and copies.
     """
 
     op: str
