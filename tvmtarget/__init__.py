@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from tvmtarget.ir.builder import FunctionBuilder
     from tvmtarget.ir.function import Call, Constant, Function, Value
     from tvmtarget.ir.module import IRModule
+    from tvmtarget.partition.costs.costs import Costs, OpCost
     from tvmtarget.partition.decompose import decompose
     from tvmtarget.partition.plan import Plan
+    from tvmtarget.partition.strategies.declaring import strategy
     from tvmtarget.partition.strategies.strategy import Strategy, reject
     from tvmtarget.tags.registry import Registry
     from tvmtarget.target.configuration import CompilationConfig
@@ -41,6 +43,7 @@ __all__ = [
     "CompilationConfig",
     "Constant",
     "Constraint",
+    "Costs",
     "Executable",
     "Executor",
     "Function",
@@ -49,6 +52,7 @@ __all__ = [
     "Link",
     "Match",
     "Memory",
+    "OpCost",
     "Plan",
     "Registry",
     "Runtime",
@@ -63,6 +67,7 @@ __all__ = [
     "decompose",
     "load",
     "reject",
+    "strategy",
 ]
 
 _HOMES = {
@@ -72,8 +77,10 @@ _HOMES = {
     "tvmtarget.ir.builder": ("FunctionBuilder",),
     "tvmtarget.ir.function": ("Call", "Constant", "Function", "Value"),
     "tvmtarget.ir.module": ("IRModule",),
+    "tvmtarget.partition.costs.costs": ("Costs", "OpCost"),
     "tvmtarget.partition.decompose": ("decompose",),
     "tvmtarget.partition.plan": ("Plan",),
+    "tvmtarget.partition.strategies.declaring": ("strategy",),
     "tvmtarget.partition.strategies.strategy": ("Strategy", "reject"),
     "tvmtarget.tags.registry": ("Registry",),
     "tvmtarget.target.configuration": ("CompilationConfig",),
