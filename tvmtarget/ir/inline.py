@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tvmtarget.errors import ModelError
@@ -17,11 +17,25 @@ MAX_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One inlined call: which callee, the how-manieth call, and what was asked of it."""
+    """One inlined call: which callee, the how-manieth call, its source, and what was asked of both."""
 
     callee: str
     ordinal: int
-    constraints: tuple[Constraint, ...]
+    source: str = ""
+    of_function: Constraint | None = None
+    of_call: Constraint | None = None
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """What was asked of the function, then of this call of it."""
+        return tuple(wanted for wanted in (self.of_function, self.of_call) if wanted is not None)
+
+    def asked(self) -> Iterator[tuple[Constraint, str]]:
+        """Yield what was asked, each with who wrote it."""
+        if self.of_function is not None:
+            yield self.of_function, f"function {self.callee!r}"
+        if self.of_call is not None:
+            yield self.of_call, f"call {self.source or self.callee!r} of function {self.callee!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +128,7 @@ class _Inliner:
     def _call(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         callee = self.functions[call.op[1:]]
         self.calls += 1
-        asked = tuple(constraint for constraint in (callee.constraint, call.constraint) if constraint is not None)
-        frame = Frame(callee.name, self.calls, asked)
+        frame = Frame(callee.name, self.calls, call.source, callee.constraint, call.constraint)
         arguments = {
             param.name: names.get(given, given) for param, given in zip(callee.params, call.inputs, strict=True)
         }
