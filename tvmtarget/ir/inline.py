@@ -17,25 +17,16 @@ MAX_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One inlined call: which callee, the how-manieth call, its source, and what was asked of both."""
+    """One inlined call: which callee, the how-manieth call, what was asked of it, and who asked."""
 
     callee: str
     ordinal: int
-    source: str = ""
-    of_function: Constraint | None = None
-    of_call: Constraint | None = None
+    asked: tuple[tuple[Constraint, str], ...]
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        """What was asked of the function, then of this call of it."""
-        return tuple(wanted for wanted in (self.of_function, self.of_call) if wanted is not None)
-
-    def asked(self) -> Iterator[tuple[Constraint, str]]:
-        """Yield what was asked, each with who wrote it."""
-        if self.of_function is not None:
-            yield self.of_function, f"function {self.callee!r}"
-        if self.of_call is not None:
-            yield self.of_call, f"call {self.source or self.callee!r} of function {self.callee!r}"
+        """What was asked of the function, and of this call of it."""
+        return tuple(wanted for wanted, _ in self.asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +119,7 @@ class _Inliner:
     def _call(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         callee = self.functions[call.op[1:]]
         self.calls += 1
-        frame = Frame(callee.name, self.calls, call.source, callee.constraint, call.constraint)
+        frame = Frame(callee.name, self.calls, tuple(_asked(call, callee)))
         arguments = {
             param.name: names.get(given, given) for param, given in zip(callee.params, call.inputs, strict=True)
         }
@@ -152,6 +143,13 @@ class _Inliner:
                     f"function {function.name!r} uses version {version} of operator set {domain or 'onnx'!r}, "
                     f"its caller version {self.opsets[domain]}; convert one of them"
                 )
+
+
+def _asked(call: Call, callee: Function) -> Iterator[tuple[Constraint, str]]:
+    if callee.constraint is not None:
+        yield callee.constraint, f"function {callee.name!r}"
+    if call.constraint is not None:
+        yield call.constraint, f"call {call.source!r} of function {callee.name!r}"
 
 
 def _captured(region: Function, names: Mapping[str, str]) -> Function:

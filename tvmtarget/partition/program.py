@@ -99,8 +99,7 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint |
 
 
 def _spelled(frame: Frame, spelled: Mapping[Constraint, Constraint]) -> Frame:
-    of_function, of_call = (one and spelled[one] for one in (frame.of_function, frame.of_call))
-    return replace(frame, of_function=of_function, of_call=of_call)
+    return replace(frame, asked=tuple((spelled[wanted], origin) for wanted, origin in frame.asked))
 
 
 def _without_copies(function: Function) -> tuple[Function, list[int]]:
@@ -129,7 +128,7 @@ def _uncalled(module: IRModule) -> tuple[Function, ...]:
 
 def _asked(call: Call, frames: tuple[Frame, ...], function: Function, rules: _Rules) -> tuple[Asked, ...]:
     found = [] if function.constraint is None else [Asked(function.constraint, f"function {function.name!r}")]
-    found += [Asked(wanted, origin) for frame in frames for wanted, origin in frame.asked()]
+    found += [Asked(wanted, origin) for frame in frames for wanted, origin in frame.asked]
     if call.constraint is not None:
         found.append(Asked(call.constraint, f"op {call.source!r}"))
     rule = rules.last(call)
