@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tvmtarget.ir.function import Call, Constant, Function, Value
     from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.decompose import decompose
+    from tvmtarget.partition.host_device.inference import infer_targets
+    from tvmtarget.partition.host_device.tir import bind_targets
     from tvmtarget.partition.plan import Plan
     from tvmtarget.partition.strategies.strategy import Strategy, reject
     from tvmtarget.tags.registry import Registry
@@ -59,8 +61,10 @@ __all__ = [
     "Value",
     "VirtualDevice",
     "__version__",
+    "bind_targets",
     "build",
     "decompose",
+    "infer_targets",
     "load",
     "reject",
 ]
@@ -73,6 +77,8 @@ _HOMES = {
     "tvmtarget.ir.function": ("Call", "Constant", "Function", "Value"),
     "tvmtarget.ir.module": ("IRModule",),
     "tvmtarget.partition.decompose": ("decompose",),
+    "tvmtarget.partition.host_device.inference": ("infer_targets",),
+    "tvmtarget.partition.host_device.tir": ("bind_targets",),
     "tvmtarget.partition.plan": ("Plan",),
     "tvmtarget.partition.strategies.strategy": ("Strategy", "reject"),
     "tvmtarget.tags.registry": ("Registry",),
