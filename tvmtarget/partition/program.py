@@ -19,7 +19,7 @@ from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 
-__all__ = ["Asked", "Program", "normalise", "open_frame"]
+__all__ = ["Asked", "Program", "names_of", "normalise", "open_frame"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class Program:
         )
 
 
-def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint | str | Target] | None) -> Program:
+def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint]) -> Program:
     """Inline all calls, drop copies that an earlier decomposition made, and collect what is asked of each operation."""
     layout = Layout(target.resolve())
     kept = _uncalled(module)
     inlined = inline_calls(module.main, module.by_name)
     function, positions = _without_copies(inlined.function)
     frames = tuple(inlined.frames[index] for index in positions)
-    rules = _Rules(where or {}, function)
+    rules = _Rules(where, function)
     body = function.body
     asked = tuple(_asked(call, frame, function, rules) for call, frame in zip(body, frames, strict=True))
     asked, spelled = _checked(asked, layout)
@@ -137,11 +137,16 @@ def _asked(call: Call, frames: tuple[Frame, ...], function: Function, rules: _Ru
     return tuple(found)
 
 
+def names_of(call: Call) -> tuple[str, ...]:
+    """Return the names by which `where` speaks of an operation: its own, and `op:` with its operator's spellings."""
+    return (call.source, f"op:{call.kind}", f"op:{call.op}", f"op:{call.op.removeprefix('onnx.')}")
+
+
 class _Rules:
     """The `where` rules: a name is matched exactly or as a glob; `op:Conv` by operator, with or without dialect."""
 
-    def __init__(self, where: Mapping[str, Constraint | str | Target], function: Function) -> None:
-        self.rules = [Asked(Constraint.parse(value), f"where {key!r}") for key, value in where.items()]
+    def __init__(self, where: Mapping[str, Constraint], function: Function) -> None:
+        self.rules = [Asked(value, f"where {key!r}") for key, value in where.items()]
         self.exact = {key: rank for rank, key in enumerate(where)}
         self.globs = [(rank, re.compile(translate(key))) for rank, key in enumerate(where) if set(key) & set("*?[")]
         self.used: set[int] = set()
@@ -153,7 +158,7 @@ class _Rules:
 
     def last(self, call: Call) -> Asked | None:
         """Return the last rule that matches an operation, or None."""
-        names = (call.source, f"op:{call.kind}", f"op:{call.op}", f"op:{call.op.removeprefix('onnx.')}")
+        names = names_of(call)
         ranks = [self.exact[name] for name in names if name in self.exact]
         ranks += [rank for rank, pattern in self.globs if any(pattern.match(name) for name in names)]
         self.used.update(ranks)
