@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.costs.costs import Costs, OpCost
     from tvmtarget.partition.decompose import decompose
+    from tvmtarget.partition.host_device.inference import infer_targets
+    from tvmtarget.partition.host_device.tir import bind_targets
     from tvmtarget.partition.plan import Plan
     from tvmtarget.partition.strategies.declaring import strategy
     from tvmtarget.partition.strategies.strategy import Strategy, reject
@@ -63,8 +65,10 @@ __all__ = [
     "Value",
     "VirtualDevice",
     "__version__",
+    "bind_targets",
     "build",
     "decompose",
+    "infer_targets",
     "load",
     "reject",
     "strategy",
@@ -79,6 +83,8 @@ _HOMES = {
     "tvmtarget.ir.module": ("IRModule",),
     "tvmtarget.partition.costs.costs": ("Costs", "OpCost"),
     "tvmtarget.partition.decompose": ("decompose",),
+    "tvmtarget.partition.host_device.inference": ("infer_targets",),
+    "tvmtarget.partition.host_device.tir": ("bind_targets",),
     "tvmtarget.partition.plan": ("Plan",),
     "tvmtarget.partition.strategies.declaring": ("strategy",),
     "tvmtarget.partition.strategies.strategy": ("Strategy", "reject"),
