@@ -16,10 +16,14 @@ MAX_SHOWN = 5
 
 
 class Feasibility:
-    """Answers, once per question, whether operations fit a site; `check_all` refuses what fits nowhere."""
+    """Answers, once per question, whether operations fit a site; `check_all` refuses what fits nowhere.
 
-    def __init__(self, program: Program) -> None:
+    `assumed` are pairs of an operation and the path of a leaf that is supposed to take it, whatever its strategy says.
+    """
+
+    def __init__(self, program: Program, assumed: frozenset[tuple[int, str]] = frozenset()) -> None:
         self.program = program
+        self.assumed = assumed
         self.leaves = tuple(program.layout.leaves())
         self._verdicts: dict[tuple[int, str], Reject | None] = {}
         self._asked: dict[tuple[tuple[Asked, ...], str], Reject | None] = {}
@@ -68,7 +72,7 @@ class Feasibility:
 
     def _judge(self, index: int, leaf: Site) -> Reject | None:
         refusal = self._constraints(self.program.asked[index], leaf)
-        if refusal is not None:
+        if refusal is not None or (index, leaf.path) in self.assumed:
             return refusal
         strategy = strategy_for(leaf.target.kind)
         if strategy is None:

@@ -19,7 +19,7 @@ from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 
-__all__ = ["Asked", "Program", "normalise", "open_frame"]
+__all__ = ["Asked", "Program", "names_of", "normalise", "open_frame"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,11 @@ def _asked(call: Call, frames: tuple[Frame, ...], function: Function, rules: _Ru
     return tuple(found)
 
 
+def names_of(call: Call) -> tuple[str, ...]:
+    """Return the names by which `where` speaks of an operation: its own, and `op:` with its operator's spellings."""
+    return (call.source, f"op:{call.kind}", f"op:{call.op}", f"op:{call.op.removeprefix('onnx.')}")
+
+
 class _Rules:
     """The `where` rules: a name is matched exactly or as a glob; `op:Conv` by operator, with or without dialect."""
 
@@ -148,7 +153,7 @@ class _Rules:
 
     def last(self, call: Call) -> Asked | None:
         """Return the last rule that matches an operation, or None."""
-        names = (call.source, f"op:{call.kind}", f"op:{call.op}", f"op:{call.op.removeprefix('onnx.')}")
+        names = names_of(call)
         ranks = [self.exact[name] for name in names if name in self.exact]
         ranks += [rank for rank, pattern in self.globs if any(pattern.match(name) for name in names)]
         self.used.update(ranks)
