@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
 from tvmtarget.ir.flow import producers_of, readers_of
-from tvmtarget.ir.function import Call, Function, Value, callees_of
+from tvmtarget.ir.function import Function, Value, callees_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.parser import parse_type
 from tvmtarget.ir.rewrite import extract, refuse_detour, remove_dead_functions, values_of
@@ -23,10 +23,38 @@ __all__ = ["body_of", "region_of", "with_shapes", "with_types"]
 # Operators that make sizes of sizes, and those that make sizes of anything, in ONNX.
 _OF_SIZES = frozenset(
     f"onnx.{kind}"
-    for kind in (
-        "Abs Add Cast Ceil Concat Div Equal Floor Gather Greater Identity Less Max Min Mod Mul Neg Not Range ReduceMax "
-        "ReduceMin ReduceProd ReduceSum Reshape Slice Split Squeeze Sub Unsqueeze Where"
-    ).split()
+    for kind in [
+        "Abs",
+        "Add",
+        "Cast",
+        "Ceil",
+        "Concat",
+        "Div",
+        "Equal",
+        "Floor",
+        "Gather",
+        "Greater",
+        "Identity",
+        "Less",
+        "Max",
+        "Min",
+        "Mod",
+        "Mul",
+        "Neg",
+        "Not",
+        "Range",
+        "ReduceMax",
+        "ReduceMin",
+        "ReduceProd",
+        "ReduceSum",
+        "Reshape",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Sub",
+        "Unsqueeze",
+        "Where",
+    ]
 )
 _OF_SHAPES = frozenset({"onnx.Shape", "onnx.Size"})
 
