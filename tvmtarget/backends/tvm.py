@@ -25,7 +25,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from tvmtarget.backends.machine import refuses_native
 from tvmtarget.backends.protocol import Array, Part
-from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, chooser
+from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, TunedChoice
 from tvmtarget.backends.tvm_schedule import cpu_pipeline, legal_passes
 from tvmtarget.errors import BackendError, MissingExtraError
 from tvmtarget.target.kinds import kind_of
@@ -75,7 +75,7 @@ class _Tvm:
         try:
             with _LOCK, _quiet():
                 target = _target(tvm, part.target)
-                pipeline = cpu_pipeline(target, chooser(part.schedules))
+                pipeline = cpu_pipeline(target, TunedChoice(part.schedules) if part.schedules is not None else None)
                 with tvm.transform.PassContext(opt_level=3):
                     executable = tvm.compile(_imported(tvm, part), target=target, relax_pipeline=pipeline)
                 return _Program(executable, never_empty)

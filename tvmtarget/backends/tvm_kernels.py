@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.backends.protocol import Array, Kernel, Schedules, Space
-from tvmtarget.backends.tvm_schedule import Choose, Scheduler, vector_unit
+from tvmtarget.backends.tvm_schedule import Scheduler, vector_unit
 from tvmtarget.backends.tvm_space import Knobs, knobs_of, space, tile_of
 from tvmtarget.backends.tvm_tiles import Tile
 from tvmtarget.backends.tvm_uses import Use, uses_of
 
-__all__ = ["FORMAT", "KernelBench", "KernelWorkshop", "chooser", "kernel_of"]
+__all__ = ["FORMAT", "KernelBench", "KernelWorkshop", "TunedChoice", "kernel_of"]
 
 FORMAT = "tvmtarget.cpu-tiles/1"
 
@@ -84,22 +84,28 @@ def _text(function: Function) -> str:
     return "\n".join(_TOKEN.sub(renamed, line) for line in kept)
 
 
-def chooser(schedules: Schedules | None) -> Choose | None:
-    """Return how `cpu_pipeline` asks for what is known by tuning; None where nothing is."""
-    if schedules is None:
-        return None
+class TunedChoice:
+    """How `cpu_pipeline` asks for what is known by tuning."""
 
-    def choose(name: str, function: Function, use: Use) -> Sequence[Knobs] | None:
+    def __init__(self, schedules: Schedules) -> None:
+        self._schedules = schedules
+        self._kernels: dict[str, Kernel] = {}
+
+    def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | None:
+        """Return the knobs of a function's register blocks, None where nothing is known."""
         kernel = kernel_of(name, function, use)
-        found = None if kernel is None else schedules.find(kernel, FORMAT)
-        if kernel is None or found is None:
+        if kernel is None:
             return None
+        self._kernels[name] = kernel
+        found = self._schedules.find(kernel, FORMAT)
         knobs = _read(found)
-        if knobs is None:
-            schedules.refuse(kernel, f"its body is not that of a candidate of format {FORMAT!r}")
+        if found is not None and knobs is None:
+            self.refuse(name, f"its body is not that of a candidate of format {FORMAT!r}")
         return knobs
 
-    return choose
+    def refuse(self, name: str, reason: str) -> None:
+        """Pass on that the knobs of a function do not fit it."""
+        self._schedules.refuse(self._kernels[name], reason)
 
 
 def _read(body: object) -> list[Knobs] | None:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
 
 from tvmtarget.backends.tvm_space import Knobs, tile_of
 from tvmtarget.backends.tvm_tiles import PARALLEL_TASKS, Access, Layout, Nest, Tile, VectorUnit, divisor, plan
@@ -39,7 +39,17 @@ Function: TypeAlias = Any
 Block: TypeAlias = Any
 Loop: TypeAlias = Any
 Expr: TypeAlias = Any
-Choose: TypeAlias = Callable[[str, Function, Use], Sequence[Knobs] | None]
+
+
+class Choose(Protocol):
+    """What knows better than the static model."""
+
+    def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | None:
+        """Return the knobs of a function's register blocks in order, None for what the model says."""
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Be told that the knobs of a function do not fit it, and that it is scheduled by the model."""
+
 
 # For the PassContext around `tvm.compile`: TVM 0.27 cannot compile a float that this pass moves out of a parallel loop,
 # as it does in functions with symbolic extents. LLVM eliminates common subexpressions anyway.
@@ -115,7 +125,7 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
     """Schedule the tensor functions of a module; also return, by name, why a function stays as it was.
 
     `choose` is asked for the knobs of a function's register blocks before the static model; where what it says does
-    not fit, the function is scheduled by the model, and that is told as well.
+    not fit, it is told, and the function is scheduled by the model.
     """
     from tvm.relax import BlockBuilder
     from tvm.s_tir import SBlockRealize, ScheduleError
@@ -139,6 +149,8 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
                 break
             except (ScheduleError, ValueError) as error:
                 refused[name] = str(error)
+                if choose is not None and knobs is not None:
+                    choose.refuse(name, str(error))
         else:
             continue
         if scheduler.layouts:

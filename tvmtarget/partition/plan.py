@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
@@ -17,7 +18,8 @@ from tvmtarget.partition.explain import Explanation, explain_op
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.split import Chooser, Region, by_preference, split
+from tvmtarget.partition.split import Choice, Chooser, Level, Region, by_preference, split
+from tvmtarget.partition.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.target.layout import Layout
 
@@ -54,6 +56,10 @@ class Plan:
         """The copies between memories, in order."""
         return self.outlined.copies
 
+    def tasks(self) -> tuple[Task, ...]:
+        """Return the leaf functions to tune: those of one structure, for one code generator, count as one."""
+        return tasks_of(self.module, self.layout, self.regions)
+
     def functions(self, target: str = "") -> tuple[Function, ...]:
         """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`."""
         path = self.layout.canonical(target) if _is_path(self.layout, target) else None
@@ -78,6 +84,15 @@ class Plan:
         if not isinstance(costs, Costs):
             costs = (self.estimates.costs if self.estimates else Costs()).with_records(costs)
         return planned(self.module, self.program, self.feasibility, costs)
+
+    def with_sites(self, sites: Sequence[str]) -> Plan:
+        """Return the plan of the same program with the operations, in their order, on these sites.
+
+        Raises `InfeasibleError` for an operation that may not go to its site.
+        """
+        if len(sites) != len(self.program.body):
+            raise InfeasibleError(f"{len(sites)} sites are given for {len(self.program.body)} ops")
+        return _Maker(self.module, self.program, self.feasibility, self.estimates).plan(_Given(self.program, sites))
 
     def verify(self) -> Plan:
         """Prove the invariants of a decomposition on the module itself; `ModelError` lists what is broken."""
@@ -146,6 +161,25 @@ def planned(module: IRModule, program: Program, feasibility: Feasibility, costs:
     if not any(option.is_system for option in program.layout.options("")):
         return by_cost
     return min((by_cost, made.plan(by_preference)), key=_rank)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Chooses the sites that are given, one for each operation of a program."""
+
+    program: Program
+    sites: Sequence[str]
+
+    def __call__(self, level: Level) -> Choice:
+        return Choice([self._of(level, atom) for atom in range(len(level.atoms))])
+
+    def _of(self, level: Level, atom: int) -> int:
+        for index in level.atoms[atom]:
+            for option in level.allowed[atom]:
+                if _is_below(self.sites[index], level.options[option].path):
+                    return option
+        first = level.atoms[atom][0]
+        raise InfeasibleError(f"op {self.program.body[first].source!r} may not go to @{self.sites[first] or '.'}")
 
 
 def _rank(plan: Plan) -> tuple[int, int]:
