@@ -150,9 +150,7 @@ def planned(request: Request, program: Program, feasibility: Feasibility) -> Pla
     In a tree of one level the choice by cost is never slower than the one by preference. Deeper down it sees
     of a system only its best leaves, so both are made, and the better one is kept.
     """
-    made = _Maker(
-        request, program, feasibility, None if request.costs is None else Estimates(program, request.costs)
-    )
+    made = _Maker(request, program, feasibility, None if request.costs is None else Estimates(program, request.costs))
     if made.estimates is None:
         return made.plan(by_preference)
     by_cost = made.plan(ByCost(feasibility, made.estimates))
@@ -179,7 +177,9 @@ class _Maker:
         functions = (*outlined.functions, *program.others)
         module = self.request.module.replace(functions=functions, target=program.layout.root)
         prediction = None if self.estimates is None else predict(self.estimates, outlined, root.least_time)
-        return Plan(module, self.request, program, self.feasibility, root, outlined, self.estimates, prediction).verify()
+        return Plan(
+            module, self.request, program, self.feasibility, root, outlined, self.estimates, prediction
+        ).verify()
 
 
 def _systems(region: Region) -> Iterator[Region]:
