@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tvmtarget.errors import ModelError
@@ -17,11 +17,16 @@ MAX_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One inlined call: which callee, the how-manieth call, and what was asked of it."""
+    """One inlined call: which callee, the how-manieth call, what was asked of it, and who asked."""
 
     callee: str
     ordinal: int
-    constraints: tuple[Constraint, ...]
+    asked: tuple[tuple[Constraint, str], ...]
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """What was asked of the function, and of this call of it."""
+        return tuple(wanted for wanted, _ in self.asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +150,7 @@ class _Inliner:
     def _call(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         callee = self.functions[call.op[1:]]
         self.calls += 1
-        asked = tuple(constraint for constraint in (callee.constraint, call.constraint) if constraint is not None)
-        frame = Frame(callee.name, self.calls, asked)
+        frame = Frame(callee.name, self.calls, tuple(_asked(call, callee)))
         arguments = {
             param.name: names.get(given, given) for param, given in zip(callee.params, call.inputs, strict=True)
         }
@@ -162,6 +166,13 @@ class _Inliner:
         name = self.names.fresh(constant.name)
         self.constants[name] = constant if name == constant.name else replace(constant, name=name)
         return name
+
+
+def _asked(call: Call, callee: Function) -> Iterator[tuple[Constraint, str]]:
+    if callee.constraint is not None:
+        yield callee.constraint, f"function {callee.name!r}"
+    if call.constraint is not None:
+        yield call.constraint, f"call {call.source!r} of function {callee.name!r}"
 
 
 def _captured(region: Function, names: Mapping[str, str]) -> Function:

@@ -21,13 +21,12 @@ from tvmtarget.ir.types import TensorType, Type
 __all__ = ["body_of", "region_of", "with_shapes", "with_types"]
 
 # Operators that make sizes of sizes, and those that make sizes of anything, in ONNX.
-_OF_SIZES = frozenset(
-    "onnx." + kind
-    for kind in """
-    Abs Add Cast Ceil Concat Div Equal Floor Gather Greater Identity Less Max Min Mod Mul Neg Not
-    Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Slice Split Squeeze Sub Unsqueeze Where
-    """.split()  # noqa: SIM905
-)
+_SIZE_OPERATORS = (
+    "Abs", "Add", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Greater", "Identity", "Less",
+    "Max", "Min", "Mod", "Mul", "Neg", "Not", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum",
+    "Reshape", "Slice", "Split", "Squeeze", "Sub", "Unsqueeze", "Where",
+)  # fmt: skip
+_OF_SIZES = frozenset(f"onnx.{kind}" for kind in _SIZE_OPERATORS)
 _OF_SHAPES = frozenset({"onnx.Shape", "onnx.Size"})
 
 
