@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -10,7 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.errors import RunError
-from tvmtarget.executors.program import Driver, Program, Signature
+from tvmtarget.executors.control import run_control
+from tvmtarget.executors.program import Block, Driver, Program, Signature, Step
 from tvmtarget.ir.types import dtype_of
 
 __all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "check_inputs"]
@@ -65,22 +67,33 @@ class GraphExecutor:
         return self._drive(driver, inputs, record)
 
     def _drive(self, driver: Driver, inputs: Sequence[Any], record: Callable[[Event], None]) -> list[Any]:
-        values: dict[str, Any] = dict(zip(driver.params, inputs, strict=True))
-        values |= {name: self._constants[name] for name in driver.constants}
-        for step in driver.steps:
-            arguments = [values[name] for name in step.inputs]
-            if step.call is not None:
-                results = self._function(step.call, arguments, record)
-            else:
-                src, dst = str(step.src), str(step.dst)
-                begin = time.perf_counter_ns()
-                results = [self._copy(arguments[0], src, dst)]
-                taken = time.perf_counter_ns() - begin
-                record(CopyEvent(step.inputs[0], src, dst, _nbytes(arguments[0]), taken))
-            values.update(zip(step.outputs, results, strict=True))
+        return self._block(driver, inputs, {name: self._constants[name] for name in driver.constants}, record)
+
+    def _block(
+        self, block: Block, inputs: Sequence[Any], around: Mapping[str, Any], record: Callable[[Event], None]
+    ) -> list[Any]:
+        """Run the steps of a block; it sees the values around it and adds its own only for itself."""
+        values: ChainMap[str, Any] = ChainMap(dict(zip(block.params, inputs, strict=True)), around)  # type: ignore[arg-type]
+        for step in block.steps:
+            results = self._step(step, [values[name] if name else None for name in step.inputs], values, record)
+            values.update((name, one) for name, one in zip(step.outputs, results, strict=True) if name)
             for name in step.free:
                 values.pop(name, None)
-        return [values[name] for name in driver.results]
+        return [values[name] for name in block.results]
+
+    def _step(
+        self, step: Step, arguments: list[Any], values: Mapping[str, Any], record: Callable[[Event], None]
+    ) -> Sequence[Any]:
+        if step.call is not None:
+            return self._function(step.call, arguments, record)
+        if step.control is not None:
+            return run_control(step.control, arguments, lambda body, inputs: self._block(body, inputs, values, record))
+        src, dst = str(step.src), str(step.dst)
+        begin = time.perf_counter_ns()
+        copied = self._copy(arguments[0], src, dst)
+        taken = time.perf_counter_ns() - begin
+        record(CopyEvent(step.inputs[0], src, dst, _nbytes(arguments[0]), taken))
+        return [copied]
 
 
 def _nbytes(value: object) -> int:

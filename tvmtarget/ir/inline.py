@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Call, Constant, Function, Value, callees_of
@@ -26,27 +26,31 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
-    """A function without calls of functions; `frames[i]` are the inlined calls around `body[i]`, outermost first."""
+    """A function without calls of functions; `frames[i]` are the inlined calls around `body[i]`, outermost first.
+
+    `bodies[i]` tells the same of the nested bodies of `body[i]`; their frames begin with those of `body[i]`.
+    """
 
     function: Function
     frames: tuple[tuple[Frame, ...], ...]
+    bodies: Mapping[int, tuple[Inlined, ...]] = field(default_factory=dict)
 
 
 def inline_calls(
     function: Function, functions: Mapping[str, Function], *, only: Container[str] | None = None
 ) -> Inlined:
-    """Inline every call of other functions, or `only` of some; what has a name keeps it where it is free.
+    """Inline every call of other functions, or `only` of some, in nested bodies too.
 
-    Calls in nested bodies are inlined too: they are frames around the operation that has the body.
+    What has a name keeps it where it is free. Constants of functions that nested bodies call are the function's own.
     """
     if not callees_of(function):
-        return Inlined(function, ((),) * len(function.body))
+        return _framed(function, ())
     inliner = _Inliner(functions, function, only)
     results = inliner.expand(function, {}, (), (function.name,))
     opsets = tuple(sorted(inliner.opsets.items()))
     constants = tuple(inliner.constants.values())
     flat = function.replace(body=tuple(inliner.body), constants=constants, results=results, opsets=opsets)
-    return Inlined(flat, tuple(inliner.frames))
+    return Inlined(flat, tuple(inliner.frames), inliner.bodies)
 
 
 class _Inliner:
@@ -57,7 +61,9 @@ class _Inliner:
         self.sources = Names(call.source for call in function.body if call.callee is None and call.op != COPY)
         self.body: list[Call] = []
         self.frames: list[tuple[Frame, ...]] = []
-        self.constants: dict[str, Constant] = {}
+        self.bodies: dict[int, tuple[Inlined, ...]] = {}
+        self.constants: dict[str, Constant] = {}  # of this body
+        self.shared = self.constants  # of the function around all bodies, where those of callees go
         self.opsets: dict[str, int] = {}
         self.names = Names(param.name for param in function.params)
         self.calls = 0
@@ -70,8 +76,9 @@ class _Inliner:
             raise ModelError(f"functions call each other deeper than {MAX_DEPTH}: {' -> '.join(stack[:4])} ...")
         self._join_opsets(function)
         names = dict(names)
+        is_own = len(stack) == self.depth
         for constant in function.constants:
-            names[constant.name] = self._share(constant)
+            names[constant.name] = self._share(constant, self.constants if is_own else self.shared)
         for call in function.body:
             if call.callee is None or (self.only is not None and call.callee not in self.only):
                 self._keep(call, names, frames, stack)
@@ -81,35 +88,37 @@ class _Inliner:
 
     def _keep(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         """Append an operation in the names of its new surroundings; its results are added to `names`."""
-        nested = [(label, *self._nested(region, names, stack)) for label, region in call.regions]
+        nested = tuple(self._nested(region, names, frames, stack) for _, region in call.regions)
         inputs = tuple(names.get(name, name) for name in call.inputs)
         outputs = []
         for output in call.outputs:
             name = self.names.fresh(output.name) if output.name else ""
             names[output.name] = name
             outputs.append(output if name == output.name else replace(output, name=name))
-        regions = tuple((label, region) for label, region, _ in nested)
+        regions = tuple((label, one.function) for (label, _), one in zip(call.regions, nested, strict=True))
         is_own = len(stack) == self.depth or not call.source
         source = call.source if is_own else self.sources.fresh(call.source)
+        if nested:
+            self.bodies[len(self.body)] = nested
         self.body.append(replace(call, inputs=inputs, outputs=tuple(outputs), regions=regions, source=source))
-        self.frames.append((*frames, *(frame for _, _, found in nested for frame in found)))
+        self.frames.append(frames)
 
     def _nested(
-        self, region: Function, names: dict[str, str], stack: tuple[str, ...]
-    ) -> tuple[Function, tuple[Frame, ...]]:
-        """Return a nested body with its captures renamed and its calls inlined, and the frames of those."""
+        self, region: Function, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]
+    ) -> Inlined:
+        """Return a nested body with its captures renamed and its calls inlined."""
         if not callees_of(region):
-            return _captured(region, names), ()
+            return _framed(_captured(region, names), frames)
         inner = _Inliner(self.functions, region, self.only)
         inner.names, inner.sources, inner.opsets = self.names, self.sources, self.opsets
-        inner.calls, inner.depth = self.calls, len(stack)
+        inner.calls, inner.depth, inner.shared = self.calls, len(stack), self.shared
         for param in region.params:
             self.names.add(param.name)
-        results = inner.expand(region, {name: names.get(name, name) for name in region.captures()}, (), stack)
+        results = inner.expand(region, {name: names.get(name, name) for name in region.captures()}, frames, stack)
         self.calls = inner.calls
-        frames = tuple(dict.fromkeys(frame for found in inner.frames for frame in found))
         constants = tuple(inner.constants.values())
-        return region.replace(body=tuple(inner.body), constants=constants, results=results), frames
+        function = region.replace(body=tuple(inner.body), constants=constants, results=results)
+        return Inlined(function, tuple(inner.frames), inner.bodies)
 
     def _call(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         callee = self.functions[call.op[1:]]
@@ -123,13 +132,13 @@ class _Inliner:
         for output, result in zip(call.outputs, results, strict=True):
             names[output.name] = result
 
-    def _share(self, constant: Constant) -> str:
+    def _share(self, constant: Constant, constants: dict[str, Constant]) -> str:
         """Add a constant once: the same data under the same name is one constant."""
-        known = self.constants.get(constant.name)
+        known = constants.get(constant.name)
         if known is not None and known.data is constant.data:
             return constant.name
         name = self.names.fresh(constant.name)
-        self.constants[name] = constant if name == constant.name else replace(constant, name=name)
+        constants[name] = constant if name == constant.name else replace(constant, name=name)
         return name
 
     def _join_opsets(self, function: Function) -> None:
@@ -139,6 +148,16 @@ class _Inliner:
                     f"function {function.name!r} uses version {version} of operator set {domain or 'onnx'!r}, "
                     f"its caller version {self.opsets[domain]}; convert one of them"
                 )
+
+
+def _framed(function: Function, frames: tuple[Frame, ...]) -> Inlined:
+    """Return what stands for a function without calls of functions that stands inside some."""
+    bodies = {
+        index: tuple(_framed(region, frames) for _, region in call.regions)
+        for index, call in enumerate(function.body)
+        if call.regions
+    }
+    return Inlined(function, (frames,) * len(function.body), bodies)
 
 
 def _captured(region: Function, names: Mapping[str, str]) -> Function:

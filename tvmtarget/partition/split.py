@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from tvmtarget.errors import InfeasibleError
-from tvmtarget.partition.feasibility import Feasibility, together
+from tvmtarget.partition.atoms import atoms_of
+from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.strategies.strategy import strategy_for
 from tvmtarget.partition.waves import lower_bound, topological_order, waves
@@ -20,6 +21,8 @@ __all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "
 class Region:
     """Operations that one site runs in one call, in the order it runs them; `parts` are the regions in a system.
 
+    Where the driver of a system runs an operation with nested bodies, that is the only call of a region which has the
+    system's site, and `bodies` are how the system divides them.
     `least_parts` is a number of parts that no division can go below, given the sites of the operations;
     `least_time` are picoseconds that no choice of sites can go below, None where nothing says so.
     """
@@ -29,6 +32,13 @@ class Region:
     parts: tuple[Region, ...] = ()
     least_parts: int = 0
     least_time: int | None = None
+    bodies: tuple[Region, ...] = ()
+
+    def walk(self) -> Iterator[Region]:
+        """Yield this and all regions in it, in the order in which they run."""
+        yield self
+        for inner in (*self.parts, *self.bodies):
+            yield from inner.walk()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,9 @@ class Level:
     """What is to be decided at one system: which of its sites each atom goes to.
 
     `allowed` are the sites, by their place in `options`, that can take an atom and are preferred by no less than
-    any other that can. `is_divided` says that a division which was made before is kept, atom by atom.
+    any other that can; those that take it whole come first. `is_divided` says that a division which was made before
+    is kept, atom by atom. If operations with nested bodies can be run by the driver, the site itself is the last of
+    the options.
     """
 
     site: Site
@@ -69,27 +81,42 @@ def split(
     """Split operations over the sites below one site, recursively down to leaves."""
     if not site.is_system:
         return Region(site, calls)
-    atoms = _atoms(program, calls, site.path)
-    successors = _successors(program, atoms)
-    _refuse_circles(program, atoms, successors)
-    options = program.layout.options(site.path)
-    allowed = tuple(_allowed(program, feasibility, atom, options, site) for atom in atoms)
-    is_divided = _is_divided(program, atoms, site.path)
-    level = Level(site, options, tuple(atoms), successors, allowed, is_divided)
+    level = _level(program, feasibility, site, calls)
     choice = choose(level)
     parts = tuple(
-        split(program, feasibility, options[choice.chosen[group[0]]], _calls(level, group), choose)
+        _region(program, feasibility, level.options[choice.chosen[group[0]]], _calls(level, group), level, choose)
         for group in grouped(level, choice.chosen)
     )
     in_order = tuple(index for part in parts for index in part.calls)
-    return Region(site, in_order, parts, lower_bound(successors, choice.chosen), choice.least_time)
+    return Region(site, in_order, parts, lower_bound(level.successors, choice.chosen), choice.least_time)
+
+
+def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
+    atoms = atoms_of(program, calls, site.path)
+    successors = _successors(program, atoms)
+    _refuse_circles(program, atoms, successors)
+    options = program.layout.options(site.path)
+    driven = [feasibility.drives(atom, site) for atom in atoms]
+    options = (*options, site) if any(driven) else options
+    allowed = tuple(_allowed(program, feasibility, atom, options, site) for atom in atoms)
+    return Level(site, options, tuple(atoms), successors, allowed, _is_divided(program, atoms, site.path))
+
+
+def _region(
+    program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...], level: Level, choose: Chooser
+) -> Region:
+    """Split what one option of a level was given; if that is the level's own site, its driver runs the operation."""
+    if site is not level.site:
+        return split(program, feasibility, site, calls, choose)
+    bodies = tuple(split(program, feasibility, site, tuple(scope.calls), choose) for scope in program.bodies[calls[0]])
+    return Region(site, calls, bodies=bodies)
 
 
 def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:
     """Group atoms into regions, in an order in which they can run."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    return _policed(waves(level.successors, chosen), [level.options[choice] for choice in chosen])
+    return _policed(waves(level.successors, chosen), [level.options[choice] for choice in chosen], level.site)
 
 
 def _calls(level: Level, group: Sequence[int]) -> tuple[int, ...]:
@@ -98,31 +125,14 @@ def _calls(level: Level, group: Sequence[int]) -> tuple[int, ...]:
 
 def _is_divided(program: Program, atoms: Sequence[tuple[int, ...]], path: str) -> bool:
     """Whether every operation is in a call of a constrained function: a division that was made before is kept."""
-    return all(open_frame(program.frames[atom[0]], path) is not None for atom in atoms)
+    return all(_was_divided(program, atom[0], path) for atom in atoms)
 
 
-def _atoms(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
-    """Group operations that cannot be parted: one call of a constrained function, or ends of a value without a type."""
-    groups = together(calls, program.frames, path)
-    leader = {index: members[0] for members in groups for index in members}
-    joined = {first: first for first in leader.values()}
-
-    def find(first: int) -> int:
-        while joined[first] != first:
-            first = joined[first]
-        return first
-
-    for index in calls:
-        for output in program.body[index].outputs:
-            readers = program.consumers.get(output.name, ()) if output.type is None else ()
-            for reader in readers:
-                if reader in leader:
-                    a, b = sorted((find(leader[index]), find(leader[reader])))
-                    joined[b] = a
-    atoms: dict[int, list[int]] = {}
-    for index in calls:
-        atoms.setdefault(find(leader[index]), []).append(index)
-    return [tuple(members) for members in atoms.values()]
+def _was_divided(program: Program, index: int, path: str) -> bool:
+    if open_frame(program.frames[index], path) is not None:
+        return True
+    inner = (inner for scope in program.bodies.get(index, ()) for inner in scope.calls)
+    return index in program.driven and all(_was_divided(program, one, path) for one in inner)
 
 
 def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list[int]]:
@@ -151,19 +161,28 @@ def _allowed(
     program: Program, feasibility: Feasibility, atom: tuple[int, ...], options: tuple[Site, ...], site: Site
 ) -> tuple[int, ...]:
     """Return the sites that can take an atom, less those that it prefers less than another of them."""
-    feasible = [choice for choice, option in enumerate(options) if feasibility.fits(atom, option)]
+    feasible = [choice for choice, option in enumerate(options) if _can(feasibility, atom, option, site)]
     if not feasible:
         names = ", ".join(repr(program.body[index].source) for index in atom[:4])
         raise InfeasibleError(f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all")
+    if options[feasible[-1]] is site and atom[0] in program.driven:
+        return (feasible[-1],)
     ranks = [feasibility.rank(atom, options[choice]) for choice in feasible]
-    return tuple(choice for choice, rank in zip(feasible, ranks, strict=True) if rank == max(ranks))
+    best = [choice for choice, rank in zip(feasible, ranks, strict=True) if rank == max(ranks)]
+    if len(atom) == 1 and atom[0] in program.bodies:
+        best.sort(key=lambda choice: not feasibility.takes_whole(atom, options[choice]) or options[choice] is site)
+    return tuple(best)
 
 
-def _policed(regions: list[list[int]], sites: list[Site]) -> list[list[int]]:
-    """Divide regions further where the strategy wants one operation per function."""
+def _can(feasibility: Feasibility, atom: tuple[int, ...], option: Site, site: Site) -> bool:
+    return feasibility.drives(atom, site) if option is site else feasibility.fits(atom, option)
+
+
+def _policed(regions: list[list[int]], sites: list[Site], driver: Site) -> list[list[int]]:
+    """Divide regions further where the strategy wants one operation per function, or the driver runs them."""
     result: list[list[int]] = []
     for members in regions:
         strategy = strategy_for(sites[members[0]].target.kind)
-        is_single = strategy is not None and strategy.regions == "single"
+        is_single = (strategy is not None and strategy.regions == "single") or sites[members[0]] is driver
         result += [[member] for member in members] if is_single else [members]
     return result

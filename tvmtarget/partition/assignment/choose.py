@@ -171,7 +171,7 @@ class _Scales:
         """Yield producer, readers, whether it must come home, and size of every value between atoms or to outside."""
         program = self.program
         owner = {index: atom for atom, members in enumerate(self.level.atoms) for index in members}
-        results = frozenset(program.function.results)
+        results = program.results
         given: dict[str, dict[int, None]] = {}
         for atom, members in enumerate(self.level.atoms):
             for index in members:
@@ -186,7 +186,7 @@ class _Scales:
                     if output.name and (readers or is_wanted):
                         yield atom, tuple(readers), is_wanted, self.estimates.nbytes(output.type)
         for name, read in given.items():
-            yield None, tuple(read), False, self.estimates.nbytes(program.function.types[name])
+            yield None, tuple(read), False, self.estimates.nbytes(program.types[name])
 
 
 def _is_single(site: Site) -> bool:

@@ -86,7 +86,7 @@ class Estimates:
     def _key(self, index: int) -> object:
         """Return what the time of an operation depends on."""
         call = self.program.body[index]
-        types = self.program.function.types
+        types = self.program.types
         inputs = tuple(types.get(name) for name in call.inputs)
         if call.regions or any(isinstance(value, Constant | Opaque) for _, value in call.attrs):
             return index
