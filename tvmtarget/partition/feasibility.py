@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.atoms import atoms_of, together, untyped
+from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.control.forms import why_not_driven
 from tvmtarget.partition.program import Asked, Program, open_frame
 from tvmtarget.partition.strategies.strategy import Reject, strategy_for
@@ -17,10 +18,14 @@ MAX_SHOWN = 5
 
 
 class Feasibility:
-    """Answers, once per question, whether operations fit a site; `check_all` refuses what fits nowhere."""
+    """Answers, once per question, whether operations fit a site; `check_all` refuses what fits nowhere.
 
-    def __init__(self, program: Program) -> None:
+    `assumed` are pairs of an operation and the path of a leaf that is supposed to take it, whatever its strategy says.
+    """
+
+    def __init__(self, program: Program, assumed: frozenset[tuple[int, str]] = frozenset()) -> None:
         self.program = program
+        self.assumed = assumed
         self.leaves = tuple(program.layout.leaves())
         self._verdicts: dict[tuple[int, str], Reject | None] = {}
         self._asked: dict[tuple[tuple[Asked, ...], str], Reject | None] = {}
@@ -121,7 +126,7 @@ class Feasibility:
 
     def _judge(self, index: int, leaf: Site) -> Reject | None:
         refusal = self._constraints(self.program.asked[index], leaf) or self._nested_constraints(index, leaf)
-        if refusal is not None:
+        if refusal is not None or (index, leaf.path) in self.assumed:
             return refusal
         strategy = strategy_for(leaf.target.kind)
         if strategy is None:
@@ -165,7 +170,9 @@ class Feasibility:
             root = self.program.layout[""]
             reasons.append(f"driven by @{root.host or '.'}: {self.why_not_driven(index, root)}")
         listed = "; ".join(reasons) if reasons else "the target has no leaves"
-        return f"op {call.source!r} ({call.kind}) fits no site of the target: {listed}"
+        about = tuple(self.program.with_nested((index,)))
+        guilty = blame(self.program, about, lambda program: Feasibility(program).fits((index,), program.layout[""]))
+        return f"op {call.source!r} ({call.kind}) fits no site of the target: {listed}{guilty}"
 
 
 def _leaves_of(reason: object) -> Iterable[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 
-__all__ = ["Asked", "Program", "normalise", "open_frame"]
+__all__ = ["Asked", "Program", "names_of", "normalise", "open_frame"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,12 @@ class Program:
                 yield inner
                 yield from self.nested(inner)
 
+    def with_nested(self, calls: Iterable[int]) -> Iterator[int]:
+        """Yield operations, each with those in its bodies behind it."""
+        for index in calls:
+            yield index
+            yield from self.nested(index)
+
     def boundary(self, calls: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return what operations of one body read from outside, and what is read of them outside; no constants."""
         inside = set(calls)
@@ -148,13 +154,14 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
     layout = Layout(target.resolve())
     kept = _uncalled(module)
     found = scopes_of(inline_calls(module.main, module.by_name))
+    asked, spelled = _checked(_asked(found, where), layout)
     return Program(
         function=found.scopes[0].function,
         others=kept,
         layout=layout,
         body=found.body,
-        asked=_checked(_asked(found, where), layout),
-        frames=found.frames,
+        asked=asked,
+        frames=tuple(tuple(_spelled(frame, spelled) for frame in around) for around in found.frames),
         scopes=found.scopes,
         bodies=found.bodies,
         driven=_driven(found, module),
@@ -170,6 +177,10 @@ def _driven(found: Scopes, module: IRModule) -> frozenset[int]:
     """Return the operations with nested bodies that a driver of the module holds."""
     holders = {index: found.frames[index][-1].callee if found.frames[index] else "main" for index in found.bodies}
     return frozenset(index for index, holder in holders.items() if module[holder].attr("role") == "driver")
+
+
+def _spelled(frame: Frame, spelled: Mapping[Constraint, Constraint]) -> Frame:
+    return replace(frame, asked=tuple((spelled[wanted], origin) for wanted, origin in frame.asked))
 
 
 def _uncalled(module: IRModule) -> tuple[Function, ...]:
@@ -199,12 +210,17 @@ def _asked(found: Scopes, where: Mapping[str, Constraint]) -> tuple[tuple[Asked,
         for index in scope.calls:
             call = found.body[index]
             frames = found.frames[index][depth:]
-            own = [Asked(wanted, f"function {frame.callee!r}") for frame in frames for wanted in frame.constraints]
+            own = [Asked(wanted, origin) for frame in frames for wanted, origin in frame.asked]
             if call.constraint is not None:
                 own.append(Asked(call.constraint, f"op {call.source!r}"))
             plain.append((*around, *own))
             rule.append(rules.last(index) or outer)
     return tuple(ones if last is None else (*ones, last) for ones, last in zip(plain, rule, strict=True))
+
+
+def names_of(call: Call) -> tuple[str, ...]:
+    """Return the names by which `where` speaks of an operation: its own, and `op:` with its operator's spellings."""
+    return (call.source, f"op:{call.kind}", f"op:{call.op}", f"op:{call.op.removeprefix('onnx.')}")
 
 
 class _Rules:
@@ -226,8 +242,7 @@ class _Rules:
         """Return the last rule that matches an operation, or None."""
         if not self.rules:
             return None
-        call, source = self.found.body[index], self.found.sources[index]
-        names = {call.source, source, f"op:{call.kind}", f"op:{call.op}", f"op:{call.op.removeprefix('onnx.')}"}
+        names = {*names_of(self.found.body[index]), self.found.sources[index]}
         ranks = [self.exact[name] for name in names if name in self.exact]
         ranks += [rank for rank, pattern in self.globs if any(pattern.match(name) for name in names)]
         self.used.update(ranks)
@@ -242,8 +257,13 @@ def _unmatched(key: str, found: Scopes) -> str:
     return f"where {key!r} matches no op of the model" + did_you_mean(key, {call.source for call in found.body})
 
 
-def _checked(asked: tuple[tuple[Asked, ...], ...], layout: Layout) -> tuple[tuple[Asked, ...], ...]:
-    """Spell every path as the layout does; refuse paths that name no node and words that nothing known bears."""
+def _checked(
+    asked: tuple[tuple[Asked, ...], ...], layout: Layout
+) -> tuple[tuple[tuple[Asked, ...], ...], dict[Constraint, Constraint]]:
+    """Spell every path as the layout does; refuse paths that name no node and words that nothing known bears.
+
+    Returns what is asked, spelled so, and how each constraint is spelled.
+    """
     problems: list[str] = []
     words = known_words() | {key for _, node in layout.root.walk() for key in (node.kind, *node.all_keys)}
     spelled: dict[Asked, Asked] = {}
@@ -256,7 +276,8 @@ def _checked(asked: tuple[tuple[Asked, ...], ...], layout: Layout) -> tuple[tupl
         except UnknownNameError as error:
             problems += [f"{problem} (asked by {item.origin})" for problem in error.problems]
     raise_all(UnknownNameError, problems)
-    return tuple(tuple(spelled[item] for item in items) for items in asked)
+    constraints = {item.constraint: new.constraint for item, new in spelled.items()}
+    return tuple(tuple(spelled[item] for item in items) for items in asked), constraints
 
 
 def _canonical(constraint: Constraint, layout: Layout) -> Constraint:
@@ -287,7 +308,14 @@ def open_frame(frames: tuple[Frame, ...], path: str) -> int | None:
     """
     for frame in frames:
         required = [wanted for wanted in frame.constraints if wanted.is_required]
-        is_inside = all(wanted.path is not None and covers(wanted.path, path) for wanted in required)
-        if required and not is_inside:
+        positive = [wanted for wanted in required if not wanted.is_negated]
+        if required and not (positive and all(_is_inside(wanted, path) for wanted in positive)):
             return frame.ordinal
     return None
+
+
+def _is_inside(wanted: Constraint, path: str) -> bool:
+    """Whether a node is, or is in, one that a constraint names: itself, as a choice, or beside other conditions."""
+    if wanted.is_negated or wanted.path is not None:
+        return not wanted.is_negated and covers(wanted.path or "", path)
+    return any(_is_inside(one, path) for one in (*wanted.any_of, *wanted.all_of))

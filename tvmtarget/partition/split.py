@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.atoms import atoms_of
+from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.strategies.strategy import strategy_for
@@ -164,7 +165,10 @@ def _allowed(
     feasible = [choice for choice, option in enumerate(options) if _can(feasibility, atom, option, site)]
     if not feasible:
         names = ", ".join(repr(program.body[index].source) for index in atom[:4])
-        raise InfeasibleError(f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all")
+        guilty = blame(program, tuple(program.with_nested(atom)), lambda asking: Feasibility(asking).fits(atom, site))
+        raise InfeasibleError(
+            f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
+        )
     if options[feasible[-1]] is site and atom[0] in program.driven:
         return (feasible[-1],)
     ranks = [feasibility.rank(atom, options[choice]) for choice in feasible]
