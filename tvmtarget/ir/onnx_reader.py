@@ -90,6 +90,7 @@ def _opsets_are_known(model: ModelProto, name: str) -> None:
     """Refuse a model that states two versions of an operator set, or operators that this ONNX does not know yet."""
     for proto in (model, *model.functions):
         stated = [_domain(opset.domain) for opset in proto.opset_import]
+        _are_texts(stated)
         twice = next((domain for domain in stated if stated.count(domain) > 1), None)
         if twice is not None:
             raise ModelError(f"{name} states two versions of operator set {twice or 'onnx'!r}")
@@ -204,6 +205,7 @@ class _Reader:
     def function(self, graph: GraphProto, name: str, data: Mapping[str, TensorProto]) -> Function:
         """Read a graph; `data` holds the initializers with their elements (the graph may be a slim copy)."""
         types = {info.name: read_type(info.type) for info in (*graph.value_info, *graph.output, *graph.input)}
+        _are_texts(types, data)
         self._sources |= {node.name for node in graph.node if node.name} if name == "main" else set()
         taken: set[str] = set()
         params = tuple(Value(i.name, types[i.name]) for i in graph.input if i.name not in data)
@@ -227,6 +229,8 @@ class _Reader:
         )
 
     def _call(self, node: NodeProto, index: int, types: Mapping[str, Type], taken: set[str]) -> Call:
+        attributes = (attribute.name for attribute in node.attribute)
+        _are_texts((node.name, node.op_type, node.domain, node.overload), node.input, node.output, attributes)
         proto = self._local.get((node.domain, node.op_type, node.overload))
         if proto is not None:
             return self._call_of_function(node, proto, types, self._source(node, index, taken))
@@ -325,6 +329,13 @@ def _missing(model: ModelProto) -> list[str]:
     """Return the domains of a model's functions whose version it does not state."""
     stated = {opset.domain for opset in model.opset_import}
     return sorted({function.domain for function in model.functions} - stated)
+
+
+def _are_texts(*names: Iterable[object]) -> None:
+    """Refuse names that are no UTF-8: protobuf hands them out as bytes."""
+    wrong = next((name for some in names for name in some if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise ModelError(f"a name in the model is not UTF-8: {wrong!r:.80}")
 
 
 def _text(data: bytes) -> str | bytes:
