@@ -39,6 +39,7 @@ MAX_BYTES = 8 << 30  # of address space
 if atheris is not None:
     with atheris.instrument_imports(include=["tvmtarget"]):
         import tvmtarget as tt
+        from tvmtarget.ir import onnx_reader, onnx_writer  # noqa: F401 - imported late elsewhere
 else:
     import tvmtarget as tt
 import onnx  # noqa: E402 - what is instrumented comes first
@@ -72,7 +73,7 @@ def read_onnx(data: bytes) -> None:
 
 def read_text(data: bytes) -> None:
     """Read a text."""
-    rewritten(tt.IRModule.parse(data.decode("utf-8", "surrogatepass" if data[:1] == b"\xed" else "replace")))
+    rewritten(tt.IRModule.parse(data.decode("utf-8", "surrogateescape")))
 
 
 def read_json(data: bytes) -> None:
@@ -245,7 +246,12 @@ def main() -> int:
             "-verbosity=0",
             f"-artifact_prefix={FOLDER}/",
         ]
-        atheris.Setup([sys.argv[0], *limits, str(FOLDER / "corpus")], once)
+
+        def mutated(data: bytes, size: int, seed: int) -> bytes:
+            rng = random.Random(seed)
+            return changed(rng, [data, rng.choice(seeds)])[:size] if rng.random() < 0.7 else atheris.Mutate(data, size)
+
+        atheris.Setup([sys.argv[0], *limits, str(FOLDER / "corpus")], once, custom_mutator=mutated)
         atheris.Fuzz()
     rng, end = random.Random(options.seed), time.monotonic() + options.seconds
     while time.monotonic() < end:

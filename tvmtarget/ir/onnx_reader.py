@@ -21,7 +21,7 @@ from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, V
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx_functions import instance_of
 from tvmtarget.ir.onnx_notes import graph_notes, model_notes
-from tvmtarget.ir.onnx_tensors import constant_of, is_small, read_tensor
+from tvmtarget.ir.onnx_tensors import constant_of, is_small, read_tensor, write_tensor
 from tvmtarget.ir.onnx_types import check_model, read_type
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.types import Type
@@ -57,6 +57,7 @@ def read_model(source: str | Path | bytes | ModelProto, *, keep_functions: bool 
 def _read(model: ModelProto, folder: Path, name: str, *, keep_functions: bool) -> tuple[Function, ...]:
     _opsets_are_known(model, name)
     slim = _slim(model)
+    _fetch_external(slim.graph.node, folder, name)
     differ = any(_differ(model, function) for function in model.functions)
     _check(slim, name, apart=differ)
     if slim.functions and not keep_functions and not differ:
@@ -175,6 +176,19 @@ def _slim(model: ModelProto) -> ModelProto:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
     graph.value_info.extend(source.value_info)
     return slim
+
+
+def _fetch_external(nodes: Iterable[NodeProto], folder: Path, name: str) -> None:
+    """Read external data of attributes and nested graphs, which the checker looks for where the process runs."""
+    for node in nodes:
+        for attribute in node.attribute:
+            graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
+            tensors = [attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors
+            for tensor in (*tensors, *(tensor for graph in graphs for tensor in graph.initializer)):
+                if tensor.data_location == TensorProto.EXTERNAL:
+                    tensor.CopyFrom(write_tensor(read_tensor(tensor, folder, name)))
+            for graph in graphs:
+                _fetch_external(graph.node, folder, name)
 
 
 def _sparse_constants(graph: GraphProto) -> Iterator[NodeProto]:
