@@ -34,7 +34,7 @@ class Feasibility:
 
     @cached_property
     def takes(self) -> npt.NDArray[np.bool_]:
-        """Which operation (row) which leaf (column, as in `leaves`) can take; operations that are alike are asked once."""
+        """Which operation (row) which leaf (column, as in `leaves`) can take; those that are alike are asked once."""
         seen: dict[tuple[Asked, ...], int] = {}
         asked = [seen.setdefault(items, len(seen)) for items in self.program.asked]
         places: dict[object, int] = {}
@@ -157,6 +157,7 @@ class _Watched(Mapping[str, Constant]):
 
 
 def has_taste(asked: Asked) -> bool:
+    """Whether a constraint prefers some of the sites that meet it."""
     return asked.constraint.weight is not None or bool(asked.constraint.any_of)
 
 

@@ -159,6 +159,8 @@ class _Rules:
 
     def last(self, call: Call) -> Asked | None:
         """Return the last rule that matches an operation, or None."""
+        if not self.rules:
+            return None
         names = (call.source, f"op:{call.kind}", f"op:{call.op}", f"op:{call.op.removeprefix('onnx.')}")
         ranks = [self.exact[name] for name in names if name in self.exact]
         ranks += [rank for rank, pattern in self.globs if any(pattern.match(name) for name in names)]

@@ -186,12 +186,9 @@ def _allowed(
                     f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all"
                 )
         if any(has_taste(asked) for index in atom for asked in program.asked[index]):
-            ranks = [
-                feasibility.rank(atom, option) if can else None
-                for can, option in zip(allowed[number], options, strict=True)
-            ]
-            best = max(rank for rank in ranks if rank is not None)
-            allowed[number] = [rank == best for rank in ranks]
+            able = np.flatnonzero(allowed[number])
+            ranks = np.array([feasibility.rank(atom, options[option]) for option in able.tolist()])
+            allowed[number, able[ranks < ranks.max()]] = False
     return allowed
 
 
