@@ -135,35 +135,63 @@ def _cut_all(differences: Ints, terms: Terms, decisions: Decisions, budget: Budg
 
 
 def _coupled(differences: Ints, terms: Terms, decisions: Decisions) -> tuple[Coupled, Ints]:
-    """Return the same decisions coupled in pairs: a term of several heads gets a decision of its own between them.
+    """Return the same decisions coupled in pairs, all costs doubled.
 
-    It is what the heads ask for if any of them does, as anything else would cost as much as the whole term. Beside the
-    graph is returned the first head of each of these.
+    A term of several heads gets a decision of its own between them: what the heads ask for if any of them does, as
+    anything else would cost as much as the whole term. Beside the graph is returned the first head of each of these.
     """
     count = len(decisions)
+    terms, (starts, ends, shared) = _triangles(terms, count)
     sizes = np.bincount(terms.owner, minlength=len(terms.cost))
     several = sizes > 1
     place = count + np.cumsum(several) - 1
-    begun = spans(sizes)[:-1]
-    spread = np.argsort(terms.owner, kind="stable")
-    first_head = terms.heads[spread][begun]
+    first_head = terms.heads[np.argsort(terms.owner, kind="stable")][spans(sizes)[:-1]]
     middle = np.where(several, place, first_head)
     gates = int(several.sum())
-    unary = np.concatenate([differences, np.zeros(gates, dtype=np.int64)])
+    unary = np.concatenate([2 * differences, np.zeros(gates, dtype=np.int64)])
     # A tail that always pays is as one that has decided otherwise.
     always = terms.tail == ALWAYS
-    change = np.where(terms.asked, terms.cost, -terms.cost)
+    change = 2 * np.where(terms.asked, terms.cost, -terms.cost)
     np.add.at(unary, middle[always], change[always])
     inner = several[terms.owner]
     owner = terms.owner[inner]
     # Only the second of a pair is yes: paid where yes is asked of a tail or head that says no.
-    first = np.concatenate([terms.tail[~always], middle[owner]])
-    second = np.concatenate([middle[~always], terms.heads[inner]])
+    first = np.concatenate([terms.tail[~always], middle[owner], starts])
+    second = np.concatenate([middle[~always], terms.heads[inner], ends])
     asked = np.concatenate([terms.asked[~always], terms.asked[owner]])
-    cost = np.concatenate([terms.cost[~always], terms.cost[owner]])
+    cost = 2 * np.concatenate([terms.cost[~always], terms.cost[owner]])
+    rising = np.concatenate([np.where(asked, cost, 0), shared])
+    falling = np.concatenate([np.where(asked, 0, cost), shared])
     is_open = np.concatenate([decisions < 0, np.ones(gates, dtype=np.bool_)])
-    graph = Coupled(unary, first, second, np.where(asked, cost, 0), np.where(asked, 0, cost), is_open)
-    return graph, first_head[several]
+    return Coupled(unary, first, second, rising, falling, is_open), first_head[several]
+
+
+def _triangles(terms: Terms, count: int) -> tuple[Terms, tuple[Ints, Ints, Ints]]:
+    """Return terms less what couples a tail and two heads alike both ways, and that as pairs: both ends, and the cost.
+
+    To pay once if not all three decide alike is to pay half for each two that do not, and all costs are doubled.
+    """
+    sizes = np.bincount(terms.owner, minlength=len(terms.cost))
+    picked = np.flatnonzero((sizes == 2) & (terms.tail != ALWAYS))
+    heads = terms.heads[np.argsort(terms.owner, kind="stable")]
+    begun = spans(sizes)[:-1][picked]
+    one, two = np.minimum(heads[begun], heads[begun + 1]), np.maximum(heads[begun], heads[begun + 1])
+    tail, asked = terms.tail[picked], terms.asked[picked]
+    order = np.lexsort((asked, two, one, tail))
+    alike = np.ones(max(0, len(order) - 1), dtype=np.bool_)
+    for part in (tail, one, two):
+        alike &= part[order[1:]] == part[order[:-1]]
+    alike &= asked[order[1:]] & ~asked[order[:-1]]
+    no, yes = order[:-1][alike], order[1:][alike]
+    shared = np.minimum(terms.cost[picked[no]], terms.cost[picked[yes]])
+    cost = terms.cost.copy()
+    cost[picked[no]] -= shared
+    cost[picked[yes]] -= shared
+    less = Terms(cost, terms.tail, terms.asked, terms.heads, terms.owner)
+    every = np.ones(len(terms.heads), dtype=np.bool_)
+    starts, ends = (tail[no], tail[no], one[no]), (one[no], two[no], two[no])
+    pairs = np.concatenate(starts), np.concatenate(ends), np.concatenate([shared] * 3)
+    return less.kept(cost > 0, every), pairs
 
 
 def _components(graph: Coupled, order: Ints) -> Iterator[_Component]:

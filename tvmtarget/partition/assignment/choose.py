@@ -30,7 +30,7 @@ SHARES = (0.5, 1.0)
 
 # Visits of edges that the cuts of one level may take, for each atom and value, and beside: beyond it, sites are still
 # valid, but no longer the best.
-WORK, WORK_BESIDE = 40, 10**6
+WORK, WORK_BESIDE = 15, 10**6
 
 
 class ByCost:
