@@ -208,12 +208,9 @@ def _allowed(
         if atom[0] in program.driven and options[-1] is site and allowed[number, -1]:
             allowed[number, :-1] = False
         elif any(has_taste(asked) for index in program.with_nested(atom) for asked in program.asked[index]):
-            ranks = [
-                feasibility.rank(atom, option) if can else None
-                for can, option in zip(allowed[number], options, strict=True)
-            ]
-            best = max(rank for rank in ranks if rank is not None)
-            allowed[number] = [rank == best for rank in ranks]
+            able = np.flatnonzero(allowed[number])
+            ranks = np.array([feasibility.rank(atom, options[option]) for option in able.tolist()])
+            allowed[number, able[ranks < ranks.max()]] = False
     return allowed
 
 
