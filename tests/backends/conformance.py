@@ -127,7 +127,7 @@ def _refusal(module: IRModule, kind: str) -> Reject | None:
     """Return the first reason why a kind does not take a module, or None."""
     strategy = strategy_for(kind)
     assert strategy is not None
-    program = normalise(module, Target(kind), None)
+    program = normalise(module, Target(kind), {})
     verdicts = (strategy.check(program.op(index)) for index in range(len(program.body)))
     return next((verdict for verdict in verdicts if verdict is not None), None)
 

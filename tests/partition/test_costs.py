@@ -455,7 +455,7 @@ def test_the_summary_and_the_explanation_of_a_plan_by_cost(golden):
 def test_work_is_counted_from_shapes():
     from tvmtarget.partition.costs.work import work_of
 
-    program = normalise(tt.IRModule.from_onnx(DIGITS), tt.Target("numpy"), None)
+    program = normalise(tt.IRModule.from_onnx(DIGITS), tt.Target("numpy"), {})
     works = {call.source: work_of(program.op(index), {"batch": 4}) for index, call in enumerate(program.body)}
     shapes = {call.source: program.function.types[call.outputs[0].name].shape for call in program.body}
     weights = {

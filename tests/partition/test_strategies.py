@@ -13,7 +13,7 @@ from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy, reject
 
 def verdicts(model, kind):
     """Return what a kind says of each operation of a model, by name."""
-    program = normalise(tt.IRModule.from_onnx(model), tt.Target(kind), None)
+    program = normalise(tt.IRModule.from_onnx(model), tt.Target(kind), {})
     strategy = strategy_for(kind)
     return {call.source: strategy.check(program.op(index)) for index, call in enumerate(program.body)}
 
@@ -71,7 +71,7 @@ def test_a_strategy_is_a_few_lines():
         helper.make_node("Tanh", ["b"], ["y"], name="tanh"),
     ]
     program = normalise(
-        tt.IRModule.from_onnx(small(*nodes, shape=(3, 3), w=np.eye(3, dtype="float32"))), tt.Target("numpy"), None
+        tt.IRModule.from_onnx(small(*nodes, shape=(3, 3), w=np.eye(3, dtype="float32"))), tt.Target("numpy"), {}
     )
     codes = [getattr(Npu().check(program.op(index)), "code", None) for index in range(3)]
     assert codes == [None, "NEED_CONST", "NO_RULE"]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.inline import Frame
+from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.program import Asked, Program, open_frame
 from tvmtarget.partition.strategies.strategy import Reject, strategy_for
 from tvmtarget.target.layout import Site
@@ -16,10 +17,14 @@ MAX_SHOWN = 5
 
 
 class Feasibility:
-    """Answers, once per question, whether operations fit a site; `check_all` refuses what fits nowhere."""
+    """Answers, once per question, whether operations fit a site; `check_all` refuses what fits nowhere.
 
-    def __init__(self, program: Program) -> None:
+    `assumed` are pairs of an operation and the path of a leaf that is supposed to take it, whatever its strategy says.
+    """
+
+    def __init__(self, program: Program, assumed: frozenset[tuple[int, str]] = frozenset()) -> None:
         self.program = program
+        self.assumed = assumed
         self.leaves = tuple(program.layout.leaves())
         self._verdicts: dict[tuple[int, str], Reject | None] = {}
         self._asked: dict[tuple[tuple[Asked, ...], str], Reject | None] = {}
@@ -68,7 +73,7 @@ class Feasibility:
 
     def _judge(self, index: int, leaf: Site) -> Reject | None:
         refusal = self._constraints(self.program.asked[index], leaf)
-        if refusal is not None:
+        if refusal is not None or (index, leaf.path) in self.assumed:
             return refusal
         strategy = strategy_for(leaf.target.kind)
         if strategy is None:
@@ -94,7 +99,8 @@ class Feasibility:
         call = self.program.body[index]
         reasons = [f"@{leaf.path or '.'}: {self.verdict(index, leaf)}" for leaf in self.leaves]
         listed = "; ".join(reasons) if reasons else "the target has no leaves"
-        return f"op {call.source!r} ({call.kind}) fits no site of the target: {listed}"
+        guilty = blame(self.program, (index,), lambda program: Feasibility(program).fits((index,), program.layout[""]))
+        return f"op {call.source!r} ({call.kind}) fits no site of the target: {listed}{guilty}"
 
 
 def _has_taste(asked: Asked) -> bool:
