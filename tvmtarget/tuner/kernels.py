@@ -30,6 +30,8 @@ CONFIRMED = 3  # candidates of a kernel that are compared with its default
 ROUNDS = 7
 FAST_ENOUGH = 0.98  # of the default's cost, above which a candidate is not worth confirming
 CONFIRM_SHARE = 0.2  # of the seconds that are kept for comparing
+MAX_PROCESSES = 4  # that are kept at a time; one more is started, and the one that was used least recently ended
+RELUCTANCE = 2.0  # how much more urgent a kernel must be for which a process would have to be started
 
 
 @dataclass
@@ -133,10 +135,19 @@ class KernelTuner:
                 opened.add((task.structure, task.codegen_key))
                 leaf = standing_alone(plan.layout, task.region.site)
                 worker = Worker(backend, part_of(plan, task.region, leaf), self._limits)
-                self._workers.append(worker)
+                self._use(worker)
                 self._add(found, worker, task.region.site, alone(leaf), task.weight)
         self._kernels = list(found.values())
         self.left_out = list(dict.fromkeys(self.left_out))
+
+    def _use(self, worker: Worker) -> Worker:
+        """Return a worker that is about to be asked, and end those that were not asked for long."""
+        self._workers = [*(each for each in self._workers if each is not worker), worker]
+        for each in [each for each in self._workers if each.pid is not None and each is not worker][
+            : -MAX_PROCESSES + 1
+        ]:
+            each.close()
+        return worker
 
     def _backend(self, plan: Plan, site: str) -> str | None:
         """Return the backend whose kernels of a leaf can be tuned here, by name; else note why there is none."""
@@ -203,7 +214,7 @@ class KernelTuner:
     def _measure_default(self, kernel: _Kernel) -> None:
         if kernel.default or self._budget.is_spent(time.monotonic()):
             return
-        outcome = kernel.worker.measure(kernel.space.kernel.key, kernel.space.default, repeats=5)
+        outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.space.default, repeats=5)
         kernel.default = min(outcome.costs) if outcome.status == "ok" else 0
         if not kernel.default:
             self.left_out.append(f"kernel {kernel.name}: its default did not run here: {outcome.why}")
@@ -215,7 +226,8 @@ class KernelTuner:
         open_ = [kernel for kernel in self._kernels if not kernel.is_exhausted]
         if not open_:
             return False
-        kernel = max(open_, key=lambda kernel: kernel.urgency)
+        kernel = max(open_, key=lambda each: each.urgency * (1.0 if each.worker.pid is not None else 1 / RELUCTANCE))
+        self._use(kernel.worker)
         choices = kernel.search.propose()
         if choices is None:
             kernel.is_exhausted = True
@@ -249,7 +261,7 @@ class KernelTuner:
         good = [choices for choices in good if list(choices) != list(default)]
         if not kernel.is_changed:
             return
-        costs = kernel.worker.compare(kernel.space.kernel.key, [default, *good], ROUNDS)
+        costs = self._use(kernel.worker).compare(kernel.space.kernel.key, [default, *good], ROUNDS)
         if not costs:
             self.left_out.append(f"kernel {kernel.name}: its candidates could not be compared")
             return
