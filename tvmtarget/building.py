@@ -11,6 +11,7 @@ from tvmtarget.executable import Executable, Leaf
 from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.decompose import decompose
+from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
@@ -21,7 +22,7 @@ from tvmtarget.target.tree import Target
 __all__ = ["Progress", "build"]
 
 # What this version can drive; the other kinds can be described, but not built for yet.
-_BUILDABLE = {"executor": ("graph",), "runtime": ("python",)}
+_BUILDABLE = {"executor": ("graph",), "runtime": ("python", "processes")}
 
 Progress = Callable[[str, int, int], None]
 
@@ -63,7 +64,8 @@ def build(
     raise_all(BackendError, _not_buildable(root))
     leaves = _compile_all(plan, strict=strict, progress=progress)
     program, constants = Program.of(plan.module), constants_of(plan.module)
-    return Executable(root, program, constants, leaves, mod_name)
+    machines = {path: Program.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
+    return Executable(root, program, constants, leaves, mod_name, machines)
 
 
 def _not_buildable(root: Target) -> list[str]:

@@ -8,9 +8,8 @@ from typing import Any, Protocol, TypeAlias
 
 from tvmtarget.executors.graph import Event, Transfers
 from tvmtarget.executors.program import Program
-from tvmtarget.target.node import Runtime
 
-__all__ = ["Cluster", "Engine", "OpenMachine", "RunProgram", "engine_of"]
+__all__ = ["Cluster", "Engine", "OpenMachine", "Record", "RunProgram"]
 
 Record: TypeAlias = "Callable[[Event], None]"
 OpenMachine: TypeAlias = "Callable[[bytes], RunProgram]"
@@ -58,14 +57,3 @@ class Engine(Protocol):
     def close(self) -> None:
         """Stop everything that was started."""
         ...
-
-
-def engine_of(runtime: Runtime, cluster: Cluster) -> Engine:
-    """Return the engine of a distributed runtime."""
-    if runtime.kind == "dask":
-        from tvmtarget.executors.dask import Dask
-
-        return Dask(runtime, cluster)
-    from tvmtarget.executors.processes import Processes
-
-    return Processes(cluster)

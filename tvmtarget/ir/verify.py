@@ -204,7 +204,9 @@ def _transfers_have_ends(_module: Functions, function: Function) -> Iterator[str
     for _, call in _all_calls(function):
         if call.op not in (SEND, RECV):
             continue
-        end, values, others = ("to", call.inputs, call.outputs) if call.op == SEND else ("from", call.outputs, call.inputs)
+        end, values, others = (
+            ("to", call.inputs, call.outputs) if call.op == SEND else ("from", call.outputs, call.inputs)
+        )
         is_told = isinstance(call.attr(end), str) and isinstance(call.attr("order"), int) and call.has_effect
         if not is_told or len(values) > 1 or others:
             yield f"{_op(call)} is no {end!r} end of a transfer: one value at most, a machine, an order, an effect"

@@ -78,9 +78,7 @@ class _Projection:
         if path:
             yield self.machines.of_site(path)
 
-    def _transfer(
-        self, src: str, dst: str, sent: tuple[str, ...], received: tuple[Value, ...], source: str
-    ) -> None:
+    def _transfer(self, src: str, dst: str, sent: tuple[str, ...], received: tuple[Value, ...], source: str) -> None:
         order = ("order", self.transfers)
         self.transfers += 1
         self.bodies[src].append(Call(SEND, sent, (), (("to", dst), order), source=source, has_effect=True))
