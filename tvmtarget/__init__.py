@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from tvmtarget.ir.builder import FunctionBuilder
     from tvmtarget.ir.function import Call, Constant, Function, Value
     from tvmtarget.ir.module import IRModule
+    from tvmtarget.partition.costs.costs import Costs, OpCost
     from tvmtarget.partition.decompose import decompose
+    from tvmtarget.partition.host_device.inference import infer_targets
+    from tvmtarget.partition.host_device.tir import bind_targets
     from tvmtarget.partition.plan import Plan
+    from tvmtarget.partition.strategies.declaring import strategy
     from tvmtarget.partition.strategies.strategy import Strategy, reject
     from tvmtarget.tags.registry import Registry
     from tvmtarget.target.configuration import CompilationConfig
@@ -41,6 +45,7 @@ __all__ = [
     "CompilationConfig",
     "Constant",
     "Constraint",
+    "Costs",
     "Executable",
     "Executor",
     "Function",
@@ -49,6 +54,7 @@ __all__ = [
     "Link",
     "Match",
     "Memory",
+    "OpCost",
     "Plan",
     "Registry",
     "Runtime",
@@ -59,10 +65,13 @@ __all__ = [
     "Value",
     "VirtualDevice",
     "__version__",
+    "bind_targets",
     "build",
     "decompose",
+    "infer_targets",
     "load",
     "reject",
+    "strategy",
 ]
 
 _HOMES = {
@@ -72,8 +81,12 @@ _HOMES = {
     "tvmtarget.ir.builder": ("FunctionBuilder",),
     "tvmtarget.ir.function": ("Call", "Constant", "Function", "Value"),
     "tvmtarget.ir.module": ("IRModule",),
+    "tvmtarget.partition.costs.costs": ("Costs", "OpCost"),
     "tvmtarget.partition.decompose": ("decompose",),
+    "tvmtarget.partition.host_device.inference": ("infer_targets",),
+    "tvmtarget.partition.host_device.tir": ("bind_targets",),
     "tvmtarget.partition.plan": ("Plan",),
+    "tvmtarget.partition.strategies.declaring": ("strategy",),
     "tvmtarget.partition.strategies.strategy": ("Strategy", "reject"),
     "tvmtarget.tags.registry": ("Registry",),
     "tvmtarget.target.configuration": ("CompilationConfig",),

@@ -97,7 +97,7 @@ def test_a_line_of_autotvm_that_says_nothing_is_rejected_with_its_place(tmp_path
     assert len(trials(log)) == 2
 
 
-def test_mutated_lines_are_accepted_or_rejected_and_nothing_else(tmp_path):
+def test_p13_mutated_lines_of_autotvm_are_accepted_or_rejected_and_nothing_else(tmp_path):
     rng = random.Random(3)
     whole = autotvm_line().encode()
     lines = []
@@ -130,7 +130,7 @@ def database(folder, programs, records):
     return folder
 
 
-def test_positions_of_metaschedule_end_with_their_file(tmp_path):
+def test_p6_positions_of_metaschedule_end_with_their_file(tmp_path):
     """Two databases in which position 0 is another program are four workloads once they are records."""
     log = TuningLog("memory:")
     for name in ("one", "two"):

@@ -33,6 +33,7 @@ __all__ = [
     "Function",
     "Opaque",
     "Value",
+    "all_names",
     "callees_of",
     "constants_of",
 ]
@@ -182,16 +183,27 @@ class Function:
         return replace(self, **changes)
 
 
-def constants_of(function: Function) -> Iterator[Constant]:
-    """Yield all constants of a function: its own, those in attributes of calls, and those of nested bodies."""
-    yield from function.constants
+def all_names(function: Function) -> Iterator[str]:
+    """Yield the names of all values that a function and its nested bodies define."""
+    yield from function.types
     for call in function.body:
-        for _, value in call.attrs:
-            yield from (
-                item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, Constant)
-            )
+        for _, region in call.regions:
+            yield from all_names(region)
+
+
+def constants_of(function: Function) -> Iterator[Constant]:
+    """Yield all constants of a function: its own, those in attributes, and those of nested bodies."""
+    yield from function.constants
+    yield from _constants_in(function.attrs)
+    for call in function.body:
+        yield from _constants_in(call.attrs)
         for _, region in call.regions:
             yield from constants_of(region)
+
+
+def _constants_in(attrs: tuple[tuple[str, Any], ...]) -> Iterator[Constant]:
+    for _, value in attrs:
+        yield from (item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, Constant))
 
 
 def callees_of(function: Function) -> frozenset[str]:

@@ -9,8 +9,8 @@ import onnx
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Call, Function, Value
+from tvmtarget.ir.onnx_graph import write_graph
 from tvmtarget.ir.onnx_types import read_type, write_type
-from tvmtarget.ir.onnx_writer import write_graph
 from tvmtarget.ir.types import TensorType, Type
 
 __all__ = ["infer_types"]

@@ -30,7 +30,7 @@ def verify_functions(module: Functions, target: Target | None = None) -> None:
             problems += [f"{problem} (function {function.name!r})" for problem in rule(module, function)]
         paths = () if deep else _paths_name_nodes(function, target)
         problems += [f"{problem} (function {function.name!r})" for problem in paths]
-    if "main" not in module:
+    if "main" not in module and not any(function.attr("global_symbol") for function in module.values()):
         problems.append("the module has no function 'main'")
     problems += [] if problems else _cycles(module)  # what calls what is clear only where all else holds
     if len(problems) > MAX_SHOWN:

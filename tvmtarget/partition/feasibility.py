@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.inline import Frame
+from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.program import Asked, Program, open_frame
 from tvmtarget.partition.strategies.strategy import Reject, strategy_for
 from tvmtarget.target.layout import Site
@@ -98,7 +99,8 @@ class Feasibility:
         call = self.program.body[index]
         reasons = [f"@{leaf.path or '.'}: {self.verdict(index, leaf)}" for leaf in self.leaves]
         listed = "; ".join(reasons) if reasons else "the target has no leaves"
-        return f"op {call.source!r} ({call.kind}) fits no site of the target: {listed}"
+        guilty = blame(self.program, (index,), lambda program: Feasibility(program).fits((index,), program.layout[""]))
+        return f"op {call.source!r} ({call.kind}) fits no site of the target: {listed}{guilty}"
 
 
 def _has_taste(asked: Asked) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tvmtarget.errors import InfeasibleError
+from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.feasibility import Feasibility, together
 from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.strategies.strategy import strategy_for
@@ -154,7 +155,10 @@ def _allowed(
     feasible = [choice for choice, option in enumerate(options) if feasibility.fits(atom, option)]
     if not feasible:
         names = ", ".join(repr(program.body[index].source) for index in atom[:4])
-        raise InfeasibleError(f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all")
+        guilty = blame(program, atom, lambda asking: Feasibility(asking).fits(atom, site))
+        raise InfeasibleError(
+            f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
+        )
     ranks = [feasibility.rank(atom, options[choice]) for choice in feasible]
     return tuple(choice for choice, rank in zip(feasible, ranks, strict=True) if rank == max(ranks))
 

@@ -9,7 +9,7 @@ group `tvmtarget.kinds`; the rows of this library come through it too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
@@ -146,7 +146,7 @@ class Kind(_Row):
                 yield f"{what} is {' or '.join(row.choices)}, not {shown(value)}"
 
 
-@cache
+@plugins.cached
 def _table(role: Role) -> dict[str, Kind]:
     table: dict[str, Kind] = {}
     for plugin in plugins.names("tvmtarget.kinds"):
