@@ -22,7 +22,7 @@ from tvmtarget.target.tree import Target
 __all__ = ["Progress", "build"]
 
 # What this version can drive; the other kinds can be described, but not built for yet.
-_BUILDABLE = {"executor": ("graph",), "runtime": ("python", "processes")}
+_BUILDABLE = {"executor": ("graph",), "runtime": ("python", "processes", "dask")}
 
 Progress = Callable[[str, int, int], None]
 

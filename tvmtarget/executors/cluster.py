@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from tvmtarget.executors.graph import Event, Transfers
-from tvmtarget.executors.program import Program
+from tvmtarget.executors.program import Driver, Program
 
 __all__ = ["Cluster", "Engine", "OpenMachine", "Record", "RunProgram"]
 
@@ -18,8 +18,15 @@ OpenMachine: TypeAlias = "Callable[[bytes], RunProgram]"
 class RunProgram(Protocol):
     """The program of one machine, ready to run there."""
 
-    def __call__(self, inputs: Sequence[Any], record: Record | None, transfers: Transfers) -> list[Any]:
-        """Run once on the program's parameters in order; return its results in order."""
+    def __call__(
+        self,
+        inputs: Sequence[Any],
+        record: Record | None = None,
+        transfers: Transfers | None = None,
+        *,
+        entry: Driver | None = None,
+    ) -> list[Any]:
+        """Run once on the program's parameters in order, or on those of a part of it; return its results in order."""
         ...
 
 

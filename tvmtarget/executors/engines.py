@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tvmtarget.executors.cluster import Cluster, Engine
+from tvmtarget.executors.dask import Dask
 from tvmtarget.executors.processes import Processes
 from tvmtarget.target.node import Runtime
 
 __all__ = ["engine_of"]
 
 
-def engine_of(_runtime: Runtime, cluster: Cluster) -> Engine:
+def engine_of(runtime: Runtime, cluster: Cluster) -> Engine:
     """Return the engine of a distributed runtime; nothing is started before the first run."""
-    return Processes(cluster)
+    return Dask(runtime, cluster) if runtime.kind == "dask" else Processes(cluster)
