@@ -16,6 +16,7 @@ from tvmtarget.partition.costs.costs import Costs, OpCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
 from tvmtarget.partition.program import Program, names_of
 from tvmtarget.partition.replay import Keeping
@@ -209,6 +210,10 @@ class Plan:
         """Prove the invariants of a decomposition on the module itself; `ModelError` lists what is broken."""
         verify_plan(self.program, self.feasibility, self.module, self.outlined)
         return self
+
+    def programs(self) -> dict[str, IRModule]:
+        """Return the program of each machine by path, with its sends and receives, proven to fit together."""
+        return programs_of(self.module, self.layout)
 
     def summary(self) -> str:
         """Tell coverage, regions against their lower bound, and copies, a line each."""
