@@ -39,7 +39,7 @@ class Program:
 
     `asked[i]` holds the constraints on `function.body[i]`, `frames[i]` the inlined calls around it. `producer`
     maps a value to the operation that computes it, `consumers` to those that read it. `others` are the functions
-    of the module that this one does not call: they stay as they are.
+    of the module that this one does not call, and code that it calls: they stay as they are.
     """
 
     function: Function
@@ -92,7 +92,8 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
     frames = tuple(inlined.frames[index] for index in positions)
     rules = _Rules(where, function)
     body = function.body
-    asked = tuple(_asked(call, frame, function, rules) for call, frame in zip(body, frames, strict=True))
+    codes = {one.name: one.constraint for one in kept if one.code is not None}
+    asked = tuple(_asked(call, frame, function, rules, codes) for call, frame in zip(body, frames, strict=True))
     asked = _checked(asked, layout)
     return Program(function, kept, layout, asked, frames, producers_of(function), readers_of(function))
 
@@ -118,11 +119,20 @@ def _uncalled(module: IRModule) -> tuple[Function, ...]:
         if name not in reached:
             reached.add(name)
             waiting += sorted(callees_of(module[name]))
-    return tuple(function for function in module.functions if function.name not in reached)
+    return tuple(one for one in module.functions if one.name not in reached or one.code is not None)
 
 
-def _asked(call: Call, frames: tuple[Frame, ...], function: Function, rules: _Rules) -> tuple[Asked, ...]:
+def _asked(
+    call: Call,
+    frames: tuple[Frame, ...],
+    function: Function,
+    rules: _Rules,
+    codes: Mapping[str, Constraint | None],
+) -> tuple[Asked, ...]:
+    """Collect what is asked of an operation; one that calls code is asked what that is."""
     found = [] if function.constraint is None else [Asked(function.constraint, f"function {function.name!r}")]
+    wanted = codes.get(call.callee or "")
+    found += [] if wanted is None else [Asked(wanted, f"function {call.callee!r}")]
     found += [Asked(wanted, f"function {frame.callee!r}") for frame in frames for wanted in frame.constraints]
     if call.constraint is not None:
         found.append(Asked(call.constraint, f"op {call.source!r}"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tvmtarget.errors import InfeasibleError
+from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.feasibility import Feasibility, together
 from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.strategies.strategy import strategy_for
@@ -114,7 +115,7 @@ def _atoms(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[in
 
     for index in calls:
         for output in program.body[index].outputs:
-            readers = program.consumers.get(output.name, ()) if output.type is None else ()
+            readers = program.consumers.get(output.name, ()) if _stays(output.type) else ()
             for reader in readers:
                 if reader in leader:
                     a, b = sorted((find(leader[index]), find(leader[reader])))
@@ -123,6 +124,11 @@ def _atoms(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[in
     for index in calls:
         atoms.setdefault(find(leader[index]), []).append(index)
     return [tuple(members) for members in atoms.values()]
+
+
+def _stays(type_: Type) -> bool:
+    """Whether a value never leaves its function: one of no known type, or a tuple or function of another dialect."""
+    return type_ is None or (isinstance(type_, OpaqueType) and type_.name.startswith(("Tuple(", "Func(")))
 
 
 def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list[int]]:

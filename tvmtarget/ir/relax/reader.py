@@ -260,6 +260,8 @@ class _FunctionReader:
                 if op == "relax.call_tir" and self.module.sites.results(str(args[0].name_hint)) is not None:
                     op, args = f"@{args[0].name_hint}", list(args[1].fields)
                 attrs += self._fields(call.attrs, str(operator.attrs_type_key))
+                if op == "relax.to_vdevice":
+                    attrs = [("dst_vdevice", f"vdevice:{self._printer([]).vdevice(call.attrs.dst_vdevice)}")]
             case ir.GlobalVar() if not self.module.sites.is_code(str(operator.name_hint)):
                 op = f"@{operator.name_hint}"
                 attrs += self._fields(call.attrs, "")
@@ -345,8 +347,8 @@ class _FunctionReader:
             elif type_.shape is None and type_.ndim >= 0:
                 dims = (None,) * int(type_.ndim)
             if dtype is not None and (dims or type_.shape is None or not type_.shape.values):
-                index = printer.vdevice(type_)
-                return Value(name, TensorType(dtype, dims), "" if index is None else f"vdevice:{index}")
+                scope = "" if type_.vdevice is None else f"vdevice:{printer.vdevice(type_.vdevice)}"
+                return Value(name, TensorType(dtype, dims), scope)
         return Value(name, OpaqueType(printer.type(type_)))
 
 

@@ -106,17 +106,15 @@ class Printer:
             shape = f"{self._several(list(map(self.scalar, type_.shape.values)))}, {dtype!r}"
         else:
             raise ModelError(f"the shape of {type_} is a value, which is not carried; match_cast it to dimensions")
-        index = self.vdevice(type_)
+        index = None if type_.vdevice is None else self.vdevice(type_.vdevice)
         return f"Tensor({shape})" if index is None else f"Tensor({shape}, vdevice={index})"
 
-    def vdevice(self, type_: Any) -> int | None:
-        """Return the number of the virtual device in the type of a tensor, or None."""
-        if type_.vdevice is None:
-            return None
-        for index, vdevice in enumerate(self._vdevices):
-            if vdevice == type_.vdevice:
+    def vdevice(self, vdevice: Any) -> int:
+        """Return the number of a virtual device."""
+        for index, known in enumerate(self._vdevices):
+            if known == vdevice:
                 return index
-        raise ModelError(f"virtual device {type_.vdevice} is not among the module's; add it to global_infos['vdevice']")
+        raise ModelError(f"virtual device {vdevice} is not among the module's; add it to global_infos['vdevice']")
 
     def dims(self, values: Sequence[Any]) -> str:
         """Write dimensions, with commas between them."""
