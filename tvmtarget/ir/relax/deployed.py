@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvmtarget.errors import ModelError, TargetError
-from tvmtarget.ir.function import COPY, Call, Function, Opaque, Value
+from tvmtarget.ir.function import COPY, Attribute, Call, Function, Opaque, Value
 from tvmtarget.ir.inline import inline_calls, rename_values
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import read_blob, write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.reader import GLOBALS
+from tvmtarget.ir.relax.spelling import on_vdevice
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType
 from tvmtarget.target.layout import Layout, Site
@@ -194,7 +195,7 @@ class _Writer:
     def write(self, sites: Sequence[Site | None]) -> Function:
         """Return the entry: operations of TVM's own generators, and calls of the others."""
         main, home = self._main, self._scope(self._devices.of(None))
-        params = tuple(replace(param, scope=home) for param in main.params)
+        params = tuple(_on(param, home) for param in main.params)
         self._where = {name: {home: name} for name in (*(one.name for one in params), *main.constant_names)}
         for call, site in zip(main.body, sites, strict=True):
             if call.op == COPY:
@@ -211,8 +212,9 @@ class _Writer:
         captured = {name: self._at(name, scope) for _, region in call.regions for name in region.captures()}
         regions = tuple((label, _scoped(rename_values(region, captured), scope)) for label, region in call.regions)
         inputs = tuple(self._at(name, scope) for name in call.inputs)
-        outputs = tuple(replace(out, scope=scope if isinstance(out.type, TensorType) else "") for out in call.outputs)
-        call = replace(call, inputs=inputs, outputs=outputs, regions=regions, constraint=None)
+        outputs = tuple(_on(out, scope) for out in call.outputs)
+        attrs = _attrs_on(call.attrs, scope)
+        call = replace(call, inputs=inputs, outputs=outputs, attrs=attrs, regions=regions, constraint=None)
         if call.callee is not None and call.callee in self._outside:
             call = self._with_symbols(call, self._outside[call.callee])
         elif call.callee is not None:
@@ -270,19 +272,44 @@ class _Writer:
 
 def _scoped(function: Function, scope: str) -> Function:
     """Return a function all of whose tensors are on one virtual device."""
-
-    def on(value: Value) -> Value:
-        return replace(value, scope=scope if isinstance(value.type, TensorType) else "")
-
     body = tuple(
         replace(
             call,
-            outputs=tuple(map(on, call.outputs)),
+            outputs=tuple(_on(output, scope) for output in call.outputs),
+            attrs=_attrs_on(call.attrs, scope),
             regions=tuple((label, _scoped(region, scope)) for label, region in call.regions),
         )
         for call in function.body
     )
-    return function.replace(params=tuple(map(on, function.params)), body=body)
+    return function.replace(params=tuple(_on(param, scope) for param in function.params), body=body)
+
+
+def _on(value: Value, scope: str) -> Value:
+    """Return a value with its tensors on a virtual device."""
+    match value.type:
+        case TensorType():
+            return replace(value, scope=scope)
+        case OpaqueType(name=text):
+            return replace(value, type=OpaqueType(on_vdevice(text, _index(scope))), scope="")
+    return value
+
+
+def _attrs_on(attrs: tuple[tuple[str, Attribute], ...], scope: str) -> tuple[tuple[str, Attribute], ...]:
+    """Return attributes with the types among them on a virtual device."""
+
+    def on(name: str, value: Attribute) -> Attribute:
+        if name == "tvm.types" and isinstance(value, tuple):
+            return tuple(on_vdevice(str(text), _index(scope)) for text in value)
+        return on_vdevice(value, _index(scope)) if name in _TYPES and isinstance(value, str) else value
+
+    return tuple((name, on(name, value)) for name, value in attrs)
+
+
+_TYPES = ("tvm.type", "tvm.value_type")
+
+
+def _index(scope: str) -> int | None:
+    return int(scope.partition(":")[2]) if scope else None
 
 
 def _with_target(function: Function, name: str, target: Any) -> Function:
@@ -338,4 +365,4 @@ _NO_SYMBOLS = frozenset(
 
 
 def _words(text: str) -> list[str]:
-    return [word for word in _WORDS.findall(text) if word[:1] != "'" and word not in _NO_SYMBOLS]
+    return [word for word in _WORDS.findall(text) if word[:1] not in "'_" and word not in _NO_SYMBOLS]

@@ -22,7 +22,7 @@ from tvmtarget.errors import ModelError
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.tvm_library import the_tvm
 
-__all__ = ["Printer", "Reader", "Symbols"]
+__all__ = ["Printer", "Reader", "Symbols", "on_vdevice"]
 
 _BINARY = {
     "Add": "+",
@@ -313,6 +313,18 @@ class Reader:
 
 def _dtype_constant(tvm: Any, name: str) -> Any:
     return tvm.ir.GenericConst(tvm.DataType(name), tvm.relax.AnyType())
+
+
+def on_vdevice(text: str, index: int | None) -> str:
+    """Return the text of a type with all its tensors on a virtual device, or on none."""
+    if "Tensor(" not in text:
+        return text
+    tree = ast.parse(text, mode="eval")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Tensor":
+            node.keywords = [key for key in node.keywords if key.arg != "vdevice"]
+            node.keywords += [] if index is None else [ast.keyword("vdevice", ast.Constant(index))]
+    return ast.unparse(tree)
 
 
 def _call(node: ast.expr) -> tuple[str, list[ast.expr], dict[str, Any]]:
