@@ -1,4 +1,6 @@
-"""Modules of Relax for tests: small ones that have everything, random graphs, and a code generator written in Python."""
+"""Modules of Relax for tests: one with everything, random graphs, and a code generator written in Python."""
+
+# ruff: noqa: N805 - TVMScript has no self
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ import pytest
 
 tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 
-import tvm.relax  # noqa: E402
 import tvm_ffi  # noqa: E402
 from tvm import relax  # noqa: E402
 from tvm import tirx as tir  # noqa: E402

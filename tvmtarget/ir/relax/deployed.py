@@ -8,7 +8,6 @@ and `global_symbol`, which `relax.transform.RunCodegen` hands to `relax.ext.<kin
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,7 @@ from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import read_blob, write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.reader import GLOBALS
-from tvmtarget.ir.relax.spelling import on_vdevice
+from tvmtarget.ir.relax.spelling import on_vdevice, symbols_in
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType
 from tvmtarget.target.layout import Layout, Site
@@ -30,7 +29,6 @@ __all__ = ["codegen_options", "deployed", "is_native"]
 
 # Kinds that a code generator of TVM's own serves, with the device type of each in TVM's runtime.
 _NATIVE = frozenset({"llvm", "c", "cuda", "nvptx", "rocm", "opencl", "vulkan", "metal", "webgpu", "hexagon", "trn"})
-_WORDS = re.compile(r"'[^']*'|[^\W\d]\w*")
 
 
 def is_native(kind: str) -> bool:
@@ -329,40 +327,15 @@ def _loose_symbols(function: Function) -> tuple[str, ...]:
     used: dict[str, None] = {}
     for value in function.params:
         for dim in value.type.shape or () if isinstance(value.type, TensorType) else ():
-            words = [] if isinstance(dim, int | None) else _words(dim)
+            words = [] if isinstance(dim, int | None) else symbols_in(dim)
             known.update(words if words == [dim] else [])
             used |= dict.fromkeys(words)
         if isinstance(value.type, OpaqueType) and value.type.name.startswith("Shape("):
-            known.update(_words(value.type.name))
+            known.update(symbols_in(value.type.name))
     for call in function.body:
         text = call.attr("tvm.args")
-        used |= dict.fromkeys(_words(text) if isinstance(text, str) else ())
+        used |= dict.fromkeys(symbols_in(text) if isinstance(text, str) else ())
         for output in call.outputs:
             dims = (output.type.shape or ()) if isinstance(output.type, TensorType) else ()
-            used |= dict.fromkeys(word for dim in dims if isinstance(dim, str) for word in _words(dim))
+            used |= dict.fromkeys(word for dim in dims if isinstance(dim, str) for word in symbols_in(dim))
     return tuple(word for word in used if word not in known)
-
-
-_NO_SYMBOLS = frozenset(
-    {
-        "and",
-        "or",
-        "not",
-        "min",
-        "max",
-        "truncdiv",
-        "truncmod",
-        "Select",
-        "Not",
-        "Cast",
-        "Call",
-        "Imm",
-        "Shape",
-        "Tensor",
-    }
-    | {"Global", "Extern", "DType", "None", "ndim", "vdevice"}
-)
-
-
-def _words(text: str) -> list[str]:
-    return [word for word in _WORDS.findall(text) if word[:1] not in "'_" and word not in _NO_SYMBOLS]

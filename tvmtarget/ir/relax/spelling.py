@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import keyword
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from tvmtarget.errors import ModelError
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.tvm_library import the_tvm
 
-__all__ = ["Printer", "Reader", "Symbols", "on_vdevice"]
+__all__ = ["Printer", "Reader", "Symbols", "on_vdevice", "symbols_in"]
 
 _BINARY = {
     "Add": "+",
@@ -47,13 +48,15 @@ _BINARY = {
 _NAMED = {"Div": "truncdiv", "Mod": "truncmod", "Min": "min", "Max": "max", "Select": "Select", "Not": "Not"}
 _TYPES = {"Any", "Func", "Packed", "Prim", "Shape", "String", "Tensor", "Tuple"}
 _RESERVED = frozenset(_NAMED.values()) | _TYPES | {"Call", "Cast", "DType", "Extern", "Global", "Imm"}
+_KEYWORDS = frozenset({"None", "True", "False", "and", "or", "not", "ndim", "vdevice"})
+_WORD = re.compile(r"'[^']*'|[^\W\d]\w*")
 
 
 class Symbols:
     """Names of symbolic variables: one for each variable of a module, so that two variables never share one."""
 
     def __init__(self) -> None:
-        self._names = Names(_RESERVED)
+        self._names = Names(_RESERVED | _KEYWORDS)
         self._known: dict[Any, str] = {}
 
     def name(self, variable: Any) -> str:
@@ -313,6 +316,12 @@ class Reader:
 
 def _dtype_constant(tvm: Any, name: str) -> Any:
     return tvm.ir.GenericConst(tvm.DataType(name), tvm.relax.AnyType())
+
+
+def symbols_in(text: str) -> list[str]:
+    """Return the symbols in a type, an expression or a dimension, each as often as it stands there."""
+    names = (word for word in _WORD.findall(text) if word[0] not in "'_")
+    return [name for name in names if name not in _RESERVED and name not in _KEYWORDS]
 
 
 def on_vdevice(text: str, index: int | None) -> str:

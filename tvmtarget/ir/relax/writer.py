@@ -165,6 +165,8 @@ class _FunctionWriter:
             type_ = self.reader.type(str(told)) if told is not None else type_
             return [relax.MatchCast(self._variable(output, is_hidden=not is_out), value, type_)]
         value = self._value(call, type_)
+        if call.attr("tvm.cast"):
+            return [relax.MatchCast(self._variable(output, is_hidden=not is_out), value, type_)]
         return [relax.VarBinding(self._variable(output, is_hidden=not is_out), value)]
 
     def _value(self, call: Call, type_: Any) -> Any:
