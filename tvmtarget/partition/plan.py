@@ -35,6 +35,7 @@ from tvmtarget.target.layout import Layout, Site, is_below
 if TYPE_CHECKING:
     import networkx
     import onnx
+    import tvm
 
 __all__ = ["Plan", "planned"]
 
@@ -78,6 +79,16 @@ class Plan:
         """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`."""
         leaves = self._leaves(target)
         return tuple(self.module[region.function] for region in self.regions if region.site in leaves)
+
+    def to_tvm(self) -> tvm.IRModule:
+        """Return the divided program as a module of Apache TVM, from which `relax.transform.RunCodegen` goes on."""
+        return self.module.to_tvm()
+
+    def codegen_options(self) -> dict[str, dict[str, Any]]:
+        """Return the options of `RunCodegen`: for each external generator the attributes of its node."""
+        from tvmtarget.ir.relax.deployed import codegen_options
+
+        return codegen_options(self.module.functions, self.layout.root)
 
     def _leaves(self, target: str) -> frozenset[str]:
         """Return the leaves at and below a path, or those that bear a kind or key."""
