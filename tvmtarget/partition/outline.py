@@ -90,7 +90,6 @@ class _Outliner:
         self.copies: list[CopyRecord] = []
         self.driven: list[DrivenRecord] = []
         self.constants = program.constants
-        self.order = {name: position for position, name in enumerate(self.constants)}
         self.names = Names(function.name for function in program.others)
         self.values = Names(program.types)
 
@@ -175,7 +174,7 @@ class _Outliner:
         role: str,
     ) -> Function:
         domain = self.program.layout.home(region.site.path)
-        constants = sorted({used for used in used if used in self.constants}, key=self.order.__getitem__)
+        constants = dict.fromkeys(used for used in used if used in self.constants)
         return Function(
             name=name,
             params=tuple(Value(param, self.program.types[param], domain) for param in params),
