@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tvmtarget.ir.types import TensorType
+from tvmtarget.ir.function import Attribute
 from tvmtarget.partition.strategies import onnxruntime_rules, tvm_checks, tvm_rules
 from tvmtarget.partition.strategies.strategy import Op, Reject, Rule, Strategy, reject
 
