@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tvmtarget.target.node import Executor, Link, Memory, Runtime
     from tvmtarget.target.tree import Target
     from tvmtarget.target.virtual_device import VirtualDevice
+    from tvmtarget.tuner.tuning import tune
     from tvmtarget.tuning.log import TuningLog
     from tvmtarget.tuning.match import Match
 
@@ -72,6 +73,7 @@ __all__ = [
     "load",
     "reject",
     "strategy",
+    "tune",
 ]
 
 _HOMES = {
@@ -94,6 +96,7 @@ _HOMES = {
     "tvmtarget.target.node": ("Executor", "Link", "Memory", "Runtime"),
     "tvmtarget.target.tree": ("Target",),
     "tvmtarget.target.virtual_device": ("VirtualDevice",),
+    "tvmtarget.tuner.tuning": ("tune",),
     "tvmtarget.tuning.log": ("TuningLog",),
     "tvmtarget.tuning.match": ("Match",),
 }

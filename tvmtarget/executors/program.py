@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tvmtarget.errors import ArtifactError
-from tvmtarget.ir.function import COPY, Call, Function, callees_of
+from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, callees_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.forms import FORMS
@@ -42,10 +42,11 @@ class Signature(_Data):
 
 
 class Step(_Data):
-    """A call of a function, a copy from memory `src` to memory `dst`, or control flow.
+    """A call of a function, a copy from memory `src` to memory `dst`, control flow, or one end of a transfer.
 
     `inputs` that are absent are ''. `nbytes` is the size of what is copied, None where its shape is open; `free` are
-    values not read again.
+    values not read again. A transfer between machines goes `to` one or comes `from_` one, and `order` is its place
+    among all transfers of the program.
     """
 
     call: str | None = None
@@ -55,6 +56,9 @@ class Step(_Data):
     src: str | None = None
     dst: str | None = None
     nbytes: int | None = None
+    to: str | None = None
+    from_: str | None = None
+    order: int | None = None
     free: tuple[str, ...] = ()
 
 
@@ -206,6 +210,10 @@ def _step(call: Call, outputs: tuple[str, ...], free: tuple[str, ...]) -> Step:
         type_ = call.outputs[0].type
         nbytes = type_.nbytes if isinstance(type_, TensorType) else None
         return Step(inputs=call.inputs, outputs=outputs, src=src, dst=dst, nbytes=nbytes, free=free)
+    if call.op in (SEND, RECV):
+        to, from_ = (None if call.attr(end) is None else str(call.attr(end)) for end in ("to", "from"))
+        order = int(str(call.attr("order")))
+        return Step(inputs=call.inputs, outputs=outputs, to=to, from_=from_, order=order, free=free)
     if call.regions:
         return Step(control=_control(call), inputs=call.inputs, outputs=outputs, free=free)
     return Step(call=call.callee, inputs=call.inputs, outputs=outputs, free=free)

@@ -22,6 +22,8 @@ def together(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: 
 
 def atoms_of(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
     """Group operations that cannot be parted: one call of a constrained function, or ends of a value without a type."""
+    if not program.has_untyped and not any(program.frames[index] for index in calls):
+        return [(index,) for index in calls]
     groups = together(calls, program.frames, path)
     leader = {index: members[0] for members in groups for index in members}
     joined = {first: first for first in leader.values()}

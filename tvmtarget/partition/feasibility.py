@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
+from tvmtarget.ir.function import Constant
 from tvmtarget.partition.atoms import atoms_of, together, untyped
 from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.control.forms import why_not_driven
 from tvmtarget.partition.program import Asked, Program, open_frame
-from tvmtarget.partition.strategies.strategy import Reject, strategy_for
+from tvmtarget.partition.strategies.strategy import Op, Reject, strategy_for
 from tvmtarget.target.layout import Site
 
-__all__ = ["Feasibility"]
+__all__ = ["Feasibility", "has_taste"]
 
 MAX_SHOWN = 5
 
@@ -31,17 +37,53 @@ class Feasibility:
         self._asked: dict[tuple[tuple[Asked, ...], str], Reject | None] = {}
         self._below: dict[str, tuple[Site, ...]] = {}
         self._driven: dict[tuple[int, str], Reject | None] = {}
+        self._places = {leaf.path: place for place, leaf in enumerate(self.leaves)}
+
+    @cached_property
+    def takes(self) -> npt.NDArray[np.bool_]:
+        """Which operation (row) which leaf (column, as in `leaves`) can take; those that are alike are asked once."""
+        seen: dict[tuple[Asked, ...], int] = {}
+        asked = [seen.setdefault(items, len(seen)) for items in self.program.asked]
+        places: dict[object, int] = {}
+        rows: list[list[bool]] = []
+        numbers: list[int] = []
+        supposed: dict[int, tuple[str, ...]] = {}
+        for index, leaf in sorted(self.assumed):
+            supposed[index] = (*supposed.get(index, ()), leaf)
+        for index, signature in enumerate(self.program.signatures):
+            key = (asked[index], signature, supposed.get(index))
+            place = places.get(key)
+            if place is None:
+                row, has_read = self._row(index)
+                place = len(rows)
+                rows.append(row)
+                if not has_read:
+                    places[key] = place
+            numbers.append(place)
+        return np.array(rows, dtype=np.bool_).reshape(len(rows), len(self.leaves))[numbers]
+
+    def columns(self, site: Site) -> list[int]:
+        """List the columns of the leaves at and below a site."""
+        return [self._places[leaf.path] for leaf in self.below(site)]
+
+    def _row(self, index: int) -> tuple[list[bool], bool]:
+        """Return which leaves take an operation, and whether a strategy read the elements of a constant for that."""
+        constants = _Watched(self.program.constants)
+        op = replace(self.program.op(index), constants=constants)
+        row = [self._judge(index, leaf, op) is None for leaf in self.leaves]
+        return row, constants.has_read
 
     def verdict(self, index: int, leaf: Site) -> Reject | None:
         """Return None if a leaf can take an operation, else the reason why not."""
         key = (index, leaf.path)
         if key not in self._verdicts:
-            self._verdicts[key] = self._judge(index, leaf)
+            self._verdicts[key] = self._judge(index, leaf, self.program.op(index))
         return self._verdicts[key]
 
     def check_all(self) -> None:
         """Raise `InfeasibleError` for operations that no leaf can take: each with the reasons, five at most."""
-        lost = list(self._lost(self.program.top))
+        able = self.takes[: len(self.program.top)].any(axis=1)
+        lost = list(self._lost(np.flatnonzero(~able).tolist()))
         problems = [self._explain_lost(index) for index in lost[:MAX_SHOWN]]
         if len(lost) > MAX_SHOWN:
             problems.append(f"... and {len(lost) - MAX_SHOWN} more ops that fit no site")
@@ -63,8 +105,8 @@ class Feasibility:
     def takes_whole(self, calls: tuple[int, ...], site: Site) -> bool:
         """Whether a leaf can take all operations, or of a system one can take the only one, nested bodies included."""
         if not site.is_system:
-            return all(self.verdict(index, site) is None for index in calls)
-        return len(calls) == 1 and any(self.verdict(calls[0], leaf) is None for leaf in self.below(site))
+            return bool(self.takes[list(calls), self._places[site.path]].all())
+        return len(calls) == 1 and bool(self.takes[calls[0], self.columns(site)].any())
 
     def drives(self, calls: tuple[int, ...], site: Site) -> bool:
         """Whether the driver of a system can run the only operation, whose nested bodies the system divides."""
@@ -111,11 +153,11 @@ class Feasibility:
             yield from (one for one in inner if one not in self.program.bodies) if inner else (index,)
 
     def _has_taste(self, index: int) -> bool:
-        return any(one.constraint.weight is not None or one.constraint.any_of for one in self.program.asked[index])
+        return any(has_taste(asked) for asked in self.program.asked[index])
 
     def _rank(self, index: int, site: Site) -> int:
         asked = self.program.asked[index]
-        feasible = (leaf for leaf in self.below(site) if self.verdict(index, leaf) is None)
+        feasible = (leaf for leaf in self.below(site) if self.takes[index, self._places[leaf.path]])
         return max((sum(a.constraint.rank(leaf.target, leaf.path) for a in asked) for leaf in feasible), default=0)
 
     def below(self, site: Site) -> tuple[Site, ...]:
@@ -124,7 +166,7 @@ class Feasibility:
             self._below[site.path] = tuple(self.program.layout.leaves(site.path))
         return self._below[site.path]
 
-    def _judge(self, index: int, leaf: Site) -> Reject | None:
+    def _judge(self, index: int, leaf: Site, op: Op) -> Reject | None:
         refusal = self._constraints(self.program.asked[index], leaf) or self._nested_constraints(index, leaf)
         if refusal is not None or (index, leaf.path) in self.assumed:
             return refusal
@@ -132,7 +174,7 @@ class Feasibility:
         if strategy is None:
             kind = leaf.target.kind
             return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")
-        return strategy.check(self.program.op(index))
+        return strategy.check(op)
 
     def _constraints(self, asked: tuple[Asked, ...], leaf: Site) -> Reject | None:
         key = (asked, leaf.path)
@@ -173,6 +215,33 @@ class Feasibility:
         about = tuple(self.program.with_nested((index,)))
         guilty = blame(self.program, about, lambda program: Feasibility(program).fits((index,), program.layout[""]))
         return f"op {call.source!r} ({call.kind}) fits no site of the target: {listed}{guilty}"
+
+
+class _Watched(Mapping[str, Constant]):
+    """Constants by name that remember whether one was read; asking whether a name is one of them does not count."""
+
+    def __init__(self, constants: Mapping[str, Constant]) -> None:
+        self.constants = constants
+        self.has_read = False
+
+    def __getitem__(self, name: str) -> Constant:
+        constant = self.constants[name]
+        self.has_read = True
+        return constant
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.constants
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.constants)
+
+    def __len__(self) -> int:
+        return len(self.constants)
+
+
+def has_taste(asked: Asked) -> bool:
+    """Whether a constraint prefers some sites to others."""
+    return asked.constraint.weight is not None or bool(asked.constraint.any_of)
 
 
 def _leaves_of(reason: object) -> Iterable[str]:

@@ -14,6 +14,7 @@ from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
+from tvmtarget.partition.dataflow import Dataflow, dataflow_of, signatures_of
 from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.target.constraints.constraint import Constraint, covers, known_words
 from tvmtarget.target.constraints.satisfaction import satisfies
@@ -77,15 +78,36 @@ class Program:
     def _read(self) -> frozenset[str]:
         return frozenset(self.consumers) | self.results
 
+    def dataflow(self, calls: Sequence[int]) -> Dataflow:
+        """Return the values around the operations of the body that some operations stand in, as whole arrays."""
+        scope = self.scope_of(calls[0]) if calls else self.scopes[0]
+        if scope.calls not in self._dataflows:
+            self._dataflows[scope.calls] = dataflow_of(scope.function, scope.calls.start)
+        return self._dataflows[scope.calls]
+
+    @cached_property
+    def _dataflows(self) -> dict[range, Dataflow]:
+        return {}
+
+    @cached_property
+    def signatures(self) -> list[int]:
+        """A number for every operation; those of one number differ in names and values of constants at most."""
+        return signatures_of(self.body, self.types, self.constants, self._read)
+
     def predecessors(self, index: int) -> Iterator[int]:
         """Yield what must run before an operation, each once: whose results it reads, whose effect it follows."""
         before = dict.fromkeys(self.producer[name] for name in self.body[index].uses() if name in self.producer)
-        if index in self._effect_before:
-            before[self._effect_before[index]] = None
+        if index in self.effect_before:
+            before[self.effect_before[index]] = None
         yield from before
 
     @cached_property
-    def _effect_before(self) -> Mapping[int, int]:
+    def has_untyped(self) -> bool:
+        """Whether an operation computes a value of which no type is known."""
+        return any(output.type is None and output.name for call in self.body for output in call.outputs)
+
+    @cached_property
+    def effect_before(self) -> Mapping[int, int]:
         """The operation with an effect that comes before each other one in its body."""
         found: dict[int, int] = {}
         for scope in self.scopes:

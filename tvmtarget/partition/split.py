@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.atoms import atoms_of
 from tvmtarget.partition.conflict import blame
-from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.feasibility import Feasibility, has_taste
 from tvmtarget.partition.program import Program, open_frame
+from tvmtarget.partition.regions.waves import lower_bound, topological_order, waves
 from tvmtarget.partition.strategies.strategy import strategy_for
-from tvmtarget.partition.waves import lower_bound, topological_order, waves
 from tvmtarget.target.layout import Site
 
-__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "split"]
+__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "owners", "split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +51,18 @@ class Region:
 class Level:
     """What is to be decided at one system: which of its sites each atom goes to.
 
-    `allowed` are the sites, by their place in `options`, that can take an atom and are preferred by no less than
-    any other that can; those that take it whole come first. `is_divided` says that a division which was made before
-    is kept, atom by atom. If operations with nested bodies can be run by the driver, the site itself is the last of
-    the options.
+    `allowed` says which of `options` (column) can take an atom (row) and are preferred by no less than any other
+    that can; `whole`, which of them take it as it is, without dividing its nested bodies. `is_divided` says that a
+    division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
+    the site itself is the last of the options.
     """
 
     site: Site
     options: tuple[Site, ...]
     atoms: tuple[tuple[int, ...], ...]
     successors: list[list[int]]
-    allowed: tuple[tuple[int, ...], ...]
+    allowed: npt.NDArray[np.bool_]
+    whole: npt.NDArray[np.bool_]
     is_divided: bool
 
 
@@ -72,8 +78,12 @@ Chooser: TypeAlias = Callable[[Level], Choice]
 
 
 def by_preference(level: Level) -> Choice:
-    """Choose for every atom the first site that is allowed, as children stand in order of preference."""
-    return Choice([allowed[0] for allowed in level.allowed])
+    """Choose for every atom the first site that may take it, as children stand in order of preference.
+
+    Sites that take it whole come before those that divide its nested bodies.
+    """
+    whole = level.allowed & level.whole
+    return Choice(np.where(whole.any(axis=1), whole.argmax(axis=1), level.allowed.argmax(axis=1)).tolist())
 
 
 def split(
@@ -97,10 +107,14 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
     successors = _successors(program, atoms)
     _refuse_circles(program, atoms, successors)
     options = program.layout.options(site.path)
-    driven = [feasibility.drives(atom, site) for atom in atoms]
-    options = (*options, site) if any(driven) else options
-    allowed = tuple(_allowed(program, feasibility, atom, options, site) for atom in atoms)
-    return Level(site, options, tuple(atoms), successors, allowed, _is_divided(program, atoms, site.path))
+    if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
+        options = (*options, site)
+    allowed = _allowed(program, feasibility, atoms, options, site)
+    whole = np.ones_like(allowed)
+    for number, atom in enumerate(atoms):
+        if atom[0] in program.bodies:
+            whole[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
+    return Level(site, options, tuple(atoms), successors, allowed, whole, _is_divided(program, atoms, site.path))
 
 
 def _region(
@@ -137,14 +151,26 @@ def _was_divided(program: Program, index: int, path: str) -> bool:
 
 
 def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list[int]]:
-    owner = {index: atom for atom, members in enumerate(atoms) for index in members}
-    successors: list[dict[int, None]] = [{} for _ in atoms]
-    for atom, members in enumerate(atoms):
-        for index in members:
-            for before in program.predecessors(index):
-                if before in owner and owner[before] != atom:
-                    successors[owner[before]][atom] = None
-    return [list(targets) for targets in successors]
+    flow, count = program.dataflow(atoms[0] if atoms else ()), len(atoms)
+    owner = owners(program, atoms)
+    producer = np.repeat(flow.producer, np.diff(flow.start))
+    effects = program.effect_before
+    first, then = (np.fromiter(ends, dtype=np.int64, count=len(effects)) for ends in (effects.values(), effects.keys()))
+    before = np.concatenate([np.where(producer >= 0, owner[producer], -1), owner[first]])
+    after = np.concatenate([owner[flow.readers], owner[then]])
+    which = (before >= 0) & (after >= 0) & (before != after)
+    pairs = np.unique(before[which] * count + after[which])
+    bounds = np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
+    targets = (pairs % max(1, count)).tolist()
+    return [targets[begin:end] for begin, end in pairwise(bounds)]
+
+
+def owners(program: Program, atoms: Sequence[tuple[int, ...]]) -> Ints:
+    """Return the atom of every operation, -1 for one in none."""
+    owner = np.full(len(program.body), -1, dtype=np.int64)
+    members = [index for atom in atoms for index in atom]
+    owner[members] = np.repeat(np.arange(len(atoms)), [len(atom) for atom in atoms])
+    return owner
 
 
 def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], successors: list[list[int]]) -> None:
@@ -159,23 +185,42 @@ def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], successo
 
 
 def _allowed(
-    program: Program, feasibility: Feasibility, atom: tuple[int, ...], options: tuple[Site, ...], site: Site
-) -> tuple[int, ...]:
-    """Return the sites that can take an atom, less those that it prefers less than another of them."""
-    feasible = [choice for choice, option in enumerate(options) if _can(feasibility, atom, option, site)]
-    if not feasible:
-        names = ", ".join(repr(program.body[index].source) for index in atom[:4])
-        guilty = blame(program, tuple(program.with_nested(atom)), lambda asking: Feasibility(asking).fits(atom, site))
-        raise InfeasibleError(
-            f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
-        )
-    if options[feasible[-1]] is site and atom[0] in program.driven:
-        return (feasible[-1],)
-    ranks = [feasibility.rank(atom, options[choice]) for choice in feasible]
-    best = [choice for choice, rank in zip(feasible, ranks, strict=True) if rank == max(ranks)]
-    if len(atom) == 1 and atom[0] in program.bodies:
-        best.sort(key=lambda choice: not feasibility.takes_whole(atom, options[choice]) or options[choice] is site)
-    return tuple(best)
+    program: Program,
+    feasibility: Feasibility,
+    atoms: Sequence[tuple[int, ...]],
+    options: tuple[Site, ...],
+    site: Site,
+) -> npt.NDArray[np.bool_]:
+    """Return the sites that can take each atom, less those that it prefers less than another of them."""
+    firsts = [atom[0] for atom in atoms]
+    columns = [
+        np.zeros(len(atoms), dtype=np.bool_)
+        if option is site
+        else feasibility.takes[firsts][:, feasibility.columns(option)].any(axis=1)
+        for option in options
+    ]
+    allowed = np.stack(columns, axis=1) if atoms else np.zeros((0, len(options)), dtype=np.bool_)
+    for number, atom in enumerate(atoms):
+        if len(atom) > 1 or atom[0] in program.bodies:
+            allowed[number] = [_can(feasibility, atom, option, site) for option in options]
+            if not allowed[number].any():
+                raise InfeasibleError(_no_child(program, atom, site))
+        if atom[0] in program.driven and options[-1] is site and allowed[number, -1]:
+            allowed[number, :-1] = False
+        elif any(has_taste(asked) for index in program.with_nested(atom) for asked in program.asked[index]):
+            ranks = [
+                feasibility.rank(atom, option) if can else None
+                for can, option in zip(allowed[number], options, strict=True)
+            ]
+            best = max(rank for rank in ranks if rank is not None)
+            allowed[number] = [rank == best for rank in ranks]
+    return allowed
+
+
+def _no_child(program: Program, atom: tuple[int, ...], site: Site) -> str:
+    names = ", ".join(repr(program.body[index].source) for index in atom[:4])
+    guilty = blame(program, tuple(program.with_nested(atom)), lambda asking: Feasibility(asking).fits(atom, site))
+    return f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
 
 
 def _can(feasibility: Feasibility, atom: tuple[int, ...], option: Site, site: Site) -> bool:
