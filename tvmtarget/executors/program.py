@@ -188,11 +188,13 @@ def _driver(function: Function) -> Driver:
 
 
 def _block(body: Function) -> dict[str, Any]:
-    """Return the fields of a block; what it frees is its own."""
+    """Return the fields of a block; it frees only what is its own, and calls nothing in vain."""
     own = {name for name in body.types if name not in body.constant_names}
     steps: list[Step] = []
     needed = set(body.results)
     for call in reversed(body.body):
+        if not call.outputs and not call.has_effect:
+            continue
         outputs = tuple(output.name for output in call.outputs)
         touched = dict.fromkeys((*call.uses(), *outputs))
         free = tuple(name for name in touched if name in own and name not in needed)
@@ -244,10 +246,15 @@ def _count(call: Call, name: str) -> int:
 
 
 def _axes(call: Call, stem: str, count: int) -> tuple[Axis, ...]:
-    axes, directions = call.attr(f"{stem}_axes") or (0,) * count, call.attr(f"{stem}_directions") or (0,) * count
-    if not isinstance(axes, tuple) or not isinstance(directions, tuple):
-        return (Axis(),) * count
-    return tuple(Axis(axis=axis, is_reversed=bool(way)) for axis, way in zip(axes, directions, strict=True))
+    axes, ways = _numbers(call, f"{stem}_axes", count), _numbers(call, f"{stem}_directions", count)
+    return tuple(Axis(axis=axis, is_reversed=bool(way)) for axis, way in zip(axes, ways, strict=True))
+
+
+def _numbers(call: Call, name: str, count: int) -> list[int]:
+    """Return an attribute that is a list of numbers; those that are not given are 0."""
+    given = call.attr(name)
+    stated = [value for value in given if isinstance(value, int)] if isinstance(given, tuple) else []
+    return [*stated, *[0] * count][:count]
 
 
 def _rank(type_: Type) -> int | None:

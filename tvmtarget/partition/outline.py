@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -90,7 +90,6 @@ class _Outliner:
         self.copies: list[CopyRecord] = []
         self.driven: list[DrivenRecord] = []
         self.constants = program.constants
-        self.order = {name: position for position, name in enumerate(self.constants)}
         self.names = Names(function.name for function in program.others)
         self.values = Names(program.types)
         self.kept = tuple(item for item in program.function.attrs if item[0] != "role")  # of the entry
@@ -137,12 +136,42 @@ class _Outliner:
         )
 
     def _call(self, part: Region, name: str, runs: Fraction) -> Step:
-        inputs, outputs = self.program.boundary(part.calls)
+        inputs, outputs = self._border(part)
         callee = self.add(part, name, inputs, outputs, runs)
         has_effect = any(self.program.body[index].has_effect for index in part.calls)
         values = tuple(Value(value, self.program.types[value]) for value in outputs)
         call = Call(f"@{callee}", inputs, values, source=callee, has_effect=has_effect)
         return Step(call, self.program.layout.home(part.site.path))
+
+    def _border(self, part: Region) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what a part reads from outside, by first use, and what is read of it outside, as it is computed.
+
+        Constants are no inputs: whoever reads one holds it.
+        """
+        program, inside = self.program, set(part.calls)
+        defined = [output.name for index in part.calls for output in program.body[index].outputs if output.name]
+        own = set(defined)
+        inputs = dict.fromkeys(name for name in self._uses(part) if name not in own and name not in self.constants)
+        outputs = (
+            name
+            for name in defined
+            if name in program.results or not inside.issuperset(program.consumers.get(name, ()))
+        )
+        return tuple(inputs), tuple(outputs)
+
+    def _uses(self, region: Region) -> Iterator[str]:
+        """Yield what the operations of a region read, as they run; of nested bodies only what they capture."""
+        for part in region.parts:
+            yield from self._uses(part)
+        if region.site.is_system and not region.bodies:
+            return
+        for index in region.calls:
+            call = self.program.body[index]
+            yield from filter(None, call.inputs) if region.bodies else call.uses()
+        scopes = self.program.bodies[region.calls[0]] if region.bodies else ()
+        for scope, body in zip(scopes, region.bodies, strict=True):
+            own = scope.function.types
+            yield from (name for name in (*self._uses(body), *scope.function.results) if name not in own)
 
     def _run(self, part: Region, driver: str, name: str, runs: Fraction) -> Step:
         """Return the step of an operation whose nested bodies the driver runs."""
@@ -176,7 +205,7 @@ class _Outliner:
         role: str,
     ) -> Function:
         domain = self.program.layout.home(region.site.path)
-        constants = sorted({used for used in used if used in self.constants}, key=self.order.__getitem__)
+        constants = dict.fromkeys(used for used in used if used in self.constants)
         return Function(
             name=name,
             params=tuple(Value(param, self.program.types[param], domain) for param in params),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cached_property
@@ -147,19 +147,6 @@ class Program:
         for index in calls:
             yield index
             yield from self.nested(index)
-
-    def boundary(self, calls: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return what operations of one body read from outside, and what is read of them outside; no constants."""
-        inside = set(calls)
-        body = [self.body[index] for index in calls]
-        defined = [output.name for call in body for output in call.outputs if output.name]
-        own = set(defined)
-        used = dict.fromkeys(name for call in body for name in call.uses())
-        inputs = (name for name in used if name not in own and name not in self.constants)
-        outputs = (
-            name for name in defined if name in self.results or not inside.issuperset(self.consumers.get(name, ()))
-        )
-        return tuple(inputs), tuple(outputs)
 
     def find(self, source: str) -> int:
         """Return the number of the operation of that name; `UnknownNameError` with the nearest ones."""
