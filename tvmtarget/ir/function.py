@@ -2,8 +2,9 @@
 
 Names of operators carry their dialect: `onnx.Conv`, `onnx.com.microsoft::Gelu`, `@callee` for a function of the
 module, `tt.copy` for a copy between memories, `tt.code` for code that only a dialect or a compiler understands (a TIR
-function, C source): such a function has one call of it, and its parameters and results are the signature. Constants
-are held by reference and never copied.
+function, C source): such a function has one call of it, and its parameters and results are the signature. In the
+program of one machine, `tt.send` and `tt.recv` are the two ends of a transfer: `to` or `from` is the other machine, and
+`order` the place of the transfer among all of them. Constants are held by reference and never copied.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from tvmtarget.target.constraints.constraint import Constraint
 __all__ = [
     "CODE",
     "COPY",
+    "RECV",
+    "SEND",
     "Attribute",
     "Call",
     "Constant",
@@ -36,6 +39,8 @@ __all__ = [
 ]
 
 COPY = "tt.copy"
+SEND = "tt.send"
+RECV = "tt.recv"
 CODE = "tt.code"
 
 Attribute: TypeAlias = "int | float | str | bytes | Constant | Opaque | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | tuple[Constant, ...]"  # noqa: E501

@@ -18,7 +18,7 @@ from tvmtarget.partition.costs.predict import Prediction, predict
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
 from tvmtarget.partition.program import Program, names_of
-from tvmtarget.partition.replay import Given, Keeping
+from tvmtarget.partition.replay import Keeping
 from tvmtarget.partition.reports.blockers import Blocker, blockers
 from tvmtarget.partition.reports.diagram import region_graph, to_dot, to_mermaid
 from tvmtarget.partition.reports.difference import PlanDifference, difference
@@ -191,10 +191,15 @@ class Plan:
 
         Raises `InfeasibleError` for an operation that may not go to its site.
         """
-        names = tuple(call.source for call in self.program.body)
-        if len(sites) != len(names):
-            raise InfeasibleError(f"{len(sites)} sites are given for {len(names)} ops")
-        return _made(self.request, self.feasibility, self.estimates, Given(tuple(sites), names))
+        if len(sites) != len(self.program.body):
+            raise InfeasibleError(f"{len(sites)} sites are given for {len(self.program.body)} ops")
+        wanted = {call.source: site for call, site in zip(self.program.body, sites, strict=True)}
+        plan = planned(self.request, self.feasibility, wanted)
+        had = plan.sites()
+        lost = [op for op, site in wanted.items() if had[op] != site]
+        if lost:
+            raise InfeasibleError(f"op {lost[0]!r} may not go to @{wanted[lost[0]] or '.'}")
+        return plan
 
     def verify(self) -> Plan:
         """Prove the invariants of a decomposition on the module itself; `ModelError` lists what is broken."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.split import Choice, Chooser, Level
 from tvmtarget.target.layout import is_below
 
-__all__ = ["Given", "Keeping"]
+__all__ = ["Keeping"]
 
 
 @dataclass(frozen=True)
@@ -25,33 +24,10 @@ class Keeping:
 
     def __call__(self, level: Level) -> Choice:
         """Choose a site for every atom of a level."""
-        allowed = tuple(self._narrowed(level, atom) for atom in range(len(level.atoms)))
+        allowed = level.allowed.copy()
+        for number, atom in enumerate(level.atoms):
+            had = {self.sites.get(self.names[index]) for index in atom}
+            kept = [all(leaf is not None and is_below(leaf, site.path) for leaf in had) for site in level.options]
+            if (allowed[number] & kept).any():
+                allowed[number] &= kept
         return self.choose(replace(level, allowed=allowed))
-
-    def _narrowed(self, level: Level, atom: int) -> tuple[int, ...]:
-        had = {self.sites.get(self.names[index]) for index in level.atoms[atom]}
-        kept = [
-            option
-            for option in level.allowed[atom]
-            if all(leaf is not None and is_below(leaf, level.options[option].path) for leaf in had)
-        ]
-        return tuple(kept) or level.allowed[atom]
-
-
-@dataclass(frozen=True)
-class Given:
-    """A chooser that takes the leaf that is given for every operation, by number, or refuses."""
-
-    sites: tuple[str, ...]
-    names: tuple[str, ...]
-
-    def __call__(self, level: Level) -> Choice:
-        """Choose the given site for every atom of a level; `InfeasibleError` where it is not allowed."""
-        return Choice([self._of(level, atom) for atom in range(len(level.atoms))])
-
-    def _of(self, level: Level, atom: int) -> int:
-        first = level.atoms[atom][0]
-        for option in level.allowed[atom]:
-            if is_below(self.sites[first], level.options[option].path):
-                return option
-        raise InfeasibleError(f"op {self.names[first]!r} may not go to @{self.sites[first] or '.'}")
