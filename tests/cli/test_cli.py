@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from models import DIGITS, EXAMPLES, small
 from onnx import helper
@@ -234,3 +235,24 @@ def test_it_is_installed_as_a_command():
     )
     assert done.returncode == 0
     assert "nvidia/a100" in done.stdout
+
+
+def test_explain_answers_questions_about_the_plan(cli, tmp_path):
+    common = ("explain", DIGITS, "--target", "[ort=onnxruntime,cpu=numpy](host=@cpu)", "--where", "fc1=@cpu")
+    code, out, _ = cli(*common, "--what-if", "op:Gemm=ort")
+    assert (code, out) == (0, "no difference\n")
+    code, out, _ = cli(*common, "--blockers", "--json")
+    assert (code, json.loads(out)) == (0, [])
+    code, out, _ = cli(*common, "--draw", "mermaid")
+    assert code == 0
+    assert out.startswith("flowchart TD\n")
+    code, out, _ = cli(*common, "--draw", "dot", "--save", tmp_path / "a.plan", "--mark", tmp_path / "a.onnx")
+    assert code == 0
+    assert out.startswith("digraph plan {\n")
+    assert tt.Plan.load(tmp_path / "a.plan").site_of("fc1") == "cpu"
+    assert onnx.load(tmp_path / "a.onnx").graph.node[0].metadata_props[0].value == "@ort"
+    code, _, err = cli(*common, "--what-if", "Gemm")
+    assert (code, err) == (1, "error: --what-if 'Gemm' is not OP=SITE, such as 'op:Pad=npu'\n")
+    code, _, err = cli(*common, "--mark", tmp_path / "absent" / "a.onnx")
+    assert code == 1
+    assert "cannot be written: No such file or directory" in err

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tvmtarget.cli.options import Json, Model, Where, print_json, read_where
 from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, TargetText, Unset, With, read_target
+from tvmtarget.errors import ArtifactError, TextError
 
 if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan
 
 __all__ = ["explain"]
+
+
+class Drawing(StrEnum):
+    """Languages of pictures."""
+
+    dot = "dot"
+    mermaid = "mermaid"
 
 
 def explain(
@@ -35,6 +45,33 @@ def explain(
         ),
     ] = None,
     op: Annotated[str | None, typer.Option("--op", help="Explain one operation, by name.", show_default=False)] = None,
+    what_if: Annotated[
+        str | None,
+        typer.Option(
+            "--what-if",
+            metavar="OP=SITE",
+            help="Say what would change if a site took an operation, or 'op:KIND', that it refuses.",
+            show_default=False,
+        ),
+    ] = None,
+    blockers: Annotated[
+        bool, typer.Option("--blockers", help="List the operators whose support would gain most.")
+    ] = False,
+    draw: Annotated[
+        Drawing | None, typer.Option("--draw", help="Print the regions as a picture.", show_default=False)
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to a file.", show_default=False)
+    ] = None,
+    mark: Annotated[
+        Path | None,
+        typer.Option(
+            "--mark",
+            metavar="FILE",
+            help="Write the model with the site of every node in its metadata, as Netron shows it.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Split a model over a target and say what went where, without compiling anything."""
@@ -44,20 +81,48 @@ def explain(
     rules = read_where(where)
     tree = read_target(target, Changes(overlays, executor, runtime, context.args, values, unset))
     plan = decompose(IRModule.from_onnx(model), tree, costs, where=rules)
-    if op is not None:
+    if save is not None:
+        plan.save(save)
+    if mark is not None:
+        _write(plan, mark)
+    if draw is not None:
+        typer.echo(plan.dot() if draw is Drawing.dot else plan.mermaid(), nl=False)
+    elif op is not None:
         explanation = plan.explain(op)
-        if as_json:
-            print_json(explanation.to_json())
-        else:
-            typer.echo(str(explanation))
-    elif as_json:
-        print_json(plan.to_json())
+        _show(str(explanation), explanation.to_json(), as_json=as_json)
+    elif what_if is not None:
+        name, equals, site = what_if.rpartition("=")
+        if not equals:
+            raise TextError(f"--what-if {what_if!r} is not OP=SITE, such as 'op:Pad=npu'")
+        difference = plan.diff(plan.what_if(name, site))
+        _show(str(difference), difference.to_json(), as_json=as_json)
+    elif blockers:
+        found = plan.blockers()
+        text = "\n".join(map(str, found)) or "no operator alone would gain anything"
+        _show(text, [blocker.to_json() for blocker in found], as_json=as_json)
     else:
-        _print(plan)
+        _show("\n".join(_lines(plan)), plan.to_json(), as_json=as_json)
 
 
-def _print(plan: Plan) -> None:
-    typer.echo(plan.summary())
+def _write(plan: Plan, path: Path) -> None:
+    import onnx
+
+    try:
+        onnx.save(plan.marked(), path)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{str(path)!r} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _show(text: str, data: object, *, as_json: bool) -> None:
+    if as_json:
+        print_json(data)
+    else:
+        typer.echo(text)
+
+
+def _lines(plan: Plan) -> list[str]:
+    lines = [plan.summary()]
     for region in plan.regions:
         shown = ", ".join(region.ops[:4]) + (f", ... ({len(region.ops)} ops)" if len(region.ops) > 4 else "")
-        typer.echo(f"{region.function} on @{region.site or '.'}: {shown}")
+        lines.append(f"{region.function} on @{region.site or '.'}: {shown}")
+    return lines

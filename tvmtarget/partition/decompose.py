@@ -9,9 +9,8 @@ from tvmtarget.errors import TargetError
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
-from tvmtarget.partition.feasibility import Feasibility
-from tvmtarget.partition.plan import Plan, Request, planned
-from tvmtarget.partition.program import normalise
+from tvmtarget.partition.plan import Plan, planned
+from tvmtarget.partition.request import Request
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
@@ -44,8 +43,5 @@ def decompose(
     if chosen is None:
         raise TargetError("no target is given and the module has none; pass one, such as 'llvm'")
     rules = {key: Constraint.parse(value) for key, value in (where or {}).items()}
-    request = Request(module, rules, None if costs is None else load_costs(costs))
-    program = normalise(module.verify(), chosen, rules)
-    feasibility = Feasibility(program)
-    feasibility.check_all()
-    return planned(request, program, feasibility)
+    request = Request(module, chosen, rules, None if costs is None else load_costs(costs))
+    return planned(request, request.feasibility())

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.function import Constant
 from tvmtarget.ir.inline import Frame
+from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.program import Asked, Program, open_frame
 from tvmtarget.partition.strategies.strategy import Op, Reject, strategy_for
 from tvmtarget.target.layout import Site
@@ -22,10 +23,14 @@ MAX_SHOWN = 5
 
 
 class Feasibility:
-    """Answers, once per question, whether operations fit a site; `check_all` refuses what fits nowhere."""
+    """Answers, once per question, whether operations fit a site; `check_all` refuses what fits nowhere.
 
-    def __init__(self, program: Program) -> None:
+    `assumed` are pairs of an operation and the path of a leaf that is supposed to take it, whatever its strategy says.
+    """
+
+    def __init__(self, program: Program, assumed: frozenset[tuple[int, str]] = frozenset()) -> None:
         self.program = program
+        self.assumed = assumed
         self.leaves = tuple(program.layout.leaves())
         self._verdicts: dict[tuple[int, str], Reject | None] = {}
         self._asked: dict[tuple[tuple[Asked, ...], str], Reject | None] = {}
@@ -40,7 +45,11 @@ class Feasibility:
         places: dict[object, int] = {}
         rows: list[list[bool]] = []
         numbers: list[int] = []
-        for index, key in enumerate(zip(asked, self.program.signatures, strict=True)):
+        supposed: dict[int, tuple[str, ...]] = {}
+        for index, leaf in sorted(self.assumed):
+            supposed[index] = (*supposed.get(index, ()), leaf)
+        for index, signature in enumerate(self.program.signatures):
+            key = (asked[index], signature, supposed.get(index))
             place = places.get(key)
             if place is None:
                 row, has_read = self._row(index)
@@ -105,7 +114,7 @@ class Feasibility:
 
     def _judge(self, index: int, leaf: Site, op: Op) -> Reject | None:
         refusal = self._constraints(self.program.asked[index], leaf)
-        if refusal is not None:
+        if refusal is not None or (index, leaf.path) in self.assumed:
             return refusal
         strategy = strategy_for(leaf.target.kind)
         if strategy is None:
@@ -131,7 +140,8 @@ class Feasibility:
         call = self.program.body[index]
         reasons = [f"@{leaf.path or '.'}: {self.verdict(index, leaf)}" for leaf in self.leaves]
         listed = "; ".join(reasons) if reasons else "the target has no leaves"
-        return f"op {call.source!r} ({call.kind}) fits no site of the target: {listed}"
+        guilty = blame(self.program, (index,), lambda program: Feasibility(program).fits((index,), program.layout[""]))
+        return f"op {call.source!r} ({call.kind}) fits no site of the target: {listed}{guilty}"
 
 
 class _Watched(Mapping[str, Constant]):

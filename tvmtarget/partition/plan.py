@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.costs.costs import Costs, OpCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
-from tvmtarget.partition.explain import Explanation, explain_op
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
-from tvmtarget.partition.program import Program
+from tvmtarget.partition.program import Program, names_of
+from tvmtarget.partition.replay import Keeping
+from tvmtarget.partition.reports.blockers import Blocker, blockers
+from tvmtarget.partition.reports.diagram import region_graph, to_dot, to_mermaid
+from tvmtarget.partition.reports.difference import PlanDifference, difference
+from tvmtarget.partition.reports.explain import Explanation, explain_op
+from tvmtarget.partition.reports.marking import marked_model
+from tvmtarget.partition.reports.sensitivity import Sensitivity
+from tvmtarget.partition.request import Request, read_plan, write_plan
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
+from tvmtarget.partition.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
-from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.layout import Layout, Site, is_below
 
-__all__ = ["Plan", "Request", "planned"]
+if TYPE_CHECKING:
+    import networkx
+    import onnx
 
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked for: the module to divide, the `where` rules, and the costs."""
-
-    module: IRModule
-    where: Mapping[str, Constraint]
-    costs: Costs | None = None
+__all__ = ["Plan", "planned"]
 
 
 @dataclass(frozen=True)
@@ -65,20 +69,112 @@ class Plan:
         """The copies between memories, in order."""
         return self.outlined.copies
 
+    def tasks(self) -> tuple[Task, ...]:
+        """Return the leaf functions to tune: those of one structure, for one code generator, count as one."""
+        return tasks_of(self.module, self.layout, self.regions)
+
     def functions(self, target: str = "") -> tuple[Function, ...]:
         """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`."""
-        path = self.layout.canonical(target) if _is_path(self.layout, target) else None
-        names = [
-            region.function
-            for region in self.regions
-            if (_is_below(region.site, path) if path is not None else _bears(self.layout, region.site, target))
-        ]
-        return tuple(self.module[name] for name in names)
+        leaves = self._leaves(target)
+        return tuple(self.module[region.function] for region in self.regions if region.site in leaves)
+
+    def _leaves(self, target: str) -> frozenset[str]:
+        """Return the leaves at and below a path, or those that bear a kind or key."""
+        leaves = list(self.layout.leaves())
+        if _is_path(self.layout, target):
+            path = self.layout.canonical(target)
+            return frozenset(leaf.path for leaf in leaves if is_below(leaf.path, path))
+        return frozenset(leaf.path for leaf in leaves if target in _words(leaf))
+
+    def sites(self) -> dict[str, str]:
+        """Return the path of the leaf that runs it for every operation, by name."""
+        return {op: region.site for region in self.regions for op in region.ops}
 
     def site_of(self, op: str) -> str:
         """Return the path of the leaf that runs an operation."""
         self.program.find(op)
         return next(region.site for region in self.regions if op in region.ops)
+
+    def diff(self, other: Plan) -> PlanDifference:
+        """Say which operations are elsewhere in another plan, and what regions, copies and time are there."""
+        return difference(self, other)
+
+    def what_if(self, op: str, site: str) -> Plan:
+        """Return the plan there would be if a site took what its code generator refuses; for questions, not to build.
+
+        `op` is the name of an operation or `op:` and an operator, as in `where`; `site` a path, a kind or a key.
+        What constraints demand still holds.
+        """
+        leaves = self._leaves(site)
+        if not leaves:
+            known = {word for leaf in self.layout.leaves() for word in (leaf.path, *_words(leaf))}
+            raise UnknownNameError(f"no site of the target is or bears {site!r}{did_you_mean(site, known)}")
+        chosen = [index for index, call in enumerate(self.program.body) if op in names_of(call)]
+        if not chosen:
+            self.program.find(op)
+        assumed = self.feasibility.assumed.union((index, leaf) for index in chosen for leaf in leaves)
+        return planned(self.request, Feasibility(self.program, assumed))
+
+    def blockers(self, limit: int = 5) -> tuple[Blocker, ...]:
+        """Return the operators whose support by a site that refuses them would gain most; each is tried."""
+        return blockers(self, limit)
+
+    def sensitivity(self, op: str) -> Sensitivity:
+        """Say how long an operation may take before it is better elsewhere, by the costs; each other site is tried.
+
+        The rest of the program follows: it is decided again with the operation there.
+
+        `TargetError` if sites were not chosen by costs, or if its own time is unknown. Sites where something about
+        the operation is unknown are left out.
+        """
+        index, here = self.program.find(op), self.site_of(op)
+        time = None if self.estimates is None else self.estimates.time(index, self.layout[here]).time
+        if time is None or self.prediction is None:
+            why = "sites were not chosen by costs" if self.estimates is None else f"what it takes on @{here} is unknown"
+            raise TargetError(f"nothing can be said of {op!r}: {why}; pass costs that speak of it")
+        longer: dict[str, int] = {}
+        for leaf in self.feasibility.leaves:
+            if leaf.path == here or self.feasibility.verdict(index, leaf) is not None:
+                continue
+            moved = planned(self.request, self.feasibility, {op: leaf.path})
+            is_known = moved.prediction is not None and moved.prediction.rank[0] <= self.prediction.rank[0]
+            if moved.prediction and is_known and moved.site_of(op) == leaf.path:
+                longer[leaf.path] = moved.prediction.total - self.prediction.total
+        return Sensitivity(op, here, time, longer)
+
+    def replay(self, module: IRModule) -> Plan:
+        """Divide an edited module alike: operations of the same name stay where they are, as far as they still may.
+
+        What is new is placed as `decompose` would, given the rest. `plan.diff(plan.replay(module))` tells what changed.
+        """
+        request = replace(self.request, module=module)
+        return planned(request, request.feasibility(), self.sites())
+
+    def save(self, path: str | Path) -> None:
+        """Write the undivided module, what was asked for and what was decided into one file, a saved module."""
+        write_plan(path, self.request, self.sites())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan that was saved, and prove it again; `ArtifactError` if the file is damaged or holds no plan."""
+        request, sites = read_plan(path)
+        return planned(request, request.feasibility(), sites)
+
+    def graph(self) -> networkx.MultiDiGraph:
+        """Return the regions as a graph; `region_graph` says what its nodes and edges bear."""
+        return region_graph(self)
+
+    def dot(self) -> str:
+        """Write the regions for Graphviz, a cluster for each site."""
+        return to_dot(self)
+
+    def mermaid(self) -> str:
+        """Write the regions for Mermaid, a subgraph for each site."""
+        return to_mermaid(self)
+
+    def marked(self) -> onnx.ModelProto:
+        """Return the undivided model with site and function of each operation in the metadata of its node."""
+        return marked_model(self)
 
     def explain(self, op: str) -> Explanation:
         """Say why an operation is where it is, why nowhere else, and why its neighbours are in other regions."""
@@ -88,7 +184,22 @@ class Plan:
         """Return the plan of the same program by other costs, or by its own and more measurements."""
         if not isinstance(costs, Costs):
             costs = (self.request.costs or Costs()).with_records(costs)
-        return planned(replace(self.request, costs=costs), self.program, self.feasibility)
+        return planned(replace(self.request, costs=costs), self.feasibility)
+
+    def with_sites(self, sites: Sequence[str]) -> Plan:
+        """Return the plan of the same program with the operations, in their order, on these sites.
+
+        Raises `InfeasibleError` for an operation that may not go to its site.
+        """
+        if len(sites) != len(self.program.body):
+            raise InfeasibleError(f"{len(sites)} sites are given for {len(self.program.body)} ops")
+        wanted = {call.source: site for call, site in zip(self.program.body, sites, strict=True)}
+        plan = planned(self.request, self.feasibility, wanted)
+        had = plan.sites()
+        lost = [op for op, site in wanted.items() if had[op] != site]
+        if lost:
+            raise InfeasibleError(f"op {lost[0]!r} may not go to @{wanted[lost[0]] or '.'}")
+        return plan
 
     def verify(self) -> Plan:
         """Prove the invariants of a decomposition on the module itself; `ModelError` lists what is broken."""
@@ -144,42 +255,35 @@ class Plan:
         return self.summary()
 
 
-def planned(request: Request, program: Program, feasibility: Feasibility) -> Plan:
-    """Choose sites by preference, or by costs, and make the plan of that choice.
+def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None = None) -> Plan:
+    """Choose sites by preference, or by costs, and make the plan of that choice; `sites` by operation are kept.
 
     In a tree of one level the choice by cost is never slower than the one by preference. Deeper down it sees
     of a system only its best leaves, so both are made, and the better one is kept.
     """
-    made = _Maker(request, program, feasibility, None if request.costs is None else Estimates(program, request.costs))
-    if made.estimates is None:
-        return made.plan(by_preference)
-    by_cost = made.plan(ByCost(feasibility, made.estimates))
-    if not any(option.is_system for option in program.layout.options("")):
-        return by_cost
-    return min((by_cost, made.plan(by_preference)), key=_rank)
+    program = feasibility.program
+    estimates = None if request.costs is None else Estimates(program, request.costs)
+    choosers: list[Chooser] = [by_preference] if estimates is None else [ByCost(feasibility, estimates)]
+    if estimates is not None and any(option.is_system for option in program.layout.options("")):
+        choosers.append(by_preference)
+    if sites is not None:
+        names = tuple(call.source for call in program.body)
+        choosers = [Keeping(sites, names, choose) for choose in choosers]
+    return min((_made(request, feasibility, estimates, choose) for choose in choosers), key=_rank)
 
 
 def _rank(plan: Plan) -> tuple[int, int]:
     return plan.prediction.rank if plan.prediction is not None else (0, 0)
 
 
-@dataclass(frozen=True)
-class _Maker:
-    request: Request
-    program: Program
-    feasibility: Feasibility
-    estimates: Estimates | None
-
-    def plan(self, choose: Chooser) -> Plan:
-        program = self.program
-        root = split(program, self.feasibility, program.layout[""], tuple(range(len(program.body))), choose)
-        outlined = outline(program, root)
-        functions = (*outlined.functions, *program.others)
-        module = self.request.module.replace(functions=functions, target=program.layout.root)
-        prediction = None if self.estimates is None else predict(self.estimates, outlined, root.least_time)
-        return Plan(
-            module, self.request, program, self.feasibility, root, outlined, self.estimates, prediction
-        ).verify()
+def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:
+    program = feasibility.program
+    root = split(program, feasibility, program.layout[""], tuple(range(len(program.body))), choose)
+    outlined = outline(program, root)
+    functions = (*outlined.functions, *program.others)
+    module = request.module.replace(functions=functions, target=program.layout.root)
+    prediction = None if estimates is None else predict(estimates, outlined, root.least_time)
+    return Plan(module, request, program, feasibility, root, outlined, estimates, prediction).verify()
 
 
 def _systems(region: Region) -> Iterator[Region]:
@@ -193,10 +297,5 @@ def _is_path(layout: Layout, target: str) -> bool:
     return target == "" or layout.root.child(target.split("/")[0]) is not None
 
 
-def _is_below(site: str, path: str) -> bool:
-    return path in ("", site) or site.startswith((f"{path}/", f"{path}."))
-
-
-def _bears(layout: Layout, site: str, word: str) -> bool:
-    target = layout[site].target
-    return word == target.kind or word in target.all_keys
+def _words(leaf: Site) -> tuple[str, ...]:
+    return (leaf.target.kind, *leaf.target.all_keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 
-__all__ = ["Asked", "Program", "normalise", "open_frame"]
+__all__ = ["Asked", "Program", "names_of", "normalise", "open_frame"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,13 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
     rules = _Rules(where, function)
     body = function.body
     asked = tuple(_asked(call, frame, function, rules) for call, frame in zip(body, frames, strict=True))
-    asked = _checked(asked, layout)
+    asked, spelled = _checked(asked, layout)
+    frames = tuple(tuple(_spelled(frame, spelled) for frame in around) for around in frames)
     return Program(function, kept, layout, asked, frames, producers_of(function), readers_of(function))
+
+
+def _spelled(frame: Frame, spelled: Mapping[Constraint, Constraint]) -> Frame:
+    return replace(frame, asked=tuple((spelled[wanted], origin) for wanted, origin in frame.asked))
 
 
 def _without_copies(function: Function) -> tuple[Function, list[int]]:
@@ -134,13 +139,18 @@ def _uncalled(module: IRModule) -> tuple[Function, ...]:
 
 def _asked(call: Call, frames: tuple[Frame, ...], function: Function, rules: _Rules) -> tuple[Asked, ...]:
     found = [] if function.constraint is None else [Asked(function.constraint, f"function {function.name!r}")]
-    found += [Asked(wanted, f"function {frame.callee!r}") for frame in frames for wanted in frame.constraints]
+    found += [Asked(wanted, origin) for frame in frames for wanted, origin in frame.asked]
     if call.constraint is not None:
         found.append(Asked(call.constraint, f"op {call.source!r}"))
     rule = rules.last(call)
     if rule is not None:
         found.append(rule)
     return tuple(found)
+
+
+def names_of(call: Call) -> tuple[str, ...]:
+    """Return the names by which `where` speaks of an operation: its own, and `op:` with its operator's spellings."""
+    return (call.source, f"op:{call.kind}", f"op:{call.op}", f"op:{call.op.removeprefix('onnx.')}")
 
 
 class _Rules:
@@ -161,7 +171,7 @@ class _Rules:
         """Return the last rule that matches an operation, or None."""
         if not self.rules:
             return None
-        names = (call.source, f"op:{call.kind}", f"op:{call.op}", f"op:{call.op.removeprefix('onnx.')}")
+        names = names_of(call)
         ranks = [self.exact[name] for name in names if name in self.exact]
         ranks += [rank for rank, pattern in self.globs if any(pattern.match(name) for name in names)]
         self.used.update(ranks)
@@ -176,8 +186,13 @@ def _unmatched(key: str, function: Function) -> str:
     return f"where {key!r} matches no op of the model" + did_you_mean(key, {call.source for call in function.body})
 
 
-def _checked(asked: tuple[tuple[Asked, ...], ...], layout: Layout) -> tuple[tuple[Asked, ...], ...]:
-    """Spell every path as the layout does; refuse paths that name no node and words that nothing known bears."""
+def _checked(
+    asked: tuple[tuple[Asked, ...], ...], layout: Layout
+) -> tuple[tuple[tuple[Asked, ...], ...], dict[Constraint, Constraint]]:
+    """Spell every path as the layout does; refuse paths that name no node and words that nothing known bears.
+
+    Returns what is asked, spelled so, and how each constraint is spelled.
+    """
     problems: list[str] = []
     words = known_words() | {key for _, node in layout.root.walk() for key in (node.kind, *node.all_keys)}
     spelled: dict[Asked, Asked] = {}
@@ -190,7 +205,8 @@ def _checked(asked: tuple[tuple[Asked, ...], ...], layout: Layout) -> tuple[tupl
         except UnknownNameError as error:
             problems += [f"{problem} (asked by {item.origin})" for problem in error.problems]
     raise_all(UnknownNameError, problems)
-    return tuple(tuple(spelled[item] for item in items) for items in asked)
+    constraints = {item.constraint: new.constraint for item, new in spelled.items()}
+    return tuple(tuple(spelled[item] for item in items) for items in asked), constraints
 
 
 def _canonical(constraint: Constraint, layout: Layout) -> Constraint:
@@ -221,7 +237,14 @@ def open_frame(frames: tuple[Frame, ...], path: str) -> int | None:
     """
     for frame in frames:
         required = [wanted for wanted in frame.constraints if wanted.is_required]
-        is_inside = all(wanted.path is not None and covers(wanted.path, path) for wanted in required)
-        if required and not is_inside:
+        positive = [wanted for wanted in required if not wanted.is_negated]
+        if required and not (positive and all(_is_inside(wanted, path) for wanted in positive)):
             return frame.ordinal
     return None
+
+
+def _is_inside(wanted: Constraint, path: str) -> bool:
+    """Whether a node is, or is in, one that a constraint names: itself, as a choice, or beside other conditions."""
+    if wanted.is_negated or wanted.path is not None:
+        return not wanted.is_negated and covers(wanted.path or "", path)
+    return any(_is_inside(one, path) for one in (*wanted.any_of, *wanted.all_of))

@@ -9,7 +9,7 @@ from tvmtarget.target.domains import domains
 from tvmtarget.target.nesting import drivers, join, same_replica
 from tvmtarget.target.tree import Target
 
-__all__ = ["Layout", "Site"]
+__all__ = ["Layout", "Site", "is_below"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +86,8 @@ class Layout:
             self._targets[host] = node.host if isinstance(node.host, Target) else Target("llvm")
             self._hosts[host], self._options[host] = host, ()
             self._options[path] += () if driver.is_implied else (host,)
+
+
+def is_below(path: str, ancestor: str) -> bool:
+    """Whether a site is another one, one of its replicas, or below it; by their paths."""
+    return ancestor in ("", path) or path.startswith((f"{ancestor}/", f"{ancestor}."))

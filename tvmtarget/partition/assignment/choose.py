@@ -57,7 +57,8 @@ class ByCost:
             judge.look_at([by_preference_first, *_whole(placement), *found])
             least = _least(placement, found[0])
         is_known = least < numbers.beyond and not numbers.shift
-        return Choice(judge.chosen.tolist(), least if is_known else None)
+        launches: list[int] = placement.launches.tolist()
+        return Choice(judge.chosen.tolist(), least if is_known else None, launches)
 
 
 def _whole(placement: Placement) -> Iterator[Ints]:

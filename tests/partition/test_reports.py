@@ -1,0 +1,177 @@
+"""What plans tell beside themselves: differences, suppositions, blockers, pictures, files, replays."""
+
+import doctest
+import shutil
+import subprocess
+from pathlib import Path
+
+import networkx
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import DIGITS, random_graph, small
+from onnx import helper
+
+import tvmtarget as tt
+from tvmtarget.errors import ArtifactError, TargetError, UnknownNameError
+from tvmtarget.partition.costs.costs import OpCost
+
+ROOT = Path(__file__).parents[2]
+TWO = "[ort=onnxruntime,cpu=numpy](host=@cpu)"
+BLOCKED = "[npu=llvm,cpu=numpy](host=@cpu)"
+
+
+def digits(where=None):
+    return tt.decompose(tt.IRModule.from_onnx(DIGITS), TWO, where=where)
+
+
+def blocked():
+    """Return a plan in which one operation that LLVM's importer lacks lies between two that it takes."""
+    nodes = (("Relu", "x", "a"), ("Det", "a", "b"), ("Relu", "b", "y"))
+    model = small(*(helper.make_node(op, [i], [o], name=f"{op}_{o}") for op, i, o in nodes), shape=(4, 3, 3))
+    return tt.decompose(tt.IRModule.from_onnx(model), BLOCKED)
+
+
+def test_a_difference_names_what_moved_and_what_it_changed():
+    difference = digits().diff(digits({"fc1": "@cpu"}))
+    assert str(difference).splitlines() == ["fc1: @ort -> @cpu", "regions: 1 -> 3"]
+    assert difference.to_json()["moved"] == {"fc1": {"before": "ort", "after": "cpu"}}
+    assert not digits().diff(digits())
+    assert str(digits().diff(digits())) == "no difference"
+
+
+def test_what_if_supposes_support_and_nothing_else():
+    plan = blocked()
+    assert str(plan.diff(plan.what_if("op:Det", "npu"))).splitlines() == ["Det_b: @cpu -> @npu", "regions: 3 -> 1"]
+    assert plan.what_if("Det_b", "llvm").site_of("Det_b") == "npu"
+    pinned = tt.decompose(plan.request.module, BLOCKED, where={"op:Det": "@cpu"})
+    assert not pinned.diff(pinned.what_if("op:Det", "npu"))
+    with pytest.raises(UnknownNameError, match="no op 'op:Dett'"):
+        plan.what_if("op:Dett", "npu")
+    with pytest.raises(UnknownNameError, match="no site of the target is or bears 'npuu'"):
+        plan.what_if("op:Det", "npuu")
+
+
+def test_blockers_are_operators_that_would_gain_something():
+    assert [str(blocker) for blocker in blocked().blockers()] == ["Det on @npu (1 ops, NO_RULE): 2 regions fewer"]
+    assert digits().blockers() == ()
+    costly = tt.decompose(blocked().request.module, BLOCKED, "roofline")
+    assert all(blocker.after.time < blocker.before.time for blocker in costly.blockers())
+
+
+@settings(max_examples=20, deadline=None)
+@given(size=st.integers(1, 30), seed=st.integers(0, 10**6))
+def test_a_saved_plan_comes_back_as_it_was(size, seed, tmp_path_factory):
+    path = tmp_path_factory.mktemp("plans") / "a.plan"
+    module = tt.IRModule.from_onnx(random_graph(size, seed))
+    where = {call.source: f"@{('ort', 'cpu')[place * seed % 3 % 2]}" for place, call in enumerate(module.main.body)}
+    plan = tt.decompose(module, TWO, where=where)
+    plan.save(path)
+    loaded = tt.Plan.load(path)
+    assert loaded.module == plan.module
+    assert loaded.to_json() == plan.to_json()
+    assert str(loaded.explain("n0")) == str(plan.explain("n0"))
+    assert tt.IRModule.load(path).main == module.main
+
+
+def test_a_plan_by_costs_keeps_them_in_its_file(tmp_path):
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), TWO, "roofline", where={"op:Gemm": "cpu?"})
+    plan.save(tmp_path / "a.plan")
+    loaded = tt.Plan.load(tmp_path / "a.plan")
+    assert loaded.request.costs == plan.request.costs
+    assert loaded.prediction == plan.prediction
+
+
+def test_files_without_a_plan_are_refused(tmp_path):
+    module = tt.IRModule.from_onnx(DIGITS)
+    module.save(tmp_path / "module")
+    with pytest.raises(ArtifactError, match=r"is a saved module without a plan; write one with Plan\.save"):
+        tt.Plan.load(tmp_path / "module")
+    module.with_target(TWO).with_attrs(**{"tvmtarget.plan": '{"schema": "tvmtarget.plan/9"}'}).save(tmp_path / "newer")
+    with pytest.raises(ArtifactError, match=r"no plan that can be read: it is .tvmtarget\.plan/9.; this version reads"):
+        tt.Plan.load(tmp_path / "newer")
+
+
+def test_an_edited_program_is_divided_alike():
+    """Facts: an assignment by stable names of operations; what is new is placed, what is gone is no error."""
+    module = tt.IRModule.from_onnx(DIGITS)
+    plan = tt.decompose(module, TWO, where={"op:Relu": "@cpu"})
+    unruled = tt.Plan.replay(digits(), module)
+    assert not unruled.diff(digits())
+    *body, last = module.main.body
+    edited = module.replace(functions=(module.main.replace(body=(*body, last), results=("relu4",)),))
+    again = plan.replay(edited)
+    assert {op: site for op, site in plan.sites().items() if op in again.sites()} == again.sites()
+
+
+def test_pictures_show_sites_regions_and_copies():
+    board = tt.Target.parse(TWO).replace(memory=(tt.Memory(name="sram", of=("ort",)),))
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), board, where={"fc1": "@cpu"})
+    graph = plan.graph()
+    assert networkx.is_directed_acyclic_graph(graph)
+    assert [(source, reader) for source, reader, edge in graph.edges(data=True) if edge["is_copied"]] == [
+        ("in", 0),
+        (0, 1),
+        (1, 2),
+        (2, "out"),
+    ]
+    assert 'r1 [label="main_1\\nfc1"];' in plan.dot()
+    assert "penwidth=3" in plan.dot()
+    assert 'r0 ==>|"flatten: float32[batch,256]"| r1' in plan.mermaid()
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is not installed")
+def test_graphviz_draws_names_of_any_kind():
+    odd = 'a "quoted" \\ name → <b>\n'
+    model = small(helper.make_node("Relu", ["x"], ["y"], name=odd))
+    text = tt.decompose(tt.IRModule.from_onnx(model), "numpy").dot()
+    drawn = subprocess.run(["dot", "-Tsvg"], input=text, capture_output=True, text=True, check=True)
+    assert "quoted" in drawn.stdout
+    assert drawn.stderr == ""
+
+
+def test_models_bear_sites_for_viewers():
+    plan = digits({"fc1": "@cpu"})
+    model = plan.marked()
+    onnx.checker.check_model(model, full_check=True)
+    told = {node.name: {prop.key: prop.value for prop in node.metadata_props} for node in model.graph.node}
+    assert told["fc1"] == {"tvmtarget.site": "@cpu", "tvmtarget.function": "main_1"}
+    assert told["conv1"]["tvmtarget.site"] == "@ort"
+
+
+def test_the_document_on_plans(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    failed, tried = doctest.testfile(str(ROOT / "docs" / "plans.md"), module_relative=False)
+    assert tried
+    assert not failed
+
+
+COSTS = {
+    "schema": "tvmtarget.cost/1",
+    "sites": {
+        "ort": {"launch": 20, "flops": {"float32": 2e12}, "mem_bw": 1e11, "roofline": 0.5},
+        "cpu": {"launch": 1, "flops": {"float32": 1e11}, "mem_bw": 2e10, "roofline": 0.5},
+    },
+    "links": [{"src": "cpu", "dst": "ort", "latency": 10, "bandwidth": 1e10}],
+    "symbolic_hints": {"batch": 64},
+}
+
+
+@pytest.mark.parametrize("op", ["conv1", "pool", "conv3", "fc1", "fc2"])
+def test_a_decision_stands_within_its_interval(op):
+    board = tt.Target.parse(TWO).replace(memory=(tt.Memory(name="sram", of=("ort",)),))
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), board, COSTS)
+    sensitivity = plan.sensitivity(op)
+    assert (sensitivity.site, set(sensitivity.longer)) == ("ort", {"cpu"})
+    structure = plan.explain(op).structure
+    for share, site in ((0.99, "ort"), (1.01, "cpu")):
+        measured = OpCost(site="ort", structure=structure, time=share * sensitivity.most / 10**6)
+        assert plan.with_costs([measured]).site_of(op) == site
+
+
+def test_intervals_need_costs():
+    with pytest.raises(TargetError, match="nothing can be said of 'fc1': sites were not chosen by costs"):
+        digits().sensitivity("fc1")
+    with pytest.raises(UnknownNameError, match="did you mean 'fc1'"):
+        digits().sensitivity("fc11")

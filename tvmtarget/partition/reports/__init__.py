@@ -1,0 +1,1 @@
+"""What a plan tells: why, what changed, what if, and pictures."""

@@ -1,0 +1,112 @@
+"""Pictures of a plan: its regions as a graph of networkx, and that graph as text for Graphviz and Mermaid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tvmtarget.ir.types import Type
+
+if TYPE_CHECKING:
+    import networkx
+
+    from tvmtarget.partition.plan import Plan
+
+__all__ = ["region_graph", "to_dot", "to_mermaid"]
+
+# Names of operations in the label of a region; the rest is counted.
+MAX_NAMED = 3
+
+
+def region_graph(plan: Plan) -> networkx.MultiDiGraph:
+    """Return regions, by position, with `function`, `site` and `ops`; edges bear `value`, `type` and `is_copied`.
+
+    The inputs and results of the program are the nodes `in` and `out`.
+    """
+    import networkx
+
+    graph = networkx.MultiDiGraph()
+    graph.add_nodes_from(("in", "out"), function="", site="", ops=())
+    function, layout = plan.program.function, plan.layout
+    producer: dict[str, int | str] = {param.name: "in" for param in function.params}
+    for position, region in enumerate(plan.regions):
+        graph.add_node(position, function=region.function, site=region.site, ops=region.ops)
+        producer |= dict.fromkeys(region.outputs, position)
+    homes: dict[int | str, str] = {position: layout.home(region.site) for position, region in enumerate(plan.regions)}
+    homes |= dict.fromkeys(("in", "out"), layout.home(""))
+    uses: list[tuple[int | str, tuple[str, ...]]] = [
+        (place, region.inputs) for place, region in enumerate(plan.regions)
+    ]
+    for reader, values in (*uses, ("out", function.results)):
+        for value in values:
+            if value in producer:
+                source = producer[value]
+                is_copied = homes[source] != homes[reader]
+                type_ = function.types.get(value)
+                graph.add_edge(source, reader, value=value, type=type_, is_copied=is_copied)
+    return graph
+
+
+def to_dot(plan: Plan) -> str:
+    """Write the regions for Graphviz: a cluster for each site, copies as thick edges with their values."""
+    graph = region_graph(plan)
+    lines = ["digraph plan {", "  node [shape=box];", "  in [shape=ellipse];", "  out [shape=ellipse];"]
+    for position, (site, members) in enumerate(_by_site(plan)):
+        lines += [f"  subgraph cluster_{position} {{", f"    label={_quoted(site)};"]
+        lines += [f"    r{member} [label={_quoted(_label(plan, member, chr(10)))}];" for member in members]
+        lines.append("  }")
+    for source, reader, edge in graph.edges(data=True):
+        style = ", penwidth=3" if edge["is_copied"] else ""
+        label = _quoted(_edge(edge["value"], edge["type"]))
+        lines.append(f"  {_node(source)} -> {_node(reader)} [label={label}{style}];")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def to_mermaid(plan: Plan) -> str:
+    """Write the regions for Mermaid: a subgraph for each site, copies as thick arrows with their values."""
+    graph = region_graph(plan)
+    lines = ["flowchart TD", "  in([in])", "  out([out])"]
+    for position, (site, members) in enumerate(_by_site(plan)):
+        lines.append(f"  subgraph s{position}[{_escaped(site)}]")
+        lines += [f"    r{member}[{_escaped(_label(plan, member, '<br>'))}]" for member in members]
+        lines.append("  end")
+    for source, reader, edge in graph.edges(data=True):
+        arrow = "==>" if edge["is_copied"] else "-->"
+        label = _escaped(_edge(edge["value"], edge["type"]))
+        lines.append(f"  {_node(source)} {arrow}|{label}| {_node(reader)}")
+    return "\n".join(lines) + "\n"
+
+
+def _by_site(plan: Plan) -> Iterator[tuple[str, list[int]]]:
+    members: dict[str, list[int]] = {}
+    for position, region in enumerate(plan.regions):
+        members.setdefault(region.site, []).append(position)
+    for site, positions in members.items():
+        yield f"@{site or '.'} ({plan.layout[site].target.kind})", positions
+
+
+def _label(plan: Plan, position: int, newline: str) -> str:
+    region = plan.regions[position]
+    more = len(region.ops) - MAX_NAMED
+    named = ", ".join(region.ops[:MAX_NAMED]) + (f", and {more} more" if more > 0 else "")
+    return f"{region.function}{newline}{named}"
+
+
+def _edge(value: str, type_: Type) -> str:
+    return f"{value}: {type_}" if type_ is not None else value
+
+
+def _node(node: int | str) -> str:
+    return node if isinstance(node, str) else f"r{node}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _escaped(text: str) -> str:
+    """Return text in quotes as Mermaid reads it: what would end or mark it up is written as entities."""
+    special = {'"': "#quot;", "#": "#35;", "&": "#amp;", "`": "#96;"}
+    kept = "<br>".join("".join(special.get(char, char) for char in part) for part in text.split("<br>"))
+    return f'"{kept}"'

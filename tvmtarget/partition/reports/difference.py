@@ -1,0 +1,102 @@
+"""What differs between two plans: operations that moved, and what regions, copies and time became."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tvmtarget.partition.costs.estimate import microseconds
+
+if TYPE_CHECKING:
+    from tvmtarget.partition.plan import Plan
+
+__all__ = ["PlanDifference", "Totals", "difference", "totals"]
+
+MAX_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """A plan in numbers: regions, copies, bytes copied (of those whose size is known), predicted picoseconds."""
+
+    regions: int
+    copies: int
+    nbytes: int
+    time: int | None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the numbers as data, the time in microseconds."""
+        us = None if self.time is None else self.time / 10**6
+        return {"regions": self.regions, "copies": self.copies, "bytes": self.nbytes, "us": us}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDifference:
+    """Operations by name: those that moved, with both sites, and those that only one plan has.
+
+    It is true where anything differs.
+    """
+
+    moved: Mapping[str, tuple[str, str]]
+    gone: tuple[str, ...]
+    new: tuple[str, ...]
+    before: Totals
+    after: Totals
+
+    def __bool__(self) -> bool:
+        return bool(self.moved or self.gone or self.new or self.before != self.after)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """Yield the difference line by line; one line if there is none."""
+        if not self:
+            yield "no difference"
+        told = [f"{op}: @{old or '.'} -> @{new or '.'}" for op, (old, new) in self.moved.items()]
+        told += [f"{op}: only before" for op in self.gone] + [f"{op}: only after" for op in self.new]
+        yield from told[:MAX_SHOWN]
+        if len(told) > MAX_SHOWN:
+            yield f"... and {len(told) - MAX_SHOWN} more ops"
+        for name, old, new in (
+            ("regions", self.before.regions, self.after.regions),
+            ("copies", self.before.copies, self.after.copies),
+            ("bytes copied", self.before.nbytes, self.after.nbytes),
+        ):
+            if old != new:
+                yield f"{name}: {old} -> {new}"
+        if self.before.time != self.after.time:
+            yield f"predicted: {_time(self.before.time)} -> {_time(self.after.time)}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return the difference as data."""
+        return {
+            "moved": {op: {"before": old, "after": new} for op, (old, new) in self.moved.items()},
+            "gone": list(self.gone),
+            "new": list(self.new),
+            "before": self.before.to_json(),
+            "after": self.after.to_json(),
+        }
+
+
+def difference(before: Plan, after: Plan) -> PlanDifference:
+    """Compare two plans, operation by operation."""
+    old, new = before.sites(), after.sites()
+    return PlanDifference(
+        moved={op: (site, new[op]) for op, site in old.items() if op in new and new[op] != site},
+        gone=tuple(op for op in old if op not in new),
+        new=tuple(op for op in new if op not in old),
+        before=totals(before),
+        after=totals(after),
+    )
+
+
+def totals(plan: Plan) -> Totals:
+    """Return a plan in numbers."""
+    time = None if plan.prediction is None else plan.prediction.total
+    return Totals(len(plan.regions), len(plan.copies), sum(copy.nbytes or 0 for copy in plan.copies), time)
+
+
+def _time(time: int | None) -> str:
+    return "unknown" if time is None else microseconds(time)

@@ -1,0 +1,33 @@
+"""The undivided model with the decisions written on its nodes, for viewers of ONNX such as Netron."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tvmtarget.ir.onnx_writer import write_function
+
+if TYPE_CHECKING:
+    import onnx
+
+    from tvmtarget.partition.plan import Plan
+
+__all__ = ["marked_model"]
+
+# The version of the format from which nodes have metadata (onnx/onnx.in.proto, version 10).
+_IR_VERSION = 10
+
+
+def marked_model(plan: Plan) -> onnx.ModelProto:
+    """Return the undivided model; the metadata of each node tell its site and the function it became a part of."""
+    model = write_function(plan.program.function, {})
+    model.ir_version = max(model.ir_version, _IR_VERSION)
+    owner = {op: region for region in plan.regions for op in region.ops}
+    graphs = [model.graph]
+    while graphs:
+        for node in graphs.pop().node:
+            if node.name in owner:
+                region = owner[node.name]
+                node.metadata_props.add(key="tvmtarget.site", value=f"@{region.site or '.'}")
+                node.metadata_props.add(key="tvmtarget.function", value=region.function)
+            graphs += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    return model

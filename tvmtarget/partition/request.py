@@ -1,0 +1,73 @@
+"""What a decomposition is asked for, and what of it goes into a file beside the sites that were decided."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tvmtarget.errors import ArtifactError, TvmTargetError
+from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.costs.cost_file import load_costs, write_costs
+from tvmtarget.partition.costs.costs import Costs
+from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.program import normalise
+from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.tree import Target
+
+__all__ = ["Request", "read_plan", "write_plan"]
+
+# The attribute of a saved module that makes it a plan, and the version of what it holds.
+_PLAN = "tvmtarget.plan"
+_SCHEMA = "tvmtarget.plan/1"
+
+
+@dataclass(frozen=True)
+class Request:
+    """The module to divide, the tree to divide it over, the `where` rules, and costs if sites are chosen by them."""
+
+    module: IRModule
+    target: Target
+    where: Mapping[str, Constraint]
+    costs: Costs | None = None
+
+    def feasibility(self) -> Feasibility:
+        """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere."""
+        feasibility = Feasibility(normalise(self.module.verify(), self.target, self.where))
+        feasibility.check_all()
+        return feasibility
+
+
+def write_plan(path: str | Path, request: Request, sites: Mapping[str, str]) -> None:
+    """Write a saved module with the plan as an attribute: what was asked for, and the leaf of every operation."""
+    held = {
+        "schema": _SCHEMA,
+        "where": {key: rule.to_json() for key, rule in request.where.items()},
+        "costs": None if request.costs is None else write_costs(request.costs),
+        "sites": dict(sites),
+    }
+    request.module.with_target(request.target).with_attrs(**{_PLAN: json.dumps(held)}).save(path)
+
+
+def read_plan(path: str | Path) -> tuple[Request, dict[str, str]]:
+    """Return what `write_plan` wrote; `ArtifactError` if it is damaged or no plan."""
+    module = IRModule.load(path)
+    attrs = dict(module.attrs)
+    held = attrs.pop(_PLAN, None)
+    if held is None or module.target is None:
+        raise ArtifactError(f"{str(path)!r} is a saved module without a plan; write one with Plan.save")
+    try:
+        where, costs, sites = _read(json.loads(held))
+    except (TvmTargetError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ArtifactError(f"{str(path)!r} holds no plan that can be read: {error}") from error
+    return Request(replace(module, attrs=attrs), module.target, where, costs), sites
+
+
+def _read(held: dict[str, Any]) -> tuple[dict[str, Constraint], Costs | None, dict[str, str]]:
+    if held["schema"] != _SCHEMA:
+        raise ValueError(f"it is {held['schema']!r}; this version reads {_SCHEMA!r}")
+    where = {key: Constraint.from_json(rule) for key, rule in held["where"].items()}
+    costs = None if held["costs"] is None else load_costs(held["costs"])
+    return where, costs, {str(op): str(site) for op, site in held["sites"].items()}
