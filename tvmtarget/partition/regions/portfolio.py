@@ -44,14 +44,25 @@ def _candidates(
 ) -> Iterator[list[list[int]]]:
     swept = waves(successors, colours)
     yield swept
-    if len(set(colours)) < 2 or len(successors) + sum(map(len, successors)) > LARGE:
+    count = len(set(colours))
+    if count < 2 or len(successors) + sum(map(len, successors)) > LARGE:
         return
+    if count > 2:
+        yield waves(_reversed(successors), colours)[::-1]
     yield slackened(successors, colours, values, swept)
     joined = contracted(successors, colours, _by_bytes(values))
     yield joined
     again = _over(successors, colours, joined)
     yield again
     yield slackened(successors, colours, values, again)
+
+
+def _reversed(successors: Sequence[Sequence[int]]) -> list[list[int]]:
+    predecessors: list[list[int]] = [[] for _ in successors]
+    for vertex, targets in enumerate(successors):
+        for target in targets:
+            predecessors[target].append(vertex)
+    return predecessors
 
 
 def _by_bytes(values: Values) -> list[tuple[int, int]]:
