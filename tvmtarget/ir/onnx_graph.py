@@ -40,7 +40,7 @@ def write_graph(
             graph.initializer.append(tensor(constant))
     for call in function.body:
         graph.node.append(_write_call(call, tensor))
-        for output in () if is_nested else call.outputs:
+        for output in call.outputs:
             if isinstance(output.type, TensorType) and output.name not in returned:
                 graph.value_info.add(name=output.name).type.CopyFrom(write_type(output.type, what=output.name))
     for result, written in zip(function.results, results, strict=True):
@@ -74,9 +74,7 @@ def _write_value(value: Value, info: onnx.ValueInfoProto, function: Function, *,
 def _why(name: str, function: Function) -> str:
     """Return the tail of a message: why ONNX could not type a value, and what to do."""
     call = next((call for call in function.body for output in call.outputs if output.name == name), None)
-    source = (
-        "" if call is None else f": op {call.source!r} ({call.kind}) yields what ONNX's shape inference cannot type"
-    )
+    source = "" if call is None else f": op {call.source!r} ({call.op}) yields what ONNX's shape inference cannot type"
     return f"{source}; state it with with_types(module, {{{name!r}: 'float32[...]'}})"
 
 

@@ -109,28 +109,27 @@ def with_shapes(function: Function, calls: Collection[int]) -> set[int]:
     read = {name for index in inside for name in function.body[index].uses()}
     sizes = {name for name in read - own if name in producer and _is_size(function.types.get(name))}
     at_hand = (read | own) - sizes | function.constant_names
-    needed: dict[str, frozenset[int] | None] = {}
 
-    def makers(name: str) -> frozenset[int] | None:
-        """Return the operations that make a value of shapes at hand; None where there is no such way."""
-        index = producer.get(name)
-        if index is None:
-            return frozenset() if name in function.constant_names else None
-        call = function.body[index]
-        if call.has_effect or call.regions or call.constraint is not None:
-            return None
-        if call.op in _OF_SHAPES:
-            return frozenset({index}) if call.inputs[0] in at_hand else None
-        parts = [needed.get(operand) for operand in call.inputs if operand and operand not in function.constant_names]
-        if call.op not in _OF_SIZES or not parts or any(part is None for part in parts):
-            return None
-        return frozenset({index}).union(*(part for part in parts if part is not None))
+    def makers(size: str) -> set[int]:
+        """Return the operations that make a value of shapes at hand; none where there is no such way."""
+        found: set[int] = set()
+        waiting = [size]
+        while waiting:
+            name = waiting.pop()
+            index = producer.get(name)
+            if name in function.constant_names or index in found:
+                continue
+            call = None if index is None else function.body[index]
+            if index is None or call is None or call.has_effect or call.constraint is not None:
+                return set()
+            is_shape = call.op in _OF_SHAPES and call.inputs[0] in at_hand
+            if not is_shape and (call.op not in _OF_SIZES or not all(_is_size(output.type) for output in call.outputs)):
+                return set()
+            found.add(index)
+            waiting += () if is_shape else filter(None, call.inputs)
+        return found
 
-    for call in function.body:
-        for output in call.outputs:
-            if output.name and _is_size(output.type):
-                needed[output.name] = makers(output.name)
-    return inside.union(*(needed.get(name) or () for name in sorted(sizes)))
+    return inside.union(*map(makers, sorted(sizes)))
 
 
 def _is_size(type_: Type) -> bool:
