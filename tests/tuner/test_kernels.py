@@ -147,7 +147,7 @@ def test_a_schedule_that_does_not_fit_is_refused_with_the_reason_and_the_default
     assert "register block 0" in kernel.note
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def worker():
     with Worker("tvm", Part("main", convolution().SerializeToString(), "", NATIVE)) as opened:
         yield opened
