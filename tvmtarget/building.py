@@ -13,6 +13,7 @@ from tvmtarget.executable import Executable, Leaf
 from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.decompose import decompose
+from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.configuration import CompilationConfig
@@ -26,7 +27,7 @@ from tvmtarget.tuning.match import Policy
 __all__ = ["Progress", "build", "choose_backend", "part_of", "standing_alone"]
 
 # What this version can drive; the other kinds can be described, but not built for yet.
-_BUILDABLE = {"executor": ("graph",), "runtime": ("python",)}
+_BUILDABLE = {"executor": ("graph",), "runtime": ("python", "processes", "dask")}
 
 Progress = Callable[[str, int, int], None]
 
@@ -85,8 +86,9 @@ def _linked(
 ) -> Executable:
     leaves = _compile_all(plan, advice, settings, strict=strict, progress=progress)
     program, constants = Program.of(plan.module), constants_of(plan.module)
-    tuned = () if advice is None else tuple(advice.applied)
-    return Executable(plan.layout.root, program, constants, leaves, name, tuned)
+    root, tuned = plan.layout.root, () if advice is None else tuple(advice.applied)
+    machines = {path: Program.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
+    return Executable(root, program, constants, leaves, name, tuned, machines)
 
 
 def _not_buildable(root: Target) -> list[str]:
