@@ -21,7 +21,7 @@ distributed = pytest.importorskip("distributed", reason="pip install tvmtarget[d
 
 @pytest.fixture(scope="module")
 def cluster():
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as opened:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as opened:
         yield opened
 
 
@@ -32,6 +32,7 @@ def napping(opened, key, what, count):
     return what, os.getpid(), begin, time.time()
 
 
+@pytest.mark.slow
 def test_a_machine_measures_one_thing_at_a_time(cluster):
     with Remotes(cluster.scheduler_address) as remotes:
         results = []

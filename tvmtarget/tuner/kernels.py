@@ -55,8 +55,8 @@ class _Kernel:
 
     @property
     def name(self) -> str:
-        shape = self.workload.shapes[-2] if len(self.workload.shapes) > 1 else ()
-        return f"{self.space.kernel.body.get('op', self.space.kernel.name)}{list(shape)}"
+        result = ",".join(map(str, self.workload.shapes[-1]))
+        return f"{self.space.kernel.body.get('op', self.space.kernel.name)}[{result}]"
 
     def measure(self, choices: Choices) -> Outcome:
         return self.worker.measure(self.space.kernel.key, choices)
@@ -143,7 +143,10 @@ class KernelTuner:
                 leaf = standing_alone(plan.layout, task.region.site)
                 worker = self._worker(backend, part_of(plan, task.region, leaf))
                 self._use(worker)
-                self._add(found, worker, task.region.site, alone(leaf), task.weight)
+                try:
+                    self._add(found, worker, task.region.site, alone(leaf), task.weight)
+                except BackendError as error:
+                    self.left_out += error.problems
         self._kernels = list(found.values())
         self.left_out = list(dict.fromkeys(self.left_out))
 
@@ -184,7 +187,7 @@ class KernelTuner:
         """Add the kernels of a leaf function; a worker without a new one is not needed."""
         spaces = worker.spaces()
         if not spaces:
-            self.left_out.append(f"kernels of @{site or '.'}: none has fixed sizes and sums that could be blocked")
+            self.left_out.append(f"kernels of @{site or '.'}: none has sums that could be blocked")
         key = target.tuning_key("kernel")
         for space in spaces:
             known = found.get((space.kernel.key, key))

@@ -131,10 +131,14 @@ class Worker:
         return [Outcome("ok", tuple(costs)) for costs in answer.get("costs", ())]
 
     def _asked(self, request: Mapping[str, object]) -> dict[str, Any]:
+        """Ask what no candidate has a part in; if the process is lost, once more."""
         try:
             answer = self._request(request)
-        except _LostError as error:
-            raise RunError(f"the measuring process is lost: {error}") from error
+        except _LostError:
+            try:
+                answer = self._request(request)
+            except _LostError as error:
+                raise RunError(f"the measuring process was lost twice: {error}") from error
         if answer["status"] != "ok":
             raise RunError(f"the measuring process refused: {answer['why']}")
         return answer
