@@ -202,8 +202,8 @@ class Executable:
             "copies": [
                 {"driver": name, "value": step.inputs[0], "src": step.src, "dst": step.dst, "bytes": step.nbytes}
                 for name, driver in self._program.drivers.items()
-                for step in driver.steps
-                if step.call is None
+                for step in driver.walk()
+                if step.call is None and step.control is None
             ],
         } | ({"tuned": [applied.to_json() for applied in self.tuned]} if self.tuned else {})
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 
-from tvmtarget.ir.function import COPY, Call
+from tvmtarget.ir.function import COPY, Call, callees_of
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.types import Type
 from tvmtarget.partition.costs.estimate import Estimates, microseconds
 from tvmtarget.partition.machines.machine import Machines
-from tvmtarget.partition.outline import Outlined
+from tvmtarget.partition.outline import CopyRecord, Outlined
 
 __all__ = ["Pace", "Stage", "pace_of"]
 
@@ -124,30 +124,39 @@ def _ends(call: Call, machines: Machines, module: IRModule) -> tuple[str, str]:
 
 
 class _Times:
-    """What functions and copies take, in picoseconds; counts what nobody knows."""
+    """What the steps of the root's driver take, in picoseconds; counts what nobody knows.
+
+    What nested bodies hold is reckoned as often as the plan expects it to run.
+    """
 
     def __init__(self, estimates: Estimates, outlined: Outlined, module: IRModule) -> None:
         self.estimates = estimates
         self.module = module
         self.regions = {region.function: region for region in outlined.regions}
+        self.copies: defaultdict[str, list[CopyRecord]] = defaultdict(list)
+        for copy in outlined.copies:
+            self.copies[copy.driver].append(copy)
         self.unknown = 0
-        self.function = cache(self._function)
 
     def of(self, call: Call) -> int:
-        """Return what a step of a driver takes."""
+        """Return what a step of the root's driver takes."""
         if call.op == COPY:
-            nbytes = self.estimates.nbytes(call.outputs[0].type)
-            ends = (str(call.attr(end)) for end in ("src", "dst"))
-            return self._known(None if nbytes is None else self.estimates.links.copy(nbytes, *ends))
-        return 0 if call.callee is None else self.function(call.callee)
+            return self._moved(call.outputs[0].type, str(call.attr("src")), str(call.attr("dst")))
+        nested = sum(self.of(inner) for _, body in call.regions for inner in body.body)
+        return nested + (0 if call.callee is None else self._function(call.callee))
 
     def _function(self, name: str) -> int:
         region = self.regions.get(name)
         if region is None:
-            return sum(map(self.of, self.module[name].body))
+            copies = (int(copy.runs * self._moved(copy.type, copy.src, copy.dst)) for copy in self.copies[name])
+            return sum(copies) + sum(map(self._function, sorted(callees_of(self.module[name]))))
         leaf = self.estimates.program.layout[region.site]
         times = (self._known(self.estimates.time(index, leaf).time) for index in region.calls)
-        return self.estimates.launch(leaf) + sum(times)
+        return int(region.runs * (self.estimates.launch(leaf) + sum(times)))
+
+    def _moved(self, type_: Type, src: str, dst: str) -> int:
+        nbytes = self.estimates.nbytes(type_)
+        return self._known(None if nbytes is None else self.estimates.links.copy(nbytes, src, dst))
 
     def _known(self, time: int | None) -> int:
         self.unknown += time is None
