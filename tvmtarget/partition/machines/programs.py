@@ -71,8 +71,8 @@ class _Projection:
             found.add(self.machines.home)
         if len(found) != 1:
             raise ModelError(
-                f"op {call.source!r} has bodies that run on several machines ({', '.join(sorted(found))}), while one of "
-                f"them drives it; keep it on one: where={{{call.source!r}: '@{sorted(found)[0]}'}}"
+                f"op {call.source!r} has bodies on several machines ({', '.join(sorted(found))}), while one of them "
+                f"drives it; keep it on one: where={{{call.source!r}: '@{sorted(found)[0]}'}}"
             )
         return found.pop()
 
