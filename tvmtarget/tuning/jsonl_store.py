@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, TypeAlias, cast
 
 from tvmtarget.errors import LogError, raise_all
@@ -147,9 +148,12 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
 
     def _look(self) -> os.stat_result | None:
         try:
-            return self._path.stat()
+            found = self._path.stat()
         except FileNotFoundError:
             return None
+        if not S_ISREG(found.st_mode):  # a pipe would be waited for, a device may have no end
+            raise LogError(f"{self.url!r} is {'a directory' if S_ISDIR(found.st_mode) else 'no regular file'}")
+        return found
 
     def _read(self, file: BinaryIO) -> None:
         file.seek(self._end)

@@ -65,10 +65,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     options = {"timeout": _PATIENCE, "isolation_level": None, "check_same_thread": False}
     if str(path) == ":memory:":
         return sqlite3.connect(":memory:", **options)  # type: ignore[call-overload, no-any-return]
-    if path.is_dir() or not path.parent.is_dir():
-        raise LogError(
-            f"{str(path)!r} is a directory" if path.is_dir() else f"there is no directory {str(path.parent)!r}"
-        )
+    if not path.parent.is_dir():
+        raise LogError(f"there is no directory {str(path.parent)!r}")
+    if path.exists() and not path.is_file():
+        raise LogError(f"{str(path)!r} is {'a directory' if path.is_dir() else 'no regular file'}")
     place = path.absolute().as_uri()
     if not path.exists() or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         return sqlite3.connect(place, uri=True, **options)  # type: ignore[call-overload, no-any-return]
