@@ -89,10 +89,11 @@ SIX_SITES = {"op:relax.tanh": "@cpu", "op:relax.nn.relu": "@npu", "op:relax.add"
 def test_six_operations_that_tvms_own_passes_break():
     """facts: MergeCompositeFunctions makes two groups that each need the other's result, and says nothing."""
     patterns = [
-        (f"probe.{name}", is_op(f"relax.{name}")(*[wildcard()] * count)) for name, count in (("nn.relu", 1), ("add", 2))
+        (f"probe.{name}", is_op(f"relax.{name}")(*[wildcard() for _ in range(count)]))
+        for name, count in (("nn.relu", 1), ("add", 2))
     ]
     theirs = relax.transform.FuseOpsByPattern(patterns, bind_constants=True)(SIX)
-    with pytest.raises((tvm.error.TVMError, ValueError), match="not defined"):
+    with pytest.raises(ValueError, match="not defined"):
         relax.analysis.well_formed(relax.transform.MergeCompositeFunctions()(theirs))
     plan = tt.decompose(SIX, NPU, where=SIX_SITES)
     assert [region.ops for region in plan.regions] == [("lv", "lv1"), ("lv2", "lv3"), ("lv4", "lv5")]
@@ -146,7 +147,7 @@ def test_branches_tuples_symbols_and_code_are_divided_and_compute_the_same():
 
 @pytest.mark.usefixtures("outside")
 def test_branches_tuples_symbols_and_code_run_on_two_virtual_devices():
-    plan = tt.decompose(EVERYTHING, CORES, where={"lv*": "@little", "second": "@little"})
+    plan = tt.decompose(EVERYTHING, CORES, where={"lv*": "@little", "halves": "@little"})
     module = plan.to_tvm()
     relax.analysis.well_formed(module)
     actual = run(tvm.compile(module), *everything_inputs(), devices=[tvm.cpu(0), tvm.cpu(1)])
@@ -159,7 +160,7 @@ def test_code_for_another_target_is_refused_where_it_cannot_run():
     module.update_func(module.get_global_var("add_one"), code)
     plan = tt.decompose(module, "[cpu=llvm,gpu=cuda(arch=sm_80)](host=@cpu)")
     assert plan.site_of("lv3") == "gpu"
-    with pytest.raises(InfeasibleError, match="'lv3'.*asked by where"):
+    with pytest.raises(InfeasibleError, match=r"'lv3' .*asked by where"):
         tt.decompose(module, "[cpu=llvm,gpu=cuda(arch=sm_80)](host=@cpu)", where={"lv3": "@cpu"})
 
 
@@ -193,7 +194,7 @@ def test_a_plan_of_cpu_and_gpu_becomes_cuda_source():
 def test_real_models_are_divided_rebuilt_by_tvm_and_compute_the_same(name):
     model = light(name)
     module = from_onnx(model)
-    where = {"*": "@cpu", "op:relax.nn.relu": "@npu", "op:relax.add": "@npu", "op:relax.multiply": "@npu"}
+    where = {"*": "@cpu", "op:relax.nn.relu": "@npu", "op:relax.add": "@npu"}
     plan = tt.decompose(module, NPU, where=where)
     assert len([region for region in plan.regions if region.site == "npu"]) > 1
     inputs = list(inputs_of(model).values())

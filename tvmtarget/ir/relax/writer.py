@@ -46,7 +46,7 @@ class _ModuleWriter:
             code = function.code
             made = self._code(function, code) if code is not None else _FunctionWriter(self, function).write()
             written[self.variables[name]] = made
-            if isinstance(made, self.tvm.relax.Function):
+            if not made.ty.is_missing():
                 self.tvm.relax.expr._update_type(self.variables[name], made.ty)
         own = {
             name.removeprefix(_OWN): write_any(value)
