@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,15 +14,19 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.artifact import read_files, write_files
-from tvmtarget.backends.protocol import Array, Backend, Compiled, Part, backend_named
+from tvmtarget.backends.protocol import Array, Backend, Compiled, Kernel, Part, backend_named
 from tvmtarget.errors import ArtifactError, RunError, TvmTargetError
+from tvmtarget.executors.cluster import Cluster, Engine, RunProgram
+from tvmtarget.executors.engines import engine_of
 from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs
 from tvmtarget.executors.program import Program
+from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
+from tvmtarget.tuning.applied import Applied
 from tvmtarget.version import __version__
 
-__all__ = ["Executable", "Leaf", "load"]
+__all__ = ["Executable", "Leaf", "load", "open_machine"]
 
 
 def load(path: str | Path, *, trust: bool = False) -> Executable:
@@ -36,21 +41,34 @@ def load(path: str | Path, *, trust: bool = False) -> Executable:
         with np.load(io.BytesIO(files["constants.npz"]), allow_pickle=False) as stored:
             constants = {name: stored[name] for name in stored.files}
         leaves = {leaf["function"]: Leaf.read(leaf, files, trust=trust) for leaf in manifest["leaves"]}
-        return Executable(target, Program.read(files["program.json"]), constants, leaves, manifest["name"])
+        program = Program.read(files["program.json"])
+        tuned = tuple(map(Applied.from_json, manifest.get("tuned", ())))
+        machines = {name: Program.read(files[f"machines/{name}.json"]) for name in manifest.get("machines", ())}
+        return Executable(target, program, constants, leaves, manifest["name"], tuned, machines)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{str(path)!r} is not complete: {error}") from error
+
+
+def open_machine(data: bytes) -> RunProgram:
+    """Open what `Executable` packs for one machine of a cluster, where that machine is."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "machine"
+        path.write_bytes(data)
+        return load(path, trust=True).executor.run
 
 
 @dataclass
 class Leaf:
     """A leaf function: where it runs, who compiles it, and what came out, once that is needed.
 
-    `note` is what must be told if the backend is not the one that the leaf's kind asks for.
+    `note` is what must be told if the backend is not the one that the leaf's kind asks for; `tuned` is what a tuning
+    log knew of its kernels.
     """
 
     part: Part
     backend: Backend
     note: str = ""
+    tuned: tuple[Applied, ...] = ()
     _compiled: Compiled | None = field(default=None, repr=False)
 
     @property
@@ -81,6 +99,7 @@ class Leaf:
         return self.report() | {
             "version": self.backend.version(),
             "note": self.note,
+            "tuned": [applied.to_json() for applied in self.tuned],
             "target": self.part.target.to_json(),
         }
 
@@ -91,6 +110,7 @@ class Leaf:
         native = {name.removeprefix(folder): data for name, data in files.items() if name.startswith(folder)}
         source = native.pop("source.onnx")
         backend = backend_named(facts["backend"])
+        tuned = tuple(map(Applied.from_json, facts.get("tuned", ())))
         part = Part(
             name=facts["function"],
             source=source,
@@ -100,12 +120,29 @@ class Leaf:
             inputs=tuple(facts["inputs"]),
             outputs=tuple(facts["outputs"]),
             native=native if trust and backend.version() == facts["version"] else {},
+            schedules=_Kept(tuned) if tuned else None,
         )
-        return cls(part, backend, facts["note"])
+        return cls(part, backend, facts["note"], tuned)
+
+
+class _Kept:
+    """The schedules that a program was built with, for when it is compiled again."""
+
+    def __init__(self, tuned: Sequence[Applied]) -> None:
+        self._bodies = {(applied.key, applied.format): applied.body for applied in tuned if applied.is_used}
+
+    def find(self, kernel: Kernel, format_: str) -> object | None:
+        return self._bodies.get((kernel.key, format_))
+
+    def refuse(self, kernel: Kernel, reason: str) -> None:
+        """Do nothing: what is refused now was refused when the program was built."""
 
 
 class Executable:
-    """A compiled program: `exe.run({"input": x})`, or `exe(x)` with inputs in order."""
+    """A compiled program: `exe.run({"input": x})`, or `exe(x)` with inputs in order.
+
+    Where the runtime is distributed, `machines` are the programs of the machines of a cluster, by path.
+    """
 
     def __init__(
         self,
@@ -114,14 +151,22 @@ class Executable:
         constants: Mapping[str, Array],
         leaves: Mapping[str, Leaf],
         name: str = "default",
+        tuned: Sequence[Applied] = (),
+        machines: Mapping[str, Program] | None = None,
     ) -> None:
         self.target = target
         self.name = name
+        self._tuned = tuple(tuned)
         self._program = program
         self._constants = dict(constants)
         self._leaves = dict(leaves)
-        self._executor = GraphExecutor(program, self._constants, self._call_leaf, self._copy)
+        self._machines = dict(machines or {})
         layout = Layout(target)
+        self.executor = GraphExecutor(program, self._constants, self._call_leaf, self._copy)
+        self._engine: Engine | None = None
+        if self._machines and target.runtime is not None:
+            cluster = Cluster(Machines(layout).home, self._machines, self._pack, open_machine)
+            self._engine = engine_of(target.runtime, cluster)
         self._in_memory = {layout[leaf.part.site].domain: leaf.backend for leaf in self._leaves.values()}
 
     @property
@@ -140,6 +185,11 @@ class Executable:
         return tuple(dict.fromkeys(leaf.note for leaf in self._leaves.values() if leaf.note))
 
     @property
+    def tuned(self) -> tuple[Applied, ...]:
+        """What the build asked a tuning log for, and from which tier the answers came; empty without a log."""
+        return (*self._tuned, *(applied for leaf in self._leaves.values() for applied in leaf.tuned))
+
+    @property
     def backends(self) -> dict[str, str]:
         """Which backend runs each leaf function."""
         return {name: leaf.backend.name for name, leaf in self._leaves.items()}
@@ -152,10 +202,10 @@ class Executable:
             "copies": [
                 {"driver": name, "value": step.inputs[0], "src": step.src, "dst": step.dst, "bytes": step.nbytes}
                 for name, driver in self._program.drivers.items()
-                for step in driver.steps
-                if step.call is None
+                for step in driver.walk()
+                if step.call is None and step.control is None
             ],
-        }
+        } | ({"tuned": [applied.to_json() for applied in self.tuned]} if self.tuned else {})
 
     def __call__(self, *inputs: object) -> Array | tuple[Array, ...]:
         """Run on inputs in order; return the output, or a tuple of them if there are several."""
@@ -173,8 +223,22 @@ class Executable:
         inputs that do not fit and for leaves whose code this machine cannot execute.
         """
         values = check_inputs(self._program.inputs, inputs)
-        results = self._executor.run(values, record)
+        results = (self._engine or self.executor).run(values, record)
         return dict(zip(self.outputs, results, strict=True))
+
+    def stream(self, inputs: Iterable[Mapping[str, object]], *, depth: int = 8) -> Iterator[dict[str, Array]]:
+        """Run on inputs that follow each other; yield their outputs in order.
+
+        On a cluster up to `depth` of them are under way at a time, each machine at another one.
+        """
+        checked = (check_inputs(self._program.inputs, given) for given in inputs)
+        results = map(self.executor.run, checked) if self._engine is None else self._engine.stream(checked, depth)
+        yield from (dict(zip(self.outputs, result, strict=True)) for result in results)
+
+    def close(self) -> None:
+        """End the processes that a distributed runtime has started; the next run starts new ones."""
+        if self._engine is not None:
+            self._engine.close()
 
     def profile(self, inputs: Mapping[str, object]) -> tuple[Event, ...]:
         """Run once and return every leaf call and copy in order, each with its duration in nanoseconds."""
@@ -184,22 +248,37 @@ class Executable:
 
     def save(self, path: str | Path) -> None:
         """Write the program into one file, whole or not at all; the same program makes the same bytes."""
+        self._save(Path(path), self._program, self._leaves, self._machines)
+
+    def _pack(self, machine: str) -> bytes:
+        """Return a saved program that holds what one machine needs."""
+        program = self._machines[machine]
+        called = {step.call for driver in program.drivers.values() for step in driver.steps} | {program.entry}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "machine"
+            self._save(path, program, {name: leaf for name, leaf in self._leaves.items() if name in called}, {})
+            return path.read_bytes()
+
+    def _save(self, path: Path, program: Program, leaves: Mapping[str, Leaf], machines: Mapping[str, Program]) -> None:
         buffer = io.BytesIO()
         np.savez(buffer, **self._constants)  # type: ignore[arg-type]
         files = {
             "target.json": json.dumps(self.target.to_json(), sort_keys=True).encode(),
-            "program.json": self._program.write(),
+            "program.json": program.write(),
             "constants.npz": buffer.getvalue(),
         }
-        for name, leaf in self._leaves.items():
+        files |= {f"machines/{name}.json": part.write() for name, part in machines.items()}
+        for name, leaf in leaves.items():
             files[f"leaves/{name}/source.onnx"] = leaf.part.source
             files |= {f"leaves/{name}/{file}": data for file, data in leaf.compiled.native_files().items()}
         write_files(
-            Path(path),
+            path,
             files,
             name=self.name,
             version=__version__,
-            leaves=[leaf.describe() for leaf in self._leaves.values()],
+            tuned=[applied.to_json() for applied in self._tuned],
+            leaves=[leaf.describe() for leaf in leaves.values()],
+            machines=list(machines),
         )
 
     def _call_leaf(self, name: str, inputs: Sequence[Any]) -> Sequence[Any]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from tvmtarget.errors import RunError
-from tvmtarget.executors.program import Driver, Program, Signature
+from tvmtarget.executors.control import run_control
+from tvmtarget.executors.program import Block, Driver, Program, Signature, Step
 from tvmtarget.ir.types import dtype_of
 
-__all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "check_inputs"]
+__all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "Transfers", "check_inputs"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 LeafCall: TypeAlias = Callable[[str, Sequence[Any]], Sequence[Any]]
@@ -42,6 +44,18 @@ class CopyEvent:
 Event: TypeAlias = "CallEvent | CopyEvent"
 
 
+class Transfers(Protocol):
+    """How one run of a machine's program reaches the other machines; values of one `order` belong together."""
+
+    def send(self, to: str, order: int, values: Sequence[Any]) -> None:
+        """Send the values of a transfer, one or none."""
+        ...
+
+    def receive(self, from_: str, order: int) -> Sequence[Any]:
+        """Wait for the values of a transfer; `RunError` if the machine is gone."""
+        ...
+
+
 class GraphExecutor:
     """Runs a program; leaf functions and copies are done by the functions it is given."""
 
@@ -51,8 +65,21 @@ class GraphExecutor:
         self._call_leaf = call_leaf
         self._copy = copy
 
-    def run(self, inputs: Sequence[Any], record: Callable[[Event], None] | None = None) -> list[Any]:
-        """Run the entry on its parameters in order; `record` is told of every leaf call and copy as it happens."""
+    def run(
+        self,
+        inputs: Sequence[Any],
+        record: Callable[[Event], None] | None = None,
+        transfers: Transfers | None = None,
+        *,
+        entry: Driver | None = None,
+    ) -> list[Any]:
+        """Run the entry on its parameters in order; `record` is told of every leaf call and copy as it happens.
+
+        The program of one machine of several needs `transfers`. Another `entry` is a part of that program.
+        """
+        driver = entry or self._program.drivers.get(self._program.entry)
+        if driver is not None:
+            return self._drive(driver, inputs, record or (lambda _: None), transfers)
         return self._function(self._program.entry, inputs, record or (lambda _: None))
 
     def _function(self, name: str, inputs: Sequence[Any], record: Callable[[Event], None]) -> list[Any]:
@@ -64,23 +91,65 @@ class GraphExecutor:
             return results
         return self._drive(driver, inputs, record)
 
-    def _drive(self, driver: Driver, inputs: Sequence[Any], record: Callable[[Event], None]) -> list[Any]:
-        values: dict[str, Any] = dict(zip(driver.params, inputs, strict=True))
-        values |= {name: self._constants[name] for name in driver.constants}
-        for step in driver.steps:
-            arguments = [values[name] for name in step.inputs]
-            if step.call is not None:
-                results = self._function(step.call, arguments, record)
-            else:
-                src, dst = str(step.src), str(step.dst)
-                begin = time.perf_counter_ns()
-                results = [self._copy(arguments[0], src, dst)]
-                taken = time.perf_counter_ns() - begin
-                record(CopyEvent(step.inputs[0], src, dst, _nbytes(arguments[0]), taken))
-            values.update(zip(step.outputs, results, strict=True))
+    def _drive(
+        self,
+        driver: Driver,
+        inputs: Sequence[Any],
+        record: Callable[[Event], None],
+        transfers: Transfers | None = None,
+    ) -> list[Any]:
+        constants = {name: self._constants[name] for name in driver.constants}
+        return self._block(driver, inputs, constants, record, transfers)
+
+    def _block(
+        self,
+        block: Block,
+        inputs: Sequence[Any],
+        around: Mapping[str, Any],
+        record: Callable[[Event], None],
+        transfers: Transfers | None,
+    ) -> list[Any]:
+        """Run the steps of a block; it sees the values around it and adds its own only for itself."""
+        values: ChainMap[str, Any] = ChainMap(dict(zip(block.params, inputs, strict=True)), around)  # type: ignore[arg-type]
+        for step in block.steps:
+            arguments = [values[name] if name else None for name in step.inputs]
+            results = self._step(step, arguments, values, record, transfers)
+            values.update((name, one) for name, one in zip(step.outputs, results, strict=True) if name)
             for name in step.free:
                 values.pop(name, None)
-        return [values[name] for name in driver.results]
+        return [values[name] for name in block.results]
+
+    def _step(
+        self,
+        step: Step,
+        arguments: list[Any],
+        values: Mapping[str, Any],
+        record: Callable[[Event], None],
+        transfers: Transfers | None,
+    ) -> Sequence[Any]:
+        if step.call is not None:
+            return self._function(step.call, arguments, record)
+        if step.order is not None:
+            return _transfer(step, arguments, transfers)
+        if step.control is not None:
+            return run_control(
+                step.control, arguments, lambda body, given: self._block(body, given, values, record, transfers)
+            )
+        src, dst = str(step.src), str(step.dst)
+        begin = time.perf_counter_ns()
+        copied = self._copy(arguments[0], src, dst)
+        taken = time.perf_counter_ns() - begin
+        record(CopyEvent(step.inputs[0], src, dst, _nbytes(arguments[0]), taken))
+        return [copied]
+
+
+def _transfer(step: Step, arguments: Sequence[Any], transfers: Transfers | None) -> list[Any]:
+    if transfers is None or step.order is None:
+        raise RunError("this is the program of one machine, which runs together with those of the others")
+    if step.to is not None:
+        transfers.send(step.to, step.order, arguments)
+        return []
+    return list(transfers.receive(str(step.from_), step.order))
 
 
 def _nbytes(value: object) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
 from tvmtarget.ir.archive import read_archive, write_archive
 from tvmtarget.ir.function import Constant, Function, constants_of
+from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.json_form import read_module, write_module
 from tvmtarget.ir.parser import parse_functions
 from tvmtarget.ir.printer import print_module
@@ -90,17 +91,26 @@ class IRModule:
         Initializers become constants by reference, shapes are inferred, symbolic dimensions are kept, and every
         operation keeps the name it has in the model (one is made for those that have none). Functions of the model
         are inlined; with `keep_functions` each becomes a function of the module, one for each set of types and
-        attributes that it is called with.
+        attributes that it is called with. Metadata and documentation are carried (`ir/onnx_notes.py`).
         """
         from tvmtarget.ir.onnx_reader import read_model
 
-        return cls(read_model(model, keep_functions=keep_functions)).verify()
+        module = cls(read_model(model, keep_functions=keep_functions)).verify()
+        if keep_functions or len(module.functions) == 1:
+            return module
+        return cls((inline_calls(module.main, module.by_name).function,)).verify()
 
     def to_onnx(self, function: str = "main") -> onnx.ModelProto:
         """Write a function, with all it calls, as a checked ONNX model that computes the same."""
         from tvmtarget.ir.onnx_writer import write_function
 
         return write_function(self[function], self.by_name)
+
+    def save_onnx(self, path: str | Path, function: str = "main") -> None:
+        """Write a function as an ONNX file, with large constants in `<path>.data` where it would exceed 2 GB."""
+        from tvmtarget.ir.onnx_writer import save_function
+
+        save_function(self[function], self.by_name, Path(path))
 
     @classmethod
     def from_tvm(cls, module: tvm.IRModule, target: Target | str | None = None) -> IRModule:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
+from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
@@ -16,6 +16,7 @@ from tvmtarget.partition.costs.costs import Costs, OpCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
 from tvmtarget.partition.program import Program, names_of
 from tvmtarget.partition.replay import Keeping
@@ -27,6 +28,7 @@ from tvmtarget.partition.reports.marking import marked_model
 from tvmtarget.partition.reports.sensitivity import Sensitivity
 from tvmtarget.partition.request import Request, read_plan, write_plan
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
+from tvmtarget.partition.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.target.layout import Layout, Site, is_below
 
@@ -69,6 +71,10 @@ class Plan:
         """The copies between memories, in order."""
         return self.outlined.copies
 
+    def tasks(self) -> tuple[Task, ...]:
+        """Return the leaf functions to tune: those of one structure, for one code generator, count as one."""
+        return tasks_of(self.module, self.layout, self.regions)
+
     def functions(self, target: str = "") -> tuple[Function, ...]:
         """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`."""
         leaves = self._leaves(target)
@@ -93,13 +99,17 @@ class Plan:
         return frozenset(leaf.path for leaf in leaves if target in _words(leaf))
 
     def sites(self) -> dict[str, str]:
-        """Return the path of the leaf that runs it for every operation, by name."""
-        return {op: region.site for region in self.regions for op in region.ops}
+        """Return the path of the leaf that runs it for every operation, by name; of control flow, of the driver."""
+        held = {op: region.site for region in self.regions for op in (*region.ops, *region.inner)}
+        return held | {one.op: one.system for one in self.outlined.driven}
 
     def site_of(self, op: str) -> str:
-        """Return the path of the leaf that runs an operation."""
-        self.program.find(op)
-        return next(region.site for region in self.regions if op in region.ops)
+        """Return the path of the leaf that runs an operation; for control flow that a driver runs, of its host."""
+        index = self.program.find(op)
+        driven = next((one for one in self.outlined.driven if one.call == index), None)
+        if driven is not None:
+            return self.layout[driven.system].host
+        return next(region.site for region in self.regions if op in region.ops or op in region.inner)
 
     def diff(self, other: Plan) -> PlanDifference:
         """Say which operations are elsewhere in another plan, and what regions, copies and time are there."""
@@ -184,7 +194,7 @@ class Plan:
 
     def explain(self, op: str) -> Explanation:
         """Say why an operation is where it is, why nowhere else, and why its neighbours are in other regions."""
-        return explain_op(self.program, self.feasibility, self.root, self.regions, self.copies, op, self.estimates)
+        return explain_op(self.program, self.feasibility, self.root, self.outlined, op, self.estimates)
 
     def with_costs(self, costs: Costs | Iterable[OpCost]) -> Plan:
         """Return the plan of the same program by other costs, or by its own and more measurements."""
@@ -192,10 +202,29 @@ class Plan:
             costs = (self.request.costs or Costs()).with_records(costs)
         return planned(replace(self.request, costs=costs), self.feasibility)
 
+    def with_sites(self, sites: Sequence[str]) -> Plan:
+        """Return the plan of the same program with the operations, in their order, on these sites.
+
+        Raises `InfeasibleError` for an operation that may not go to its site.
+        """
+        if len(sites) != len(self.program.body):
+            raise InfeasibleError(f"{len(sites)} sites are given for {len(self.program.body)} ops")
+        wanted = {call.source: site for call, site in zip(self.program.body, sites, strict=True)}
+        plan = planned(self.request, self.feasibility, wanted)
+        had = plan.sites()
+        lost = [op for op, site in wanted.items() if had[op] != site]
+        if lost:
+            raise InfeasibleError(f"op {lost[0]!r} may not go to @{wanted[lost[0]] or '.'}")
+        return plan
+
     def verify(self) -> Plan:
         """Prove the invariants of a decomposition on the module itself; `ModelError` lists what is broken."""
-        verify_plan(self.program, self.feasibility, self.module, self.regions)
+        verify_plan(self.program, self.feasibility, self.module, self.outlined)
         return self
+
+    def programs(self) -> dict[str, IRModule]:
+        """Return the program of each machine by path, with its sends and receives, proven to fit together."""
+        return programs_of(self.module, self.layout)
 
     def summary(self) -> str:
         """Tell coverage, regions against their lower bound, and copies, a line each."""
@@ -206,7 +235,7 @@ class Plan:
         counts: Counter[str] = Counter()
         calls: Counter[str] = Counter()
         for region in self.regions:
-            counts[region.site] += len(region.ops)
+            counts[region.site] += len(region.ops) + len(region.inner)
             calls[region.site] += 1
         yield f"{total} ops in {len(self.regions)} regions on {len(counts)} sites of {self.layout.root.kind}"
         for site in (leaf.path for leaf in self.layout.leaves()):
@@ -216,6 +245,10 @@ class Plan:
         for system in _systems(self.root):
             where = f"@{system.site.path or '.'}"
             yield f"  driver of {where}: {len(system.parts)} regions, at least {system.least_parts} for these sites"
+        if self.outlined.driven:
+            kinds = Counter(self.program.body[one.call].kind for one in self.outlined.driven)
+            counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+            yield f"  run by drivers: {counted}, whose bodies are divided"
         sizes = [copy.nbytes for copy in self.copies]
         known = sum(size for size in sizes if size is not None)
         open_ended = f", {sizes.count(None)} of them of open size" if None in sizes else ""
@@ -224,23 +257,49 @@ class Plan:
             yield from self.prediction.lines()
 
     def to_json(self) -> dict[str, Any]:
-        """Return regions and copies as data; sizes of copies in bytes, None where the shape is open."""
-        return {
-            "regions": [
-                {
-                    "site": region.site,
-                    "function": region.function,
-                    "ops": list(region.ops),
-                    "inputs": list(region.inputs),
-                    "outputs": list(region.outputs),
-                }
-                for region in self.regions
-            ],
-            "copies": [
-                {"value": copy.value, "src": copy.src, "dst": copy.dst, "bytes": copy.nbytes, "driver": copy.driver}
-                for copy in self.copies
-            ],
-        } | ({} if self.prediction is None else {"predicted": self.prediction.to_json()})
+        """Return regions, copies, and control flow that drivers run as data.
+
+        Sizes of copies are in bytes, None where the shape is open; `runs` says how often a region or copy in a
+        nested body is expected to run, where that is not once.
+        """
+        return (
+            {
+                "regions": [
+                    {
+                        "site": region.site,
+                        "function": region.function,
+                        "ops": list(region.ops),
+                        "inputs": list(region.inputs),
+                        "outputs": list(region.outputs),
+                    }
+                    | ({"inner": list(region.inner)} if region.inner else {})
+                    | ({"runs": float(region.runs)} if region.runs != 1 else {})
+                    for region in self.regions
+                ],
+                "copies": [
+                    {"value": copy.value, "src": copy.src, "dst": copy.dst, "bytes": copy.nbytes, "driver": copy.driver}
+                    for copy in self.copies
+                ],
+            }
+            | self._driven_to_json()
+            | ({} if self.prediction is None else {"predicted": self.prediction.to_json()})
+        )
+
+    def _driven_to_json(self) -> dict[str, Any]:
+        driven = [
+            {
+                "op": one.op,
+                "kind": self.program.body[one.call].kind,
+                "driver": one.driver,
+                "site": self.layout[one.system].host,
+                "bodies": {
+                    scope.label: [self.program.body[index].source for index in scope.calls]
+                    for scope in self.program.bodies[one.call]
+                },
+            }
+            for one in self.outlined.driven
+        ]
+        return {"driven": driven} if driven else {}
 
     def __str__(self) -> str:
         return self.summary()
@@ -269,7 +328,7 @@ def _rank(plan: Plan) -> tuple[int, int]:
 
 def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:
     program = feasibility.program
-    root = split(program, feasibility, program.layout[""], tuple(range(len(program.body))), choose)
+    root = split(program, feasibility, program.layout[""], program.top, choose)
     outlined = outline(program, root)
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
@@ -278,10 +337,11 @@ def _made(request: Request, feasibility: Feasibility, estimates: Estimates | Non
 
 
 def _systems(region: Region) -> Iterator[Region]:
-    if region.site.is_system:
+    """Yield the systems that are called outside of nested bodies."""
+    if region.site.is_system and not region.bodies:
         yield region
-    for part in region.parts:
-        yield from _systems(part)
+        for part in region.parts:
+            yield from _systems(part)
 
 
 def _is_path(layout: Layout, target: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tvmtarget.partition.split import Choice, Chooser, Level
-from tvmtarget.target.layout import is_below
+from tvmtarget.target.layout import Site, is_below
 
 __all__ = ["Keeping"]
 
@@ -24,14 +24,15 @@ class Keeping:
 
     def __call__(self, level: Level) -> Choice:
         """Choose a site for every atom of a level."""
-        allowed = tuple(self._narrowed(level, atom) for atom in range(len(level.atoms)))
+        allowed = level.allowed.copy()
+        for number, atom in enumerate(level.atoms):
+            had = {self.sites.get(self.names[index]) for index in atom}
+            kept = [all(leaf is not None and _leads_to(level, site, leaf) for leaf in had) for site in level.options]
+            if (allowed[number] & kept).any():
+                allowed[number] &= kept
         return self.choose(replace(level, allowed=allowed))
 
-    def _narrowed(self, level: Level, atom: int) -> tuple[int, ...]:
-        had = {self.sites.get(self.names[index]) for index in level.atoms[atom]}
-        kept = [
-            option
-            for option in level.allowed[atom]
-            if all(leaf is not None and is_below(leaf, level.options[option].path) for leaf in had)
-        ]
-        return tuple(kept) or level.allowed[atom]
+
+def _leads_to(level: Level, site: Site, path: str) -> bool:
+    """Whether an option is, or has in it, a node; the level's own site, which runs control flow, only is itself."""
+    return path == site.path if site is level.site else is_below(path, site.path)

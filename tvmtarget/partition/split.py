@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from tvmtarget.errors import InfeasibleError
-from tvmtarget.ir.types import OpaqueType, Type
-from tvmtarget.partition.feasibility import Feasibility, together
+from tvmtarget.partition.atoms import atoms_of
+from tvmtarget.partition.conflict import blame
+from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.feasibility import Feasibility, has_taste
 from tvmtarget.partition.program import Program, open_frame
+from tvmtarget.partition.regions.waves import lower_bound, topological_order, waves
 from tvmtarget.partition.strategies.strategy import strategy_for
-from tvmtarget.partition.waves import lower_bound, topological_order, waves
 from tvmtarget.target.layout import Site
 
-__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "split"]
+__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "owners", "split"]
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
     """Operations that one site runs in one call, in the order it runs them; `parts` are the regions in a system.
 
+    Where the driver of a system runs an operation with nested bodies, that is the only call of a region which has the
+    system's site, and `bodies` are how the system divides them.
     `least_parts` is a number of parts that no division can go below, given the sites of the operations;
     `least_time` are picoseconds that no choice of sites can go below, None where nothing says so.
     """
@@ -30,21 +38,31 @@ class Region:
     parts: tuple[Region, ...] = ()
     least_parts: int = 0
     least_time: int | None = None
+    bodies: tuple[Region, ...] = ()
+
+    def walk(self) -> Iterator[Region]:
+        """Yield this and all regions in it, in the order in which they run."""
+        yield self
+        for inner in (*self.parts, *self.bodies):
+            yield from inner.walk()
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
     """What is to be decided at one system: which of its sites each atom goes to.
 
-    `allowed` are the sites, by their place in `options`, that can take an atom and are preferred by no less than
-    any other that can. `is_divided` says that a division which was made before is kept, atom by atom.
+    `allowed` says which of `options` (column) can take an atom (row) and are preferred by no less than any other
+    that can; `whole`, which of them take it as it is, without dividing its nested bodies. `is_divided` says that a
+    division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
+    the site itself is the last of the options.
     """
 
     site: Site
     options: tuple[Site, ...]
     atoms: tuple[tuple[int, ...], ...]
     successors: list[list[int]]
-    allowed: tuple[tuple[int, ...], ...]
+    allowed: npt.NDArray[np.bool_]
+    whole: npt.NDArray[np.bool_]
     is_divided: bool
 
 
@@ -60,8 +78,12 @@ Chooser: TypeAlias = Callable[[Level], Choice]
 
 
 def by_preference(level: Level) -> Choice:
-    """Choose for every atom the first site that is allowed, as children stand in order of preference."""
-    return Choice([allowed[0] for allowed in level.allowed])
+    """Choose for every atom the first site that may take it, as children stand in order of preference.
+
+    Sites that take it whole come before those that divide its nested bodies.
+    """
+    whole = level.allowed & level.whole
+    return Choice(np.where(whole.any(axis=1), whole.argmax(axis=1), level.allowed.argmax(axis=1)).tolist())
 
 
 def split(
@@ -70,27 +92,46 @@ def split(
     """Split operations over the sites below one site, recursively down to leaves."""
     if not site.is_system:
         return Region(site, calls)
-    atoms = _atoms(program, calls, site.path)
-    successors = _successors(program, atoms)
-    _refuse_circles(program, atoms, successors)
-    options = program.layout.options(site.path)
-    allowed = tuple(_allowed(program, feasibility, atom, options, site) for atom in atoms)
-    is_divided = _is_divided(program, atoms, site.path)
-    level = Level(site, options, tuple(atoms), successors, allowed, is_divided)
+    level = _level(program, feasibility, site, calls)
     choice = choose(level)
     parts = tuple(
-        split(program, feasibility, options[choice.chosen[group[0]]], _calls(level, group), choose)
+        _region(program, feasibility, level.options[choice.chosen[group[0]]], _calls(level, group), level, choose)
         for group in grouped(level, choice.chosen)
     )
     in_order = tuple(index for part in parts for index in part.calls)
-    return Region(site, in_order, parts, lower_bound(successors, choice.chosen), choice.least_time)
+    return Region(site, in_order, parts, lower_bound(level.successors, choice.chosen), choice.least_time)
+
+
+def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
+    atoms = atoms_of(program, calls, site.path)
+    successors = _successors(program, atoms)
+    _refuse_circles(program, atoms, successors)
+    options = program.layout.options(site.path)
+    if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
+        options = (*options, site)
+    allowed = _allowed(program, feasibility, atoms, options, site)
+    whole = np.ones_like(allowed)
+    for number, atom in enumerate(atoms):
+        if atom[0] in program.bodies:
+            whole[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
+    return Level(site, options, tuple(atoms), successors, allowed, whole, _is_divided(program, atoms, site.path))
+
+
+def _region(
+    program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...], level: Level, choose: Chooser
+) -> Region:
+    """Split what one option of a level was given; if that is the level's own site, its driver runs the operation."""
+    if site is not level.site:
+        return split(program, feasibility, site, calls, choose)
+    bodies = tuple(split(program, feasibility, site, tuple(scope.calls), choose) for scope in program.bodies[calls[0]])
+    return Region(site, calls, bodies=bodies)
 
 
 def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:
     """Group atoms into regions, in an order in which they can run."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    return _policed(waves(level.successors, chosen), [level.options[choice] for choice in chosen])
+    return _policed(waves(level.successors, chosen), [level.options[choice] for choice in chosen], level.site)
 
 
 def _calls(level: Level, group: Sequence[int]) -> tuple[int, ...]:
@@ -99,47 +140,37 @@ def _calls(level: Level, group: Sequence[int]) -> tuple[int, ...]:
 
 def _is_divided(program: Program, atoms: Sequence[tuple[int, ...]], path: str) -> bool:
     """Whether every operation is in a call of a constrained function: a division that was made before is kept."""
-    return all(open_frame(program.frames[atom[0]], path) is not None for atom in atoms)
+    return all(_was_divided(program, atom[0], path) for atom in atoms)
 
 
-def _atoms(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
-    """Group operations that cannot be parted: one call of a constrained function, or ends of a value without a type."""
-    groups = together(calls, program.frames, path)
-    leader = {index: members[0] for members in groups for index in members}
-    joined = {first: first for first in leader.values()}
-
-    def find(first: int) -> int:
-        while joined[first] != first:
-            first = joined[first]
-        return first
-
-    for index in calls:
-        for output in program.body[index].outputs:
-            readers = program.consumers.get(output.name, ()) if _stays(output.type) else ()
-            for reader in readers:
-                if reader in leader:
-                    a, b = sorted((find(leader[index]), find(leader[reader])))
-                    joined[b] = a
-    atoms: dict[int, list[int]] = {}
-    for index in calls:
-        atoms.setdefault(find(leader[index]), []).append(index)
-    return [tuple(members) for members in atoms.values()]
-
-
-def _stays(type_: Type) -> bool:
-    """Whether a value never leaves its function: one of no known type, or a tuple or function of another dialect."""
-    return type_ is None or (isinstance(type_, OpaqueType) and type_.name.startswith(("Tuple(", "Func(")))
+def _was_divided(program: Program, index: int, path: str) -> bool:
+    if open_frame(program.frames[index], path) is not None:
+        return True
+    inner = (inner for scope in program.bodies.get(index, ()) for inner in scope.calls)
+    return index in program.driven and all(_was_divided(program, one, path) for one in inner)
 
 
 def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list[int]]:
-    owner = {index: atom for atom, members in enumerate(atoms) for index in members}
-    successors: list[dict[int, None]] = [{} for _ in atoms]
-    for atom, members in enumerate(atoms):
-        for index in members:
-            for before in program.predecessors(index):
-                if before in owner and owner[before] != atom:
-                    successors[owner[before]][atom] = None
-    return [list(targets) for targets in successors]
+    flow, count = program.dataflow(atoms[0] if atoms else ()), len(atoms)
+    owner = owners(program, atoms)
+    producer = np.repeat(flow.producer, np.diff(flow.start))
+    effects = program.effect_before
+    first, then = (np.fromiter(ends, dtype=np.int64, count=len(effects)) for ends in (effects.values(), effects.keys()))
+    before = np.concatenate([np.where(producer >= 0, owner[producer], -1), owner[first]])
+    after = np.concatenate([owner[flow.readers], owner[then]])
+    which = (before >= 0) & (after >= 0) & (before != after)
+    pairs = np.unique(before[which] * count + after[which])
+    bounds = np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
+    targets = (pairs % max(1, count)).tolist()
+    return [targets[begin:end] for begin, end in pairwise(bounds)]
+
+
+def owners(program: Program, atoms: Sequence[tuple[int, ...]]) -> Ints:
+    """Return the atom of every operation, -1 for one in none."""
+    owner = np.full(len(program.body), -1, dtype=np.int64)
+    members = [index for atom in atoms for index in atom]
+    owner[members] = np.repeat(np.arange(len(atoms)), [len(atom) for atom in atoms])
+    return owner
 
 
 def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], successors: list[list[int]]) -> None:
@@ -154,22 +185,50 @@ def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], successo
 
 
 def _allowed(
-    program: Program, feasibility: Feasibility, atom: tuple[int, ...], options: tuple[Site, ...], site: Site
-) -> tuple[int, ...]:
-    """Return the sites that can take an atom, less those that it prefers less than another of them."""
-    feasible = [choice for choice, option in enumerate(options) if feasibility.fits(atom, option)]
-    if not feasible:
-        names = ", ".join(repr(program.body[index].source) for index in atom[:4])
-        raise InfeasibleError(f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all")
-    ranks = [feasibility.rank(atom, options[choice]) for choice in feasible]
-    return tuple(choice for choice, rank in zip(feasible, ranks, strict=True) if rank == max(ranks))
+    program: Program,
+    feasibility: Feasibility,
+    atoms: Sequence[tuple[int, ...]],
+    options: tuple[Site, ...],
+    site: Site,
+) -> npt.NDArray[np.bool_]:
+    """Return the sites that can take each atom, less those that it prefers less than another of them."""
+    firsts = [atom[0] for atom in atoms]
+    columns = [
+        np.zeros(len(atoms), dtype=np.bool_)
+        if option is site
+        else feasibility.takes[firsts][:, feasibility.columns(option)].any(axis=1)
+        for option in options
+    ]
+    allowed = np.stack(columns, axis=1) if atoms else np.zeros((0, len(options)), dtype=np.bool_)
+    for number, atom in enumerate(atoms):
+        if len(atom) > 1 or atom[0] in program.bodies:
+            allowed[number] = [_can(feasibility, atom, option, site) for option in options]
+            if not allowed[number].any():
+                raise InfeasibleError(_no_child(program, atom, site))
+        if atom[0] in program.driven and options[-1] is site and allowed[number, -1]:
+            allowed[number, :-1] = False
+        elif any(has_taste(asked) for index in program.with_nested(atom) for asked in program.asked[index]):
+            able = np.flatnonzero(allowed[number])
+            ranks = np.array([feasibility.rank(atom, options[option]) for option in able.tolist()])
+            allowed[number, able[ranks < ranks.max()]] = False
+    return allowed
 
 
-def _policed(regions: list[list[int]], sites: list[Site]) -> list[list[int]]:
-    """Divide regions further where the strategy wants one operation per function."""
+def _no_child(program: Program, atom: tuple[int, ...], site: Site) -> str:
+    names = ", ".join(repr(program.body[index].source) for index in atom[:4])
+    guilty = blame(program, tuple(program.with_nested(atom)), lambda asking: Feasibility(asking).fits(atom, site))
+    return f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
+
+
+def _can(feasibility: Feasibility, atom: tuple[int, ...], option: Site, site: Site) -> bool:
+    return feasibility.drives(atom, site) if option is site else feasibility.fits(atom, option)
+
+
+def _policed(regions: list[list[int]], sites: list[Site], driver: Site) -> list[list[int]]:
+    """Divide regions further where the strategy wants one operation per function, or the driver runs them."""
     result: list[list[int]] = []
     for members in regions:
         strategy = strategy_for(sites[members[0]].target.kind)
-        is_single = strategy is not None and strategy.regions == "single"
+        is_single = (strategy is not None and strategy.regions == "single") or sites[members[0]] is driver
         result += [[member] for member in members] if is_single else [members]
     return result

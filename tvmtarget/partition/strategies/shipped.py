@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tvmtarget.ir.types import TensorType
+from tvmtarget.ir.function import Attribute
 from tvmtarget.partition.strategies import onnxruntime_rules, tvm_checks, tvm_rules
 from tvmtarget.partition.strategies.relax_rules import check_relax, is_relax
 from tvmtarget.partition.strategies.strategy import Op, Reject, Rule, Strategy, reject
@@ -44,33 +44,29 @@ class C(LLVM):
     """Generated C: the same operators as for CPUs."""
 
 
-def _collects_tensors(op: Op) -> Reject | None:
-    """Refuse a Loop that collects what may be scalars, one in each turn; its other results are what it carries."""
-    carried = len(op.call.inputs) - 2
-    for _, body in op.call.regions:
-        for name in body.results[1 + carried :]:
-            type_ = body.types.get(name)
-            if not isinstance(type_, TensorType) or not type_.shape:
-                return reject("RULE", f"it makes a column of scalars that a Loop collects, as {name!r} may be")
-    return None
+_FORWARDS: dict[str, tuple[Attribute, ...]] = {
+    f"scan_{side}_{what}": tuple((0,) * count for count in range(1, 17))
+    for side in ("input", "output")
+    for what in ("axes", "directions")
+}
 
 
 class NUMPY(Strategy):
     """ONNX's reference evaluator: what ONNX defines, but for what it computes otherwise.
 
-    Found by running ONNX's node tests with onnx 1.23: it scans by the meaning that Scan has since version 9, puts
-    scalars that a Loop collects into a column, and decodes images where Pillow is installed, which is not asked for.
+    Found by running ONNX's node tests with onnx 1.23: it scans by the meaning that Scan has since version 9, forwards
+    and along first axes, and decodes images where Pillow is installed, which is not asked for.
     """
 
     refused: ClassVar[dict[str, str]] = {"ImageDecoder": "it decodes images by Pillow only"}
-    rules: ClassVar[dict[str, Rule]] = {"Scan": Rule(opsets=range(9, 1000)), "Loop": Rule(checks=(_collects_tensors,))}
+    rules: ClassVar[dict[str, Rule]] = {"Scan": Rule(opsets=range(9, 1000), attrs=_FORWARDS)}
 
     takes_control_flow = True
     takes_non_tensors = True
 
     def check_op(self, op: Op) -> Reject | None:
         """Refuse operators of domains that are not ONNX's own."""
-        return _only_domains(op, "ai.onnx.ml", "ai.onnx.preview.training")
+        return _only_domains(op, "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 
 
 class ONNXRUNTIME(Strategy):

@@ -1,0 +1,51 @@
+"""Two people constrain one program: its author slices a part out, an integrator builds it inside a larger system.
+
+    python examples/slice_and_constrain.py author features.irm
+    python examples/slice_and_constrain.py integrator features.irm
+
+The author knows one system on chip and gives a part of the model to any system like it. The integrator, in another
+process and with another target, adds a wish of their own. What the author decided holds; `explain` names both.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import tvmtarget as tt
+from tvmtarget.ir.rewrite import outline
+
+MODEL = Path(__file__).with_name("digits.onnx")
+CHIP = "[npu=onnxruntime,cpu=numpy](host=@cpu,executor=graph)"
+RACK = f"[cpu=numpy,node0=[soc={CHIP},cpu=numpy](host=@cpu)](host=@cpu)"
+
+
+def author(path):
+    """Slice the convolutions out, ask for any system like the chip, and hand the module on as a file."""
+    module = tt.IRModule.from_onnx(MODEL).constrain("pool", "numpy")
+    chip = tt.Constraint.of(tt.Target.parse(CHIP))
+    module = outline(module, ["conv2", "relu2", "pool", "conv3"], "features", chip)
+    module.with_attrs(author="vision team").save(path)
+    print(tt.decompose(module, CHIP).summary())
+
+
+def integrator(path):
+    """Build the author's module inside a rack, with one more wish, and ask why an operation is where it is."""
+    module = tt.IRModule.load(path).constrain("relu2", "!@node0/soc/cpu", function="features")
+    plan = tt.decompose(module, RACK)
+    print(plan.summary(), plan.explain("relu2"), sep="\n\n")
+    image = np.random.default_rng(0).normal(size=(1, 1, 8, 8)).astype("float32")
+    assert np.allclose(tt.build(plan)(image), tt.build(tt.IRModule.from_onnx(MODEL), "numpy")(image), atol=1e-4)
+    contradict(module)
+
+
+def contradict(module):
+    """Ask for what cannot be: the error names the constraints that exclude each other, and no others."""
+    try:
+        tt.decompose(module, RACK, where={"pool": "!@node0/soc/cpu"})
+    except tt.TvmTargetError as error:
+        print(f"\n{error}")
+
+
+if __name__ == "__main__":
+    {"author": author, "integrator": integrator}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,73 @@
+"""Which of the constraints on operations that fit nowhere contradict each other: a smallest set of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from tvmtarget.ir.inline import Frame
+from tvmtarget.partition.program import Asked, Program
+
+__all__ = ["MAX_TESTS", "blame", "minimal_conflict", "smallest"]
+
+MAX_TESTS = 20
+
+
+def blame(program: Program, calls: Sequence[int], is_feasible: Callable[[Program], bool]) -> str:
+    """Return the tail of an error message: the constraints of which one must go; empty if none is to blame."""
+    guilty = minimal_conflict(program, calls, is_feasible)
+    if not guilty:
+        return ""
+    return f"; {'drop' if len(guilty) == 1 else 'drop or change one of'}: {', '.join(map(str, guilty))}"
+
+
+def minimal_conflict(
+    program: Program, calls: Sequence[int], is_feasible: Callable[[Program], bool]
+) -> tuple[Asked, ...]:
+    """Return constraints on operations that cannot be met together, but without any one of them can.
+
+    `is_feasible` says so of the program with only some of what is asked of `calls`. Nothing is returned if the
+    operations are infeasible without any constraint.
+    """
+    required = (item for index in calls for item in program.asked[index] if item.constraint.is_required)
+    items = tuple(dict.fromkeys(required))
+    if not is_feasible(_asking(program, calls, ())):
+        return ()
+    return smallest(items, lambda kept: not is_feasible(_asking(program, calls, kept)))
+
+
+def smallest(
+    items: Sequence[Asked], is_conflict: Callable[[Sequence[Asked]], bool], tests: int = MAX_TESTS
+) -> tuple[Asked, ...]:
+    """Drop what is not needed for a conflict, in blocks that get smaller, then one by one, in at most so many tests.
+
+    Up to `tests` items the result is minimal; of more it may hold some that are innocent, never too few.
+    """
+    kept, size = list(items), 1 if len(items) <= tests else len(items) // 2
+    while size:
+        at = 0
+        while at < len(kept) and tests:
+            rest = kept[:at] + kept[at + size :]
+            tests -= 1
+            if is_conflict(rest):
+                kept = rest
+            else:
+                at += size
+        size = size // 2 if tests else 0
+    return tuple(kept)
+
+
+def _asking(program: Program, calls: Sequence[int], kept: Collection[Asked]) -> Program:
+    """Return the program with only some of what is required of operations, and of the calls around them."""
+    asked, frames = list(program.asked), list(program.frames)
+    for index in calls:
+        asked[index] = tuple(item for item in asked[index] if item in kept or not item.constraint.is_required)
+        frames[index] = tuple(_around(frame, kept) for frame in frames[index])
+    return replace(program, asked=tuple(asked), frames=tuple(frames))
+
+
+def _around(frame: Frame, kept: Collection[Asked]) -> Frame:
+    asked = (
+        (wanted, origin) for wanted, origin in frame.asked if not wanted.is_required or Asked(wanted, origin) in kept
+    )
+    return replace(frame, asked=tuple(asked))
