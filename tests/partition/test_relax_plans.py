@@ -212,3 +212,46 @@ def test_onnx_runtimes_leave_relax_alone():
         InfeasibleError, match=r"op 'lv' \(relax.nn.relu\) fits no site .*it runs ONNX, and relax.nn.relu is of Relax"
     ):
         tt.decompose(SIX, "[a=numpy,b=onnxruntime]")
+
+
+def conv_bias_relu():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 3, 8, 8), "float32"))
+    w = relax.const(np.random.default_rng(0).normal(size=(4, 3, 3, 3)).astype("float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            conv = builder.emit(relax.op.nn.conv2d(x, w))
+            relu = builder.emit(relax.op.nn.relu(builder.emit(relax.op.add(conv, relax.const(np.float32(0.5))))))
+            result = builder.emit_output(builder.emit(relax.op.add(relu, relax.op.tanh(relu))))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def test_matches_of_patterns_are_inner_functions_as_tvms_own_passes_leave_them():
+    @tt.strategy("fusing-npu")
+    class Fusing:
+        """An engine for convolutions with what follows them."""
+
+        ops = frozenset({"relax.nn.conv2d", "relax.nn.relu", "relax.add"})
+        patterns = {"conv_relu": "relu(add(conv2d(x, w), b))", "add": "add(x, y)"}
+
+    module = conv_bias_relu()
+    plan = tt.decompose(module, "[npu=fusing-npu,cpu=llvm](host=@cpu)")
+    written = plan.to_tvm()
+    relax.analysis.well_formed(written)
+    tvm.ir.assert_structural_equal(tt.IRModule.from_tvm(written).to_tvm(), written)
+    composites = []
+    relax.analysis.post_order_visit(
+        written["main_0"],
+        lambda one: (
+            composites.append(str(one.attrs["Composite"]))
+            if isinstance(one, relax.Function) and "Composite" in one.attrs
+            else None
+        ),
+    )
+    assert composites == ["fusing-npu.conv_relu"]
+    assert "Codegen" in written["main_0"].attrs
+    x = np.random.default_rng(1).normal(size=(1, 3, 8, 8)).astype("float32")
+    register_codegen("fusing-npu")
+    executable = tvm.compile(relax.transform.RunCodegen(plan.codegen_options())(written), target="llvm")
+    assert_equal(run(executable, x), by_tvm(module, x))
