@@ -84,8 +84,14 @@ class Plan:
         return tuple(self.module[region.function] for region in self.regions if region.site in leaves)
 
     def to_tvm(self) -> tvm.IRModule:
-        """Return the divided program as a module of Apache TVM, from which `relax.transform.RunCodegen` goes on."""
-        return self.module.to_tvm()
+        """Return the divided program as a module of Apache TVM, from which `relax.transform.RunCodegen` goes on.
+
+        Operations that a strategy takes together by one of its patterns are inner functions, as MergeCompositeFunctions
+        leaves them: `Composite` is `<kind>.<pattern>`.
+        """
+        from tvmtarget.partition.composites import with_composites
+
+        return with_composites(self.module, self.layout).to_tvm()
 
     def codegen_options(self) -> dict[str, dict[str, Any]]:
         """Return the options of `RunCodegen`: for each external generator the attributes of its node."""
