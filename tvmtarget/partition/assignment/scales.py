@@ -12,7 +12,7 @@ from math import ceil, log2
 import numpy as np
 
 from tvmtarget.partition.assignment.placement import Bools, Placement
-from tvmtarget.partition.control.forms import form_of, trips
+from tvmtarget.partition.control.forms import runs_of_bodies
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import GIVEN, Dataflow, Ints, spans
 from tvmtarget.partition.feasibility import Feasibility
@@ -53,7 +53,10 @@ class _Values:
 def scaled(feasibility: Feasibility, estimates: Estimates, level: Level) -> Scaled:
     """Return what is to be decided at a level in numbers."""
     layout = feasibility.program.layout
-    launches = [min(estimates.launch(leaf) for leaf in feasibility.below(option)) for option in level.options]
+    launches = [
+        0 if option is level.site else min(estimates.launch(leaf) for leaf in feasibility.below(option))
+        for option in level.options
+    ]
     # Where every atom is a function of its own, it pays for its launch itself; elsewhere, regions do.
     passing = [
         0 if level.is_divided or _is_single(option) else launch
@@ -161,10 +164,8 @@ def _driven(
 
 def _runs(program: Program, index: int, runs: float) -> Iterator[tuple[int, float]]:
     """Yield the operations in the bodies of one, and how often each runs: bodies of a branch are equally likely."""
-    form = form_of(program.body[index])
-    bodies = program.bodies[index]
-    inside = runs * trips(program.op(index)) if form is not None and form.repeats else runs / len(bodies)
-    for inner in (inner for scope in bodies for inner in scope.calls):
+    inside = runs * float(runs_of_bodies(program.op(index)))
+    for inner in (inner for scope in program.bodies[index] for inner in scope.calls):
         if inner in program.bodies:
             yield from _runs(program, inner, inside)
         else:
