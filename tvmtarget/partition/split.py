@@ -87,7 +87,8 @@ def by_preference(level: Level) -> Choice:
 def _first(allowed: npt.NDArray[np.bool_], favoured: npt.NDArray[np.bool_]) -> Ints:
     """Return the first column that is favoured among those allowed, else the first that is allowed, for each row."""
     best = allowed & favoured
-    return np.where(best.any(axis=1), best.argmax(axis=1), allowed.argmax(axis=1))
+    first: Ints = np.where(best.any(axis=1), best.argmax(axis=1), allowed.argmax(axis=1))
+    return first
 
 
 def split(
