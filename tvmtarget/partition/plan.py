@@ -320,13 +320,14 @@ class Plan:
 def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None = None) -> Plan:
     """Choose sites by preference, or by costs, and make the plan of that choice; `sites` by operation are kept.
 
-    In a tree of one level the choice by cost is never slower than the one by preference. Deeper down it sees
-    of a system only its best leaves, so both are made, and the better one is kept.
+    In a tree of one level the choice by cost is never slower than the one by preference. Deeper down, in systems and
+    in nested bodies, it sees only what is best for each operation, so both are made, and the better one is kept.
     """
     program = feasibility.program
     estimates = None if request.costs is None else Estimates(program, request.costs)
     choosers: list[Chooser] = [by_preference] if estimates is None else [ByCost(feasibility, estimates)]
-    if estimates is not None and any(option.is_system for option in program.layout.options("")):
+    is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
+    if estimates is not None and is_deep:
         choosers.append(by_preference)
     if estimates is not None and request.objective == "throughput":
         choosers.append(ByPipeline(feasibility, estimates))

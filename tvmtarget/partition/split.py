@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tvmtarget.errors import InfeasibleError, raise_all
 from tvmtarget.partition.atoms import atoms_of
 from tvmtarget.partition.conflict import blame
+from tvmtarget.partition.control.steering import steering_of
 from tvmtarget.partition.feasibility import Feasibility, has_taste
 from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.regions.limits import Limiter, Limits
@@ -56,10 +57,11 @@ class Level:
     """What is to be decided at one system: which of its sites each atom goes to.
 
     `allowed` says which of `options` (column) can take an atom (row) and are preferred by no less than any other
-    that can; `whole`, which of them take it as it is, without dividing its nested bodies. `values` pass between atoms,
-    and `limits` are what regions of each option may be. `is_divided` says that a division which was made before is
-    kept, atom by atom. If operations with nested bodies can be run by the driver, the site itself is the last of the
-    options.
+    that can; `favoured`, which of them come before the others in order of preference: those that do not divide its
+    nested bodies, and for what only steers control flow those in the memory where that is read. `values` pass between
+    atoms, and `limits` are what regions of each option may be. `is_divided` says that a division which was made before
+    is kept, atom by atom. If operations with nested bodies can be run by the driver, the site itself is the last of
+    the options.
     """
 
     site: Site
@@ -67,7 +69,7 @@ class Level:
     atoms: tuple[tuple[int, ...], ...]
     successors: list[list[int]]
     allowed: npt.NDArray[np.bool_]
-    whole: npt.NDArray[np.bool_]
+    favoured: npt.NDArray[np.bool_]
     is_divided: bool
     values: Values
     limits: tuple[Limits, ...]
@@ -90,12 +92,15 @@ Chooser: TypeAlias = Callable[[Level], Choice]
 
 
 def by_preference(level: Level) -> Choice:
-    """Choose for every atom the first site that may take it, as children stand in order of preference.
+    """Choose for every atom the first site that may take it, as children stand in order of preference."""
+    return Choice(_first(level.allowed, level.favoured).tolist())
 
-    Sites that take it whole come before those that divide its nested bodies.
-    """
-    whole = level.allowed & level.whole
-    return Choice(np.where(whole.any(axis=1), whole.argmax(axis=1), level.allowed.argmax(axis=1)).tolist())
+
+def _first(allowed: npt.NDArray[np.bool_], favoured: npt.NDArray[np.bool_]) -> Ints:
+    """Return the first column that is favoured among those allowed, else the first that is allowed, for each row."""
+    best = allowed & favoured
+    first: Ints = np.where(best.any(axis=1), best.argmax(axis=1), allowed.argmax(axis=1))
+    return first
 
 
 def split(
@@ -111,7 +116,9 @@ def split(
         for group in groups
     )
     in_order = tuple(index for part in parts for index in part.calls)
-    return Region(site, in_order, parts, lower_bound(level.successors, choice.chosen), choice.least_time)
+    # What is read by a nested body that a driver runs is copied only as that needs, which no level above can see.
+    least_time = None if level.options and level.options[-1] is site else choice.least_time
+    return Region(site, in_order, parts, lower_bound(level.successors, choice.chosen), least_time)
 
 
 def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
@@ -122,16 +129,21 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
     if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
         options = (*options, site)
     allowed = _allowed(program, feasibility, atoms, options, site)
-    whole = np.ones_like(allowed)
+    favoured = np.ones_like(allowed)
     for number, atom in enumerate(atoms):
         if atom[0] in program.bodies:
-            whole[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
+            favoured[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
+    if program.bodies:
+        chosen = zip(atoms, _first(allowed, favoured).tolist(), strict=True)
+        steering = steering_of(program, calls, {atom[0] for atom, choice in chosen if options[choice] is site})
+        at_home = [option is not site and option.domain == site.domain for option in options]
+        favoured[[number for number, atom in enumerate(atoms) if steering.issuperset(atom)]] = at_home
     is_divided = _is_divided(program, atoms, site.path)
     flow = program.dataflow(atoms[0] if atoms else ())
     values = values_of(flow, owners(len(program.body), atoms), len(atoms))
     limiter = Limiter(successors, atoms, values)
     limits = tuple(_limits(option, site) for option in options)
-    return Level(site, options, tuple(atoms), successors, allowed, whole, is_divided, values, limits, limiter)
+    return Level(site, options, tuple(atoms), successors, allowed, favoured, is_divided, values, limits, limiter)
 
 
 def _region(
