@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.decompose import decompose
     from tvmtarget.partition.host_device.inference import infer_targets
+    from tvmtarget.partition.host_device.splitting import split_host_device
     from tvmtarget.partition.host_device.tir import bind_targets
     from tvmtarget.partition.plan import Plan
     from tvmtarget.partition.strategies.strategy import Strategy, reject
@@ -67,6 +68,7 @@ __all__ = [
     "infer_targets",
     "load",
     "reject",
+    "split_host_device",
 ]
 
 _HOMES = {
@@ -78,6 +80,7 @@ _HOMES = {
     "tvmtarget.ir.module": ("IRModule",),
     "tvmtarget.partition.decompose": ("decompose",),
     "tvmtarget.partition.host_device.inference": ("infer_targets",),
+    "tvmtarget.partition.host_device.splitting": ("split_host_device",),
     "tvmtarget.partition.host_device.tir": ("bind_targets",),
     "tvmtarget.partition.plan": ("Plan",),
     "tvmtarget.partition.strategies.strategy": ("Strategy", "reject"),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.inline import Frame
 from tvmtarget.partition.conflict import blame
+from tvmtarget.partition.host_device.sides import host_takes
 from tvmtarget.partition.program import Asked, Program, open_frame
 from tvmtarget.partition.strategies.strategy import Reject, strategy_for
 from tvmtarget.target.layout import Site
@@ -20,10 +21,14 @@ class Feasibility:
     """Answers, once per question, whether operations fit a site; `check_all` refuses what fits nowhere.
 
     `assumed` are pairs of an operation and the path of a leaf that is supposed to take it, whatever its strategy says.
+    `splits` has functions of host and device code split where the code generator takes them whole, too.
     """
 
-    def __init__(self, program: Program, assumed: frozenset[tuple[int, str]] = frozenset()) -> None:
+    def __init__(
+        self, program: Program, assumed: frozenset[tuple[int, str]] = frozenset(), *, splits: bool = False
+    ) -> None:
         self.program = program
+        self.splits = splits
         self.assumed = assumed
         self.leaves = tuple(program.layout.leaves())
         self._verdicts: dict[tuple[int, str], Reject | None] = {}
@@ -79,7 +84,8 @@ class Feasibility:
         if strategy is None:
             kind = leaf.target.kind
             return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")
-        return strategy.check(self.program.op(index))
+        refusal = strategy.check(self.program.op(index))
+        return None if refusal is None or host_takes(self.program, index, leaf) else refusal
 
     def _constraints(self, asked: tuple[Asked, ...], leaf: Site) -> Reject | None:
         key = (asked, leaf.path)

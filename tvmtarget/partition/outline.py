@@ -8,6 +8,7 @@ from tvmtarget.ir.flow import boundary
 from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.partition.host_device.attributes import as_device, as_host
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 from tvmtarget.target.constraints.constraint import Constraint
@@ -19,7 +20,8 @@ __all__ = ["CopyRecord", "Outlined", "RegionRecord", "outline"]
 class RegionRecord:
     """A region as a report tells it: its function, site, operations by source name, inputs and outputs.
 
-    `calls` are the operations by their position in the undivided function.
+    `calls` are the operations by their position in the undivided function. `device` is the path of the device that
+    the function is for, if it is device code or what the host does for it.
     """
 
     function: str
@@ -28,6 +30,7 @@ class RegionRecord:
     ops: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class _Outliner:
     def add(self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...]) -> str:
         """Add the function of a region, and those of its parts behind it; returns the name it got."""
         name = self.names.fresh(name)
-        add = self._driver if region.site.is_system else self._leaf
+        add = self._leaf if region.is_leaf else self._driver
         add(region, name, params, results)
         return name
 
@@ -86,7 +89,9 @@ class _Outliner:
         used = [used for call in body for used in call.uses()]
         self.functions.append(self._function(region, name, params, results, body, [*used, *results], "leaf"))
         self.regions.append(
-            RegionRecord(name, region.site.path, region.calls, tuple(c.source for c in body), params, results)
+            RegionRecord(
+                name, region.site.path, region.calls, tuple(c.source for c in body), params, results, region.device
+            )
         )
 
     def _driver(self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...]) -> None:
@@ -114,7 +119,7 @@ class _Outliner:
     ) -> Function:
         domain = self.program.layout.home(region.site.path)
         constants = sorted({used for used in used if used in self.constants}, key=self.order.__getitem__)
-        return Function(
+        function = Function(
             name=name,
             params=tuple(Value(param, self.type_of(param), domain) for param in params),
             body=body,
@@ -124,6 +129,12 @@ class _Outliner:
             opsets=self.program.function.opsets,
             attrs=(("role", role),),
         )
+        return function if region.device is None else self._sided(function, region, region.device)
+
+    def _sided(self, function: Function, region: Region, device: str) -> Function:
+        if region.is_leaf and region.site.path == device:
+            return as_device(function)
+        return as_host(function, self.program.layout[device].host, device)
 
     def type_of(self, value: str) -> Type:
         """Return the type of a value of the original function."""

@@ -127,7 +127,7 @@ def _uncalled(module: IRModule) -> tuple[Function, ...]:
 
 
 def _asked(call: Call, frames: tuple[Frame, ...], function: Function, rules: _Rules) -> tuple[Asked, ...]:
-    found = [] if function.constraint is None else [Asked(function.constraint, f"function {function.name!r}")]
+    found = [] if function.asks is None else [Asked(function.asks, f"function {function.name!r}")]
     found += [Asked(wanted, origin) for frame in frames for wanted, origin in frame.asked]
     if call.constraint is not None:
         found.append(Asked(call.constraint, f"op {call.source!r}"))

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.feasibility import Feasibility, together
+from tvmtarget.partition.host_device.sides import host_work
 from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.strategies.strategy import strategy_for
 from tvmtarget.partition.waves import lower_bound, topological_order, waves
@@ -22,7 +23,8 @@ class Region:
     """Operations that one site runs in one call, in the order it runs them; `parts` are the regions in a system.
 
     `least_parts` is a number of parts that no division can go below, given the sites of the operations;
-    `least_time` are picoseconds that no choice of sites can go below, None where nothing says so.
+    `least_time` are picoseconds that no choice of sites can go below, None where nothing says so. `device` is the
+    path of the device, for device code and for what its host does for it; with parts it is the host that drives.
     """
 
     site: Site
@@ -30,6 +32,12 @@ class Region:
     parts: tuple[Region, ...] = ()
     least_parts: int = 0
     least_time: int | None = None
+    device: str | None = None
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether this is one function of operations, not one that drives others."""
+        return not self.site.is_system and not self.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,7 @@ def split(
 ) -> Region:
     """Split operations over the sites below one site, recursively down to leaves."""
     if not site.is_system:
-        return Region(site, calls)
+        return _sides(program, feasibility, site, calls)
     atoms = _atoms(program, calls, site.path)
     successors = _successors(program, atoms)
     _refuse_circles(program, atoms, successors)
@@ -84,6 +92,24 @@ def split(
     )
     in_order = tuple(index for part in parts for index in part.calls)
     return Region(site, in_order, parts, lower_bound(successors, choice.chosen), choice.least_time)
+
+
+def _sides(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Region:
+    """Split a mixed function into a host function that drives it, device functions, and what the host computes."""
+    on_host = host_work(program, site, calls, is_asked=feasibility.splits)
+    if on_host is None:
+        return Region(site, calls)
+    if not on_host and site.path and not feasibility.splits:  # whoever calls it drives it
+        return Region(site, calls, device=site.path)
+    options, chosen = (site, program.layout[site.host]), [int(index in on_host) for index in calls]
+    successors = _successors(program, [(index,) for index in calls])
+    groups = _policed(waves(successors, chosen), [options[side] for side in chosen])
+    parts = tuple(
+        Region(options[chosen[group[0]]], tuple(sorted(calls[atom] for atom in group)), device=site.path)
+        for group in groups
+    )
+    in_order = tuple(index for part in parts for index in part.calls)
+    return Region(site, in_order, parts, lower_bound(successors, chosen), device=site.path)
 
 
 def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:

@@ -56,7 +56,7 @@ def _every_op_is_where_it_may_be(
     program: Program, feasibility: Feasibility, regions: Sequence[RegionRecord]
 ) -> Iterator[str]:
     for region in regions:
-        site = program.layout[region.site]
+        site = program.layout[region.site if region.device is None else region.device]
         for index in region.calls:
             refusal = feasibility.verdict(index, site)
             if refusal is not None:
@@ -107,7 +107,7 @@ def _copies_are_needed(driver: Function, program: Program) -> Iterator[str]:
         if pair in made or scopes[origin[copied.name]] == copied.scope or scopes[source] != call.attr("src"):
             yield f"copy of {source!r} to {copied.scope!r} is not needed, or not from where it is (in {driver.name!r})"
         made.add(pair)
-    home = program.layout.home(driver.constraint.path if driver.constraint and driver.constraint.path else "")
+    home = program.layout.home((driver.asks.path if driver.asks is not None else None) or "")
     for result in driver.results:
         if scopes.get(result, home) != home:
             yield f"result {result!r} of {driver.name!r} is in {scopes[result]!r}, not in {home!r}"

@@ -106,7 +106,7 @@ def _times(feasibility: Feasibility, estimates: Estimates, index: int) -> Iterat
 
 
 def _leaves(region: Region) -> Iterator[Region]:
-    if not region.site.is_system:
+    if region.is_leaf:
         yield region
     for part in region.parts:
         yield from _leaves(part)
