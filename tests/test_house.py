@@ -15,8 +15,9 @@ FLOORS = (
     ("tags", "ir"),
     ("partition",),
     ("backends", "executors", "tuning"),
-    ("executable",),
+    ("executable", "advice"),
     ("building",),
+    ("tuner",),
     ("cli",),
 )
 

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from tvmtarget.ir.builder import FunctionBuilder
     from tvmtarget.ir.function import Call, Constant, Function, Value
     from tvmtarget.ir.module import IRModule
+    from tvmtarget.partition.costs.costs import Costs, OpCost
     from tvmtarget.partition.decompose import decompose
     from tvmtarget.partition.host_device.inference import infer_targets
     from tvmtarget.partition.host_device.splitting import split_host_device
     from tvmtarget.partition.host_device.tir import bind_targets
     from tvmtarget.partition.plan import Plan
+    from tvmtarget.partition.strategies.declaring import strategy
     from tvmtarget.partition.strategies.strategy import Strategy, reject
     from tvmtarget.tags.registry import Registry
     from tvmtarget.target.configuration import CompilationConfig
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from tvmtarget.target.node import Executor, Link, Memory, Runtime
     from tvmtarget.target.tree import Target
     from tvmtarget.target.virtual_device import VirtualDevice
+    from tvmtarget.tuner.tuning import tune
     from tvmtarget.tuning.log import TuningLog
     from tvmtarget.tuning.match import Match
 
@@ -44,6 +47,7 @@ __all__ = [
     "CompilationConfig",
     "Constant",
     "Constraint",
+    "Costs",
     "Executable",
     "Executor",
     "Function",
@@ -52,6 +56,7 @@ __all__ = [
     "Link",
     "Match",
     "Memory",
+    "OpCost",
     "Plan",
     "Registry",
     "Runtime",
@@ -69,6 +74,8 @@ __all__ = [
     "load",
     "reject",
     "split_host_device",
+    "strategy",
+    "tune",
 ]
 
 _HOMES = {
@@ -78,11 +85,13 @@ _HOMES = {
     "tvmtarget.ir.builder": ("FunctionBuilder",),
     "tvmtarget.ir.function": ("Call", "Constant", "Function", "Value"),
     "tvmtarget.ir.module": ("IRModule",),
+    "tvmtarget.partition.costs.costs": ("Costs", "OpCost"),
     "tvmtarget.partition.decompose": ("decompose",),
     "tvmtarget.partition.host_device.inference": ("infer_targets",),
     "tvmtarget.partition.host_device.splitting": ("split_host_device",),
     "tvmtarget.partition.host_device.tir": ("bind_targets",),
     "tvmtarget.partition.plan": ("Plan",),
+    "tvmtarget.partition.strategies.declaring": ("strategy",),
     "tvmtarget.partition.strategies.strategy": ("Strategy", "reject"),
     "tvmtarget.tags.registry": ("Registry",),
     "tvmtarget.target.configuration": ("CompilationConfig",),
@@ -90,6 +99,7 @@ _HOMES = {
     "tvmtarget.target.node": ("Executor", "Link", "Memory", "Runtime"),
     "tvmtarget.target.tree": ("Target",),
     "tvmtarget.target.virtual_device": ("VirtualDevice",),
+    "tvmtarget.tuner.tuning": ("tune",),
     "tvmtarget.tuning.log": ("TuningLog",),
     "tvmtarget.tuning.match": ("Match",),
 }

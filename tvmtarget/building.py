@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
+from tvmtarget.advice import SAME_DEVICE, Advice, closing_log
 from tvmtarget.backends.machine import refuses_triple
-from tvmtarget.backends.protocol import Array, Backend, Part, backend_named, backends
+from tvmtarget.backends.protocol import Array, Backend, Part, Schedules, backend_named, backends
 from tvmtarget.errors import BackendError, TargetError, raise_all
 from tvmtarget.executable import Executable, Leaf
 from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.decompose import decompose
+from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.tree import Target
+from tvmtarget.tuning.log import TuningLog
+from tvmtarget.tuning.match import Policy
 
-__all__ = ["Progress", "build"]
+__all__ = ["Progress", "build", "choose_backend", "part_of", "standing_alone"]
 
 # What this version can drive; the other kinds can be described, but not built for yet.
 _BUILDABLE = {"executor": ("graph",), "runtime": ("python",)}
@@ -38,6 +43,8 @@ def build(
     where: Mapping[str, Constraint | str | Target] | None = None,
     strict: bool = False,
     progress: Progress | None = None,
+    log: TuningLog | str | Path | None = None,
+    policy: Policy = SAME_DEVICE,
 ) -> Executable:
     """Compile a program for a target and link it into something that runs.
 
@@ -51,6 +58,8 @@ def build(
         where: constraints by name or operator, as for `decompose`.
         strict: refuse to interpret a leaf for which no code generator is installed.
         progress: is told (what, how many are done, of how many) as leaves are compiled.
+        log: a tuning log or its URL, whose kernels, placement and settings are used; `Executable.tuned` says what was.
+        policy: how far lookups in it may go; unless given, no further than devices that are equal to this one.
 
     Raises `BackendError` for leaves that no installed code generator takes, and what `decompose` raises.
     """
@@ -59,11 +68,21 @@ def build(
     else:
         chosen = _configured(target if target is not None else module.target, target_host, executor, runtime)
         plan = decompose(module.bind(params or {}), chosen, where=where)
-    root = plan.layout.root
-    raise_all(BackendError, _not_buildable(root))
-    leaves = _compile_all(plan, strict=strict, progress=progress)
+    raise_all(BackendError, _not_buildable(plan.layout.root))
+    if log is None:
+        return _linked(plan, None, mod_name, strict=strict, progress=progress)
+    with closing_log(log) as opened:
+        advice = Advice(opened, policy)
+        if not isinstance(module, Plan):
+            plan = advice.placed(plan)
+        return _linked(plan, advice, mod_name, strict=strict, progress=progress)
+
+
+def _linked(plan: Plan, advice: Advice | None, name: str, *, strict: bool, progress: Progress | None) -> Executable:
+    leaves = _compile_all(plan, advice, strict=strict, progress=progress)
     program, constants = Program.of(plan.module), constants_of(plan.module)
-    return Executable(root, program, constants, leaves, mod_name)
+    tuned = () if advice is None else tuple(advice.applied)
+    return Executable(plan.layout.root, program, constants, leaves, name, tuned)
 
 
 def _not_buildable(root: Target) -> list[str]:
@@ -100,44 +119,53 @@ def _configured(
     return tree.replace(host=host)
 
 
-def _compile_all(plan: Plan, *, strict: bool, progress: Progress | None) -> dict[str, Leaf]:
+def _compile_all(plan: Plan, advice: Advice | None, *, strict: bool, progress: Progress | None) -> dict[str, Leaf]:
     chosen: dict[str, tuple[Backend, str]] = {}
     problems: list[str] = []
     for site in dict.fromkeys(region.site for region in plan.regions):
         try:
-            chosen[site] = _choose(plan.layout, site, strict=strict)
+            chosen[site] = choose_backend(plan.layout, site, strict=strict)
         except BackendError as error:
             problems += error.problems
     raise_all(BackendError, problems)
+    settings = {} if advice is None else advice.settings(plan)
     leaves: dict[str, Leaf] = {}
     for done, region in enumerate(plan.regions):
         if progress is not None:
             progress(f"compile {region.function} for @{region.site or '.'}", done, len(plan.regions))
         backend, note = chosen[region.site]
-        source = plan.module.to_onnx(region.function).SerializeToString(deterministic=True)
-        part = Part(
-            name=region.function,
-            source=source,
-            site=region.site,
-            target=_standing_alone(plan.layout, region.site),
-            ops=region.ops,
-            inputs=region.inputs,
-            outputs=region.outputs,
-        )
-        leaves[region.function] = Leaf(part, backend, note, backend.compile(part))
+        target = standing_alone(plan.layout, region.site)
+        schedules = None if advice is None else advice.for_leaf(target)
+        part = part_of(plan, region, target.override(dict(settings.get(region.site, {}))), schedules)
+        compiled = backend.compile(part)
+        leaves[region.function] = Leaf(part, backend, note, schedules.applied if schedules else (), compiled)
     if progress is not None:
         progress("compiled", len(plan.regions), len(plan.regions))
     return leaves
 
 
-def _standing_alone(layout: Layout, path: str) -> Target:
+def part_of(plan: Plan, region: RegionRecord, target: Target, schedules: Schedules | None = None) -> Part:
+    """Return the leaf function of a region as a backend takes it."""
+    return Part(
+        name=region.function,
+        source=plan.module.to_onnx(region.function).SerializeToString(deterministic=True),
+        site=region.site,
+        target=target,
+        ops=region.ops,
+        inputs=region.inputs,
+        outputs=region.outputs,
+        schedules=schedules,
+    )
+
+
+def standing_alone(layout: Layout, path: str) -> Target:
     """Return a leaf with its host, as code generators see it."""
     site = layout[path]
     host = layout[site.host].target.replace(name=None, host=None, count=1) if site.host != path else None
     return site.target.replace(name=None, host=host, count=1)
 
 
-def _choose(layout: Layout, path: str, *, strict: bool) -> tuple[Backend, str]:
+def choose_backend(layout: Layout, path: str, *, strict: bool) -> tuple[Backend, str]:
     """Return the backend of a leaf, and the note that must be told if it is not the one the kind asks for."""
     target = layout[path].target
     place = f"@{path or '.'}"

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.artifact import read_files, write_files
-from tvmtarget.backends.protocol import Array, Backend, Compiled, Part, backend_named
+from tvmtarget.backends.protocol import Array, Backend, Compiled, Kernel, Part, backend_named
 from tvmtarget.errors import ArtifactError, RunError, TvmTargetError
 from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs
 from tvmtarget.executors.program import Program
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
+from tvmtarget.tuning.applied import Applied
 from tvmtarget.version import __version__
 
 __all__ = ["Executable", "Leaf", "load"]
@@ -36,7 +37,8 @@ def load(path: str | Path, *, trust: bool = False) -> Executable:
         with np.load(io.BytesIO(files["constants.npz"]), allow_pickle=False) as stored:
             constants = {name: stored[name] for name in stored.files}
         leaves = {leaf["function"]: Leaf.read(leaf, files, trust=trust) for leaf in manifest["leaves"]}
-        return Executable(target, Program.read(files["program.json"]), constants, leaves, manifest["name"])
+        tuned = tuple(map(Applied.from_json, manifest.get("tuned", ())))
+        return Executable(target, Program.read(files["program.json"]), constants, leaves, manifest["name"], tuned)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{str(path)!r} is not complete: {error}") from error
 
@@ -45,12 +47,14 @@ def load(path: str | Path, *, trust: bool = False) -> Executable:
 class Leaf:
     """A leaf function: where it runs, who compiles it, and what came out, once that is needed.
 
-    `note` is what must be told if the backend is not the one that the leaf's kind asks for.
+    `note` is what must be told if the backend is not the one that the leaf's kind asks for; `tuned` is what a tuning
+    log knew of its kernels.
     """
 
     part: Part
     backend: Backend
     note: str = ""
+    tuned: tuple[Applied, ...] = ()
     _compiled: Compiled | None = field(default=None, repr=False)
 
     @property
@@ -81,6 +85,7 @@ class Leaf:
         return self.report() | {
             "version": self.backend.version(),
             "note": self.note,
+            "tuned": [applied.to_json() for applied in self.tuned],
             "target": self.part.target.to_json(),
         }
 
@@ -91,6 +96,7 @@ class Leaf:
         native = {name.removeprefix(folder): data for name, data in files.items() if name.startswith(folder)}
         source = native.pop("source.onnx")
         backend = backend_named(facts["backend"])
+        tuned = tuple(map(Applied.from_json, facts.get("tuned", ())))
         part = Part(
             name=facts["function"],
             source=source,
@@ -100,8 +106,22 @@ class Leaf:
             inputs=tuple(facts["inputs"]),
             outputs=tuple(facts["outputs"]),
             native=native if trust and backend.version() == facts["version"] else {},
+            schedules=_Kept(tuned) if tuned else None,
         )
-        return cls(part, backend, facts["note"])
+        return cls(part, backend, facts["note"], tuned)
+
+
+class _Kept:
+    """The schedules that a program was built with, for when it is compiled again."""
+
+    def __init__(self, tuned: Sequence[Applied]) -> None:
+        self._bodies = {(applied.key, applied.format): applied.body for applied in tuned if applied.is_used}
+
+    def find(self, kernel: Kernel, format_: str) -> object | None:
+        return self._bodies.get((kernel.key, format_))
+
+    def refuse(self, kernel: Kernel, reason: str) -> None:
+        """Do nothing: what is refused now was refused when the program was built."""
 
 
 class Executable:
@@ -114,9 +134,11 @@ class Executable:
         constants: Mapping[str, Array],
         leaves: Mapping[str, Leaf],
         name: str = "default",
+        tuned: Sequence[Applied] = (),
     ) -> None:
         self.target = target
         self.name = name
+        self._tuned = tuple(tuned)
         self._program = program
         self._constants = dict(constants)
         self._leaves = dict(leaves)
@@ -140,6 +162,11 @@ class Executable:
         return tuple(dict.fromkeys(leaf.note for leaf in self._leaves.values() if leaf.note))
 
     @property
+    def tuned(self) -> tuple[Applied, ...]:
+        """What the build asked a tuning log for, and from which tier the answers came; empty without a log."""
+        return (*self._tuned, *(applied for leaf in self._leaves.values() for applied in leaf.tuned))
+
+    @property
     def backends(self) -> dict[str, str]:
         """Which backend runs each leaf function."""
         return {name: leaf.backend.name for name, leaf in self._leaves.items()}
@@ -155,7 +182,7 @@ class Executable:
                 for step in driver.steps
                 if step.call is None
             ],
-        }
+        } | ({"tuned": [applied.to_json() for applied in self.tuned]} if self.tuned else {})
 
     def __call__(self, *inputs: object) -> Array | tuple[Array, ...]:
         """Run on inputs in order; return the output, or a tuple of them if there are several."""
@@ -199,6 +226,7 @@ class Executable:
             files,
             name=self.name,
             version=__version__,
+            tuned=[applied.to_json() for applied in self._tuned],
             leaves=[leaf.describe() for leaf in self._leaves.values()],
         )
 

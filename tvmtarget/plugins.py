@@ -1,4 +1,6 @@
-"""The one door for plugins: entry points, read at first use; a duplicate is an error naming both owners.
+"""The one door for plugins: entry points, read at first use, and what a program registers while it runs.
+
+A duplicate is an error naming both owners.
 
 Groups: `tvmtarget.kinds` (tables of kinds), `tvmtarget.tags` (folders of tags), `tvmtarget.registry` (which tags a text
 may name), `tvmtarget.strategies` (what a code generator takes), `tvmtarget.backends` (who compiles it) and
@@ -7,13 +9,35 @@ may name), `tvmtarget.strategies` (what a code generator takes), `tvmtarget.back
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, distributions
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from tvmtarget.errors import BackendError, TargetError
 
-__all__ = ["load", "names"]
+__all__ = ["cached", "load", "names", "register"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_registered: dict[tuple[str, str], Any] = {}
+_emptied: list[Callable[[], None]] = []
+
+
+def cached(function: _F) -> _F:
+    """Cache a function that reads plugins: what it returned is forgotten when one is registered."""
+    kept = cache(function)
+    _emptied.append(kept.cache_clear)
+    return cast(_F, kept)
+
+
+def register(group: str, name: str, value: object) -> None:
+    """Add a plugin to this process, or exchange one that was added so; `TargetError` if a package has that name."""
+    if name in _group(group):
+        raise TargetError(f"{group} {name!r} is registered already, by {_owner(_group(group)[name])}")
+    _registered[group, name] = value
+    for empty in _emptied:
+        empty()
 
 
 @cache
@@ -42,12 +66,15 @@ def _owner(point: EntryPoint) -> str:
 
 def names(group: str) -> tuple[str, ...]:
     """List the names registered in an entry-point group, sorted."""
-    return tuple(sorted(_group(group)))
+    added = {name for of, name in _registered if of == group}
+    return tuple(sorted(added.union(_group(group))))
 
 
-@cache
+@cached
 def load(group: str, name: str) -> Any:  # noqa: ANN401 - each group has its own protocol
     """Load one plugin by name; `KeyError` if nobody registered it, `BackendError` if it does not import."""
+    if (group, name) in _registered:
+        return _registered[group, name]
     point = _group(group)[name]
     try:
         return point.load()

@@ -7,13 +7,14 @@ what ONNX says. So a backend may take little, but never raise late or be wrong.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, OptionalProto, SequenceProto, TensorProto, ValueInfoProto, load, numpy_helper
 
 from tvmtarget.building import build
 from tvmtarget.errors import TvmTargetError
@@ -22,7 +23,7 @@ from tvmtarget.partition.program import normalise
 from tvmtarget.partition.strategies.strategy import Reject, strategy_for
 from tvmtarget.target.tree import Target
 
-__all__ = ["Case", "Outcome", "is_random", "node_cases", "run_case", "symbolic"]
+__all__ = ["Case", "Outcome", "differences", "is_random", "node_cases", "run_case", "stored_cases", "symbolic"]
 
 # Tolerances by bytes of an element, relative and, for a tensor whose greatest element is 1, absolute. Those of the
 # tests fit the reference; code generators sum in another order.
@@ -67,6 +68,41 @@ def node_cases() -> tuple[Case, ...]:
         Case(test.name, test.model, *(tuple(map(_array, data)) for data in test.data_sets[0]), test.rtol, test.atol)
         for test in found
     )
+
+
+@cache
+def stored_cases(kind: Literal["simple", "pytorch-converted", "pytorch-operator"]) -> tuple[Case, ...]:
+    """Return ONNX's cases of a kind that lie in files, each with its first set of data."""
+    from onnx.backend.test.loader import load_model_tests
+
+    found = []
+    for test in load_model_tests(kind=kind):
+        folder = Path(test.model_dir)
+        model = load(folder / "model.onnx")
+        inputs, outputs = (
+            tuple(
+                _stored(folder / "test_data_set_0" / f"{role}_{index}.pb", value) for index, value in enumerate(values)
+            )
+            for role, values in (("input", _fed(model)), ("output", model.graph.output))
+        )
+        found.append(Case(test.name, model, inputs, outputs, test.rtol, test.atol))
+    return tuple(found)
+
+
+def _fed(model: ModelProto) -> list[ValueInfoProto]:
+    """Return the inputs of a model that have no initializer."""
+    given = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in given]
+
+
+def _stored(path: Path, value: ValueInfoProto) -> Any:
+    """Read a stored tensor, sequence or optional, as the type of the value says."""
+    forms = {
+        "sequence_type": (SequenceProto, numpy_helper.to_list),
+        "optional_type": (OptionalProto, numpy_helper.to_optional),
+    }
+    form, read = forms.get(value.type.WhichOneof("value"), (TensorProto, numpy_helper.to_array))
+    return read(form.FromString(path.read_bytes()))
 
 
 def is_random(case: Case) -> bool:
@@ -115,12 +151,14 @@ def _run(case: Case, module: IRModule, kind: str, *, bound: int) -> Outcome:
     if refusal is not None:
         return Outcome(case.name, "refused", str(refusal))
     results = build(module, kind, strict=True).run(dict(zip(names[:free], case.inputs[:free], strict=True)))
-    differences = [
-        difference
-        for name, got, expected in zip(results, results.values(), case.outputs, strict=True)
-        for difference in _differences(name, got, expected, case)
-    ]
-    return Outcome(case.name, "failed", "; ".join(differences)) if differences else Outcome(case.name, "passed")
+    wrong = differences(results, case)
+    return Outcome(case.name, "failed", "; ".join(wrong)) if wrong else Outcome(case.name, "passed")
+
+
+def differences(results: Mapping[str, Any], case: Case) -> list[str]:
+    """Return how the results of a case differ from what is expected."""
+    pairs = zip(results, results.values(), case.outputs, strict=True)
+    return [difference for name, got, expected in pairs for difference in _differences(name, got, expected, case)]
 
 
 def _refusal(module: IRModule, kind: str) -> Reject | None:

@@ -19,7 +19,7 @@ from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.costs.links import Links
 from tvmtarget.partition.program import normalise
-from tvmtarget.partition.waves import waves
+from tvmtarget.partition.regions.waves import waves
 from tvmtarget.target.layout import Layout
 
 ROOT = Path(__file__).parents[2]

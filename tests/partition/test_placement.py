@@ -1,15 +1,36 @@
 """Laws of choosing at least cost: against trying everything, and against a mixed-integer program as the oracle."""
 
 import random
+from dataclasses import dataclass
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmtarget.partition.assignment.binary import ALWAYS, Term, decide
+from tvmtarget.partition.assignment.binary import ALWAYS, Terms, decide
 from tvmtarget.partition.assignment.expansion import expanded
-from tvmtarget.partition.assignment.placement import Flow, Placement, enumerated
+from tvmtarget.partition.assignment.maxflow import Budget
+from tvmtarget.partition.assignment.placement import Flow, enumerated, placed
+
+
+@dataclass
+class Term:
+    cost: int
+    tail: int
+    heads: list[int]
+    asked: bool
+
+
+def arrays_of(terms):
+    return Terms(
+        np.array([term.cost for term in terms], dtype=np.int64),
+        np.array([term.tail for term in terms], dtype=np.int64),
+        np.array([term.asked for term in terms], dtype=np.bool_),
+        np.array([head for term in terms for head in term.heads], dtype=np.int64),
+        np.array([number for number, term in enumerate(terms) for _ in term.heads], dtype=np.int64),
+    )
 
 
 def term_cost(term, decisions):
@@ -41,7 +62,7 @@ def decisions_to_take(draw):
 def test_decisions_are_the_best_of_all(case):
     differences, terms = case
     best = min(sum_of(differences, terms, some) for some in product((False, True), repeat=len(differences)))
-    assert sum_of(differences, terms, decide(differences, terms)) == best
+    assert sum_of(differences, terms, decide(np.array(differences), arrays_of(terms), Budget(10**9))) == best
 
 
 def placement_of(rng, size, count, *, share=1.0, distinct=True):
@@ -65,7 +86,7 @@ def placement_of(rng, size, count, *, share=1.0, distinct=True):
         if found or atom == size - 1:
             flows.append(Flow(atom, tuple(found), not found, routes))
     flows.append(Flow(None, tuple(rng.sample(range(size), min(3, size))), False, flows[0].routes))
-    return Placement(tuple(costs), tuple(flows), domains, 0, tuple(rng.randint(0, 10) for _ in range(count)))
+    return placed(costs, flows, domains, 0, [rng.randint(0, 10) for _ in range(count)])
 
 
 def best_of_all(placement):
@@ -104,14 +125,15 @@ def test_two_labels_agree_with_the_maximum_flow_of_scipy():
             pair = (names.setdefault(a, len(names)), names.setdefault(b, len(names)))
             capacity[pair] = min(2**30, capacity.get(pair, 0) + cost)
 
-        for atom, (no, yes) in enumerate(placement.costs):
+        for atom, (no, yes) in enumerate(placement.costs.tolist()):
             edge("source", atom, yes)
             edge(atom, "sink", no)
-        for number, item in enumerate(placement.flows):
-            tail = "source" if item.producer is None else item.producer
-            ends = [*item.readers, *(["source"] if item.is_wanted else [])]
-            edge(tail, ("up", number), item.routes[0][1])
-            edge(("down", number), tail, item.routes[1][0])
+        for number, producer in enumerate(placement.producer.tolist()):
+            tail = "source" if producer < 0 else producer
+            ends = placement.readers[placement.start[number] : placement.start[number + 1]].tolist()
+            ends += ["source"] if placement.is_wanted[number] else []
+            edge(tail, ("up", number), int(placement.routes[number, 0, 1]))
+            edge(("down", number), tail, int(placement.routes[number, 1, 0]))
             for end in ends:
                 edge(("up", number), end, 2**30)
                 edge(end, ("down", number), 2**30)
@@ -121,4 +143,4 @@ def test_two_labels_agree_with_the_maximum_flow_of_scipy():
 
 
 def test_nothing_to_place_is_placed():
-    assert expanded(Placement((), (), (0, 1, 2), 0, (0, 0, 0)), 1.0) == []
+    assert expanded(placed((), (), (0, 1, 2), 0, (0, 0, 0)), 1.0).tolist() == []

@@ -4,7 +4,7 @@ import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmtarget.partition.waves import lower_bound, topological_order, waves
+from tvmtarget.partition.regions.waves import lower_bound, topological_order, waves
 
 
 @st.composite

@@ -15,7 +15,7 @@ from tvmtarget.target.kinds import kind_names, kind_of
 
 def test_what_can_be_named_is_listed():
     assert kind_names("executor") == ("aot", "graph", "vm")
-    assert kind_names("runtime") == ("cpp", "crt", "python")
+    assert kind_names("runtime") == ("cpp", "crt", "dask", "processes", "python")
 
 
 @pytest.mark.parametrize(

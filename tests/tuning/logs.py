@@ -1,6 +1,10 @@
 """What the tests of tuning logs are made of: a workload, targets, trials."""
 
-from tvmtarget import Target
+import os
+import signal
+import sys
+
+from tvmtarget import Target, TuningLog
 from tvmtarget.target.identity import identity_of
 from tvmtarget.tuning.records import Candidate, Environment, Measurement, TargetRecord, Trial, Workload
 
@@ -27,3 +31,40 @@ def trial(number, cost=1000, *, target=ZNVER4, workload=MATMUL, **fields):
 def known(*targets, workloads=(MATMUL,)):
     """Return the lines that trials refer to."""
     return [*(TargetRecord(key=target.digest, body=identity_of(target)) for target in targets), *workloads, HERE]
+
+
+class Writer:
+    """A process that appends trials of candidates from `first` on, and tells each one that is acknowledged."""
+
+    def __init__(self, path, first, count):
+        reading, writing = os.pipe()
+        self.process = os.fork()
+        if not self.process:
+            try:
+                log = TuningLog(str(path))
+                for at in range(first, first + count):
+                    log.append(trial(at, at + 1))
+                    os.write(writing, f"{at}\n".encode())
+            except BaseException as error:
+                print(repr(error), file=sys.stderr)
+                os._exit(1)
+            os._exit(0)
+        os.close(writing)
+        self._told = os.fdopen(reading)
+
+    def next(self):
+        return int(self._told.readline())
+
+    def end(self, kill=False):
+        """Wait for the process, or kill it; return what it had told beside `next`."""
+        if kill:
+            os.kill(self.process, signal.SIGKILL)
+        told = [int(line) for line in self._told.read().splitlines(keepends=True) if line[-1] == "\n"]
+        os.waitpid(self.process, 0)
+        self._told.close()
+        return told
+
+
+def numbers(log):
+    """Return the candidates in a log, sorted."""
+    return sorted(record.candidate.body["mb"] for record in log if record.type == "trial")

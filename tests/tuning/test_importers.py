@@ -13,7 +13,7 @@ from tvmtarget import Target, TuningLog
 from tvmtarget.errors import LogError
 from tvmtarget.tuning.importers.autotvm import import_autotvm
 from tvmtarget.tuning.importers.metaschedule import RECORDS, WORKLOADS, export_metaschedule, import_metaschedule
-from tvmtarget.tuning.records import Trial, Workload
+from tvmtarget.tuning.records import Alias, Trial, Workload
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,7 +97,7 @@ def test_a_line_of_autotvm_that_says_nothing_is_rejected_with_its_place(tmp_path
     assert len(trials(log)) == 2
 
 
-def test_mutated_lines_are_accepted_or_rejected_and_nothing_else(tmp_path):
+def test_p13_mutated_lines_of_autotvm_are_accepted_or_rejected_and_nothing_else(tmp_path):
     rng = random.Random(3)
     whole = autotvm_line().encode()
     lines = []
@@ -130,7 +130,7 @@ def database(folder, programs, records):
     return folder
 
 
-def test_positions_of_metaschedule_end_with_their_file(tmp_path):
+def test_p6_positions_of_metaschedule_end_with_their_file(tmp_path):
     """Two databases in which position 0 is another program are four workloads once they are records."""
     log = TuningLog("memory:")
     for name in ("one", "two"):
@@ -179,6 +179,9 @@ def test_an_export_has_a_database_for_each_device_with_names_of_today(tmp_path):
         at, (trace, costs, target, args) = json.loads(line)
         assert (at, costs, target["kind"], args) == (0, [cost], key["kind"], ARGS)
         assert trace[0][0][:3] == ["GetSBlock", [], [name, "main"]]
+    log.append(Alias(kind="inst", old="GetLoops", new="ListLoops"))
+    folder = export_metaschedule(log, tmp_path / "later")[Target.from_tvm(CUDA).tuning_key()]
+    assert [one[0] for one in json.loads((folder / RECORDS).read_text())[1][0][0]] == ["GetSBlock", "ListLoops"]
     again = TuningLog("memory:")
     import_metaschedule(again, folders[Target.from_tvm(CUDA).tuning_key()])
     (trial,) = trials(again)
@@ -217,11 +220,13 @@ log = TuningLog("memory:")
 import_metaschedule(log, folder)
 print(len({record.key for record in log if isinstance(record, Workload)}))
 folders = export_metaschedule(log, folder + "/out")
-for target in ("llvm(mcpu=znver4)", "cuda(arch=sm_80)"):
+for target, (_, _, device) in zip(("llvm(mcpu=znver4)", "cuda(arch=sm_80)"), measured):
     place = str(folders[Target.parse(target).tuning_key()])
     exported = ms.database.JSONDatabase(place + "/database_workload.json", place + "/database_tuning_record.json")
     (record,) = exported.get_all_tuning_records()
     print(record.target.kind.name, float(record.run_secs[0]), "8" in str(record.trace))
+    found = exported.query_tuning_record(program("main", False), tvm.target.Target(device), "main")
+    print("found", found.target.kind.name, float(found.run_secs[0]))
 """
 
 
@@ -229,4 +234,49 @@ for target in ("llvm(mcpu=znver4)", "cuda(arch=sm_80)"):
 def test_tvm_reads_the_export_and_marks_on_a_program_do_not_part_its_records(tmp_path):
     pytest.importorskip("tvm")
     done = subprocess.run([sys.executable, "-c", TVM, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "1\nllvm 0.002 True\ncuda 1e-06 False\n", done.stderr[-2000:]
+    assert done.stdout == "1\nllvm 0.002 True\nfound llvm 0.002\ncuda 1e-06 False\nfound cuda 1e-06\n", done.stderr[
+        -2000:
+    ]
+
+
+WITHOUT_TVM = """
+import sys
+sys.modules["tvm"] = None
+import importlib.util
+importlib.util.find_spec = lambda name, find=importlib.util.find_spec: None if name == "tvm" else find(name)
+from tvmtarget import TuningLog
+from tvmtarget.tuning.importers.metaschedule import *
+log = TuningLog("memory:")
+print(import_metaschedule(log, sys.argv[1]))
+print(import_metaschedule(log, sys.argv[1]))
+print(len(export_metaschedule(log, sys.argv[1] + "/out")))
+"""
+
+
+def test_a_database_is_taken_in_and_given_out_where_tvm_is_not_installed(tmp_path):
+    folder = database(tmp_path / "db", [b"one", b"two"], [[at, [TRACE, [0.002], LLVM, ARGS]] for at in (0, 1, 2)])
+    command = [sys.executable, "-c", WITHOUT_TVM, str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "5 lines read, 6 records new, 1 lines rejected",
+        "5 lines read, 0 records new, 1 lines rejected",
+        "1",
+    ], done.stderr[-2000:]
+
+
+def test_p13_mutated_databases_of_metaschedule_are_accepted_or_rejected_and_nothing_else(tmp_path):
+    rng = random.Random(5)
+    records = [f"{json.dumps([0, [TRACE, [0.001 * at], LLVM, ARGS]])}".encode() for at in range(1, 200)]
+    for at, line in enumerate(records):
+        changed = bytearray(line)
+        changed[rng.randrange(len(line))] = rng.choice(b'{}[]",:0123456789.-eabc \x00\xff')
+        records[at] = bytes(changed)
+    folder = database(tmp_path / "db", [b"a program"], [])
+    (folder / RECORDS).write_bytes(b"\n".join(records))
+    log = TuningLog("memory:")
+    outcome = import_metaschedule(log, folder)
+    assert outcome.read == 200
+    assert len(trials(log)) == 199 - len(outcome.rejected) > 0
+    lines = (folder / RECORDS).read_bytes()
+    assert all(lines[line.offset - 1 : line.offset] in (b"\n", b"") and line.problem for line in outcome.rejected)
+    assert import_metaschedule(log, folder).added == 0

@@ -27,7 +27,7 @@ def look(log, target=ZNVER4, workload=MATMUL, **policy):
     return log.lookup(workload, target, policy=Policy(**policy), env=HERE)
 
 
-def test_a_record_of_a_gpu_is_no_answer_for_a_cpu_and_the_other_way_round():
+def test_p3_a_record_of_a_gpu_is_no_answer_for_a_cpu_and_the_other_way_round():
     """The case in which TVM's own database gives the record of the GPU to all three."""
     log = log_of(trial(1, 1, target=A100), trial(2, 5000), targets=(A100, ZNVER4))
     assert look(log, A100).candidate == knobs(mb=1)
@@ -53,7 +53,7 @@ def test_a_record_of_a_gpu_is_no_answer_for_a_cpu_and_the_other_way_round():
         ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}, "default"),
     ],
 )
-def test_how_a_target_is_spelled_decides_no_tier_and_what_it_is_does(changes, tier):
+def test_p4_how_a_target_is_spelled_decides_no_tier_and_what_it_is_does(changes, tier):
     log = log_of(trial(1, requires={"kind": "llvm", "mattr": {"has": ["avx512f"]}}))
     flat = {"kind": "llvm", "mcpu": "znver4", "mtriple": "x86_64-linux-gnu", "num-cores": 16} | changes
     assert look(log, Target.from_json(flat)).tier == tier
@@ -83,14 +83,14 @@ def test_of_costs_that_are_as_good_as_equal_the_oldest_stays():
     assert look(log_of(new, old), tie_percent=1).candidate == knobs(mb=1)
 
 
-def test_failures_of_the_machine_do_not_count_and_a_wrong_output_does():
+def test_p9_failures_of_the_machine_do_not_count_and_a_wrong_output_does():
     infra = [trial(1, measured=ran(status=status)) for status in ("infra_error", "cancelled", "run_timeout")]
     assert look(log_of(trial(1, 10), trial(2, 20), *infra)).candidate == knobs(mb=1)
     wrong = trial(1, measured=ran(status="wrong_output"))
     assert look(log_of(trial(1, 10), trial(2, 20), wrong)).candidate == knobs(mb=2)
 
 
-def test_a_best_record_that_is_illegal_does_not_hide_the_second_best():
+def test_p8_a_best_record_that_is_illegal_does_not_hide_the_second_best():
     bad = trial(1, 10, requires={"kind": "llvm", "num-cores": {"ge": 64}})
     unreadable = trial(3, 5, requires={"kind": "llvm", "no-such": 1})
     match = look(log_of(bad, trial(2, 20), unreadable))
@@ -136,7 +136,7 @@ def test_without_requires_a_record_needs_the_instructions_of_where_it_ran():
     assert "mcpu>=znver4" in match.tried[0].reason
 
 
-def test_the_explanation_adds_up():
+def test_p12_the_explanation_adds_up():
     log = log_of(trial(1))
     match = look(log, Target.parse("llvm(mcpu=znver5,mtriple=x86_64-linux-gnu,num-cores=2)"))
     assert match.distance == distance(match.terms) == sum(term.cost for term in match.terms)
@@ -197,7 +197,7 @@ def test_kernels_ask_for_a_leaf_and_graphs_for_the_whole():
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(0, 3)), max_size=12), st.randoms())
-def test_the_order_of_records_does_not_matter_and_equal_means_equal(rows, shuffle):
+def test_p7_the_order_of_records_does_not_matter_and_equal_means_equal(rows, shuffle):
     targets = [ZNVER4, ZNVER4.override({"opt-level": 1}), ZNVER4.override({"num-cores": 8}), A100]
     records = [trial(number, cost * 1000, target=targets[at]) for at, cost, number in rows] + known(*targets)
     asked = random.Random(len(rows)).choice(targets)

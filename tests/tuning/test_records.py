@@ -40,7 +40,7 @@ def test_spaces_and_the_order_of_fields_and_null_do_not_change_a_record():
     assert parse_record(shuffled) == trial(1)
 
 
-def test_fields_that_nobody_knows_are_kept():
+def test_p10_fields_that_nobody_knows_are_kept():
     measured = {**json.loads(trial(1).text)["m"], "energy_uj": 7}
     read = parse_record(line(colour="red", m=measured))
     assert json.loads(read.text)["colour"] == "red"
@@ -48,7 +48,7 @@ def test_fields_that_nobody_knows_are_kept():
 
 
 @pytest.mark.parametrize("text", ['{"t":"trial","v":2,"costs":[1.5]}', '{"t":"photo", "v":1}'])
-def test_a_line_of_a_newer_version_or_an_unknown_type_is_kept_byte_for_byte(text):
+def test_p10_a_line_of_a_newer_version_or_an_unknown_type_is_kept_byte_for_byte(text):
     assert parse_record(text) == Foreign(line=text)
     assert parse_record(text).text == text
 

@@ -5,7 +5,6 @@ import json
 import os
 import random
 import resource
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logs import HERE, MATMUL, ZNVER4, known, trial
+from logs import HERE, MATMUL, ZNVER4, Writer, known, numbers, trial
 
 from tvmtarget import TuningLog
 from tvmtarget.errors import LogError
@@ -24,43 +23,6 @@ from tvmtarget.tuning.records import Foreign, Retraction
 
 ROOT = Path(__file__).parents[2]
 FORMS = ["log.jsonl", "log.db"]
-
-
-class Writer:
-    """A process that appends trials of candidates from `first` on, and tells each one that is acknowledged."""
-
-    def __init__(self, path, first, count):
-        reading, writing = os.pipe()
-        self.process = os.fork()
-        if not self.process:
-            try:
-                log = TuningLog(str(path))
-                for at in range(first, first + count):
-                    log.append(trial(at, at + 1))
-                    os.write(writing, f"{at}\n".encode())
-            except BaseException as error:
-                print(repr(error), file=sys.stderr)
-                os._exit(1)
-            os._exit(0)
-        os.close(writing)
-        self._told = os.fdopen(reading)
-
-    def next(self):
-        return int(self._told.readline())
-
-    def end(self, kill=False):
-        """Wait for the process, or kill it; return what it had told beside `next`."""
-        if kill:
-            os.kill(self.process, signal.SIGKILL)
-        told = [int(line) for line in self._told.read().splitlines(keepends=True) if line[-1] == "\n"]
-        os.waitpid(self.process, 0)
-        self._told.close()
-        return told
-
-
-def numbers(log):
-    """Return the candidates in a log, sorted."""
-    return sorted(record.candidate.body["mb"] for record in log if record.type == "trial")
 
 
 @pytest.fixture(params=FORMS)
@@ -85,7 +47,7 @@ def test_a_reader_sees_what_a_writer_appends_later(path):
         assert numbers(reader) == [1, 2]
 
 
-def test_writers_at_once_lose_nothing_and_mix_nothing(path):
+def test_p1_writers_at_once_lose_nothing_and_mix_nothing(path):
     writers = [Writer(path, first, 150) for first in (0, 1000, 2000)]
     assert [len(writer.end()) for writer in writers] == [150, 150, 150]
     with TuningLog(str(path)) as log:
@@ -106,7 +68,7 @@ def kill_writers(path, turns, count, most):
     return acknowledged
 
 
-def test_a_writer_that_is_killed_loses_nothing_that_it_had_acknowledged(path):
+def test_p1_a_writer_that_is_killed_loses_nothing_that_it_had_acknowledged(path):
     acknowledged = kill_writers(path, turns=3, count=2, most=40)
     with TuningLog(str(path)) as log:
         assert acknowledged <= set(numbers(log))
@@ -115,8 +77,8 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_acknowledged(path):
 
 
 @pytest.mark.slow
-def test_eight_writers_that_are_killed_twenty_times_lose_nothing(path):
-    acknowledged = kill_writers(path, turns=20 if path.suffix == ".db" else 6, count=8, most=30)
+def test_p1_eight_writers_that_are_killed_twenty_times_lose_nothing(path):
+    acknowledged = kill_writers(path, turns=20, count=8, most=30)
     with TuningLog(str(path)) as log:
         assert acknowledged <= set(numbers(log))
         assert [line.problem[:9] for line in log.problems()] == ["cut short"] * len(log.problems())
@@ -134,7 +96,7 @@ def test_a_large_log_is_read_and_asked(tmp_path, count):
         assert not log.diff(other)
 
 
-def test_two_old_lines_and_a_torn_one_cost_the_torn_one_at_every_byte(tmp_path):
+def test_p2_a_torn_line_costs_itself_alone_and_the_next_writer_goes_on_behind_it(tmp_path):
     path = tmp_path / "log.jsonl"
     whole = "".join(f"{record.text}\n" for record in [trial(1), trial(2), trial(3)]).encode()
     second = whole.index(b"\n") + 1
@@ -154,7 +116,7 @@ def test_two_old_lines_and_a_torn_one_cost_the_torn_one_at_every_byte(tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_line_that_was_damaged_costs_itself_alone(tmp_path_factory, data):
+def test_p2_a_line_that_was_damaged_costs_itself_alone(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("damaged") / "log.jsonl"
     lines = [f"{trial(at).text}\n".encode() for at in range(3)]
     at, byte = data.draw(st.integers(0, len(lines[1]) - 2)), data.draw(st.integers(0, 255))
@@ -180,7 +142,7 @@ def test_a_line_that_was_damaged_costs_itself_alone(tmp_path_factory, data):
         (b"\n\r\n   \n# a comment\n\xef\xbb\xbf\n", "not JSON"),
     ],
 )
-def test_what_is_no_record_is_reported_with_line_and_byte(tmp_path, text, problem):
+def test_p2_what_is_no_record_is_reported_with_line_and_byte(tmp_path, text, problem):
     path = tmp_path / "log.jsonl"
     first = f"\ufeff{trial(1).text}\r\n".encode()
     path.write_bytes(first + text + trial(2).text.encode())
@@ -375,7 +337,7 @@ records = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(records, records, records)
-def test_merging_is_a_union_whatever_the_order(one, two, three):
+def test_p5_merging_is_a_union_whatever_the_order(one, two, three):
     def log_of(*parts):
         log = TuningLog("memory:")
         for part in parts:
@@ -393,7 +355,7 @@ def test_merging_is_a_union_whatever_the_order(one, two, three):
         assert list(other.lines()) == union
 
 
-def test_the_keys_of_targets_are_made_anew_when_the_rules_have_changed(tmp_path):
+def test_p10_the_keys_of_targets_are_made_anew_when_the_rules_have_changed(tmp_path):
     path = tmp_path / "log.db"
     with TuningLog(str(path)) as log:
         log.extend([*known(ZNVER4), trial(1)])

@@ -68,7 +68,7 @@ def lines(name):
     ]
 
 
-def test_keys_stay_what_they_are(golden):
+def test_p4_keys_stay_what_they_are(golden):
     """A line that changes orphans tuning logs."""
     records = [*known(ZNVER4), trial(1, requires={"kind": "llvm", "mattr": {"has": ["avx2"]}})]
     cut = [(f"  {record.text[: record.text.rindex(',')]}}}", f"  {record.digest}") for record in records]
@@ -77,7 +77,7 @@ def test_keys_stay_what_they_are(golden):
     golden("tuning/keys.golden", "\n".join(blocks) + "\n")
 
 
-def test_another_language_computes_the_same_keys():
+def test_p4_another_language_computes_the_same_keys():
     node = shutil.which("node")
     if node is None:
         pytest.skip("node.js is not installed")

@@ -16,11 +16,55 @@ import onnx
 
 from tvmtarget import plugins
 from tvmtarget.errors import BackendError, MissingExtraError, did_you_mean
+from tvmtarget.target.keys import key_of
 from tvmtarget.target.tree import Target
 
-__all__ = ["Array", "Backend", "Compiled", "Part", "backend_named", "backends"]
+__all__ = [
+    "Array",
+    "Backend",
+    "Bench",
+    "Compiled",
+    "Kernel",
+    "Part",
+    "Schedules",
+    "Space",
+    "TunableBackend",
+    "Workshop",
+    "backend_named",
+    "backends",
+]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A piece of a leaf function that can be tuned: what it is, as JSON, and how often the function calls it.
+
+    `body` is the body of a workload of a tuning log; `text` is the program itself, to be kept with it.
+    """
+
+    name: str
+    body: Mapping[str, object]
+    text: str = ""
+    calls: int = 1
+
+    @cached_property
+    def key(self) -> str:
+        """`k1:` and a digest of the body; pieces with equal keys are equal."""
+        return key_of("k1", self.body)
+
+
+class Schedules(Protocol):
+    """What was found by tuning, as a backend asks for it while it compiles."""
+
+    def find(self, kernel: Kernel, format_: str) -> object | None:
+        """Return the body of a candidate of that format for a kernel, None for the backend's default."""
+        ...
+
+    def refuse(self, kernel: Kernel, reason: str) -> None:
+        """Say that what was found is not used, and why."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -28,7 +72,8 @@ class Part:
     """One leaf function to compile: its name, the ONNX model of it, the site, and the leaf with all it inherits.
 
     `ops` are the names of its operations in the user's model, in the order of the model's nodes; `inputs` and
-    `outputs` are the names of the values there. `native` holds compiled files of a saved program that is trusted.
+    `outputs` are the names of the values there. `native` holds compiled files of a saved program that is trusted,
+    `schedules` what is known by tuning.
     """
 
     name: str
@@ -39,6 +84,7 @@ class Part:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     native: Mapping[str, bytes] = field(default_factory=dict)
+    schedules: Schedules | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def model(self) -> onnx.ModelProto:
@@ -79,6 +125,55 @@ class Backend(Protocol):
 
     def compile(self, part: Part) -> Compiled:
         """Compile a leaf function; `BackendError` names the function and the reason."""
+        ...
+
+
+@dataclass(frozen=True)
+class Space:
+    """The candidates for a kernel: a body for each combination of `choices`, of which not all need be legal.
+
+    `choices` has whole numbers by name for each of the kernel's blocks; `default` is what is taken without tuning.
+    """
+
+    kernel: Kernel
+    choices: tuple[Mapping[str, tuple[int, ...]], ...]
+    default: tuple[Mapping[str, int], ...]
+
+
+class Bench(Protocol):
+    """A kernel built in one way, with inputs."""
+
+    def difference(self) -> str | None:
+        """Run once and say how the results differ from those of the kernel as it is written; None if they do not."""
+        ...
+
+    def time(self, repeats: int) -> list[int]:
+        """Return so many measurements, in picoseconds a run."""
+        ...
+
+
+class Workshop(Protocol):
+    """The kernels of one leaf function, to be built and measured one by one."""
+
+    spaces: Mapping[str, Space]
+
+    def is_legal(self, key: str, choices: Sequence[Mapping[str, int]]) -> bool:
+        """Whether choices for a kernel fit it and the target."""
+        ...
+
+    def build(self, key: str, choices: Sequence[Mapping[str, int]]) -> Bench:
+        """Build a kernel; any exception counts against the candidate."""
+        ...
+
+
+@runtime_checkable
+class TunableBackend(Protocol):
+    """A backend whose kernels can be tuned; `format` is that of its candidates, `{"blocks": [choices, ...]}`."""
+
+    format: str
+
+    def workshop(self, part: Part) -> Workshop:
+        """Return the kernels of a leaf function."""
         ...
 
 

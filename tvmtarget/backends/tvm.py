@@ -25,7 +25,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from tvmtarget.backends.machine import refuses_native
 from tvmtarget.backends.protocol import Array, Part
-from tvmtarget.backends.tvm_schedule import cpu_pipeline
+from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, TunedChoice
+from tvmtarget.backends.tvm_schedule import cpu_pipeline, legal_passes
 from tvmtarget.errors import BackendError, MissingExtraError
 from tvmtarget.target.kinds import kind_of
 from tvmtarget.target.tree import Target
@@ -58,6 +59,7 @@ def _processors() -> int:
 class _Tvm:
     name = "tvm"
     kinds = ("llvm",)
+    format = FORMAT
 
     def version(self) -> str:
         return f"apache-tvm {_tvm().__version__}"
@@ -72,16 +74,29 @@ class _Tvm:
             return _Program(_load(tvm, part.native[_LIBRARY]), never_empty)
         try:
             with _LOCK, _quiet():
-                module = tvm.relax.frontend.onnx.from_onnx(_prepared(part.model), sanitize_input_names=False)
                 target = _target(tvm, part.target)
+                pipeline = cpu_pipeline(target, TunedChoice(part.schedules) if part.schedules is not None else None)
                 with tvm.transform.PassContext(opt_level=3):
-                    executable = tvm.compile(module, target=target, relax_pipeline=cpu_pipeline(target))
+                    executable = tvm.compile(_imported(tvm, part), target=target, relax_pipeline=pipeline)
                 return _Program(executable, never_empty)
         except BackendError:
             raise
         except Exception as error:
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise BackendError(f"tvm cannot take function {part.name!r} of @{part.site}: {reason}") from error
+
+    def workshop(self, part: Part) -> KernelWorkshop:
+        """Return the tensor functions of a leaf function, to be tuned."""
+        tvm = _tvm()
+        with _LOCK, _quiet():
+            target = _target(tvm, part.target)
+            with target, tvm.transform.PassContext(opt_level=3):
+                module = tvm.transform.Sequential(legal_passes(target))(_imported(tvm, part))
+            return KernelWorkshop(module, target)
+
+
+def _imported(tvm: Any, part: Part) -> Any:  # noqa: ANN401
+    return tvm.relax.frontend.onnx.from_onnx(_prepared(part.model), sanitize_input_names=False)
 
 
 def _never_empty(graph: GraphProto) -> frozenset[int]:

@@ -15,12 +15,22 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
 
-from tvmtarget.backends.tvm_tiles import Access, Layout, Nest, Tile, VectorUnit, divisor, plan
+from tvmtarget.backends.tvm_space import Knobs, tile_of
+from tvmtarget.backends.tvm_tiles import PARALLEL_TASKS, Access, Layout, Nest, Tile, VectorUnit, divisor, plan
+from tvmtarget.backends.tvm_uses import Use, pack_constants, uses_of
 
-__all__ = ["PASS_CONFIG", "cpu_pipeline", "schedule_functions", "vector_unit"]
+__all__ = [
+    "PASS_CONFIG",
+    "Choose",
+    "Scheduler",
+    "cpu_pipeline",
+    "legal_passes",
+    "schedule_functions",
+    "vector_unit",
+]
 
 Target: TypeAlias = Any
 Pass: TypeAlias = Any
@@ -30,12 +40,22 @@ Block: TypeAlias = Any
 Loop: TypeAlias = Any
 Expr: TypeAlias = Any
 
+
+class Choose(Protocol):
+    """What knows better than the static model."""
+
+    def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | None:
+        """Return the knobs of a function's register blocks in order, None for what the model says."""
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Be told that the knobs of a function do not fit it, and that it is scheduled by the model."""
+
+
 # For the PassContext around `tvm.compile`: TVM 0.27 cannot compile a float that this pass moves out of a parallel loop,
 # as it does in functions with symbolic extents. LLVM eliminates common subexpressions anyway.
 PASS_CONFIG = {"tirx.disable_cse_tir": True}
 
 PARALLEL_WORK = 32_768  # iterations, of vectors in a tile, below which a block stays on one thread
-PARALLEL_TASKS = 64  # iterations of a parallel loop that are enough for any machine
 MOST_LOADS = 64  # in the text of a block after inlining; chains such as x * sigmoid(x) would double it at each step
 
 # Vector registers by LLVM's features of a CPU, the first match counts. Sources: Intel SDM 1, chapters 10 to 15; Arm ARM
@@ -66,11 +86,18 @@ def vector_unit(target: Target) -> VectorUnit:
     return VectorUnit(int(target.attrs.get("vector-width", unit.bits)), unit.registers)
 
 
-def cpu_pipeline(target: Target) -> Pass:
+def legal_passes(target: Target) -> list[Pass]:
+    """Return TVM's passes for CPUs that make tensor functions of operators and fuse them."""
+    from tvm.relax.backend.cpu_generic import pipeline
+
+    return [*pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
+
+
+def cpu_pipeline(target: Target, choose: Choose | None = None) -> Pass:
     """Return the pipeline for `tvm.compile(module, target, relax_pipeline=cpu_pipeline(target))`.
 
     It is TVM's own for CPUs, `tvm.relax.backend.cpu_generic.pipeline`, with the schedule after operator fusion; use it
-    in a PassContext with `PASS_CONFIG`.
+    in a PassContext with `PASS_CONFIG`. `choose` is as for `schedule_functions`.
     """
     import tvm
     from tvm.relax.backend.cpu_generic import pipeline
@@ -78,11 +105,10 @@ def cpu_pipeline(target: Target) -> Pass:
     unit = vector_unit(target)
 
     def schedule(module: Module, _context: object) -> Module:
-        return schedule_functions(module, unit)[0]
+        return schedule_functions(module, unit, choose)[0]
 
     passes = (
-        *pipeline.library_dispatch_passes(target),
-        *pipeline.legalize_passes(target),
+        *legal_passes(target),
         tvm.transform.module_pass(schedule, opt_level=0, name="ScheduleForCpu"),
         *pipeline.dataflow_lower_passes(target),
         *pipeline.finalize_passes(target),
@@ -95,14 +121,18 @@ def cpu_pipeline(target: Target) -> Pass:
     return tvm.transform.module_pass(run, opt_level=0, name="CpuPipeline")
 
 
-def schedule_functions(module: Module, unit: VectorUnit) -> tuple[Module, dict[str, str]]:
-    """Schedule the tensor functions of a module; also return, by name, why a function stays as it was."""
+def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None = None) -> tuple[Module, dict[str, str]]:
+    """Schedule the tensor functions of a module; also return, by name, why a function stays as it was.
+
+    `choose` is asked for the knobs of a function's register blocks before the static model; where what it says does
+    not fit, it is told, and the function is scheduled by the model.
+    """
     from tvm.relax import BlockBuilder
     from tvm.s_tir import SBlockRealize, ScheduleError
     from tvm.tirx import PrimFunc
 
     result, refused, packed = module.clone(), {}, {}
-    constants = _constant_arguments(module)
+    uses = uses_of(module)
     for variable, function in module.functions_items():
         name = variable.name_hint
         if not isinstance(function, PrimFunc):
@@ -110,71 +140,39 @@ def schedule_functions(module: Module, unit: VectorUnit) -> tuple[Module, dict[s
         if not isinstance(function.body, SBlockRealize):
             refused[name] = "it has no root block"
             continue
-        scheduler = _Scheduler(function, unit, constants.get(name, frozenset()))
-        try:
-            scheduled = scheduler.run()
-        except ScheduleError as error:
-            refused[name] = str(error)
+        use = uses.get(name, Use())
+        chosen = None if choose is None else choose(name, function, use)
+        for knobs in (chosen, None) if chosen is not None else (None,):
+            scheduler = Scheduler(function, unit, use.constants, knobs)
+            try:
+                scheduled = scheduler.run()
+                break
+            except (ScheduleError, ValueError) as error:
+                refused[name] = str(error)
+                if choose is not None and knobs is not None:
+                    choose.refuse(name, str(error))
+        else:
             continue
         if scheduler.layouts:
             del result[variable]
             variable = BlockBuilder().add_func(scheduled, name)  # a new variable, as its type is the function's
             packed[name] = (variable, scheduler.layouts)
         result[variable] = scheduled
-    _pack_constants(result, packed)
+    pack_constants(result, packed)
     return result, refused
 
 
-def _constant_arguments(module: Module) -> dict[str, frozenset[int]]:
-    """Return, by function, the positions of the arguments that are constants in every call."""
-    from tvm import ir, relax
-
-    call_tir = ir.Op.get("relax.call_tir")
-    constants: dict[str, frozenset[int]] = {}
-
-    def visit(expr: Expr) -> None:
-        for used in (expr.op, *expr.args) if isinstance(expr, relax.Call) else ():
-            if isinstance(used, ir.GlobalVar):
-                arguments = expr.args[1].fields if expr.op == call_tir else ()
-                here = frozenset(at for at, value in enumerate(arguments) if isinstance(value, ir.expr.GenericConst))
-                constants[used.name_hint] = constants.get(used.name_hint, here) & here
-
-    for _, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
-    return constants
-
-
-def _pack_constants(module: Module, packed: Mapping[str, tuple[Expr, Mapping[int, Layout]]]) -> None:
-    """Call functions, by name, that read constants in other layouts: by their new variables, with new constants."""
-    from tvm import ir, relax
-    from tvm.runtime import tensor
-    from tvm_ffi import structural_map
-
-    call_tir = ir.Op.get("relax.call_tir")
-
-    def changed(call: Expr) -> Expr:
-        if call.op != call_tir or call.args[0].name_hint not in packed:
-            return call
-        function, layouts = packed[call.args[0].name_hint]
-        fields = list(call.args[1].fields)
-        for at, layout in layouts.items():
-            fields[at] = relax.const(tensor(layout.apply(fields[at].value.numpy())))
-        call = relax.Call(call.op, [function, relax.Tuple(fields), *call.args[2:]], call.attrs, call.ty_args)
-        return relax.BlockBuilder().normalize(call)
-
-    for variable, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            module[variable] = structural_map(function, (relax.Call, changed))
-
-
-class _Scheduler:
+class Scheduler:
     """Schedules one function; `layouts` are those in which the scheduled one takes arguments that are constants.
 
-    A step that would not be right is refused by TVM's own checks, with a `ScheduleError`.
+    `knobs` are those of its register blocks in order, None for what the static model says; `blocks` are the nests
+    that got one, each with what the model says. A step that would not be right is refused by TVM's own checks, with a
+    `ScheduleError`, and knobs that make no tile with a `ValueError`.
     """
 
-    def __init__(self, function: Function, unit: VectorUnit, constants: frozenset[int]) -> None:
+    def __init__(
+        self, function: Function, unit: VectorUnit, constants: frozenset[int], knobs: Sequence[Knobs] | None = None
+    ) -> None:
         import tvm
 
         self.tvm = tvm
@@ -183,6 +181,8 @@ class _Scheduler:
         self.unit = unit
         self.parameters = {position: function.params[position] for position in constants}
         self.layouts: dict[int, Layout] = {}
+        self.knobs = knobs
+        self.blocks: list[tuple[Nest, Tile]] = []
 
     def run(self) -> Function:
         """Return the function scheduled."""
@@ -191,7 +191,7 @@ class _Scheduler:
         done: list[Block] = []
         for block in self.schedule.get_child_blocks(self.root):
             nest = self.nest(block)
-            tile = plan(nest, self.unit)
+            tile = self.tile(nest)
             if tile is not None:
                 self.pack(block, nest, tile)
                 done += self.keep_in_registers(block, nest, tile)
@@ -200,6 +200,20 @@ class _Scheduler:
             if self.schedule.get(block).name_hint not in names:
                 self.run_parallel(block)
         return self.schedule.mod["main"]
+
+    def tile(self, nest: Nest) -> Tile | None:
+        """Return the register block of a nest: the one that is asked for, else what the model says."""
+        tile = plan(nest, self.unit)
+        if tile is None:
+            return None
+        at = len(self.blocks)
+        self.blocks.append((nest, tile))
+        if self.knobs is None:
+            return tile
+        chosen = tile_of(nest, self.knobs[at], self.unit) if at < len(self.knobs) else None
+        if chosen is None:
+            raise ValueError(f"the knobs of register block {at} fit neither its loops nor {self.unit}")
+        return chosen
 
     def inline(self) -> None:
         """Inline elementwise blocks, readers before what they read, where that computes nothing more than once."""
@@ -304,8 +318,10 @@ class _Scheduler:
         """Apply a tile; return the blocks that need nothing more."""
         schedule, loops = self.schedule, self.schedule.get_loops(block)
         outer, inner = self.split(loops, nest, tile)
-        reduced = [loops[axis] for axis in nest.reduced]
+        reduced = self.reduced(loops, nest, tile)
         schedule.reorder(*outer, *reduced, *inner)
+        if tile.unroll > 1:
+            schedule.unroll(reduced[-1])
         result = self.write_back(block, outer[-1])
         dim = nest.writes[0].dimension(tile.axis)
         if dim is not None:
@@ -314,8 +330,10 @@ class _Scheduler:
             schedule.unroll(loop)
         schedule.vectorize(inner[-1])
         if tile.row_axis is not None and (nest.extents[tile.row_axis] or 1) % tile.rows:
-            schedule.annotate(outer.pop(), "pragma_loop_partition_hint", True)
-        self.parallel(outer, nest.work / tile.lanes)
+            rows = -2 if tile.columns_first else -1
+            schedule.annotate(outer[rows], "pragma_loop_partition_hint", True)
+            del outer[rows:]
+        self.parallel(outer, nest.work / tile.lanes, tile.tasks)
         start = schedule.decompose_reduction(block, reduced[0])
         self.vectorise(start, tile.lanes)
         self.vectorise(result, tile.lanes)
@@ -328,7 +346,17 @@ class _Scheduler:
         if tile.row_axis is None:
             return outer, inner
         rows, row = self.schedule.split(loops[tile.row_axis], [None, tile.rows])
+        if tile.columns_first:
+            outer.remove(columns)
+            return [*outer, rows, columns], [row, *inner]
         return [*outer, rows], [row, *inner]
+
+    def reduced(self, loops: Sequence[Loop], nest: Nest, tile: Tile) -> list[Loop]:
+        """Return the loops of a reduction in their order; the last is that of the steps which are written out."""
+        order = list(nest.reduced)
+        order.append(order.pop(tile.inner))
+        found = [loops[axis] for axis in order]
+        return [*found[:-1], *self.schedule.split(found[-1], [None, tile.unroll])] if tile.unroll > 1 else found
 
     def write_back(self, block: Block, at: Loop) -> Block:
         """Compute a block into local memory; put its reader, or a copy, where a tile is finished, and return it."""
@@ -379,11 +407,11 @@ class _Scheduler:
         if len(flat) > 1:
             self.schedule.fuse(*flat)
 
-    def parallel(self, loops: Sequence[Loop], work: float) -> int:
+    def parallel(self, loops: Sequence[Loop], work: float, tasks: int = PARALLEL_TASKS) -> int:
         """Run the first of some loops in parallel, as many as give enough tasks; return how many those are."""
-        if work < PARALLEL_WORK or not loops:
+        if work < PARALLEL_WORK or not loops or not tasks:
             return 0
         extents = [self.static(self.schedule.get(loop).extent) or 1 for loop in loops]
-        taken = next((n for n in range(1, len(loops)) if math.prod(extents[:n]) >= PARALLEL_TASKS), len(loops))
+        taken = next((n for n in range(1, len(loops)) if math.prod(extents[:n]) >= tasks), len(loops))
         self.schedule.parallel(self.schedule.fuse(*loops[:taken]))
         return taken

@@ -17,11 +17,12 @@ import numpy as np
 
 from tvmtarget.backends.protocol import Array
 
-__all__ = ["Access", "Layout", "Nest", "Tile", "VectorUnit", "divisor", "plan"]
+__all__ = ["PARALLEL_TASKS", "Access", "Layout", "Nest", "Tile", "VectorUnit", "divisor", "plan"]
 
 TAIL_WORTH = 0.7  # of a block whose rows leave a remainder, beside one whose rows do not
 CHAINS = 8  # independent sums that hide the latency of adding: 4 cycles on 2 units
 LONG_SUM = 64  # terms from which on a sum gains by that
+PARALLEL_TASKS = 64  # iterations of a parallel loop that are enough for any machine
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,10 @@ class Layout:
 class Tile:
     """A register block: `vectors` of `lanes` along `axis`, times `rows` along `row_axis`.
 
-    `pack` names a read, and the layout that it needs for the vectors to be contiguous.
+    `pack` names a read, and the layout that it needs for the vectors to be contiguous. `inner` is the reduced axis,
+    counted from the last, that becomes the innermost, `unroll` how many steps of it are written out. With
+    `columns_first` all columns are computed before the next rows. `tasks` is how many iterations are enough for
+    parallel loops, 0 for none.
     """
 
     axis: int
@@ -136,6 +140,10 @@ class Tile:
     row_axis: int | None = None
     rows: int = 1
     pack: tuple[int, Layout] | None = None
+    inner: int = -1
+    unroll: int = 1
+    columns_first: bool = False
+    tasks: int = PARALLEL_TASKS
 
 
 def plan(nest: Nest, unit: VectorUnit) -> Tile | None:
@@ -145,7 +153,7 @@ def plan(nest: Nest, unit: VectorUnit) -> Tile | None:
 
     >>> x, w = Access(({0: 1}, {2: 1}), (64, 256)), Access(({2: 1}, {1: 1}), (256, 48))
     >>> plan(Nest("SSR", (64, 48, 256), (x, w), (Access(({0: 1}, {1: 1}), (64, 48)),)), VectorUnit(512, 32))
-    Tile(axis=1, lanes=16, vectors=3, row_axis=0, rows=8, pack=None)
+    Tile(axis=1, lanes=16, vectors=3, row_axis=0, rows=8, pack=None, inner=-1, unroll=1, columns_first=False, tasks=64)
     """
     if not nest.reduced or not nest.spatial or 0 in nest.extents:
         return None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tvmtarget.cli.options import Model, Strict, Where, progress, read_where
+from tvmtarget.cli.options import Log, Model, Near, Strict, Where, progress, read_policy, read_where
 from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, TargetText, Unset, With, read_target
 
 __all__ = ["compile_model"]
@@ -25,6 +25,8 @@ def compile_model(
     runtime: Runtime = None,
     where: Where = None,
     strict: Strict = False,
+    log: Log = None,
+    near: Near = False,
 ) -> None:
     """Compile a model for a target into one file, which `tvmtarget run` takes."""
     from tvmtarget.building import build
@@ -33,10 +35,21 @@ def compile_model(
     rules = read_where(where)
     tree = read_target(target, Changes(overlays, executor, runtime, context.args, values, unset))
     with progress(quiet=False) as tell:
-        exe = build(IRModule.from_onnx(model), tree, where=rules, strict=strict, progress=tell, mod_name=model.stem)
+        exe = build(
+            IRModule.from_onnx(model),
+            tree,
+            where=rules,
+            strict=strict,
+            progress=tell,
+            mod_name=model.stem,
+            log=log,
+            policy=read_policy(near=near),
+        )
         exe.save(output)
     for note in exe.notes:
         typer.echo(f"note: {note}", err=True)
+    for applied in exe.tuned:
+        typer.echo(f"tuned: {applied}", err=True)
     typer.echo(
         f"{output}: {len(exe.backends)} functions by {', '.join(sorted(set(exe.backends.values()))) or 'nobody'}"
     )

@@ -10,7 +10,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from tvmtarget.cli import compile, detect, diff, explain, kinds, log, run, show, tags
+from tvmtarget.cli import compile, detect, diff, explain, kinds, log, run, show, tags, tune
 from tvmtarget.cli.targets import EXTRA
 from tvmtarget.errors import TvmTargetError, TvmTargetWarning
 from tvmtarget.version import __version__
@@ -32,6 +32,7 @@ app.command("detect")(detect.detect)
 app.command("explain", context_settings=EXTRA)(explain.explain)
 app.command("compile", context_settings=EXTRA)(compile.compile_model)
 app.command("run", context_settings=EXTRA)(run.run)
+app.command("tune", context_settings=EXTRA)(tune.tune)
 app.command("diff")(diff.diff)
 app.add_typer(log.app, name="log")
 

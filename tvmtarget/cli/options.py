@@ -15,8 +15,9 @@ from tvmtarget.errors import TextError, TvmTargetError
 if TYPE_CHECKING:
     from tvmtarget.building import Progress
     from tvmtarget.target.constraints.constraint import Constraint
+    from tvmtarget.tuning.match import Policy
 
-__all__ = ["Json", "Model", "Strict", "Where", "print_json", "progress", "read_where"]
+__all__ = ["Json", "Log", "Model", "Near", "Strict", "Where", "print_json", "progress", "read_policy", "read_where"]
 
 Model: TypeAlias = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
 Where: TypeAlias = Annotated[
@@ -29,6 +30,12 @@ Where: TypeAlias = Annotated[
 ]
 Strict: TypeAlias = Annotated[
     bool, typer.Option("--strict", help="Refuse to interpret a leaf for which no code generator is installed.")
+]
+Log: TypeAlias = Annotated[
+    str | None, typer.Option("--log", help="A tuning log to use: .jsonl, .db or a URL.", show_default=False)
+]
+Near: TypeAlias = Annotated[
+    bool, typer.Option("--near", help="Use what was tuned on a near device too, where the log has nothing nearer.")
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
@@ -62,6 +69,14 @@ def _last_equals(rule: str) -> int:
         if rule[at] == "=" and depth == 0:
             return at
     return -1
+
+
+def read_policy(*, near: bool) -> Policy:
+    """Return how far lookups in a tuning log may go."""
+    from tvmtarget.advice import SAME_DEVICE
+    from tvmtarget.tuning.match import Policy
+
+    return Policy() if near else SAME_DEVICE
 
 
 def print_json(data: object) -> None:

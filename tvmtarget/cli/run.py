@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tvmtarget.cli.completion import complete_target
-from tvmtarget.cli.options import Json, Strict, Where, print_json, progress, read_where
+from tvmtarget.cli.options import Json, Log, Near, Strict, Where, print_json, progress, read_policy, read_where
 from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, Unset, With, read_target
 from tvmtarget.errors import ArtifactError, RunError, TextError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tvmtarget.executable import Executable
     from tvmtarget.executors.graph import Event
     from tvmtarget.target.tree import Target
+    from tvmtarget.tuning.applied import Applied
 
 __all__ = ["run"]
 
@@ -54,6 +56,8 @@ def run(
     as_json: Json = False,
     strict: Strict = False,
     trust: Annotated[bool, typer.Option("--trust", help="Use the native code in a compiled program.")] = False,
+    log: Log = None,
+    near: Near = False,
 ) -> None:
     """Run a model on a target, or a compiled program, and say what ran where."""
     from tvmtarget.artifact import is_artifact
@@ -62,8 +66,8 @@ def run(
     changes = Changes(overlays, executor, runtime, context.args, values, unset)
     arrays = _read_npz(inputs)
     if is_artifact(program):
-        if target is not None or rules or check or changes:
-            options = "--target, what changes it, --where and --check"
+        if target is not None or rules or check or changes or log:
+            options = "--target, what changes it, --where, --log and --check"
             raise ArtifactError(f"{str(program)!r} is compiled already; {options} go with a model")
         from tvmtarget.executable import load
 
@@ -71,7 +75,8 @@ def run(
     else:
         if target is None:
             raise TextError("--target is missing; a model runs on a target, such as --target llvm")
-        exe = _build(program, read_target(target, changes), rules, strict=strict, quiet=as_json)
+        advice = {"log": log, "policy": read_policy(near=near)}
+        exe = _build(program, read_target(target, changes), rules, advice, strict=strict, quiet=as_json)
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
     from tvmtarget.executors.graph import CopyEvent
 
@@ -94,16 +99,18 @@ def run(
     if as_json:
         print_json(report)
     else:
-        _print(report, results)
+        _print(report, results, exe.tuned)
 
 
-def _build(model: Path, target: Target, rules: dict[str, Any], *, strict: bool, quiet: bool) -> Executable:
+def _build(
+    model: Path, target: Target, rules: dict[str, Any], advice: dict[str, Any], *, strict: bool, quiet: bool
+) -> Executable:
     from tvmtarget.building import build
     from tvmtarget.ir.module import IRModule
 
     with progress(quiet=quiet) as tell:
         module = IRModule.from_onnx(model)
-        return build(module, target, where=rules, strict=strict, progress=tell, mod_name=model.stem)
+        return build(module, target, where=rules, strict=strict, progress=tell, mod_name=model.stem, **advice)
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -174,9 +181,11 @@ def _is_installed(package: str) -> bool:
     return find_spec(package) is not None
 
 
-def _print(report: dict[str, Any], results: dict[str, np.ndarray[Any, Any]]) -> None:
+def _print(report: dict[str, Any], results: dict[str, np.ndarray[Any, Any]], tuned: Sequence[Applied]) -> None:
     for region in report["regions"]:
         typer.echo(f"@{region['site'] or '.'} by {region['backend']}: {len(region['ops'])} ops in {region['function']}")
+    for applied in tuned:
+        typer.echo(f"tuned: {applied}")
     typer.echo(f"ran by {', '.join(report['backends'])}; {len(report['copies'])} copies")
     for name, array in results.items():
         typer.echo(f"output {name}: {array.dtype}{list(array.shape)}")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from tvmtarget.errors import RunError
-from tvmtarget.executors.program import Driver, Program, Signature
+from tvmtarget.executors.program import Driver, Program, Signature, Step
 from tvmtarget.ir.types import dtype_of
 
-__all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "check_inputs"]
+__all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "Transfers", "check_inputs"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 LeafCall: TypeAlias = Callable[[str, Sequence[Any]], Sequence[Any]]
@@ -42,6 +42,18 @@ class CopyEvent:
 Event: TypeAlias = "CallEvent | CopyEvent"
 
 
+class Transfers(Protocol):
+    """How one run of a machine's program reaches the other machines; values of one `order` belong together."""
+
+    def send(self, to: str, order: int, values: Sequence[Any]) -> None:
+        """Send the values of a transfer, one or none."""
+        ...
+
+    def receive(self, from_: str, order: int) -> Sequence[Any]:
+        """Wait for the values of a transfer; `RunError` if the machine is gone."""
+        ...
+
+
 class GraphExecutor:
     """Runs a program; leaf functions and copies are done by the functions it is given."""
 
@@ -51,8 +63,19 @@ class GraphExecutor:
         self._call_leaf = call_leaf
         self._copy = copy
 
-    def run(self, inputs: Sequence[Any], record: Callable[[Event], None] | None = None) -> list[Any]:
-        """Run the entry on its parameters in order; `record` is told of every leaf call and copy as it happens."""
+    def run(
+        self,
+        inputs: Sequence[Any],
+        record: Callable[[Event], None] | None = None,
+        transfers: Transfers | None = None,
+    ) -> list[Any]:
+        """Run the entry on its parameters in order; `record` is told of every leaf call and copy as it happens.
+
+        The program of one machine of several needs `transfers`.
+        """
+        driver = self._program.drivers.get(self._program.entry)
+        if driver is not None and transfers is not None:
+            return self._drive(driver, inputs, record or (lambda _: None), transfers)
         return self._function(self._program.entry, inputs, record or (lambda _: None))
 
     def _function(self, name: str, inputs: Sequence[Any], record: Callable[[Event], None]) -> list[Any]:
@@ -64,13 +87,21 @@ class GraphExecutor:
             return results
         return self._drive(driver, inputs, record)
 
-    def _drive(self, driver: Driver, inputs: Sequence[Any], record: Callable[[Event], None]) -> list[Any]:
+    def _drive(
+        self,
+        driver: Driver,
+        inputs: Sequence[Any],
+        record: Callable[[Event], None],
+        transfers: Transfers | None = None,
+    ) -> list[Any]:
         values: dict[str, Any] = dict(zip(driver.params, inputs, strict=True))
         values |= {name: self._constants[name] for name in driver.constants}
         for step in driver.steps:
             arguments = [values[name] for name in step.inputs]
             if step.call is not None:
                 results = self._function(step.call, arguments, record)
+            elif step.order is not None:
+                results = _transfer(step, arguments, transfers)
             else:
                 src, dst = str(step.src), str(step.dst)
                 begin = time.perf_counter_ns()
@@ -81,6 +112,15 @@ class GraphExecutor:
             for name in step.free:
                 values.pop(name, None)
         return [values[name] for name in driver.results]
+
+
+def _transfer(step: Step, arguments: Sequence[Any], transfers: Transfers | None) -> list[Any]:
+    if transfers is None or step.order is None:
+        raise RunError("this is the program of one machine, which runs together with those of the others")
+    if step.to is not None:
+        transfers.send(step.to, step.order, arguments)
+        return []
+    return list(transfers.receive(str(step.from_), step.order))
 
 
 def _nbytes(value: object) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tvmtarget.errors import ArtifactError
-from tvmtarget.ir.function import COPY, Call, Function
+from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import TensorType, Type
 
@@ -41,9 +41,10 @@ class Signature(_Data):
 
 
 class Step(_Data):
-    """A call of a function, or a copy from memory `src` to memory `dst`.
+    """A call of a function, a copy from memory `src` to memory `dst`, or one end of a transfer between machines.
 
-    `nbytes` is the size of what is copied, None where its shape is open; `free` are values not read again.
+    `nbytes` is the size of what is copied, None where its shape is open; `free` are values not read again. A transfer
+    goes `to` a machine or comes `from_` one, and `order` is its place among all transfers of the program.
     """
 
     call: str | None = None
@@ -52,6 +53,9 @@ class Step(_Data):
     src: str | None = None
     dst: str | None = None
     nbytes: int | None = None
+    to: str | None = None
+    from_: str | None = None
+    order: int | None = None
     free: tuple[str, ...] = ()
 
 
@@ -162,4 +166,8 @@ def _step(call: Call, free: tuple[str, ...]) -> Step:
         type_ = call.outputs[0].type
         nbytes = type_.nbytes if isinstance(type_, TensorType) else None
         return Step(inputs=call.inputs, outputs=outputs, src=src, dst=dst, nbytes=nbytes, free=free)
+    if call.op in (SEND, RECV):
+        to, from_ = (None if call.attr(end) is None else str(call.attr(end)) for end in ("to", "from"))
+        order = int(str(call.attr("order")))
+        return Step(inputs=call.inputs, outputs=outputs, to=to, from_=from_, order=order, free=free)
     return Step(call=call.callee, inputs=call.inputs, outputs=outputs, free=free)

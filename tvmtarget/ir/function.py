@@ -2,8 +2,9 @@
 
 Names of operators carry their dialect: `onnx.Conv`, `onnx.com.microsoft::Gelu`, `@callee` for a function of the
 module, `tt.copy` for a copy between memories, `tt.code` for code that only a dialect or a compiler understands (a TIR
-function, C source): such a function has one call of it, and its parameters and results are the signature. Constants
-are held by reference and never copied.
+function, C source): such a function has one call of it, and its parameters and results are the signature. In the
+program of one machine, `tt.send` and `tt.recv` are the two ends of a transfer: `to` or `from` is the other machine, and
+`order` the place of the transfer among all of them. Constants are held by reference and never copied.
 """
 
 from __future__ import annotations
@@ -25,17 +26,22 @@ __all__ = [
     "CODE",
     "COPY",
     "DRIVES",
+    "RECV",
+    "SEND",
     "Attribute",
     "Call",
     "Constant",
     "Function",
     "Opaque",
     "Value",
+    "all_names",
     "callees_of",
     "constants_of",
 ]
 
 COPY = "tt.copy"
+SEND = "tt.send"
+RECV = "tt.recv"
 CODE = "tt.code"
 DRIVES = "drives"  # the attribute of a host function that names, by its path, the device it works for
 
@@ -185,16 +191,27 @@ class Function:
         return replace(self, **changes)
 
 
-def constants_of(function: Function) -> Iterator[Constant]:
-    """Yield all constants of a function: its own, those in attributes of calls, and those of nested bodies."""
-    yield from function.constants
+def all_names(function: Function) -> Iterator[str]:
+    """Yield the names of all values that a function and its nested bodies define."""
+    yield from function.types
     for call in function.body:
-        for _, value in call.attrs:
-            yield from (
-                item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, Constant)
-            )
+        for _, region in call.regions:
+            yield from all_names(region)
+
+
+def constants_of(function: Function) -> Iterator[Constant]:
+    """Yield all constants of a function: its own, those in attributes, and those of nested bodies."""
+    yield from function.constants
+    yield from _constants_in(function.attrs)
+    for call in function.body:
+        yield from _constants_in(call.attrs)
         for _, region in call.regions:
             yield from constants_of(region)
+
+
+def _constants_in(attrs: tuple[tuple[str, Any], ...]) -> Iterator[Constant]:
+    for _, value in attrs:
+        yield from (item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, Constant))
 
 
 def callees_of(function: Function) -> frozenset[str]:

@@ -9,9 +9,9 @@ import onnx
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Call, Function, Value
-from tvmtarget.ir.onnx_types import read_type, write_type
-from tvmtarget.ir.onnx_writer import write_graph
-from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.ir.onnx_graph import write_graph
+from tvmtarget.ir.onnx_types import read_type
+from tvmtarget.ir.types import Type
 
 __all__ = ["infer_types"]
 
@@ -34,10 +34,6 @@ def infer_types(function: Function, functions: Mapping[str, Function] | None = N
     write_graph(
         function.replace(params=(*function.params, *large), constants=small, body=shown), model.graph, is_nested=True
     )
-    for call in body:
-        for output in call.outputs:
-            if isinstance(output.type, TensorType):
-                model.graph.value_info.add(name=output.name).type.CopyFrom(write_type(output.type, what=output.name))
     try:
         inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:

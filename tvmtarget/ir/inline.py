@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import COPY, Call, Constant, Function, Value, callees_of
+from tvmtarget.ir.function import COPY, Call, Constant, Function, Value, all_names, callees_of
 from tvmtarget.ir.names import Names
 from tvmtarget.target.constraints.constraint import Constraint
 
@@ -42,16 +42,47 @@ def inline_calls(
 ) -> Inlined:
     """Inline every call of other functions, or `only` of some; what has a name keeps it where it is free.
 
-    Calls in nested bodies are inlined too: they are frames around the operation that has the body.
+    Calls in nested bodies are inlined too: they are frames around the operation that has the body. Functions in
+    several versions of an operator set are converted to one (`onnx_versions.py`).
     """
     if not callees_of(function):
         return Inlined(function, ((),) * len(function.body))
+    function, functions = _in_one_version(function, functions, only)
     inliner = _Inliner(functions, function, only)
     results = inliner.expand(function, {}, (), (function.name,))
     opsets = tuple(sorted(inliner.opsets.items()))
     constants = tuple(inliner.constants.values())
     flat = function.replace(body=tuple(inliner.body), constants=constants, results=results, opsets=opsets)
-    return Inlined(flat, tuple(inliner.frames))
+    return Inlined(_with_results(flat, function.results), tuple(inliner.frames))
+
+
+def _with_results(flat: Function, results: tuple[str, ...]) -> Function:
+    """Give what a callee computes the name that the function returned it under, where that is one value."""
+    computed = {output.name for call in flat.body for output in call.outputs}
+    pairs = [(new, old) for new, old in zip(flat.results, results, strict=True) if new != old and new in computed]
+    taken = {*all_names(flat), *(old for new, old in pairs if flat.results.count(new) > 1)}
+    names = {new: old for new, old in pairs if old not in taken}
+    return rename_values(flat, names) if names else flat
+
+
+def _in_one_version(
+    function: Function, functions: Mapping[str, Function], only: Container[str] | None
+) -> tuple[Function, Mapping[str, Function]]:
+    """Return a function and those it calls, directly or through others, in the same versions of operator sets."""
+    reached: dict[str, Function] = {}
+    waiting = [function]
+    while waiting:
+        for name in sorted(callees_of(waiting.pop())):
+            if name in functions and name not in reached and (only is None or name in only):
+                reached[name] = functions[name]
+                waiting.append(functions[name])
+    stated = {opset for one in (function, *reached.values()) for opset in one.opsets}
+    if len(stated) == len({domain for domain, _ in stated}):
+        return function, functions
+    from tvmtarget.ir.onnx_versions import unified
+
+    first, *others = unified((function, *reached.values()))
+    return first, {**functions, **dict(zip(reached, others, strict=True))}
 
 
 class _Inliner:
@@ -73,7 +104,7 @@ class _Inliner:
         """Append a function's body; `names` maps its parameters to values here. Returns its results."""
         if len(stack) > MAX_DEPTH:
             raise ModelError(f"functions call each other deeper than {MAX_DEPTH}: {' -> '.join(stack[:4])} ...")
-        self._join_opsets(function)
+        self.opsets |= dict(function.opsets)
         names = dict(names)
         for constant in function.constants:
             names[constant.name] = self._share(constant)
@@ -135,14 +166,6 @@ class _Inliner:
         name = self.names.fresh(constant.name)
         self.constants[name] = constant if name == constant.name else replace(constant, name=name)
         return name
-
-    def _join_opsets(self, function: Function) -> None:
-        for domain, version in function.opsets:
-            if self.opsets.setdefault(domain, version) != version:
-                raise ModelError(
-                    f"function {function.name!r} uses version {version} of operator set {domain or 'onnx'!r}, "
-                    f"its caller version {self.opsets[domain]}; convert one of them"
-                )
 
 
 def _asked(call: Call, callee: Function) -> Iterator[tuple[Constraint, str]]:

@@ -14,6 +14,7 @@ import numpy as np
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
 from tvmtarget.ir.archive import read_archive, write_archive
 from tvmtarget.ir.function import Constant, Function, constants_of
+from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.json_form import read_module, write_module
 from tvmtarget.ir.parser import parse_functions
 from tvmtarget.ir.printer import print_module
@@ -26,6 +27,7 @@ from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:
     import onnx
+    import tvm
 
 __all__ = ["IRModule"]
 
@@ -89,17 +91,53 @@ class IRModule:
         Initializers become constants by reference, shapes are inferred, symbolic dimensions are kept, and every
         operation keeps the name it has in the model (one is made for those that have none). Functions of the model
         are inlined; with `keep_functions` each becomes a function of the module, one for each set of types and
-        attributes that it is called with.
+        attributes that it is called with. Metadata and documentation are carried (`ir/onnx_notes.py`).
         """
         from tvmtarget.ir.onnx_reader import read_model
 
-        return cls(read_model(model, keep_functions=keep_functions)).verify()
+        main, *others = read_model(model, keep_functions=keep_functions)
+        if others and not keep_functions:
+            main, others = inline_calls(main, {one.name: one for one in others}).function, []
+        return cls((main, *others)).verify()
 
     def to_onnx(self, function: str = "main") -> onnx.ModelProto:
         """Write a function, with all it calls, as a checked ONNX model that computes the same."""
         from tvmtarget.ir.onnx_writer import write_function
 
         return write_function(self[function], self.by_name)
+
+    def save_onnx(self, path: str | Path, function: str = "main") -> None:
+        """Write a function as an ONNX file, with large constants in `<path>.data` where it would exceed 2 GB."""
+        from tvmtarget.ir.onnx_writer import save_function
+
+        save_function(self[function], self.by_name, Path(path))
+
+    @classmethod
+    def from_tvm(cls, module: tvm.IRModule, target: Target | str | None = None) -> IRModule:
+        """Read a module of Apache TVM; `ModelError` names the function and binding of what is not carried.
+
+        Functions of Relax become functions of calls, TIR functions and other code opaque ones with a signature.
+        Whatever TVM knows besides stands in attributes `tvm.*`, so that `to_tvm` gives the same module back.
+        With a target, what TVM's targets and virtual devices say becomes constraints, where a node meets it.
+        """
+        from tvmtarget.ir.relax.places import constrained
+        from tvmtarget.ir.relax.reader import read_tvm_module
+
+        tree = Target.parse(target) if isinstance(target, str) else target
+        functions, attrs = read_tvm_module(module)
+        return cls(constrained(functions, attrs, tree), tree, attrs).verify()
+
+    def to_tvm(self) -> tvm.IRModule:
+        """Return the module as one of Apache TVM; `ModelError` names operations that are not Relax's.
+
+        What a decomposition decided is written as TVM says it: functions of external code generators are outlined,
+        values of devices of TVM's own bear a virtual device, and TIR functions the target they are for.
+        """
+        from tvmtarget.ir.relax.deployed import deployed
+        from tvmtarget.ir.relax.writer import write_tvm_module
+
+        functions, attrs = deployed(self.functions, self.attrs, self.target)
+        return write_tvm_module(functions, attrs)
 
     @cached_property
     def by_name(self) -> Mapping[str, Function]:

@@ -18,6 +18,8 @@ def instance_of(proto: FunctionProto, node: NodeProto, types: Sequence[Type]) ->
     model.opset_import.extend(proto.opset_import)
     graph = model.graph
     graph.name = proto.name
+    graph.doc_string = proto.doc_string
+    graph.metadata_props.extend(proto.metadata_props)
     given = list(node.input) + [""] * (len(proto.input) - len(node.input))
     absent = {name for name, operand in zip(proto.input, given, strict=True) if not operand}
     for name, type_ in zip(proto.input, types, strict=False):

@@ -2,59 +2,123 @@
 
 Operator semantics, schemas and shapes are ONNX's own: the checker and shape inference run on a slim copy of
 the model, without the data of its large initializers, which stay where they are and are referred to. Constant
-nodes are constants like initializers, so that whoever needs an operand to be a constant has one rule for both.
+nodes are constants like initializers, so that whoever needs an operand to be a constant has one rule for both;
+sparse initializers become Constant nodes, which is what they mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
 import onnx.inliner
-from google.protobuf.message import DecodeError
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx_functions import instance_of
-from tvmtarget.ir.onnx_types import check_model, dtype_name, read_type
-from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.ir.onnx_notes import graph_notes, model_notes
+from tvmtarget.ir.onnx_tensors import constant_of, is_small, read_tensor
+from tvmtarget.ir.onnx_types import check_model, read_type
+from tvmtarget.ir.parser import MAX_DEPTH
+from tvmtarget.ir.types import Type
 
-__all__ = ["read_model"]
+__all__ = ["read_body", "read_model"]
 
-# Initializers with at most this many elements take part in shape inference by value (shapes, axes, pads, ...).
-_SMALL = 1024
-# The attributes of Constant that are no tensors themselves, and their element types (onnx/defs/generator/defs.cc).
-_CONSTANT_FORMS = {
-    "value_float": TensorProto.FLOAT,
-    "value_floats": TensorProto.FLOAT,
-    "value_int": TensorProto.INT64,
-    "value_ints": TensorProto.INT64,
-    "value_string": TensorProto.STRING,
-    "value_strings": TensorProto.STRING,
-}
+# What protobuf, the checker, shape inference, the inliner and numpy raise on models that are not valid.
+_INVALID = (
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+    DecodeError,
+    EncodeError,
+    ArithmeticError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def read_model(source: str | Path | bytes | ModelProto, *, keep_functions: bool = False) -> tuple[Function, ...]:
-    """Read a file, bytes or a loaded model into the function `main`, and those it calls if they are to be kept."""
+    """Read a file, bytes or a loaded model into the function `main`, and those it calls if they are to be kept.
+
+    Functions whose operator sets differ from the model's are kept in any case: they are not ONNX's to inline.
+    """
     model, folder, name = _load(source)
-    if model.functions and not keep_functions:
-        model = onnx.inliner.inline_local_functions(model)
-    slim = _inferred(_slim(model), name)
-    reader = _Reader(folder, name, model.functions)
-    main = reader.function(slim.graph, "main", {tensor.name: tensor for tensor in model.graph.initializer})
+    try:
+        return _read(model, folder, name, keep_functions=keep_functions)
+    except _INVALID as error:
+        raise ModelError(f"{name} is not a valid ONNX model: {_first_line(error)}") from error
+
+
+def _read(model: ModelProto, folder: Path, name: str, *, keep_functions: bool) -> tuple[Function, ...]:
+    _opsets_are_known(model, name)
+    slim = _slim(model)
+    differ = any(_differ(model, function) for function in model.functions)
+    _check(slim, name, apart=differ)
+    if slim.functions and not keep_functions and not differ:
+        slim = onnx.inliner.inline_local_functions(slim)
+    graph = onnx.shape_inference.infer_shapes(slim, check_type=False, strict_mode=False, data_prop=True).graph
+    reader = _Reader(folder, name, slim.functions)
+    main = reader.function(graph, "main", {tensor.name: tensor for tensor in model.graph.initializer})
     local = {function.domain for function in model.functions}
     opsets = tuple((domain, version) for domain, version in _opsets(model) if domain not in local)
-    return main.replace(opsets=opsets), *reader.functions
+    return main.replace(opsets=opsets, attrs=(*model_notes(model), *main.attrs)), *reader.functions
+
+
+def read_body(graph: GraphProto) -> Function:
+    """Read the graph of a model that this library wrote, whose constants are all in it."""
+    return _Reader(Path(), "the model").function(graph, graph.name, {one.name: one for one in graph.initializer})
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "unknown reason")
 
 
 def _opsets(proto: ModelProto | FunctionProto) -> tuple[tuple[str, int], ...]:
-    found = {("" if opset.domain == "ai.onnx" else opset.domain): opset.version for opset in proto.opset_import}
-    return tuple(sorted(found.items()))
+    return tuple(sorted({_domain(opset.domain): opset.version for opset in proto.opset_import}.items()))
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _opsets_are_known(model: ModelProto, name: str) -> None:
+    """Refuse a model that states two versions of an operator set, or operators that this ONNX does not know yet."""
+    for proto in (model, *model.functions):
+        stated = [_domain(opset.domain) for opset in proto.opset_import]
+        twice = next((domain for domain in stated if stated.count(domain) > 1), None)
+        if twice is not None:
+            raise ModelError(f"{name} states two versions of operator set {twice or 'onnx'!r}")
+        version, newest = dict(_opsets(proto)).get("", 1), onnx.defs.onnx_opset_version()
+        if version > newest:
+            known = f"onnx {onnx.__version__} knows them up to {newest}"
+            raise ModelError(f"{name} uses version {version} of ONNX's operators, but the installed {known}")
+
+
+def _differ(model: ModelProto, function: FunctionProto) -> bool:
+    """Whether a function of a model is written in other versions of operator sets."""
+    stated = dict(_opsets(model))
+    return any(stated.get(domain, version) != version for domain, version in _opsets(function))
+
+
+def _check(slim: ModelProto, name: str, *, apart: bool) -> None:
+    """Run ONNX's checker; functions in other versions of operator sets it takes only one by one."""
+    if not apart:
+        check_model(slim)
+        return
+    alone = ModelProto()
+    alone.CopyFrom(slim)
+    alone.ClearField("functions")
+    check_model(alone)
+    for function in slim.functions:
+        try:
+            onnx.checker.check_function(function)
+        except onnx.checker.ValidationError as error:
+            raise ModelError(f"function {function.name!r} of {name} is not valid: {_first_line(error)}") from error
 
 
 def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path, str]:
@@ -67,8 +131,10 @@ def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path, st
         return _decode(path.read_bytes(), repr(str(path))), path.parent, repr(str(path))
     except FileNotFoundError:
         raise ModelError(f"no model file {str(path)!r}; give the path of an ONNX file") from None
-    except OSError as error:
-        raise ModelError(f"model file {str(path)!r} cannot be read: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"model file {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def _decode(data: bytes, name: str) -> ModelProto:
@@ -94,11 +160,15 @@ def _slim(model: ModelProto) -> ModelProto:
     graph.input.extend(value for value in source.input if value.name not in initialized)
     graph.output.extend(source.output)
     graph.node.extend(source.node)
+    graph.sparse_initializer.extend(source.sparse_initializer)
+    graph.doc_string = source.doc_string
+    graph.metadata_props.extend(source.metadata_props)
+    graph.quantization_annotation.extend(source.quantization_annotation)
     for node in graph.node if results else ():
         # Shape inference fails on calls that leave out the last results of a function.
         node.output.extend([""] * (results.get((node.domain, node.op_type, node.overload), 0) - len(node.output)))
     for tensor in source.initializer:
-        if _elements(tensor.dims) <= _SMALL and tensor.data_location != TensorProto.EXTERNAL:
+        if is_small(tensor):
             graph.initializer.append(tensor)
         else:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
@@ -106,17 +176,13 @@ def _slim(model: ModelProto) -> ModelProto:
     return slim
 
 
-def _elements(dims: Iterable[int]) -> int:
-    return int(np.prod(list(dims), dtype=np.int64))
-
-
-def _inferred(slim: ModelProto, name: str) -> ModelProto:
-    try:
-        check_model(slim)
-        return onnx.shape_inference.infer_shapes(slim, check_type=False, strict_mode=False, data_prop=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "unknown reason")
-        raise ModelError(f"{name} is not a valid ONNX model: {reason}") from error
+def _sparse_constants(graph: GraphProto) -> Iterator[NodeProto]:
+    """Yield a Constant node for each sparse initializer."""
+    for sparse in graph.sparse_initializer:
+        node = NodeProto(op_type="Constant", name=sparse.values.name, output=[sparse.values.name])
+        attribute = node.attribute.add(name="sparse_value", type=AttributeProto.SPARSE_TENSOR)
+        attribute.sparse_tensor.CopyFrom(sparse)
+        yield node
 
 
 class _Reader:
@@ -132,6 +198,7 @@ class _Reader:
         self._local = {(proto.domain, proto.name, proto.overload): proto for proto in local}
         self._names = Names(["main"])
         self._instances: dict[tuple[object, ...], str] = {}
+        self._depth = 0
         self.functions: list[Function] = []
 
     def function(self, graph: GraphProto, name: str, data: Mapping[str, TensorProto]) -> Function:
@@ -140,27 +207,30 @@ class _Reader:
         self._sources |= {node.name for node in graph.node if node.name} if name == "main" else set()
         taken: set[str] = set()
         params = tuple(Value(i.name, types[i.name]) for i in graph.input if i.name not in data)
-        calls: list[Call] = []
+        calls = [self._call(node, 0, types, taken) for node in _sparse_constants(graph)]
+        names: list[str] = []
         constants = list(data.values())
         for index, node in enumerate(graph.node):
-            tensor = _constant_of(node)
+            tensor = constant_of(node)
             if tensor is None:
                 calls.append(self._call(node, index, types, taken))
             else:
                 constants.append(tensor)
+            names.append(calls[-1].source if tensor is None else "")
         return Function(
             name=name,
             params=params,
             body=tuple(calls),
             results=tuple(output.name for output in graph.output),
             constants=tuple(self._constant(tensor) for tensor in constants),
+            attrs=graph_notes(graph, names, data.values()),
         )
 
     def _call(self, node: NodeProto, index: int, types: Mapping[str, Type], taken: set[str]) -> Call:
         proto = self._local.get((node.domain, node.op_type, node.overload))
         if proto is not None:
             return self._call_of_function(node, proto, types, self._source(node, index, taken))
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = _domain(node.domain)
         attrs: list[tuple[str, Attribute]] = []
         regions: list[tuple[str, Function]] = []
         for attribute in node.attribute:
@@ -190,17 +260,23 @@ class _Reader:
 
     def _instance(self, node: NodeProto, proto: FunctionProto, types: Sequence[Type], name: str) -> Function:
         """Read a function of the model for one call of it."""
+        if len(node.input) > len(proto.input):
+            raise ModelError(f"a call of function {proto.name!r} of {self._name} has more operands than it takes")
+        if self._depth > MAX_DEPTH:
+            raise ModelError(f"functions of {self._name} call each other deeper than {MAX_DEPTH}, {proto.name!r} too")
         model = instance_of(proto, node, types)
         model.functions.extend(self._local.values())
         model.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in _missing(model))
         try:
             graph = onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True).graph
         except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "unknown reason")
-            raise ModelError(f"function {proto.name!r} of {self._name} is not valid: {reason}") from error
+            raise ModelError(f"function {proto.name!r} of {self._name} is not valid: {_first_line(error)}") from error
         local = {domain for domain, _, _ in self._local}
         opsets = tuple((domain, version) for domain, version in _opsets(proto) if domain not in local)
-        return self.function(graph, name, {}).replace(opsets=opsets)
+        self._depth += 1
+        function = self.function(graph, name, {})
+        self._depth -= 1
+        return function.replace(opsets=opsets)
 
     def _source(self, node: NodeProto, index: int, taken: set[str]) -> str:
         """Return the node's name, or one made of its operator and position; never one that is taken."""
@@ -219,24 +295,10 @@ class _Reader:
         return self.function(graph, name, {tensor.name: tensor for tensor in graph.initializer})
 
     def _constant(self, tensor: TensorProto) -> Constant:
-        type_ = TensorType(dtype_name(tensor.data_type), tuple(tensor.dims))
-        return Constant(tensor.name, type_, self._array(tensor))
-
-    def _array(self, tensor: TensorProto) -> np.ndarray[Any, Any]:
-        if tensor.data_location != TensorProto.EXTERNAL:
-            array: np.ndarray[Any, Any] = numpy_helper.to_array(tensor)
-            return array
-        info = {entry.key: entry.value for entry in tensor.external_data}
-        path = (self._folder / info.get("location", "")).resolve()
-        if not path.is_relative_to(self._folder.resolve()):
-            raise ModelError(f"tensor {tensor.name!r} of {self._name} lies outside the model's folder: {str(path)!r}")
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        try:
-            return np.memmap(path, dtype, "r", int(info.get("offset", 0)), tuple(tensor.dims))
-        except (OSError, ValueError) as error:
-            raise ModelError(f"data of tensor {tensor.name!r} of {self._name} cannot be read: {error}") from error
+        return read_tensor(tensor, self._folder, self._name)
 
     def _attribute(self, attribute: AttributeProto) -> Attribute:
+        """Read an attribute; lists that are empty, but not of integers, are carried as they are."""
         match attribute.type:
             case AttributeProto.INT | AttributeProto.FLOAT:
                 value: Attribute = onnx.helper.get_attribute_value(attribute)
@@ -245,14 +307,14 @@ class _Reader:
                 return _text(attribute.s)
             case AttributeProto.INTS:
                 return tuple(attribute.ints)
-            case AttributeProto.FLOATS:
+            case AttributeProto.FLOATS if attribute.floats:
                 return tuple(attribute.floats)
-            case AttributeProto.STRINGS:
+            case AttributeProto.STRINGS if attribute.strings:
                 texts = [_text(item) for item in attribute.strings]
                 return tuple(texts) if all(isinstance(text, str) for text in texts) else tuple(attribute.strings)  # type: ignore[return-value]
             case AttributeProto.TENSOR:
                 return self._constant(attribute.t)
-            case AttributeProto.TENSORS:
+            case AttributeProto.TENSORS if attribute.tensors:
                 return tuple(self._constant(tensor) for tensor in attribute.tensors)
             case _:
                 kind = AttributeProto.AttributeType.Name(attribute.type)
@@ -263,24 +325,6 @@ def _missing(model: ModelProto) -> list[str]:
     """Return the domains of a model's functions whose version it does not state."""
     stated = {opset.domain for opset in model.opset_import}
     return sorted({function.domain for function in model.functions} - stated)
-
-
-def _constant_of(node: NodeProto) -> TensorProto | None:
-    """Return what a Constant node yields, under the name of its result; None for other nodes and sparse tensors."""
-    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
-        return None
-    attribute = node.attribute[0]
-    tensor = TensorProto()
-    if attribute.name == "value":
-        tensor.CopyFrom(attribute.t)
-    elif attribute.name in _CONSTANT_FORMS:
-        value = onnx.helper.get_attribute_value(attribute)
-        dims, values = ([len(value)], value) if isinstance(value, list) else ([], [value])
-        tensor = onnx.helper.make_tensor("", _CONSTANT_FORMS[attribute.name], dims, values)
-    else:
-        return None
-    tensor.name = node.output[0]
-    return tensor
 
 
 def _text(data: bytes) -> str | bytes:

@@ -11,8 +11,9 @@ a module, must be equal. Operands of commutative operators match in both orders;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from tvmtarget.errors import TextError
 from tvmtarget.ir.flow import producers_of, readers_of
@@ -24,7 +25,7 @@ from tvmtarget.ir.rewrite import extract, values_of, with_body
 from tvmtarget.ir.scanner import Scanner
 from tvmtarget.target.constraints.constraint import Constraint
 
-__all__ = ["COMMUTATIVE", "Match", "Pattern", "find_matches", "outline_matches"]
+__all__ = ["COMMUTATIVE", "Match", "Matcher", "Pattern", "find_matches", "outline_matches", "spellings"]
 
 # Operators of two operands whose order does not matter, in the spelling that patterns are compared in.
 COMMUTATIVE = frozenset(
@@ -81,6 +82,10 @@ class Pattern:
     branches: _Branches
     condition: Callable[[Match], bool] | None = None
 
+    def roots(self) -> frozenset[str]:
+        """Return the operators that its matches can end in, as `spellings` gives them."""
+        return frozenset(branch.op for branch in self.branches if isinstance(branch, _Operation))
+
     @classmethod
     def parse(cls, text: str, condition: Callable[[Match], bool] | None = None) -> Pattern:
         """Read a pattern; `TextError` has the column."""
@@ -125,9 +130,10 @@ def _plain(op: str) -> str:
     return op.replace("_", "").lower()
 
 
-def _names_of(call: Call) -> tuple[str, str]:
-    """Return how a pattern may name an operator: with its dialect, and without."""
-    return _plain(call.op), _plain(call.op.rsplit("::", 1)[-1].rsplit(".", 1)[-1])
+@cache
+def spellings(op: str) -> tuple[str, str]:
+    """Return how a pattern may name an operator, without case and underscores: with its dialect, and without."""
+    return _plain(op), _plain(op.rsplit("::", 1)[-1].rsplit(".", 1)[-1])
 
 
 def find_matches(function: Function, pattern: Pattern | str) -> tuple[Match, ...]:
@@ -137,7 +143,9 @@ def find_matches(function: Function, pattern: Pattern | str) -> tuple[Match, ...
     that the function returns, can only be the root's.
     """
     pattern = Pattern.parse(pattern) if isinstance(pattern, str) else pattern
-    matcher = _Matcher(function)
+    body = enumerate(function.body)
+    fixed = (index for index, call in body if call.constraint is not None or call.has_effect or call.regions)
+    matcher = Matcher(function, fixed)
     found: list[Match] = []
     for root in reversed(range(len(function.body))):
         match = next(matcher.at(root, pattern), None)
@@ -174,37 +182,35 @@ def outline_matches(
     return changed.replace(functions=(*changed.functions, *functions))
 
 
-class _Matcher:
-    def __init__(self, function: Function) -> None:
+class Matcher:
+    """Finds matches in one function; `taken` are the operations that take no part in any."""
+
+    def __init__(self, function: Function, taken: Iterable[int]) -> None:
         self.function = function
         self.producer = producers_of(function)
         self.readers = readers_of(function)
         self.results = frozenset(function.results)
-        self.taken = {
-            index
-            for index, call in enumerate(function.body)
-            if call.constraint is not None or call.has_effect or call.regions
-        }
+        self.taken = set(taken)
 
     def at(self, root: int, pattern: Pattern) -> Iterator[Match]:
         """Yield the matches that have an operation as their root."""
         for branch in pattern.branches:
             if isinstance(branch, _Operation):
-                for calls, values in self.operation(branch, root, (), {}):
+                for calls, values in self._operation(branch, root, (), {}):
                     match = Match(self.function, tuple(sorted(set(calls))), root, values)
-                    if self.is_closed(match) and (pattern.condition is None or pattern.condition(match)):
+                    if self._is_closed(match) and (pattern.condition is None or pattern.condition(match)):
                         yield match
 
-    def is_closed(self, match: Match) -> bool:
+    def _is_closed(self, match: Match) -> bool:
         inside = set(match.calls)
         inner = [out.name for index in inside - {match.root} for out in self.function.body[index].outputs if out.name]
         return all(name not in self.results and inside.issuperset(self.readers.get(name, ())) for name in inner)
 
-    def operation(
+    def _operation(
         self, pattern: _Operation, index: int, calls: tuple[int, ...], values: Mapping[str, str]
     ) -> Iterator[tuple[tuple[int, ...], Mapping[str, str]]]:
         call = self.function.body[index]
-        if index in self.taken or pattern.op not in _names_of(call):
+        if index in self.taken or pattern.op not in spellings(call.op):
             return
         attrs = dict(call.attrs)
         if any(name not in attrs or attrs[name] != value for name, value in pattern.attrs):
@@ -213,12 +219,12 @@ class _Matcher:
         if len(inputs) < len(pattern.operands) or (len(inputs) > len(pattern.operands) and not pattern.is_open):
             return
         orders = [inputs]
-        if len(inputs) == 2 and _names_of(call)[1] in COMMUTATIVE:
+        if len(inputs) == 2 and spellings(call.op)[1] in COMMUTATIVE:
             orders.append(inputs[::-1])
         for order in orders:
-            yield from self.operands(pattern.operands, order, (*calls, index), values)
+            yield from self._operands(pattern.operands, order, (*calls, index), values)
 
-    def operands(
+    def _operands(
         self,
         patterns: tuple[_Branches, ...],
         inputs: tuple[str, ...],
@@ -229,10 +235,10 @@ class _Matcher:
             yield calls, values
             return
         for branch in patterns[0]:
-            for more, bound in self.operand(branch, inputs[0], calls, values):
-                yield from self.operands(patterns[1:], inputs[1:], more, bound)
+            for more, bound in self._operand(branch, inputs[0], calls, values):
+                yield from self._operands(patterns[1:], inputs[1:], more, bound)
 
-    def operand(
+    def _operand(
         self, branch: _Any | _Operation, name: str, calls: tuple[int, ...], values: Mapping[str, str]
     ) -> Iterator[tuple[tuple[int, ...], Mapping[str, str]]]:
         if isinstance(branch, _Any):
@@ -241,4 +247,4 @@ class _Matcher:
             elif name and values.get(branch.name, name) == name:
                 yield calls, {**values, branch.name: name}
         elif name in self.producer:
-            yield from self.operation(branch, self.producer[name], calls, values)
+            yield from self._operation(branch, self.producer[name], calls, values)

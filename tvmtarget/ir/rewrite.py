@@ -21,6 +21,7 @@ __all__ = [
     "inline",
     "outline",
     "outline_calls",
+    "refuse_detour",
     "remove_dead_code",
     "remove_dead_functions",
     "rename",
@@ -168,16 +169,22 @@ def outline_calls(
         raise ModelError(f"operations cannot be outlined into {name!r}; there is a function of that name")
     if not calls:
         raise ModelError(f"no operations are given to be outlined into {name!r}")
-    path, behind = detour(old, calls)
-    if path:
-        way = " -> ".join(repr(old.body[index].source or old.body[index].op) for index in path)
-        raise ModelError(f"these operations do not fit into one function: {way} leaves it and comes back")
+    behind = refuse_detour(old, calls)
     inside = sorted(calls)
     new, call = extract(old, inside, name, constraint, readers_of(old), values_of(old))
     taken = set(inside)
     before = tuple(one for index, one in enumerate(old.body) if index not in taken and index not in behind)
     after = tuple(one for index, one in enumerate(old.body) if index in behind)
     return module.with_function(with_body(old, (*before, call, *after))).with_function(new)
+
+
+def refuse_detour(function: Function, calls: Collection[int]) -> frozenset[int]:
+    """Return what depends on a set of operations; `ModelError` with the way if a value leaves it and comes back."""
+    path, behind = detour(function, calls)
+    if path:
+        way = " -> ".join(repr(function.body[index].source or function.body[index].op) for index in path)
+        raise ModelError(f"these operations do not fit into one function: {way} leaves it and comes back")
+    return behind
 
 
 def values_of(function: Function) -> dict[str, Value]:

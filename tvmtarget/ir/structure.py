@@ -3,7 +3,7 @@
 Names of values, calls, symbolic dimensions and private functions do not matter, nor where operations came from. What
 matters: the order of parameters and results, operators with their attributes and the versions of the operator sets
 that are used, types, constants by type and digest, nested bodies, and, unless they are left out, constraints and
-memory scopes.
+memory scopes. Attributes of functions whose names begin with `onnx.` only say where a program came from.
 
 The order of operations does not matter where nothing depends on it: they are numbered from the results backwards, in
 the order of operands. Three things keep their given order: operations that have effects, operations whose results
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 __all__ = ["difference", "module_hash", "structural_hash", "structurally_equal", "structure_of"]
 
 SCHEMA = 1
+# Attributes of functions that say where a program came from (`onnx_notes.py`).
+_NOTES = "onnx."
+# Attributes that compilers write on functions, under any prefix: where and how, and not what.
+_MARKS = frozenset({"target", "role", "global_symbol", "op_pattern", "num_unpacked_args", "is_scheduled"})
 
 
 def structure_of(
@@ -43,14 +47,16 @@ def structure_of(
     constraints: bool = False,
     shapes: bool = True,
     weights: bool = True,
+    marks: bool = True,
 ) -> dict[str, object]:
     """Return the canonical body of a function as JSON data.
 
     `functions` are those it may call, which stand in it by hash; without them they stand in it by name. Without
     `shapes`, a type is an element type and a rank, and constants are types. Without `weights`, constants of
-    floating-point numbers are types, unless they are single numbers.
+    floating-point numbers are types, unless they are single numbers. Without `marks`, what compilers write on
+    functions about targets, symbols and schedules is left out.
     """
-    options = _Options(constraints, shapes, weights)
+    options = _Options(constraints, shapes, weights, marks)
     return _Writer(options, _hashes([function], functions or {}, options)).function(function)
 
 
@@ -61,9 +67,10 @@ def structural_hash(
     strip_constraints: bool = False,
     shapes: bool = True,
     weights: bool = True,
+    marks: bool = True,
 ) -> str:
     """Return the hash of a function's structure; the options are those of `structure_of`."""
-    options = {"constraints": not strip_constraints, "shapes": shapes, "weights": weights}
+    options = {"constraints": not strip_constraints, "shapes": shapes, "weights": weights, "marks": marks}
     return _hash(structure_of(function, functions, **options))
 
 
@@ -114,6 +121,7 @@ class _Options:
     constraints: bool = True
     shapes: bool = True
     weights: bool = True
+    marks: bool = True
 
 
 def _hashes(roots: Iterable[Function], functions: Mapping[str, Function], options: _Options) -> dict[str, str]:
@@ -186,7 +194,8 @@ class _Writer:
         domains = {_domain(call.op) for call in function.body}
         flat |= {"effects": effects} if effects else {}
         flat["opsets"] = sorted([domain, version] for domain, version in function.opsets if domain in domains)
-        flat["attrs"] = sorted([name, write_value(value, name)] for name, value in function.attrs)
+        said = ((name, value) for name, value in function.attrs if not name.startswith(_NOTES))
+        flat["attrs"] = sorted([name, write_value(value, name)] for name, value in said if self.counts(name))
         return flat | self.constraint(function.constraint)
 
     def call(self, call: Call, names: dict[str, str], constants: _Constants, depth: int) -> dict[str, object]:
@@ -284,6 +293,9 @@ class _Writer:
         if isinstance(value, tuple) and any(isinstance(item, Constant) for item in value):
             return [self.value(item, name) for item in value]
         return write_value(value, name)
+
+    def counts(self, attribute: str) -> bool:
+        return self.options.marks or attribute.rsplit(".", 1)[-1] not in _MARKS
 
     def constraint(self, constraint: Constraint | None) -> dict[str, object]:
         return {} if constraint is None or not self.options.constraints else {"constraint": str(constraint)}

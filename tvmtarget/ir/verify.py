@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
-from tvmtarget.ir.function import CODE, COPY, Call, Function, callees_of, constants_of
+from tvmtarget.ir.function import CODE, COPY, RECV, SEND, Call, Function, callees_of, constants_of
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.types import DTYPES, TensorType, Type, dtype_of
 from tvmtarget.target.tree import Target
@@ -30,7 +30,7 @@ def verify_functions(module: Functions, target: Target | None = None) -> None:
             problems += [f"{problem} (function {function.name!r})" for problem in rule(module, function)]
         paths = () if deep else _paths_name_nodes(function, target)
         problems += [f"{problem} (function {function.name!r})" for problem in paths]
-    if "main" not in module:
+    if "main" not in module and not any(function.attr("global_symbol") for function in module.values()):
         problems.append("the module has no function 'main'")
     problems += [] if problems else _cycles(module)  # what calls what is clear only where all else holds
     if len(problems) > MAX_SHOWN:
@@ -200,6 +200,18 @@ def _copies_have_ends(_module: Functions, function: Function) -> Iterator[str]:
             yield f"copy {call.source!r} is not from one memory to another"
 
 
+def _transfers_have_ends(_module: Functions, function: Function) -> Iterator[str]:
+    for _, call in _all_calls(function):
+        if call.op not in (SEND, RECV):
+            continue
+        end, values, others = (
+            ("to", call.inputs, call.outputs) if call.op == SEND else ("from", call.outputs, call.inputs)
+        )
+        is_told = isinstance(call.attr(end), str) and isinstance(call.attr("order"), int) and call.has_effect
+        if not is_told or len(values) > 1 or others:
+            yield f"{_op(call)} is no {end!r} end of a transfer: one value at most, a machine, an order, an effect"
+
+
 def _effects_are_told(_module: Functions, function: Function) -> Iterator[str]:
     for _, call in _all_calls(function):
         if not call.has_effect and any(inner.has_effect for _, region in call.regions for inner in region.body):
@@ -238,6 +250,7 @@ RULES: tuple[Rule, ...] = (
     _types_are_known,
     _constants_are_what_they_say,
     _copies_have_ends,
+    _transfers_have_ends,
     _opaque_code_is_alone,
     _effects_are_told,
     _opsets_are_stated,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
+from tvmtarget.ir.function import Constant
 from tvmtarget.ir.inline import Frame
 from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.host_device.sides import host_takes
 from tvmtarget.partition.program import Asked, Program, open_frame
-from tvmtarget.partition.strategies.strategy import Reject, strategy_for
+from tvmtarget.partition.strategies.strategy import Op, Reject, strategy_for
 from tvmtarget.target.layout import Site
 
-__all__ = ["Feasibility", "together"]
+__all__ = ["Feasibility", "has_taste", "together"]
 
 MAX_SHOWN = 5
 
@@ -34,17 +40,52 @@ class Feasibility:
         self._verdicts: dict[tuple[int, str], Reject | None] = {}
         self._asked: dict[tuple[tuple[Asked, ...], str], Reject | None] = {}
         self._below: dict[str, tuple[Site, ...]] = {}
+        self._places = {leaf.path: place for place, leaf in enumerate(self.leaves)}
+
+    @cached_property
+    def takes(self) -> npt.NDArray[np.bool_]:
+        """Which operation (row) which leaf (column, as in `leaves`) can take; operations that are alike are asked once."""
+        seen: dict[tuple[Asked, ...], int] = {}
+        asked = [seen.setdefault(items, len(seen)) for items in self.program.asked]
+        places: dict[object, int] = {}
+        rows: list[list[bool]] = []
+        numbers: list[int] = []
+        supposed: dict[int, tuple[str, ...]] = {}
+        for index, leaf in sorted(self.assumed):
+            supposed[index] = (*supposed.get(index, ()), leaf)
+        for index, signature in enumerate(self.program.signatures):
+            key = (asked[index], signature, supposed.get(index))
+            place = places.get(key)
+            if place is None:
+                row, has_read = self._row(index)
+                place = len(rows)
+                rows.append(row)
+                if not has_read:
+                    places[key] = place
+            numbers.append(place)
+        return np.array(rows, dtype=np.bool_).reshape(len(rows), len(self.leaves))[numbers]
+
+    def columns(self, site: Site) -> list[int]:
+        """List the columns of the leaves at and below a site."""
+        return [self._places[leaf.path] for leaf in self.below(site)]
+
+    def _row(self, index: int) -> tuple[list[bool], bool]:
+        """Return which leaves take an operation, and whether a strategy read the elements of a constant for that."""
+        constants = _Watched(self.program.constants)
+        op = replace(self.program.op(index), constants=constants)
+        row = [self._judge(index, leaf, op) is None for leaf in self.leaves]
+        return row, constants.has_read
 
     def verdict(self, index: int, leaf: Site) -> Reject | None:
         """Return None if a leaf can take an operation, else the reason why not."""
         key = (index, leaf.path)
         if key not in self._verdicts:
-            self._verdicts[key] = self._judge(index, leaf)
+            self._verdicts[key] = self._judge(index, leaf, self.program.op(index))
         return self._verdicts[key]
 
     def check_all(self) -> None:
         """Raise `InfeasibleError` for operations that no leaf can take: each with the reasons, five at most."""
-        lost = [i for i in range(len(self.program.body)) if all(self.verdict(i, leaf) for leaf in self.leaves)]
+        lost: list[int] = np.flatnonzero(~self.takes.any(axis=1)).tolist()
         problems = [self._explain_lost(index) for index in lost[:MAX_SHOWN]]
         if len(lost) > MAX_SHOWN:
             problems.append(f"... and {len(lost) - MAX_SHOWN} more ops that fit no site")
@@ -54,20 +95,30 @@ class Feasibility:
     def fits(self, calls: tuple[int, ...], site: Site) -> bool:
         """Whether a site can take operations that must stay together: a leaf all, a system group by group."""
         if not site.is_system:
+            return bool(self.takes[list(calls), self._places[site.path]].all())
+        if len(calls) == 1:
+            return bool(self.takes[calls[0], self.columns(site)].any())
+        options = self.program.layout.options(site.path)
+        groups = together(calls, self.program.frames, site.path)
+        return all(any(self.fits(members, option) for option in options) for members in groups)
+
+    def can(self, calls: tuple[int, ...], site: Site) -> bool:
+        """Answer what `fits` does from the verdicts on these operations alone; no others are judged for it."""
+        if not site.is_system:
             return all(self.verdict(index, site) is None for index in calls)
         if len(calls) == 1:
             return any(self.verdict(calls[0], leaf) is None for leaf in self.below(site))
         options = self.program.layout.options(site.path)
         groups = together(calls, self.program.frames, site.path)
-        return all(any(self.fits(members, option) for option in options) for members in groups)
+        return all(any(self.can(members, option) for option in options) for members in groups)
 
     def rank(self, calls: tuple[int, ...], site: Site) -> int:
         """Add up how much the operations prefer a site, by its best leaf for each."""
-        return sum(self._rank(index, site) for index in calls if any(_has_taste(a) for a in self.program.asked[index]))
+        return sum(self._rank(index, site) for index in calls if any(has_taste(a) for a in self.program.asked[index]))
 
     def _rank(self, index: int, site: Site) -> int:
         asked = self.program.asked[index]
-        feasible = (leaf for leaf in self.below(site) if self.verdict(index, leaf) is None)
+        feasible = (leaf for leaf in self.below(site) if self.takes[index, self._places[leaf.path]])
         return max((sum(a.constraint.rank(leaf.target, leaf.path) for a in asked) for leaf in feasible), default=0)
 
     def below(self, site: Site) -> tuple[Site, ...]:
@@ -76,7 +127,7 @@ class Feasibility:
             self._below[site.path] = tuple(self.program.layout.leaves(site.path))
         return self._below[site.path]
 
-    def _judge(self, index: int, leaf: Site) -> Reject | None:
+    def _judge(self, index: int, leaf: Site, op: Op) -> Reject | None:
         refusal = self._constraints(self.program.asked[index], leaf)
         if refusal is not None or (index, leaf.path) in self.assumed:
             return refusal
@@ -84,8 +135,8 @@ class Feasibility:
         if strategy is None:
             kind = leaf.target.kind
             return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")
-        refusal = strategy.check(self.program.op(index))
-        return None if refusal is None or host_takes(self.program, index, leaf) else refusal
+        refusal = strategy.check(op)
+        return None if refusal is None or host_takes(self.program, op, leaf) else refusal
 
     def _constraints(self, asked: tuple[Asked, ...], leaf: Site) -> Reject | None:
         key = (asked, leaf.path)
@@ -105,11 +156,33 @@ class Feasibility:
         call = self.program.body[index]
         reasons = [f"@{leaf.path or '.'}: {self.verdict(index, leaf)}" for leaf in self.leaves]
         listed = "; ".join(reasons) if reasons else "the target has no leaves"
-        guilty = blame(self.program, (index,), lambda program: Feasibility(program).fits((index,), program.layout[""]))
+        guilty = blame(self.program, (index,), lambda program: Feasibility(program).can((index,), program.layout[""]))
         return f"op {call.source!r} ({call.kind}) fits no site of the target: {listed}{guilty}"
 
 
-def _has_taste(asked: Asked) -> bool:
+class _Watched(Mapping[str, Constant]):
+    """Constants by name that remember whether one was read; asking whether a name is one of them does not count."""
+
+    def __init__(self, constants: Mapping[str, Constant]) -> None:
+        self.constants = constants
+        self.has_read = False
+
+    def __getitem__(self, name: str) -> Constant:
+        constant = self.constants[name]
+        self.has_read = True
+        return constant
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.constants
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.constants)
+
+    def __len__(self) -> int:
+        return len(self.constants)
+
+
+def has_taste(asked: Asked) -> bool:
     return asked.constraint.weight is not None or bool(asked.constraint.any_of)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
+from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
@@ -27,6 +27,7 @@ from tvmtarget.partition.reports.marking import marked_model
 from tvmtarget.partition.reports.sensitivity import Sensitivity
 from tvmtarget.partition.request import Request, read_plan, write_plan
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
+from tvmtarget.partition.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.target.layout import Layout, Site, is_below
 
@@ -67,6 +68,10 @@ class Plan:
     def copies(self) -> tuple[CopyRecord, ...]:
         """The copies between memories, in order."""
         return self.outlined.copies
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Return the leaf functions to tune: those of one structure, for one code generator, count as one."""
+        return tasks_of(self.module, self.layout, self.regions)
 
     def functions(self, target: str = "") -> tuple[Function, ...]:
         """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`."""
@@ -180,6 +185,21 @@ class Plan:
         if not isinstance(costs, Costs):
             costs = (self.request.costs or Costs()).with_records(costs)
         return planned(replace(self.request, costs=costs), self.feasibility)
+
+    def with_sites(self, sites: Sequence[str]) -> Plan:
+        """Return the plan of the same program with the operations, in their order, on these sites.
+
+        Raises `InfeasibleError` for an operation that may not go to its site.
+        """
+        if len(sites) != len(self.program.body):
+            raise InfeasibleError(f"{len(sites)} sites are given for {len(self.program.body)} ops")
+        wanted = {call.source: site for call, site in zip(self.program.body, sites, strict=True)}
+        plan = planned(self.request, self.feasibility, wanted)
+        had = plan.sites()
+        lost = [op for op, site in wanted.items() if had[op] != site]
+        if lost:
+            raise InfeasibleError(f"op {lost[0]!r} may not go to @{wanted[lost[0]] or '.'}")
+        return plan
 
     def verify(self) -> Plan:
         """Prove the invariants of a decomposition on the module itself; `ModelError` lists what is broken."""

@@ -13,6 +13,7 @@ from tvmtarget.ir.flow import producers_of, readers_of
 from tvmtarget.ir.function import COPY, Call, Constant, Function, callees_of
 from tvmtarget.ir.inline import Frame, inline_calls, rename_values
 from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.dataflow import Dataflow, dataflow_of, signatures_of
 from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.target.constraints.constraint import Constraint, covers, known_words
 from tvmtarget.target.constraints.satisfaction import satisfies
@@ -68,6 +69,16 @@ class Program:
     @cached_property
     def _read(self) -> frozenset[str]:
         return frozenset(self.consumers).union(self.function.results)
+
+    @cached_property
+    def dataflow(self) -> Dataflow:
+        """The values between operations, as whole arrays."""
+        return dataflow_of(self.function, self.producer, self.consumers)
+
+    @cached_property
+    def signatures(self) -> list[int]:
+        """A number for every operation; those of one number differ in names and values of constants at most."""
+        return signatures_of(self.function, self._read)
 
     def predecessors(self, index: int) -> Iterator[int]:
         """Yield the operations whose results this one reads, each once."""

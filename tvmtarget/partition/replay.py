@@ -24,14 +24,10 @@ class Keeping:
 
     def __call__(self, level: Level) -> Choice:
         """Choose a site for every atom of a level."""
-        allowed = tuple(self._narrowed(level, atom) for atom in range(len(level.atoms)))
+        allowed = level.allowed.copy()
+        for number, atom in enumerate(level.atoms):
+            had = {self.sites.get(self.names[index]) for index in atom}
+            kept = [all(leaf is not None and is_below(leaf, site.path) for leaf in had) for site in level.options]
+            if (allowed[number] & kept).any():
+                allowed[number] &= kept
         return self.choose(replace(level, allowed=allowed))
-
-    def _narrowed(self, level: Level, atom: int) -> tuple[int, ...]:
-        had = {self.sites.get(self.names[index]) for index in level.atoms[atom]}
-        kept = [
-            option
-            for option in level.allowed[atom]
-            if all(leaf is not None and is_below(leaf, level.options[option].path) for leaf in had)
-        ]
-        return tuple(kept) or level.allowed[atom]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.conflict import blame
-from tvmtarget.partition.feasibility import Feasibility, together
+from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.feasibility import Feasibility, has_taste, together
 from tvmtarget.partition.host_device.sides import host_work
 from tvmtarget.partition.program import Program, open_frame
+from tvmtarget.partition.regions.waves import lower_bound, topological_order, waves
 from tvmtarget.partition.strategies.strategy import strategy_for
-from tvmtarget.partition.waves import lower_bound, topological_order, waves
 from tvmtarget.target.layout import Site
 
-__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "split"]
+__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "owners", "split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +49,15 @@ class Region:
 class Level:
     """What is to be decided at one system: which of its sites each atom goes to.
 
-    `allowed` are the sites, by their place in `options`, that can take an atom and are preferred by no less than
-    any other that can. `is_divided` says that a division which was made before is kept, atom by atom.
+    `allowed` says which of `options` (column) can take an atom (row) and are preferred by no less than any other
+    that can. `is_divided` says that a division which was made before is kept, atom by atom.
     """
 
     site: Site
     options: tuple[Site, ...]
     atoms: tuple[tuple[int, ...], ...]
     successors: list[list[int]]
-    allowed: tuple[tuple[int, ...], ...]
+    allowed: npt.NDArray[np.bool_]
     is_divided: bool
 
 
@@ -69,7 +74,7 @@ Chooser: TypeAlias = Callable[[Level], Choice]
 
 def by_preference(level: Level) -> Choice:
     """Choose for every atom the first site that is allowed, as children stand in order of preference."""
-    return Choice([allowed[0] for allowed in level.allowed])
+    return Choice(level.allowed.argmax(axis=1).tolist())
 
 
 def split(
@@ -82,7 +87,7 @@ def split(
     successors = _successors(program, atoms)
     _refuse_circles(program, atoms, successors)
     options = program.layout.options(site.path)
-    allowed = tuple(_allowed(program, feasibility, atom, options, site) for atom in atoms)
+    allowed = _allowed(program, feasibility, atoms, options, site)
     is_divided = _is_divided(program, atoms, site.path)
     level = Level(site, options, tuple(atoms), successors, allowed, is_divided)
     choice = choose(level)
@@ -130,6 +135,10 @@ def _is_divided(program: Program, atoms: Sequence[tuple[int, ...]], path: str) -
 
 def _atoms(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
     """Group operations that cannot be parted: one call of a constrained function, or ends of a value without a type."""
+    flow = program.dataflow
+    is_untyped = np.array([type_ is None for type_ in flow.types], dtype=np.bool_)[flow.kinds] & (flow.producer >= 0)
+    if not any(program.frames[index] for index in calls) and not is_untyped.any():
+        return [(index,) for index in calls]
     groups = together(calls, program.frames, path)
     leader = {index: members[0] for members in groups for index in members}
     joined = {first: first for first in leader.values()}
@@ -153,14 +162,24 @@ def _atoms(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[in
 
 
 def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list[int]]:
-    owner = {index: atom for atom, members in enumerate(atoms) for index in members}
-    successors: list[dict[int, None]] = [{} for _ in atoms]
-    for atom, members in enumerate(atoms):
-        for index in members:
-            for before in program.predecessors(index):
-                if before in owner and owner[before] != atom:
-                    successors[owner[before]][atom] = None
-    return [list(targets) for targets in successors]
+    flow, count = program.dataflow, len(atoms)
+    owner = owners(program, atoms)
+    producer = np.repeat(flow.producer, np.diff(flow.start))
+    before = np.where(producer >= 0, owner[producer], -1)
+    after = owner[flow.readers]
+    which = (before >= 0) & (after >= 0) & (before != after)
+    pairs = np.unique(before[which] * count + after[which])
+    bounds = np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
+    targets = (pairs % max(1, count)).tolist()
+    return [targets[begin:end] for begin, end in pairwise(bounds)]
+
+
+def owners(program: Program, atoms: Sequence[tuple[int, ...]]) -> Ints:
+    """Return the atom of every operation, -1 for one in none."""
+    owner = np.full(len(program.body), -1, dtype=np.int64)
+    members = [index for atom in atoms for index in atom]
+    owner[members] = np.repeat(np.arange(len(atoms)), [len(atom) for atom in atoms])
+    return owner
 
 
 def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], successors: list[list[int]]) -> None:
@@ -175,18 +194,37 @@ def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], successo
 
 
 def _allowed(
-    program: Program, feasibility: Feasibility, atom: tuple[int, ...], options: tuple[Site, ...], site: Site
-) -> tuple[int, ...]:
-    """Return the sites that can take an atom, less those that it prefers less than another of them."""
-    feasible = [choice for choice, option in enumerate(options) if feasibility.fits(atom, option)]
-    if not feasible:
-        names = ", ".join(repr(program.body[index].source) for index in atom[:4])
-        guilty = blame(program, atom, lambda asking: Feasibility(asking).fits(atom, site))
-        raise InfeasibleError(
-            f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
-        )
-    ranks = [feasibility.rank(atom, options[choice]) for choice in feasible]
-    return tuple(choice for choice, rank in zip(feasible, ranks, strict=True) if rank == max(ranks))
+    program: Program,
+    feasibility: Feasibility,
+    atoms: Sequence[tuple[int, ...]],
+    options: tuple[Site, ...],
+    site: Site,
+) -> npt.NDArray[np.bool_]:
+    """Return the sites that can take each atom, less those that it prefers less than another of them."""
+    firsts = [atom[0] for atom in atoms]
+    columns = [feasibility.takes[firsts][:, feasibility.columns(option)].any(axis=1) for option in options]
+    allowed = np.stack(columns, axis=1) if atoms else np.zeros((0, len(options)), dtype=np.bool_)
+    for number, atom in enumerate(atoms):
+        if len(atom) > 1:
+            allowed[number] = [feasibility.fits(atom, option) for option in options]
+            if not allowed[number].any():
+                names = ", ".join(repr(program.body[index].source) for index in atom[:4])
+                guilty = _blamed(program, atom, site)
+                raise InfeasibleError(
+                    f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
+                )
+        if any(has_taste(asked) for index in atom for asked in program.asked[index]):
+            ranks = [
+                feasibility.rank(atom, option) if can else None
+                for can, option in zip(allowed[number], options, strict=True)
+            ]
+            best = max(rank for rank in ranks if rank is not None)
+            allowed[number] = [rank == best for rank in ranks]
+    return allowed
+
+
+def _blamed(program: Program, atom: tuple[int, ...], site: Site) -> str:
+    return blame(program, atom, lambda asking: Feasibility(asking).can(atom, site))
 
 
 def _policed(regions: list[list[int]], sites: list[Site]) -> list[list[int]]:

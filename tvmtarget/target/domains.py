@@ -1,8 +1,9 @@
 """Which sites see the same memory, and what that memory is called.
 
 Leaves of one device type in one system share a memory, and so do the children that a memory lists or a
-coherent link joins; a link that is not coherent, or a memory of its own, keeps a leaf apart. A domain is
-called by the first of these that is its own: a memory declared for it, `<system>:<device>`, its first site.
+coherent link joins; a link that is not coherent, or a memory of its own, keeps a leaf apart. Where a runtime is
+distributed, leaves share a memory only if one site drives them. A domain is called by the first of these that is its
+own: a memory declared for it, `<system>:<device>`, its first site.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
+from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.nesting import join, unnumbered
 from tvmtarget.target.tree import Target
 
@@ -66,6 +68,7 @@ class _Scope:
     children: Mapping[str, Target]
     inside: Mapping[str, Target]
     host: str
+    hosts: Mapping[str, str]
     by_name: Mapping[str, list[str]]
 
     def named(self, end: str) -> list[str]:
@@ -95,11 +98,17 @@ class _Scope:
         """Return the leaves by device type, without those that have a memory of their own."""
         own = {site for memory in self.node.memory if len(memory.of) == 1 for site in self.named(memory.of[0])}
         near = {**self.children, **self.inside} | ({} if self.node.is_composite else {self.path: self.node})
-        found: dict[str, list[str]] = {}
+        found: dict[tuple[str, str], list[str]] = {}
         for site, target in near.items():
             if not target.is_composite and not target.memory and site not in own:
-                found.setdefault(target.device, []).append(site)
+                driver = self.hosts[site] if self._is_distributed else ""
+                found.setdefault((target.device, driver), []).append(site)
         return found.values()
+
+    @property
+    def _is_distributed(self) -> bool:
+        kind = None if self.node.runtime is None else find_kind(self.node.runtime.kind, "runtime")
+        return kind is not None and kind.is_distributed
 
 
 def _scope(path: str, targets: Mapping[str, Target], hosts: Mapping[str, str]) -> _Scope:
@@ -111,4 +120,4 @@ def _scope(path: str, targets: Mapping[str, Target], hosts: Mapping[str, str]) -
         name = site.rpartition("/")[2]
         for end in {name, unnumbered(name)}:
             by_name.setdefault(end, []).append(site)
-    return _Scope(path, node, children, {inside: targets[inside]} if is_inside else {}, hosts[path], by_name)
+    return _Scope(path, node, children, {inside: targets[inside]} if is_inside else {}, hosts[path], hosts, by_name)

@@ -264,6 +264,11 @@ _SYSTEM_LIB = _table("""
     system-lib  bool  hard  false  v0.8  register functions statically
 """)
 
+_DASK = _table("""
+    address  str        none  -  tt1  of the scheduler: tcp://10.0.0.1:8786; without it, workers on this computer
+    workers  list[str]  none  -  tt1  names or addresses of the workers that are the machines, in their order
+""")
+
 
 def _kind(
     name: str,
@@ -334,6 +339,8 @@ _RUNTIMES = (
     Kind(name="python", role="runtime", doc="this Python process (the default)"),
     Kind(name="cpp", role="runtime", attributes=_SYSTEM_LIB, doc="TVM's C++ runtime"),
     Kind(name="crt", role="runtime", attributes=_SYSTEM_LIB, doc="bare C runtime for microcontrollers"),
+    Kind(name="processes", role="runtime", is_distributed=True, doc="a process of this computer for each machine"),
+    Kind(name="dask", role="runtime", attributes=_DASK, is_distributed=True, doc="a Dask worker for each machine"),
 )
 
 KINDS: tuple[Kind, ...] = _TARGETS + _EXECUTORS + _RUNTIMES

@@ -9,7 +9,7 @@ group `tvmtarget.kinds`; the rows of this library come through it too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
@@ -75,7 +75,8 @@ class Kind(_Row):
 
     `device` is TVM's device type by name (its number moved between versions). `is_external` marks a code
     generator that serves a device driven by somebody else; `can_host` marks kinds that drive other devices.
-    `until` is the last TVM version that has the kind, if it is gone.
+    `until` is the last TVM version that has the kind, if it is gone. A runtime that `is_distributed` runs each machine
+    of a cluster in a process of its own.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Kind(_Row):
     attributes: tuple[Attribute, ...] = ()
     can_host: bool = False
     is_external: bool = False
+    is_distributed: bool = False
     until: str = ""
     doc: str = ""
 
@@ -144,7 +146,7 @@ class Kind(_Row):
                 yield f"{what} is {' or '.join(row.choices)}, not {shown(value)}"
 
 
-@cache
+@plugins.cached
 def _table(role: Role) -> dict[str, Kind]:
     table: dict[str, Kind] = {}
     for plugin in plugins.names("tvmtarget.kinds"):

@@ -45,6 +45,8 @@ PAIRS = (
     Pair("graph", "python", has_control_flow=True, has_dynamic_shapes=True),
     Pair("graph", "cpp"),
     Pair("graph", "crt", (_REGISTERED,), hosts=("llvm", "c")),
+    Pair("graph", "processes", has_control_flow=True, has_dynamic_shapes=True),
+    Pair("graph", "dask", has_control_flow=True, has_dynamic_shapes=True),
     Pair("aot", "cpp", (_PACKED,), hosts=("llvm", "c")),
     Pair("aot", "crt", (_UNPACKED, _PACKED), hosts=("llvm", "c"), host_needs=_STATIC_LLVM),
     Pair("vm", "python", has_control_flow=True, has_dynamic_shapes=True),

@@ -1,53 +1,16 @@
-"""The tables of a log: every line as it is, and beside it what is asked often. All but `line` can be made anew.
-
-`choice` has a row for each candidate that ran, by workload, target and environment: the median of its trials of the
-most trusted kind. A candidate that gave a wrong output there, or whose lines were retracted, has none.
-"""
+"""What is asked of the tables of a log."""
 
 from __future__ import annotations
 
-import sqlite3
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import median_low
-from typing import TypeAlias
 
-from tvmtarget.errors import LogError, TvmTargetError
-from tvmtarget.target.keys import LEVELS
-from tvmtarget.target.kinds import kind_names
-from tvmtarget.target.tree import Target
-from tvmtarget.tuning.distance import family_of
+from tvmtarget.tuning.entries import Entry, entry_of, read_entry
 from tvmtarget.tuning.lines import Line, parse_record
-from tvmtarget.tuning.records import Level, Pin, Record, Retraction, TargetRecord, Trial, Workload
-from tvmtarget.version import __version__
+from tvmtarget.tuning.records import Level, Pin, Record
+from tvmtarget.tuning.tables import Tables, explained
 
-__all__ = ["APPLICATION", "SCHEMA", "Choice", "Index", "explained"]
-
-APPLICATION = 0x74744C67  # "ttLg", in the header of the file
-SCHEMA = 1
-
-_TABLES = """
-CREATE TABLE name(id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL);
-CREATE TABLE line(id INTEGER PRIMARY KEY, digest TEXT UNIQUE NOT NULL, type TEXT NOT NULL, text TEXT NOT NULL);
-CREATE TABLE trial(line INTEGER PRIMARY KEY, workload INTEGER, target INTEGER, env INTEGER, candidate BLOB, status TEXT,
-    trust INTEGER, score INTEGER, ts INTEGER);
-CREATE INDEX measured ON trial(workload, target, candidate, env);
-CREATE TABLE choice(workload INTEGER, target INTEGER, candidate BLOB, env INTEGER, trust INTEGER, score INTEGER,
-    ts INTEGER, line INTEGER, PRIMARY KEY(workload, target, candidate, env)) WITHOUT ROWID;
-CREATE INDEX best ON choice(workload, target, trust, score);
-CREATE TABLE view(target INTEGER, level TEXT, key TEXT, family TEXT, PRIMARY KEY(target, level)) WITHOUT ROWID;
-CREATE INDEX by_key ON view(level, key);
-CREATE INDEX by_family ON view(level, family);
-CREATE TABLE workload(name INTEGER PRIMARY KEY, family TEXT, line INTEGER);
-CREATE INDEX by_structure ON workload(family);
-CREATE TABLE body(name INTEGER, line INTEGER, PRIMARY KEY(name, line)) WITHOUT ROWID;
-CREATE TABLE pin(line INTEGER PRIMARY KEY, workload INTEGER, target INTEGER, ts INTEGER);
-CREATE INDEX pinned ON pin(workload);
-CREATE TABLE gone(digest TEXT PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
-"""
+__all__ = ["Choice", "Index"]
 
 _BEST = """
 SELECT c.trust, c.score, c.ts, l.digest, c.candidate, e.key FROM choice c
@@ -55,10 +18,6 @@ SELECT c.trust, c.score, c.ts, l.digest, c.candidate, e.key FROM choice c
     WHERE c.workload = (SELECT id FROM name WHERE key = ?) AND c.target = (SELECT id FROM name WHERE key = ?)
     ORDER BY c.trust, c.score, l.digest LIMIT ?
 """
-
-_Group: TypeAlias = tuple[int, int, bytes, int]  # workload, target, candidate and environment
-
-_GROUP = "SELECT workload, target, candidate, env FROM trial WHERE line = (SELECT id FROM line WHERE digest = ?)"
 
 _BEYOND = """
 SELECT l.digest FROM trial t JOIN line l ON l.id = t.line WHERE NOT EXISTS (
@@ -83,49 +42,39 @@ class Choice:
     env: str | None
 
 
-class Index:
-    """The tables on one connection; `extend` adds records, the rest asks."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._lock = threading.RLock()
-        self._names: dict[str, int] = {}
-
-    def create(self) -> None:
-        """Make the tables of an empty database, unless another process was first."""
-        with self._transaction():
-            if not self.is_empty():
-                return
-            for statement in filter(str.strip, _TABLES.split(";")):
-                self._connection.execute(statement)
-            self._connection.execute("INSERT INTO meta VALUES ('views', ?)", (_rules(),))
-            self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
-            self._connection.execute(f"PRAGMA application_id = {APPLICATION}")
-
-    def is_empty(self) -> bool:
-        """Whether there are no tables."""
-        return not self._all("SELECT 1 FROM sqlite_master LIMIT 1")
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+class Index(Tables):
+    """The tables on one connection; `extend` adds records, `drop` forgets them, the rest asks."""
 
     def extend(self, records: Iterable[Record]) -> int:
-        """Add records in one transaction; return how many were new."""
+        """Add records, all or none; return how many were new."""
+        return self._extend([entry_of(record, (record.text,)) for record in records])
+
+    def take(self, texts: Iterable[str]) -> int:
+        """Add lines of another log, all or none; return how many were new."""
+        return self._extend([read_entry(text) for text in texts])
+
+    def _extend(self, entries: Iterable[Entry]) -> int:
         with self._transaction():
-            touched: set[_Group] = set()
-            added = sum(self._insert(record, touched) for record in records)
-            for group in sorted(touched):
-                self._choose(group)
+            added, touched = self._add(entries)
+            self._settle(touched)
         return added
+
+    def drop(self, digests: Iterable[str]) -> None:
+        """Forget lines for good."""
+        with self._transaction():
+            self._forget(digests)
 
     # Asking
 
     def refresh(self) -> None:
         """Take in what others have added, where that is not here already."""
 
+    def rank(self, workload: str | None = None) -> None:
+        """Rank what was read and not ranked yet, of a workload or of all; here, that is done with each writing."""
+
     def best(self, workload: str, target: str, limit: int) -> list[Choice]:
         """Return the best candidates for a workload on exactly one target, by its digest."""
+        self.rank(workload)
         return [Choice(*row) for row in self._ask(_BEST, workload, target, limit)]
 
     def targets_by_key(self, level: Level, key: str) -> list[str]:
@@ -136,6 +85,7 @@ class Index:
 
     def targets_by_family(self, level: Level, family: str, workload: str) -> list[str]:
         """List the targets of a family for which something of a workload can be chosen, sorted."""
+        self.rank(workload)
         return self._keys(
             "SELECT n.key FROM view v JOIN name n ON n.id = v.target WHERE level = ? AND family = ? AND EXISTS "
             "(SELECT 1 FROM choice WHERE workload = (SELECT id FROM name WHERE key = ?) AND target = v.target)",
@@ -211,6 +161,7 @@ class Index:
 
     def pairs(self) -> list[tuple[str, str]]:
         """List the workloads and targets, by key, for which something can be chosen, sorted."""
+        self.rank()
         return sorted(
             self._ask(
                 "SELECT DISTINCT w.key, t.key FROM choice c "
@@ -220,6 +171,7 @@ class Index:
 
     def beyond(self, best: int) -> list[str]:
         """List the trials, by digest, that are not of the best candidates for their workload and target, sorted."""
+        self.rank()
         return self._keys(_BEYOND, best)
 
     def dangling(self) -> list[str]:
@@ -241,146 +193,9 @@ class Index:
         """Return the lines that cannot be read: none, as none was let in."""
         return ()
 
-    def drop(self, digests: Iterable[str]) -> None:
-        """Forget lines for good."""
-        with self._transaction():
-            rows = [(digest,) for digest in digests]
-            touched = {group for (digest,) in rows for group in self._all(_GROUP, digest)}
-            for table in ("trial", "pin", "body"):
-                self._connection.executemany(
-                    f"DELETE FROM {table} WHERE line = (SELECT id FROM line WHERE digest = ?)", rows
-                )
-            self._connection.executemany("DELETE FROM line WHERE digest = ?", rows)
-            for group in sorted(touched):
-                self._choose(group)
-
-    def rekey(self) -> None:
-        """Compute the keys of all targets anew if other rules made them, or if other kinds are known now."""
-        if self._all("SELECT value FROM meta WHERE name = 'views'") == [(_rules(),)]:
-            return
-        with self._transaction():
-            self._connection.execute("DELETE FROM view")
-            for text in self.texts("target"):
-                record = parse_record(text)
-                if isinstance(record, TargetRecord):
-                    self._add_views(record)
-            self._connection.execute("REPLACE INTO meta VALUES ('views', ?)", (_rules(),))
-
-    # Adding
-
-    def _insert(self, record: Record, touched: set[_Group]) -> int:
-        done = self._connection.execute(
-            "INSERT OR IGNORE INTO line(digest, type, text) VALUES (?, ?, ?)", (record.digest, record.type, record.text)
-        )
-        if not done.rowcount:
-            return 0
-        line = done.lastrowid or 0
-        match record:
-            case Trial():
-                self._add_trial(record, line, touched)
-            case TargetRecord():
-                self._add_views(record)
-            case Workload():
-                family = (self._name(record.key), record.family, line)
-                self._connection.execute("INSERT OR IGNORE INTO workload VALUES (?, ?, ?)", family)
-            case Pin():
-                pin = (line, self._name(record.workload), self._name(record.target), record.ts)
-                self._connection.execute("INSERT INTO pin VALUES (?, ?, ?, ?)", pin)
-            case Retraction():
-                self._connection.execute("INSERT OR IGNORE INTO gone VALUES (?)", (record.of,))
-                touched.update(self._all(_GROUP, record.of))
-        if (key := getattr(record, "key", None)) is not None:
-            self._connection.execute("INSERT INTO body VALUES (?, ?)", (self._name(key), line))
-        return 1
-
-    def _add_trial(self, trial: Trial, line: int, touched: set[_Group]) -> None:
-        group = (
-            self._name(trial.workload),
-            self._name(trial.target),
-            bytes.fromhex(trial.candidate.key.partition(":")[2]),
-            self._name(trial.env) if trial.env is not None else 0,
-        )
-        workload, target, candidate, env = group
-        trust, score = trial.measured.rank or (None, None)
-        self._connection.execute(
-            "INSERT INTO trial VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (line, workload, target, env, candidate, trial.measured.status, trust, score, trial.ts or 0),
-        )
-        touched.add(group)
-
-    def _choose(self, group: _Group) -> None:
-        """Rank a candidate anew from all its trials."""
-        rows = self._all(
-            "SELECT t.status, t.trust, t.score, t.ts, l.digest, l.id FROM trial t JOIN line l ON l.id = t.line "
-            "WHERE t.workload = ? AND t.target = ? AND t.candidate = ? AND t.env = ? "
-            "AND l.digest NOT IN (SELECT digest FROM gone)",
-            *group,
-        )
-        ran = sorted(row[1:] for row in rows if row[1] is not None)
-        if not ran or any(row[0] == "wrong_output" for row in rows):
-            self._connection.execute(
-                "DELETE FROM choice WHERE workload = ? AND target = ? AND candidate = ? AND env = ?", group
-            )
-            return
-        trust, line = ran[0][0], ran[0][4]
-        score = median_low([row[1] for row in ran if row[0] == trust])
-        since = min(row[2] for row in ran)
-        self._connection.execute(
-            "REPLACE INTO choice VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*group, trust, score, since, line)
-        )
-
-    def _add_views(self, record: TargetRecord) -> None:
-        for level in LEVELS:
-            try:
-                target = Target.from_json(record.body, tags={})
-                row = (level, target.tuning_key(level), None if level != "kernel" else family_of(target))
-            except TvmTargetError:  # a system has no kernels, and nobody may know the kind
-                continue
-            self._connection.execute("REPLACE INTO view VALUES (?, ?, ?, ?)", (self._name(record.key), *row))
-
-    def _name(self, key: str) -> int:
-        if (known := self._names.get(key)) is not None:
-            return known
-        self._connection.execute("INSERT OR IGNORE INTO name(key) VALUES (?)", (key,))
-        found: int = self._all("SELECT id FROM name WHERE key = ?", key)[0][0]
-        self._names[key] = found
-        return found
-
     def _keys(self, sql: str, *values: object) -> list[str]:
         return sorted(key for (key,) in self._ask(sql, *values))
 
     def _ask(self, sql: str, *values: object) -> list[tuple]:  # type: ignore[type-arg]
         self.refresh()
         return self._all(sql, *values)
-
-    def _all(self, sql: str, *values: object) -> list[tuple]:  # type: ignore[type-arg]
-        with self._lock, explained():
-            return self._connection.execute(sql, values).fetchall()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Do all of a block or nothing of it."""
-        with self._lock, explained():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                self._names.clear()
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-
-
-@contextmanager
-def explained(url: str = "") -> Iterator[None]:
-    """Turn an error of SQLite into one of ours."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise LogError(f"the log{f' {url!r}' if url else ''} cannot be used: {error}") from error
-
-
-def _rules() -> str:
-    """Return what the keys of targets depend on beside the targets."""
-    return f"{__version__} {' '.join(kind_names())}"

@@ -10,15 +10,18 @@ from __future__ import annotations
 import gzip
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, cast
+from stat import S_ISDIR, S_ISREG
+from typing import BinaryIO, TypeAlias, cast
 
 from tvmtarget.errors import LogError, raise_all
+from tvmtarget.tuning.entries import Entry, entry_of, quick_entry
 from tvmtarget.tuning.index import Index
-from tvmtarget.tuning.lines import MAX_LINE, Line, read_lines
-from tvmtarget.tuning.records import Record
+from tvmtarget.tuning.lines import MAX_LINE, Line, RawLine, raw_lines
 
 try:
     import fcntl
@@ -28,79 +31,158 @@ except ImportError:  # Windows: appends are still whole, but compaction has to b
 __all__ = ["JsonLinesStore"]
 
 _BATCH = 1000
+_REMEMBERED = 64  # bytes before the end, to notice a file that was written anew in its place
+
+_Pair: TypeAlias = tuple[int | bytes, ...]  # a workload and a target
 
 
 class JsonLinesStore(Index):
-    """A `.jsonl` file, or a `.jsonl.gz` that is only read; it need not exist before something is written."""
+    """A `.jsonl` file, or a `.jsonl.gz` that is only read; it need not exist before something is written.
+
+    The index holds where a line stands in the file, and the text of one only if it is spelled in another way there.
+    """
+
+    _LINES = """
+CREATE TABLE kept(id INTEGER PRIMARY KEY, digest TEXT UNIQUE NOT NULL, type TEXT NOT NULL, other TEXT, place, size);
+CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size)) AS text FROM kept
+"""
+    _KEEP = "INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?)"
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
         self.url = str(path)
         self._path = path
         self._durable = durable
-        super().__init__(_temporary())
+        self._is_packed = path.suffix == ".gz"
+        self._file: BinaryIO | None = None
+        super().__init__(self._temporary())
         self.create()
-        self._forget()
-        self.refresh()
+        self._forget_file()
+        try:
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
 
-    def _forget(self) -> None:
-        self._seen: tuple[int, int] | None = None  # inode and size of the file when it was read
+    def close(self) -> None:
+        """Close the file and the index."""
+        if self._file is not None:
+            self._file.close()
+        super().close()
+
+    def _temporary(self) -> sqlite3.Connection:
+        """Return a database that spills to disk where it is large, and goes with the process."""
+        connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = MEMORY")
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA cache_size = -16000")
+        connection.create_function("text_at", 2, self._text_at, deterministic=True)
+        return connection
+
+    def _text_at(self, place: int, size: int) -> str:
+        file = cast("BinaryIO", self._file)
+        file.seek(place)
+        return file.read(size).decode()
+
+    def _forget_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+        self._seen: os.stat_result | None = None  # the file when it was read
         self._end, self._number = 0, 1  # where the next line begins
+        self._behind = b""  # what stands before that
         self._problems: list[Line] = []
         self._tail: list[Line] = []
+        self._waiting: dict[int | bytes, set[_Pair]] = {}
 
     # Reading
 
     def refresh(self) -> None:
         """Read what was appended since; all of the file where it was replaced."""
-        with self._lock:
-            seen = self._look()
-            if seen is None or seen == self._seen:
+        with self._lock, self._explained():
+            found = self._look()
+            if found is None:
                 return
-            if self._seen is not None and (seen[0] != self._seen[0] or seen[1] < self._seen[1]):
-                self._start_anew()
-            with self._opened() as stream:
-                self._read(stream)
-            self._seen = seen
+            if self._file is not None and not self._is_same(self._file, found):
+                self._connection.close()
+                self._connection = self._temporary()
+                self._names.clear()
+                self.create()
+                self._forget_file()
+            if self._file is None:
+                self._file = self._opened()
+            if self._seen is None or found.st_size != self._seen.st_size:
+                self._read(self._file)
+            self._seen = found
+
+    def _is_same(self, file: BinaryIO, found: os.stat_result) -> bool:
+        """Whether a file is the one that was read, with nothing but new lines behind what was read."""
+        seen = self._seen
+        if seen is None or (found.st_ino, found.st_dev) != (seen.st_ino, seen.st_dev) or found.st_size < seen.st_size:
+            return False
+        if found.st_size == seen.st_size:
+            return found.st_mtime_ns == seen.st_mtime_ns
+        file.seek(self._end - len(self._behind))
+        return not self._is_packed and file.read(len(self._behind)) == self._behind
+
+    def _opened(self) -> BinaryIO:
+        return cast("BinaryIO", gzip.open(self._path)) if self._is_packed else self._path.open("rb")
 
     def problems(self) -> Sequence[Line]:
         """Return the lines that cannot be read."""
         self.refresh()
         return (*self._problems, *self._tail)
 
-    def _look(self) -> tuple[int, int] | None:
+    def rank(self, workload: str | None = None) -> None:
+        """Rank what was read and not ranked yet, of a workload or of all."""
+        with self._lock:
+            self.refresh()
+            known = [(key,) for key in self._waiting]
+            if workload is not None:
+                known = self._all("SELECT id FROM name WHERE key = ?", workload)
+            pairs = {pair for (key,) in known for pair in self._waiting.get(key, ())}
+            if pairs:
+                with self._transaction():
+                    self._settle(pairs)
+                for (key,) in known:
+                    self._waiting.pop(key, None)
+
+    def _look(self) -> os.stat_result | None:
         try:
             found = self._path.stat()
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise LogError(f"{self.url!r} cannot be read: {error.strerror}") from error
-        return found.st_ino, found.st_size
+        if not S_ISREG(found.st_mode):  # a pipe would be waited for, a device may have no end
+            raise LogError(f"{self.url!r} is {'a directory' if S_ISDIR(found.st_mode) else 'no regular file'}")
+        return found
 
-    def _start_anew(self) -> None:
-        self._connection.close()
-        self._connection = _temporary()
-        self._names.clear()
-        self.create()
-        self._forget()
-
-    def _read(self, stream: BinaryIO) -> None:
-        stream.seek(self._end)
-        batch: list[Record] = []
+    def _read(self, file: BinaryIO) -> None:
+        file.seek(self._end)
         self._tail = []
-        for line in read_lines(stream, number=self._number, offset=self._end):
-            if not line.is_ended:
-                self._tail = [line] if line.record is None else []
-            elif line.record is None:
-                self._problems.append(line)
-            if line.is_ended:
-                self._end, self._number = line.end, line.number + 1
-            if line.record is not None:
-                batch.append(line.record)
-            if len(batch) == _BATCH:
-                super().extend(batch)
-                batch = []
+        lines = raw_lines(file, number=self._number, offset=self._end)
+        for some in iter(lambda: list(islice(lines, _BATCH)), []):
+            entries = [entry for raw in some if (entry := self._entry(raw)) is not None]
+            with self._transaction():
+                _, touched = self._add(entries)
+            for workload, target, *_ in touched:
+                self._waiting.setdefault(workload, set()).add((workload, target))
+            ended = next((raw for raw in reversed(some) if raw.is_ended), None)
+            if ended is not None:
+                self._end, self._number = ended.end, ended.number + 1
+                self._behind = ended.data[-_REMEMBERED:]
+
+    def _entry(self, raw: RawLine) -> Entry | None:
+        text = raw.data.rstrip(b"\r\n")
+        place = (None, raw.offset, len(text))
+        quick = None if self._is_packed else quick_entry(text, place)
+        if quick is not None:
+            return quick
+        line = raw.read()
+        if line.record is None:
             self._refuse_foreign_file(line)
-        super().extend(batch)
+            (self._problems if line.is_ended else self._tail).append(line)
+            return None
+        is_spelled_so = not self._is_packed and line.record.text.encode() == text
+        return entry_of(line.record, place if is_spelled_so else (line.record.text, None, None))
 
     def _refuse_foreign_file(self, line: Line) -> None:
         """Refuse a file that begins with what was never a record, so that nobody appends to it."""
@@ -108,33 +190,30 @@ class JsonLinesStore(Index):
             raise LogError(f"{self.url!r} is not a tuning log: {line}")
 
     @contextmanager
-    def _opened(self) -> Iterator[BinaryIO]:
+    def _explained(self, what: str = "read") -> Iterator[None]:
         try:
-            with gzip.open(self._path) if self._path.suffix == ".gz" else self._path.open("rb") as stream:
-                yield cast("BinaryIO", stream)
-        except (OSError, EOFError) as error:
-            raise LogError(f"{self.url!r} cannot be read: {error}") from error
+            yield
+        except (OSError, EOFError, zlib.error) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise LogError(f"{self.url!r} cannot be {what}: {reason}") from error
 
     # Writing
 
-    def extend(self, records: Iterable[Record]) -> int:
+    def _extend(self, entries: Iterable[Entry]) -> int:
         """Append what was not there when the file was last read, all of it or nothing; a line twice is a line once."""
         with self._lock:
-            fresh = list({record.digest: record for record in records if not self._has(record.digest)}.values())
-            long = [record for record in fresh if len(record.text.encode()) > MAX_LINE]
-            raise_all(
-                LogError, [f"{record.digest} has more than {MAX_LINE} bytes, the most of a line" for record in long]
-            )
+            fresh = {entry.digest: f"{entry.kept[0]}\n".encode() for entry in entries}
+            for digest in self._there(list(fresh)):
+                del fresh[digest]
+            long = [digest for digest, line in fresh.items() if len(line) > MAX_LINE]
+            raise_all(LogError, [f"{digest} has more than {MAX_LINE} bytes, the most of a line" for digest in long])
             if fresh:
-                self._append(fresh)
+                self._append(b"".join(fresh.values()))
+                self.refresh()
             return len(fresh)
 
-    def _has(self, digest: str) -> bool:
-        return bool(self._all("SELECT 1 FROM line WHERE digest = ?", digest))
-
-    def _append(self, records: Sequence[Record]) -> None:
-        data = "".join(f"{record.text}\n" for record in records).encode()
-        with self._locked() as descriptor:
+    def _append(self, data: bytes) -> None:
+        with self._locked() as descriptor, self._explained("written"):
             before = os.fstat(descriptor).st_size
             if before and os.pread(descriptor, 1, before - 1) != b"\n":
                 data = b"\n" + data
@@ -142,21 +221,16 @@ class JsonLinesStore(Index):
                 _write(descriptor, data)
                 if self._durable:
                     os.fsync(descriptor)
-            except OSError as error:
+            except BaseException:
                 os.ftruncate(descriptor, before)
-                raise LogError(f"{self.url!r} cannot be written: {error.strerror}") from error
-            if before == self._end:
-                super().extend(records)
-                self._end, self._number = before + len(data), self._number + len(records)
-                self._seen = (os.fstat(descriptor).st_ino, self._end)
+                raise
 
     def drop(self, digests: Iterable[str]) -> None:
         """Write the file anew without some lines; those that cannot be read go to `NAME.rejected`."""
-        with self._lock, self._locked() as descriptor:
-            self.refresh()
+        fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        with self._lock, self._locked() as descriptor, self._explained("written"):
             self._save_rejected()
             gone = set(digests)
-            fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
             try:
                 with fresh.open("wb") as stream:
                     rows = self._connection.execute("SELECT digest, text FROM line ORDER BY id")
@@ -165,25 +239,30 @@ class JsonLinesStore(Index):
                     os.fsync(stream.fileno())
                 fresh.chmod(os.fstat(descriptor).st_mode & 0o777)
                 fresh.replace(self._path)
-            except OSError as error:
+            except BaseException:
                 fresh.unlink(missing_ok=True)
-                raise LogError(f"{self.url!r} cannot be written: {error.strerror}") from error
+                raise
 
     def _save_rejected(self) -> None:
         problems = self.problems()
         if not problems:
             return
-        with self._opened() as stream, self._path.with_name(f"{self._path.name}.rejected").open("ab") as rejected:
+        with self._path.open("rb") as stream, Path(f"{self._path}.rejected").open("ab") as rejected:
             for line in problems:
                 stream.seek(line.offset)
-                rejected.write(stream.read(line.end - line.offset).rstrip(b"\r\n") + b"\n")
+                left = line.end - line.offset
+                while left and (data := stream.read(min(left, MAX_LINE))):
+                    left -= len(data)
+                    rejected.write(data)
+                if not line.is_ended:
+                    rejected.write(b"\n")
             rejected.flush()
             os.fsync(rejected.fileno())
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
         """Open the file for appending and hold its lock; again if it was replaced meanwhile."""
-        if self._path.suffix == ".gz":
+        if self._is_packed:
             raise LogError(f"{self.url!r} is compressed, so that nothing is appended to it")
         while True:
             descriptor = self._open()
@@ -191,7 +270,7 @@ class JsonLinesStore(Index):
                 if fcntl is not None:
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
                 found = self._look()
-                if found is not None and found[0] == os.fstat(descriptor).st_ino:
+                if found is not None and found.st_ino == os.fstat(descriptor).st_ino:
                     yield descriptor
                     return
             finally:
@@ -202,14 +281,6 @@ class JsonLinesStore(Index):
             return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError as error:
             raise LogError(f"{self.url!r} cannot be written: {error.strerror}") from error
-
-
-def _temporary() -> sqlite3.Connection:
-    """Return a database that spills to disk where it is large, and goes with the process."""
-    connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = MEMORY")
-    connection.execute("PRAGMA synchronous = OFF")
-    return connection
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -6,10 +6,11 @@ Windows' line ends are passed over. What stands behind the last line end was cut
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.target.problems import shown
@@ -25,7 +26,7 @@ from tvmtarget.tuning.records import (
     Workload,
 )
 
-__all__ = ["MAX_LINE", "Line", "RawLine", "parse_record", "raw_lines", "read_lines"]
+__all__ = ["MAX_LINE", "Line", "RawLine", "parse_record", "raw_lines"]
 
 MAX_LINE = 1 << 20  # bytes
 
@@ -69,17 +70,37 @@ def parse_record(text: str) -> Record:
     return record
 
 
-@dataclass(frozen=True, slots=True)
-class RawLine:
-    """A line before it is read: where it stands, and its text or what is wrong with its bytes."""
+class RawLine(NamedTuple):
+    """A line before it is read: where it stands, and its bytes, which are left out where it is too long."""
 
     number: int
     offset: int
-    end: int
-    text: str
-    problem: str
+    size: int
+    data: bytes
     is_ended: bool
     looks_like_json: bool
+
+    @property
+    def end(self) -> int:
+        """The byte behind it."""
+        return self.offset + self.size
+
+    def text(self) -> str:
+        """Return the line without its end; a `LogError` says what is wrong with its bytes."""
+        if not self.data:
+            raise LogError(f"{self.size} bytes long; a line has at most {MAX_LINE}")
+        try:
+            return self.data.decode("utf-8" if self.offset else "utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise LogError(f"not UTF-8 at byte {self.offset + error.start}") from error
+
+    def read(self) -> Line:
+        """Return the line with its record, or with what is wrong."""
+        try:
+            record = parse_record(self.text())
+        except LogError as error:
+            return self.bad("; ".join(error.problems))
+        return Line(self.number, self.offset, self.end, record, "", self.is_ended)
 
     def bad(self, problem: str) -> Line:
         """Return the line with what is wrong with it."""
@@ -87,38 +108,26 @@ class RawLine:
         return Line(self.number, self.offset, self.end, None, cut + problem, self.is_ended, self.looks_like_json)
 
 
-def read_lines(stream: BinaryIO, *, number: int = 1, offset: int = 0) -> Iterator[Line]:
-    """Yield the records and the bad lines of a stream, which stands at line `number` and byte `offset`."""
-    for raw in raw_lines(stream, number=number, offset=offset):
-        if raw.problem:
-            yield raw.bad(raw.problem)
-            continue
-        try:
-            yield Line(raw.number, raw.offset, raw.end, parse_record(raw.text), "", raw.is_ended)
-        except LogError as error:
-            yield raw.bad("; ".join(error.problems))
-
-
 def raw_lines(stream: BinaryIO, *, number: int = 1, offset: int = 0) -> Iterator[RawLine]:
-    """Yield the lines of a stream that say something, in little memory however long one is."""
-    while raw := stream.readline(MAX_LINE + 2):
-        size = len(raw)
-        while not raw.endswith(b"\n") and (more := stream.readline(MAX_LINE)):
-            size += len(more)
-            raw = more if more.endswith(b"\n") else raw
-        is_whole = size == len(raw) and len(raw.rstrip(b"\r\n")) <= MAX_LINE
-        text, problem = _text(raw, offset) if is_whole else ("", f"{size} bytes long; a line has at most {MAX_LINE}")
-        if problem or (text.strip() and not text.startswith("#")):
-            looks_like_json = raw.lstrip(b"\xef\xbb\xbf \t").startswith(b"{")
-            yield RawLine(number, offset, offset + size, text, problem, raw.endswith(b"\n"), looks_like_json)
+    """Yield the lines of a stream that say something, in little memory however long one is.
+
+    The stream stands at line `number` and byte `offset`.
+    """
+    while data := stream.readline(MAX_LINE + 2):
+        size, is_ended = len(data), data.endswith(b"\n")
+        looks_like_json = data.startswith(b"{") or data.lstrip(b"\xef\xbb\xbf \t").startswith(b"{")
+        while not is_ended and (more := stream.readline(MAX_LINE)):
+            size, is_ended = size + len(more), more.endswith(b"\n")
+        if size > len(data) or (size > MAX_LINE and len(data.rstrip(b"\r\n")) > MAX_LINE):
+            data = b""
+        if looks_like_json or not data or _says_something(data, offset):
+            yield RawLine(number, offset, size, data, is_ended, looks_like_json)
         number, offset = number + 1, offset + size
 
 
-def _text(raw: bytes, offset: int) -> tuple[str, str]:
-    try:
-        return raw.decode("utf-8" if offset else "utf-8-sig").rstrip("\r\n"), ""
-    except UnicodeDecodeError as error:
-        return "", f"not UTF-8 at byte {offset + error.start}"
+def _says_something(data: bytes, offset: int) -> bool:
+    said = data if offset else data.removeprefix(codecs.BOM_UTF8)
+    return bool(said.strip()) and not said.startswith(b"#")
 
 
 def _load(text: str) -> dict[str, object]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from tvmtarget.errors import LogError
 from tvmtarget.ir.function import Function
@@ -37,6 +37,8 @@ from tvmtarget.tuning.store import open_store
 __all__ = ["TuningLog"]
 
 _BATCH = 1000
+
+_Item = TypeVar("_Item")
 
 
 class TuningLog:
@@ -90,8 +92,7 @@ class TuningLog:
 
     def extend(self, records: Iterable[Record]) -> int:
         """Write records, a thousand at a time, each thousand whole or not at all; return how many were new."""
-        left = iter(records)
-        return sum(self._store.extend(batch) for batch in iter(lambda: list(islice(left, _BATCH)), []))
+        return sum(map(self._store.extend, _batches(records)))
 
     def add(
         self,
@@ -191,7 +192,7 @@ class TuningLog:
 
     def merge(self, *others: TuningLog) -> int:
         """Take in all lines of other logs; return how many were new. The order of merging does not matter."""
-        return sum(self.extend(other) for other in others)
+        return sum(self._store.take(batch) for other in others for batch in _batches(other._store.texts()))
 
     def lines(self) -> Iterator[str]:
         """Yield all lines by type and text: equal logs give equal lines, whatever was written first."""
@@ -245,6 +246,11 @@ class TuningLog:
         if digests:
             self._store.drop(digests)
         return tuple(sorted(dropped, key=lambda trial: (trial.workload, trial.target, trial.measured.rank or (9, 0))))
+
+
+def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:
+    left = iter(items)
+    return iter(lambda: list(islice(left, _BATCH)), [])
 
 
 def _unreadable(texts: Iterator[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ unknown type or of a newer version is kept as it is, unread.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from statistics import median_low
 from typing import Annotated, ClassVar, Literal, TypeAlias
@@ -30,7 +30,9 @@ from tvmtarget.target.problems import shown
 
 __all__ = [
     "FAILURES",
+    "MAX_INT",
     "Alias",
+    "Amount",
     "Baseline",
     "Candidate",
     "Environment",
@@ -44,6 +46,8 @@ __all__ = [
     "TargetRecord",
     "Trial",
     "Workload",
+    "check_json",
+    "rank_of",
 ]
 
 Level: TypeAlias = View
@@ -65,11 +69,13 @@ FAILURES: frozenset[Status] = frozenset(
     {"wrong_output", "build_error", "build_timeout", "run_error", "run_timeout", "over_limit", "rejected"}
 )
 
-_MAX_INT = 2**53 - 1  # whole numbers that every JSON reader keeps
+MAX_INT = 2**53 - 1  # whole numbers that every JSON reader keeps
 _MAX_DEPTH = 64
 _PPB = 10**9
 
-_Costs: TypeAlias = Annotated[tuple[Annotated[int, Field(ge=0, le=_MAX_INT)], ...], Field(strict=False)]
+Amount: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT)]
+
+_Costs: TypeAlias = Annotated[tuple[Amount, ...], Field(strict=False)]
 _Object: TypeAlias = dict[str, object]
 
 
@@ -129,21 +135,29 @@ class Measurement(_Part):
     @property
     def ratio_ppb(self) -> int | None:
         """The cost over that of the baseline, in billionths; None where one of them is not known."""
-        if self.cost is None or self.baseline is None or not median_low(self.baseline.costs):
-            return None
-        return self.cost * _PPB // median_low(self.baseline.costs)
+        return None if self.cost is None or self.baseline is None else _ratio(self.cost, self.baseline.costs)
 
     @property
     def rank(self) -> tuple[int, int] | None:
-        """How good it is among those of one device, the least first; None for what never ran.
+        """How good it is among those of one device, the least first; None for what never ran."""
+        return rank_of(self.status, self.kind, self.costs, () if self.baseline is None else self.baseline.costs)
 
-        Confirmed before seen once before estimated; compared with a baseline before bare; then by what it cost.
-        """
-        if self.cost is None:
-            return None
-        trust = 2 * ("confirm", "search", "estimate").index(self.kind)
-        ratio = self.ratio_ppb
-        return (trust, ratio) if ratio is not None else (trust + 1, self.cost)
+
+def rank_of(status: str, kind: str, costs: Sequence[int], baseline: Sequence[int]) -> tuple[int, int] | None:
+    """Return the rank of a measurement by its parts.
+
+    Confirmed before seen once before estimated; compared with a baseline before bare; then by what it cost.
+    """
+    if status != "ok":
+        return None
+    cost, trust = median_low(costs), 2 * ("confirm", "search", "estimate").index(kind)
+    ratio = _ratio(cost, baseline) if baseline else None
+    return (trust, ratio) if ratio is not None else (trust + 1, cost)
+
+
+def _ratio(cost: int, baseline: Sequence[int]) -> int | None:
+    beside = median_low(baseline)
+    return cost * _PPB // beside if beside else None
 
 
 class Record(_Part):
@@ -166,7 +180,7 @@ class Record(_Part):
     @cached_property
     def _said(self) -> str:
         flat = self.model_dump(by_alias=True, exclude_none=True)
-        _check_json(flat, 0)
+        check_json(flat, 0)
         return canonical(flat | {"t": self.type, "v": self.version})
 
     def __eq__(self, other: object) -> bool:
@@ -208,7 +222,7 @@ class Workload(Record):
     def model_post_init(self, _context: object) -> None:
         """Refuse keys that are not the body's."""
         whole = {**self.body, "level": self.level}
-        _check_json(whole, 0)
+        check_json(whole, 0)
         _check_key(self.key, key_of("w1", whole), "workload")
         _check_key(self.family, key_of("wf1", whole | _ranks(self.body)), "family of a workload")
 
@@ -216,7 +230,7 @@ class Workload(Record):
     def of(cls, body: Mapping[str, object], level: Level = "kernel", payload: _Object | None = None) -> Workload:
         """Return the workload of a body: names, numbers and lists, its sizes in `shapes`, a list of lists."""
         whole = {**body, "level": level}
-        _check_json(whole, 0)
+        check_json(whole, 0)
         family = key_of("wf1", whole | _ranks(body))
         return cls(key=key_of("w1", whole), level=level, family=family, body=dict(body), payload=payload)
 
@@ -236,13 +250,13 @@ class Environment(Record):
 
     def model_post_init(self, _context: object) -> None:
         """Refuse a key that is not the body's."""
-        _check_json(self.body, 0)
+        check_json(self.body, 0)
         _check_key(self.key, key_of("e1", self.body), "environment")
 
     @classmethod
     def of(cls, body: Mapping[str, object]) -> Environment:
         """Return the environment that a body describes."""
-        _check_json(dict(body), 0)
+        check_json(dict(body), 0)
         return cls(key=key_of("e1", body), body=dict(body))
 
 
@@ -264,7 +278,7 @@ class Trial(Record):
     measured: Measurement = Field(alias="m")
     search: _Object | None = None
     src: object = None
-    ts: Annotated[int, Field(ge=0, le=_MAX_INT)] | None = None
+    ts: Amount | None = None
 
     @property
     def needs(self) -> Constraint | None:
@@ -282,7 +296,7 @@ class Pin(Record):
     target: str
     candidate: Candidate = Field(alias="cand")
     why: str
-    ts: Annotated[int, Field(ge=0, le=_MAX_INT)] = 0
+    ts: Amount = 0
 
 
 class Retraction(Record):
@@ -339,13 +353,13 @@ def _ranks(body: Mapping[str, object]) -> dict[str, object]:
     return {"shapes": [len(shape) for shape in _shapes(body)]} if "shapes" in body else {}
 
 
-def _check_json(value: object, depth: int) -> None:
+def check_json(value: object, depth: int) -> None:
     """Refuse what has not one spelling as JSON: floats, null, large numbers, names that are not ASCII, other types."""
     if isinstance(value, str):
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
             raise TargetError(f"a record holds text without halves of surrogate pairs, not {shown(value)}")
     elif isinstance(value, int):
-        if abs(value) > _MAX_INT:
+        if abs(value) > MAX_INT:
             raise TargetError(f"a record holds whole numbers below 2**53, not {shown(value)}")
     elif not isinstance(value, dict | list | tuple):
         raise TargetError(
@@ -359,4 +373,4 @@ def _check_json(value: object, depth: int) -> None:
                 if not isinstance(name, str) or not name.isascii():
                     raise TargetError(f"names in a record are ASCII, not {shown(name)}")
         for item in value.values() if isinstance(value, dict) else value:
-            _check_json(item, depth + 1)
+            check_json(item, depth + 1)

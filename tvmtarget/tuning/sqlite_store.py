@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.index import APPLICATION, SCHEMA, Index, explained
+from tvmtarget.tuning.index import Index
+from tvmtarget.tuning.tables import APPLICATION, SCHEMA, explained
 
 __all__ = ["SqliteStore"]
 
@@ -49,24 +50,25 @@ class SqliteStore(Index):
                 raise LogError(f"{self.url!r} is a database of something else, not a tuning log")
             if schema > SCHEMA:
                 raise LogError(f"{self.url!r} was written by a newer version: schema {schema}, and this reads {SCHEMA}")
+            if self._pragma("query_only") and schema < SCHEMA:
+                raise LogError(f"{self.url!r} was written by an older version; open it once where it can be written")
             if self._pragma("query_only"):
                 return
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        if schema < SCHEMA:
+            self.upgrade()
         self.rekey()
-
-    def _pragma(self, name: str) -> int:
-        return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     options = {"timeout": _PATIENCE, "isolation_level": None, "check_same_thread": False}
     if str(path) == ":memory:":
         return sqlite3.connect(":memory:", **options)  # type: ignore[call-overload, no-any-return]
-    if path.is_dir() or not path.parent.is_dir():
-        raise LogError(
-            f"{str(path)!r} is a directory" if path.is_dir() else f"there is no directory {str(path.parent)!r}"
-        )
+    if not path.parent.is_dir():
+        raise LogError(f"there is no directory {str(path.parent)!r}")
+    if path.exists() and not path.is_file():
+        raise LogError(f"{str(path)!r} is {'a directory' if path.is_dir() else 'no regular file'}")
     place = path.absolute().as_uri()
     if not path.exists() or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         return sqlite3.connect(place, uri=True, **options)  # type: ignore[call-overload, no-any-return]

@@ -25,6 +25,9 @@ class Store(Protocol):
     def extend(self, records: Iterable[Record]) -> int:
         """Add records, all or none; return how many were new. They are safe once this returns."""
 
+    def take(self, texts: Iterable[str]) -> int:
+        """Add lines of another log, all or none; return how many were new. They are safe once this returns."""
+
     def texts(self, type_: str = "") -> Iterator[str]:
         """Yield all lines, or those of a type."""
 

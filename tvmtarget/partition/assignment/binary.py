@@ -1,176 +1,223 @@
-"""Yes-or-no decisions at least cost: what is clear is settled one by one, the rest by minimum cuts.
+"""Yes-or-no decisions at least cost: what is clear is settled at once, the rest by minimum cuts.
 
-Each decision has a cost for no and for yes. A `Term` couples several: it is what moving a value costs, once,
-however many readers ask for it. Such a sum is submodular, so that a minimum cut finds its least value (Stone, 1977).
-A decision whose cost difference has one sign whatever the others decide needs no cut; settling it often settles its
+Each decision has a cost for no and for yes. A term couples several: it is what moving a value costs, once, however
+many readers ask for it. Such a sum is submodular, so that a minimum cut finds its least value (Stone, 1977). A
+decision whose cost difference has one sign whatever the others decide needs no cut; settling it often settles its
 neighbours. In programs few decisions are left, in small components, and the time stays near linear.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
 
-from tvmtarget.partition.assignment.maxflow import Network
+import numpy as np
 
-__all__ = ["ALWAYS", "Term", "decide"]
+from tvmtarget.partition.assignment.components import components_of
+from tvmtarget.partition.assignment.coupling import Coupled, Decisions, reduced, restored
+from tvmtarget.partition.assignment.maxflow import Budget, Network
+from tvmtarget.partition.assignment.placement import Bools
+from tvmtarget.partition.dataflow import Ints, spans
+
+__all__ = ["ALWAYS", "Terms", "decide"]
+
+# Vertices, and pairs of them.
+Component: TypeAlias = "tuple[Ints, Ints]"
 
 # The tail of a term that is paid whenever a head asks for it.
 ALWAYS = -1
 
+# Rounds of settling end where one settles less than this share of what is open: the rest is left to the cuts.
+LEAST_SHARE = 0.002
 
-@dataclass(slots=True)
-class Term:
-    """A cost that is paid once if any of `heads` decides `asked` while `tail` does not.
+# Components with more decisions than the first number, and those whose cut takes too much work, are cut in windows of
+# the second size, one after the other.
+MAX_CUT, WINDOW = 50_000, 2_000
 
-    `hits` counts the heads that are known to have decided so, `open` those that are not settled.
+
+@dataclass(frozen=True)
+class Terms:
+    """Costs that are paid once if any of the heads of a term decides `asked` while its tail does not.
+
+    All arrays are parallel, but for `heads` and `owner`: the decisions that ask, and the term of each.
     """
 
-    cost: int
-    tail: int
-    heads: Sequence[int]
-    asked: bool
-    hits: int = 0
-    open: int = 0
+    cost: Ints
+    tail: Ints
+    asked: Bools
+    heads: Ints
+    owner: Ints
+
+    def kept(self, which: Bools, entries: Bools) -> Terms:
+        """Return some of the terms and of their heads."""
+        place = np.cumsum(which) - 1
+        entries = entries & which[self.owner]
+        return Terms(
+            self.cost[which], self.tail[which], self.asked[which], self.heads[entries], place[self.owner[entries]]
+        )
 
 
-def decide(differences: Sequence[int], terms: Sequence[Term]) -> list[bool]:
+def decide(differences: Ints, terms: Terms, budget: Budget) -> Bools:
     """Return decisions at the least total cost; no where nothing speaks for yes.
 
-    `differences[i]` is what yes costs more than no. Counters of the terms are used up.
+    `differences[i]` is what yes costs more than no.
     """
-    problem = _Problem(list(differences), terms)
-    problem.settle(range(len(differences)))
-    for component in problem.components():
-        problem.cut(component)
-    return [bool(decision) for decision in problem.decisions]
+    decisions = np.full(len(differences), -1, dtype=np.int8)
+    _settle(*_reduced(differences.copy(), terms, decisions), decisions, budget)
+    return decisions.astype(np.bool_)
 
 
-class _Problem:
-    def __init__(self, differences: list[int], terms: Sequence[Term]) -> None:
-        self.differences = differences
-        self.decisions: list[bool | None] = [None] * len(differences)
-        self.tails: list[list[Term]] = [[] for _ in differences]
-        self.heads: list[list[Term]] = [[] for _ in differences]
-        for term in terms:
-            term.open, term.hits = len(term.heads), 0
-            if term.tail != ALWAYS:
-                self.tails[term.tail].append(term)
-            for head in term.heads:
-                self.heads[head].append(term)
+def _settle(differences: Ints, terms: Terms, decisions: Decisions, budget: Budget) -> None:
+    while True:
+        is_open = decisions < 0
+        left = int(is_open.sum())
+        if not left:
+            return
+        least, most = _ranges(differences, terms)
+        no = is_open & (least >= 0)
+        yes = is_open & ~no & (most <= 0)
+        decisions[no], decisions[yes] = 0, 1
+        settled = int(no.sum() + yes.sum())
+        if settled:
+            differences, terms = _reduced(differences, terms, decisions)
+        if settled <= LEAST_SHARE * left:
+            break
+    _cut_all(differences, terms, decisions, budget)
 
-    def settle(self, which: Sequence[int]) -> None:
-        """Settle decisions whose cost difference has one sign, and what follows from them."""
-        waiting = deque(which)
-        is_waiting = [False] * len(self.decisions)
-        for index in which:
-            is_waiting[index] = True
-        while waiting:
-            index = waiting.popleft()
-            is_waiting[index] = False
-            if self.decisions[index] is not None:
-                continue
-            least, most = self._range(index)
-            if least >= 0 or most <= 0:
-                for other in self._decide(index, least < 0):
-                    if not is_waiting[other] and self.decisions[other] is None:
-                        is_waiting[other] = True
-                        waiting.append(other)
 
-    def _pays(self, term: Term) -> bool | None:
-        """Whether the tail of a term makes its heads pay; None while that is open."""
-        if term.tail == ALWAYS:
-            return True
-        decision = self.decisions[term.tail]
-        return None if decision is None else decision is not term.asked
+def _ranges(differences: Ints, terms: Terms) -> tuple[Ints, Ints]:
+    """Return between what the cost difference of every decision can lie, whatever is still open."""
+    least, most = differences.copy(), differences.copy()
+    # The tail pays where it does not decide what is asked: yes is cheaper if yes is asked. With heads it is reversed.
+    change = np.where(terms.asked, terms.cost, -terms.cost)
+    has_tail = terms.tail >= 0
+    tails, sent = terms.tail[has_tail], -change[has_tail]
+    np.add.at(least, tails, np.minimum(sent, 0))
+    np.add.at(most, tails, np.maximum(sent, 0))
+    read = change[terms.owner]
+    np.add.at(least, terms.heads, np.minimum(read, 0))
+    np.add.at(most, terms.heads, np.maximum(read, 0))
+    return least, most
 
-    def _range(self, index: int) -> tuple[int, int]:
-        """Return between what the cost difference of a decision can lie, whatever is still open."""
-        least = most = self.differences[index]
-        for term in self.tails[index]:
-            if not term.hits and not term.open:
-                continue
-            # The tail pays where it does not decide what is asked: yes is cheaper if yes is asked.
-            change = -term.cost if term.asked else term.cost
-            least += change if term.hits or change < 0 else 0
-            most += change if term.hits or change > 0 else 0
-        for term in self.heads[index]:
-            pays = self._pays(term)
-            if term.hits or pays is False:
-                continue
-            is_sure = pays is True and term.open == 1
-            change = term.cost if term.asked else -term.cost
-            least += change if is_sure or change < 0 else 0
-            most += change if is_sure or change > 0 else 0
-        return least, most
 
-    def _decide(self, index: int, decision: bool) -> Iterator[int]:
-        """Take a decision and yield others whose range may have become narrower."""
-        self.decisions[index] = decision
-        for term in self.tails[index]:
-            yield from term.heads
-        for term in self.heads[index]:
-            term.open -= 1
-            term.hits += decision is term.asked
-            is_news = term.open <= 1 or (term.hits == 1 and decision is term.asked)
-            if is_news:
-                yield from term.heads
-                if term.tail != ALWAYS:
-                    yield term.tail
+def _reduced(differences: Ints, terms: Terms, decisions: Decisions) -> tuple[Ints, Terms]:
+    """Return the same problem for what is open: what is decided becomes part of the differences or falls away."""
+    count = len(terms.cost)
+    heads = decisions[terms.heads]
+    is_open = heads < 0
+    hit = np.zeros(count, dtype=np.bool_)
+    hit[terms.owner[(heads == terms.asked[terms.owner]) & ~is_open]] = True
+    tails = np.where(terms.tail >= 0, decisions[terms.tail], -2)
+    change = np.where(terms.asked, terms.cost, -terms.cost)
+    pays = hit & (tails == -1)
+    np.add.at(differences, terms.tail[pays], -change[pays])
+    alive = ~hit & (tails != terms.asked)
+    tail = np.where(tails == -1, terms.tail, ALWAYS)
+    waiting = np.bincount(terms.owner[is_open], minlength=count)
+    alone = alive & (tail == ALWAYS) & (waiting == 1)
+    single = is_open & alone[terms.owner]
+    np.add.at(differences, terms.heads[single], change[terms.owner[single]])
+    reduced = Terms(terms.cost, tail, terms.asked, terms.heads, terms.owner)
+    return differences, reduced.kept(alive & (waiting > 0) & ~alone, is_open)
 
-    def components(self) -> Iterator[list[int]]:
-        """Yield open decisions in groups that no term couples; settled groups do not come again."""
-        seen = [decision is not None for decision in self.decisions]
-        passed: set[int] = set()
-        for start in range(len(self.decisions)):
-            if seen[start]:
-                continue
-            seen[start] = True
-            component = [start]
-            for index in component:
-                for term in self._coupling(index):
-                    if id(term) in passed:
-                        continue
-                    passed.add(id(term))
-                    for other in (*term.heads, *(() if term.tail == ALWAYS else (term.tail,))):
-                        if not seen[other]:
-                            seen[other] = True
-                            component.append(other)
-            yield sorted(component)
 
-    def _coupling(self, index: int) -> Iterator[Term]:
-        """Yield the terms of a decision of which it is open whether they are paid."""
-        yield from (term for term in self.tails[index] if not term.hits)
-        yield from (term for term in self.heads[index] if not term.hits and self._pays(term) is not False)
+def _cut_all(differences: Ints, terms: Terms, decisions: Decisions, budget: Budget) -> None:
+    """Settle what is open by minimum cuts."""
+    graph = _coupled(differences, terms, decisions)
+    found = np.where(graph.is_open, -1, 0).astype(np.int8)
+    core, eliminated = reduced(graph, found)
+    for component in _components(core):
+        if not _cut(core, component, found, budget):
+            _cut_windows(core, component, found, budget)
+    restored(found, eliminated)
+    is_open = decisions < 0
+    decisions[is_open] = found[: len(decisions)][is_open]
 
-    def cut(self, component: Sequence[int]) -> None:
-        """Settle the decisions of one component by a minimum cut; those beyond it are yes."""
-        network = Network()
-        vertices = {index: network.vertex() for index in component}
-        terms: dict[int, Term] = {}
-        for index, vertex in vertices.items():
-            difference = self.differences[index]
-            for term in self.tails[index]:
-                if term.hits:
-                    difference += -term.cost if term.asked else term.cost
-                elif term.open:
-                    terms[id(term)] = term
-            network.edge(0, vertex, difference)
-            network.edge(vertex, 1, -difference)
-            terms |= {id(term): term for term in self.heads[index] if not term.hits and self._pays(term) is not False}
-        endless = 1 + sum(term.cost for term in terms.values())
-        for term in terms.values():
-            self._wire(network, vertices, term, endless)
-        beyond = network.sink_side()
-        for index, vertex in vertices.items():
-            self.decisions[index] = vertex in beyond
 
-    def _wire(self, network: Network, vertices: dict[int, int], term: Term, endless: int) -> None:
-        heads = [vertices[head] for head in term.heads if head in vertices]
-        paying = 0 if term.asked else 1
-        tail = vertices.get(term.tail, paying)
-        gate = heads[0] if len(heads) == 1 else network.vertex()
-        network.edge(*((tail, gate) if term.asked else (gate, tail)), term.cost)
-        for head in heads if len(heads) > 1 else ():
-            network.edge(*((gate, head) if term.asked else (head, gate)), endless)
+def _coupled(differences: Ints, terms: Terms, decisions: Decisions) -> Coupled:
+    """Return the same decisions coupled in pairs: a term of several heads gets a decision of its own between them.
+
+    It is what the heads ask for if any of them does, as anything else would cost as much as the whole term.
+    """
+    count = len(decisions)
+    sizes = np.bincount(terms.owner, minlength=len(terms.cost))
+    several = sizes > 1
+    place = count + np.cumsum(several) - 1
+    begun = spans(sizes)[:-1]
+    spread = np.argsort(terms.owner, kind="stable")
+    middle = np.where(several, place, terms.heads[spread][begun])
+    gates = int(several.sum())
+    unary = np.concatenate([differences, np.zeros(gates, dtype=np.int64)])
+    # A tail that always pays is as one that has decided otherwise.
+    always = terms.tail == ALWAYS
+    change = np.where(terms.asked, terms.cost, -terms.cost)
+    np.add.at(unary, middle[always], change[always])
+    inner = several[terms.owner]
+    owner = terms.owner[inner]
+    # Only the second of a pair is yes: paid where yes is asked of a tail or head that says no.
+    first = np.concatenate([terms.tail[~always], middle[owner]])
+    second = np.concatenate([middle[~always], terms.heads[inner]])
+    asked = np.concatenate([terms.asked[~always], terms.asked[owner]])
+    cost = np.concatenate([terms.cost[~always], terms.cost[owner]])
+    is_open = np.concatenate([decisions < 0, np.ones(gates, dtype=np.bool_)])
+    return Coupled(unary, first, second, np.where(asked, cost, 0), np.where(asked, 0, cost), is_open)
+
+
+def _components(graph: Coupled) -> Iterator[Component]:
+    """Yield what is open in groups that no pair couples: their vertices, and the pairs within."""
+    root = components_of(len(graph.unary), graph.a, graph.b)
+    vertices = np.flatnonzero(graph.is_open)
+    vertices = vertices[np.argsort(root[vertices], kind="stable")]
+    pairs = np.argsort(root[graph.a], kind="stable")
+    roots, begins = np.unique(root[vertices], return_index=True)
+    pair_begins = np.searchsorted(root[graph.a][pairs], roots)
+    for (begin, end), (pair, pair_end) in zip(
+        pairwise([*begins.tolist(), len(vertices)]), pairwise([*pair_begins.tolist(), len(pairs)]), strict=True
+    ):
+        yield vertices[begin:end], pairs[pair:pair_end]
+
+
+def _cut(graph: Coupled, component: Component, decisions: Decisions, budget: Budget) -> bool:
+    """Decide one component by a minimum cut, if that does not take too much work."""
+    vertices, pairs = component
+    if len(vertices) > MAX_CUT or len(pairs) > budget.left:
+        return False
+    place = np.zeros(len(graph.unary), dtype=np.int64)
+    place[vertices] = np.arange(len(vertices))
+    network = Network(
+        graph.unary[vertices].tolist(),
+        place[graph.a[pairs]].tolist(),
+        place[graph.b[pairs]].tolist(),
+        graph.rising[pairs].tolist(),
+        graph.falling[pairs].tolist(),
+    )
+    beyond = network.sink_side(budget)
+    if beyond is not None:
+        decisions[vertices] = beyond
+    return beyond is not None
+
+
+def _cut_windows(graph: Coupled, component: Component, decisions: Decisions, budget: Budget) -> None:
+    """Decide a component that is too large for one cut: window by window, the others as they are.
+
+    At first all are no, or all are yes, whichever costs less.
+    """
+    vertices, pairs = component
+    decisions[vertices] = graph.unary[vertices].sum() < 0
+    place = np.full(len(graph.unary), -1, dtype=np.int64)
+    place[vertices] = np.arange(len(vertices)) // WINDOW
+    a, b, rising, falling = graph.a[pairs], graph.b[pairs], graph.rising[pairs], graph.falling[pairs]
+    for number in range(-(-len(vertices) // WINDOW)):
+        if budget.left <= 0:
+            return
+        inside = place == number
+        unary = graph.unary.copy()
+        ends, starts = inside[b] & ~inside[a], inside[a] & ~inside[b]
+        np.add.at(unary, b[ends], np.where(decisions[a] == 1, -falling, rising)[ends])
+        np.add.at(unary, a[starts], np.where(decisions[b] == 1, -rising, falling)[starts])
+        within = inside[a] & inside[b]
+        window = Coupled(unary, a[within], b[within], rising[within], falling[within], inside)
+        every = np.arange(int(within.sum()))
+        _cut(window, (np.flatnonzero(inside), every), decisions, budget)

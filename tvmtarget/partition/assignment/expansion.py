@@ -1,141 +1,156 @@
 """Stage C with costs: labels for atoms at the least sum of what they take, of copies, and of launches.
 
-With two labels one minimum cut is exact. With more, labels that cannot be best are ruled out, what is left falls into
-small components, and in each of them labels are offered one after the other, and a cut decides who takes the one on
-offer: alpha-expansion (Boykov, Veksler and Zabih, 2001). All numbers are whole.
+With two labels one minimum cut is exact. With more, labels that cannot be best are ruled out, small components of what
+is left are searched whole, and in the others labels are offered one after the other, and a cut decides who takes the
+one on offer: alpha-expansion (Boykov, Veksler and Zabih, 2001). All numbers are whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numpy as np
 
-from tvmtarget.partition.assignment.binary import ALWAYS, Term, decide
-from tvmtarget.partition.assignment.placement import Edge, Energy, Placement, energy_of, enumerated
-from tvmtarget.partition.assignment.pruning import components, pruned
+from tvmtarget.partition.assignment.binary import ALWAYS, Terms, decide
+from tvmtarget.partition.assignment.maxflow import Budget
+from tvmtarget.partition.assignment.placement import Bools, Energy, Placement, energy_of
+from tvmtarget.partition.assignment.pruning import pruned
+from tvmtarget.partition.dataflow import Ints
 
 __all__ = ["expanded"]
 
 # Sweeps over the labels; each must gain, and two or three are usual.
 MAX_SWEEPS = 4
 
-# Components with more atoms than this are improved from one start, smaller ones from two; and above the second number
-# in one sweep only, as cuts of large networks take more than linear time.
-MAX_TWICE = 200
-MAX_SWEPT = 2000
 
-# A component with no more labellings than this is searched whole.
-MAX_SEARCHED = 81
+def expanded(placement: Placement, share: float, budget: Budget | None = None, start: Ints | None = None) -> Ints:
+    """Return labels at a least sum, exact for two labels; `share` of a launch is charged wherever a value passes.
 
-
-def expanded(placement: Placement, share: float) -> list[int]:
-    """Return labels at a least sum, exact for two labels; `share` of a launch is charged wherever a value passes."""
+    `budget` is the work that cuts may take, and `start` are labels to improve.
+    """
     energy = energy_of(placement, share)
+    budget = Budget(10**12) if budget is None else budget
     if len(placement.domains) == 2:
-        return _offered(energy, [allowed[0] for allowed in energy.allowed], 1)
+        return _offered(energy, energy.allowed.argmax(axis=1), 1, energy.allowed[:, 1], budget)
     narrowed = pruned(energy)
-    labels = [allowed[0] for allowed in narrowed.allowed]
-    for atoms, part in components(narrowed):
-        for atom, label in zip(atoms, _best(part), strict=True):
-            labels[atom] = label
-    return labels
+    labels = np.where(narrowed.allowed, narrowed.costs, np.iinfo(np.int64).max).argmin(axis=1)
+    if start is not None:
+        labels = np.where(narrowed.allowed[np.arange(len(start)), start], start, labels)
+    return _swept(narrowed, labels, budget)
 
 
-def _best(energy: Energy) -> list[int]:
-    searched = min(enumerated(energy, MAX_SEARCHED), key=energy.total, default=None)
-    if searched is not None:
-        return searched
-    cheapest = [
-        min(labels, key=lambda label: row[label] or 0) for row, labels in zip(energy.costs, energy.allowed, strict=True)
-    ]
-    starts = [cheapest]
-    if len(energy.costs) <= MAX_TWICE:
-        starts.append([allowed[0] for allowed in energy.allowed])
-    return min((_swept(energy, start) for start in starts), key=energy.total)
-
-
-def _swept(energy: Energy, labels: list[int]) -> list[int]:
+def _swept(energy: Energy, labels: Ints, budget: Budget) -> Ints:
+    """Offer every label in turn, from the second time on only near atoms that have moved since it was offered."""
+    count = energy.allowed.shape[1]
     least = energy.total(labels)
-    for _ in range(MAX_SWEEPS if len(labels) <= MAX_SWEPT else 1):
+    near = np.ones((count, len(labels)), dtype=np.bool_)
+    for _ in range(MAX_SWEEPS):
         before = least
-        for label in range(len(energy.costs[0])):
-            moved = _offered(energy, labels, label)
+        for label in range(count):
+            which = near[label] & energy.allowed[:, label]
+            near[label] = False
+            if not which.any():
+                continue
+            moved = _offered(energy, labels, label, which, budget)
             total = energy.total(moved)
             if total < least:
+                near |= _around(energy, moved != labels)
                 labels, least = moved, total
         if least == before:
             break
     return labels
 
 
-def _offered(energy: Energy, labels: Sequence[int], label: int) -> list[int]:
-    """Offer one label to every atom that may take it, and return what is best."""
-    movable = [atom for atom, row in enumerate(energy.costs) if labels[atom] != label and row[label] is not None]
-    offer = _Offer(energy, labels, label, {atom: index for index, atom in enumerate(movable)})
-    for edge in energy.edges:
-        offer.couple(edge)
-    taken = decide(offer.differences, offer.terms)
-    result = list(labels)
-    for atom, is_taken in zip(movable, taken, strict=True):
-        if is_taken:
-            result[atom] = label
+def _around(energy: Energy, atoms: Bools) -> Bools:
+    """Return atoms and those that share a value with them."""
+    edges = np.zeros(len(energy.producer), dtype=np.bool_)
+    edges[energy.owner[atoms[energy.readers]]] = True
+    edges |= (energy.producer >= 0) & atoms[energy.producer]
+    found = atoms.copy()
+    found[energy.readers[edges[energy.owner]]] = True
+    found[energy.producer[edges & (energy.producer >= 0)]] = True
+    return found
+
+
+def _offered(energy: Energy, labels: Ints, label: int, which: Bools, budget: Budget) -> Ints:
+    """Offer one label to atoms that may take it, and return what is best."""
+    movable = np.flatnonzero(which & (labels != label))
+    if not len(movable):
+        return labels
+    differences, terms = _offer(energy, labels, label, movable)
+    taken = decide(differences, terms, budget)
+    result = labels.copy()
+    result[movable[taken]] = label
     return result
 
 
-class _Offer:
-    """One label on offer, as decisions: whether each atom that may take it does."""
+def _offer(energy: Energy, labels: Ints, label: int, movable: Ints) -> tuple[Ints, Terms]:
+    """Return one label on offer, as decisions: whether each of the atoms that may take it does.
 
-    def __init__(self, energy: Energy, labels: Sequence[int], label: int, movable: dict[int, int]) -> None:
-        rows = energy.costs
-        self.labels = labels
-        self.label = label
-        self.movable = movable
-        self.differences = [(rows[atom][label] or 0) - (rows[atom][labels[atom]] or 0) for atom in movable]
-        self.terms: list[Term] = []
+    What a value costs is what it costs from where its producer is, and from where its producer would be.
+    """
+    place = np.full(len(labels) + 1, ALWAYS, dtype=np.int64)
+    place[movable] = np.arange(len(movable))
+    differences = energy.costs[movable, label] - energy.costs[movable, labels[movable]]
+    edges = np.arange(len(energy.producer))
+    tail = place[energy.producer]
+    offered = energy.groups[energy.layer, label]
+    stay = energy.prices(labels)
+    go = energy.routes[energy.routing, offered]
+    owner, width = energy.owner, stay.shape[1]
+    group = energy.groups[energy.layer[owner], labels[energy.readers]]
+    moves = (place[energy.readers] != ALWAYS) & (group != offered[owner])
+    settled = energy.settled.copy()
+    settled[owner[~moves], group[~moves]] = True
+    has_tail = tail != ALWAYS
+    change = ((go - stay) * settled).sum(axis=1)
+    np.add.at(differences, tail[has_tail], change[has_tail])
+    heads, owner, group = place[energy.readers[moves]], owner[moves], group[moves]
+    count = np.bincount(owner, minlength=len(edges))
+    # It may be dearer to reach a group from here than from there, which no cut can say of several readers; for them
+    # the dearer way is charged to both, an upper bound that is exact while nothing moves.
+    cheaper = has_tail[:, None] & (go < stay)
+    excess = np.where(cheaper & (count == 1)[:, None], stay - go, 0)
+    always = np.where(has_tail[:, None], np.where(cheaper & (count > 1)[:, None], stay, np.minimum(stay, go)), stay)
+    beyond = np.where(has_tail[:, None], np.maximum(go - stay, 0), 0)
+    arriving = stay[edges, offered]
+    is_counted = ~settled[owner, group]
+    single = np.zeros(len(edges), dtype=np.int64)
+    single[owner[is_counted]] = excess[owner[is_counted], group[is_counted]]
+    np.subtract.at(differences, tail[has_tail], single[has_tail])
+    arriving = np.maximum(0, arriving - single)
+    keys = owner * width + group
+    counted = _Terms(heads[is_counted], keys[is_counted])
+    asks = ~settled[edges, offered] & (count > 0)
+    arrives = _Terms(heads[asks[owner]], owner[asks[owner]])
+    tails = tail[counted.keys // width]
+    parts = (
+        counted.terms(always.ravel(), np.full(len(counted.keys), ALWAYS), asked=False),
+        counted.terms(beyond.ravel(), tails, asked=False),
+        arrives.terms(arriving, tail[arrives.keys], asked=True),
+    )
+    return differences, _joined(parts)
 
-    def couple(self, edge: Edge) -> None:
-        """Add what a value costs from where its producer is, and from where its producer would be."""
-        producer, movable = edge.producer, self.movable
-        source = edge.source if producer is None else edge.groups[self.labels[producer]]
-        tail = ALWAYS if producer is None else movable.get(producer, ALWAYS)
-        offered = edge.groups[self.label]
-        settled = set(edge.settled)
-        moving: dict[int, list[int]] = {}
-        for reader in edge.readers:
-            group = edge.groups[self.labels[reader]]
-            if reader in movable and group != offered:
-                moving.setdefault(group, []).append(movable[reader])
-            else:
-                settled.add(group)
-        stay, go = edge.routes[source], edge.routes[offered]
-        if tail != ALWAYS:
-            self.differences[tail] += sum(go[group] - stay[group] for group in settled)
-        arriving = stay[offered]
-        heads = [head for group in moving.values() for head in group]
-        for group, readers in moving.items():
-            if group in settled:
-                continue
-            least = stay[group] if tail == ALWAYS else min(stay[group], go[group])
-            self._add(least, ALWAYS, readers, asked=False)
-            if tail == ALWAYS or stay[group] == go[group]:
-                continue
-            if go[group] > stay[group]:
-                self._add(go[group] - stay[group], tail, readers, asked=False)
-                continue
-            # It is dearer to reach this group from here than from there, which no cut can say of several readers;
-            # for them the dearer way is charged to both, an upper bound that is exact while nothing moves.
-            excess = stay[group] - go[group]
-            if len(heads) == 1:
-                self.differences[tail] -= excess
-                arriving = max(0, arriving - excess)
-            else:
-                self._add(excess, ALWAYS, readers, asked=False)
-        if heads and offered not in settled:
-            self._add(arriving, tail, heads, asked=True)
 
-    def _add(self, cost: int, tail: int, heads: Sequence[int], *, asked: bool) -> None:
-        if not cost or not heads:
-            return
-        if tail == ALWAYS and len(heads) == 1:
-            self.differences[heads[0]] += cost if asked else -cost
-        else:
-            self.terms.append(Term(cost, tail, heads, asked))
+class _Terms:
+    """Terms of which each has a key; `heads` are theirs, by the key of each."""
+
+    def __init__(self, heads: Ints, keys: Ints) -> None:
+        self.heads = heads
+        self.keys, self.owner = np.unique(keys, return_inverse=True)
+
+    def terms(self, costs: Ints, tails: Ints, *, asked: bool) -> Terms:
+        """Return those terms that cost something."""
+        cost = costs[self.keys]
+        which = np.full(len(cost), asked)
+        every = np.ones(len(self.heads), dtype=np.bool_)
+        return Terms(cost, tails, which, self.heads, self.owner).kept(cost > 0, every)
+
+
+def _joined(parts: tuple[Terms, ...]) -> Terms:
+    begins = np.cumsum([0, *(len(part.cost) for part in parts)])
+    return Terms(
+        np.concatenate([part.cost for part in parts]),
+        np.concatenate([part.tail for part in parts]),
+        np.concatenate([part.asked for part in parts]),
+        np.concatenate([part.heads for part in parts]),
+        np.concatenate([part.owner + begin for part, begin in zip(parts, begins, strict=False)]),
+    )

@@ -1,14 +1,25 @@
-"""What is to be placed: atoms with a cost under every label, and values that cost something to pass between them."""
+"""What is to be placed: atoms with a cost under every label, and values that cost something to pass between them.
+
+All of it is whole arrays of whole numbers, so that every step over a large program is a few steps over arrays.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
+from typing import TypeAlias
 
-__all__ = ["Edge", "Energy", "Flow", "Placement", "Routes", "energy_of", "enumerated"]
+import numpy as np
+import numpy.typing as npt
 
-Routes = tuple[tuple[int, ...], ...]
+from tvmtarget.partition.dataflow import GIVEN, Ints, spans
+
+__all__ = ["Bools", "Energy", "Flow", "Placement", "energy_of", "enumerated", "placed"]
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Routes: TypeAlias = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,70 +37,97 @@ class Flow:
 
 @dataclass(frozen=True)
 class Placement:
-    """What is to be decided: a cost, or None for never, per atom and label, and the values between atoms.
+    """What is to be decided: a cost per atom and label that is allowed, and the values between atoms.
 
+    Value i comes from atom `producer[i]`, or from home where that is `GIVEN`, is read by atoms
+    `readers[start[i]:start[i + 1]]`, and `routes[routing[i]]` is what a copy of it costs between any two domains.
     `domains` are the memories of the labels and `home` that of the driver, all of them indices into the routes.
     `launches` is what calling a function costs under each label.
     """
 
-    costs: tuple[tuple[int | None, ...], ...]
-    flows: tuple[Flow, ...]
-    domains: tuple[int, ...]
+    costs: Ints
+    allowed: Bools
+    producer: Ints
+    start: Ints
+    readers: Ints
+    is_wanted: Bools
+    routing: Ints
+    routes: Ints
+    domains: Ints
     home: int
-    launches: tuple[int, ...]
+    launches: Ints
 
-    def total(self, labels: Sequence[int]) -> int:
+    def total(self, labels: Ints) -> int:
         """Return what atoms and copies cost under labels that are allowed; launches are not counted."""
-        own = sum(row[label] or 0 for row, label in zip(self.costs, labels, strict=True))
-        return own + sum(self._copies(flow, labels) for flow in self.flows)
-
-    def _copies(self, flow: Flow, labels: Sequence[int]) -> int:
-        domains = {self.domains[labels[reader]] for reader in flow.readers}
-        if flow.is_wanted:
-            domains.add(self.home)
-        source = self.home if flow.producer is None else self.domains[labels[flow.producer]]
-        return sum(flow.routes[source][domain] for domain in domains if domain != source)
+        return energy_of(self, 0.0).total(labels)
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A value as one layer of costs sees it: groups of labels between which it costs something to pass.
+def placed(
+    costs: Sequence[Sequence[int | None]],
+    flows: Sequence[Flow],
+    domains: Sequence[int],
+    home: int,
+    launches: Sequence[int],
+) -> Placement:
+    """Return the placement of a few atoms that are given one by one; a cost of None is never."""
+    count = len(launches)
+    rows = np.array([[-1 if cost is None else cost for cost in row] for row in costs], dtype=np.int64)
+    rows = rows.reshape(len(costs), count)
+    size = len(flows[0].routes) if flows else 1 + max((*domains, home))
+    return Placement(
+        costs=np.where(rows < 0, 0, rows),
+        allowed=rows >= 0,
+        producer=np.array([GIVEN if flow.producer is None else flow.producer for flow in flows], dtype=np.int64),
+        start=spans([len(flow.readers) for flow in flows]),
+        readers=np.array([reader for flow in flows for reader in flow.readers], dtype=np.int64),
+        is_wanted=np.array([flow.is_wanted for flow in flows], dtype=np.bool_),
+        routing=np.arange(len(flows), dtype=np.int64),
+        routes=np.array([flow.routes for flow in flows], dtype=np.int64).reshape(len(flows), size, size),
+        domains=np.array(domains, dtype=np.int64),
+        home=home,
+        launches=np.array(launches, dtype=np.int64),
+    )
 
-    It comes from the group of its producer, or from `source` where that is None or decided, and goes, once each,
-    to the groups of its readers and to those that are `settled`.
+
+@dataclass(frozen=True)
+class Energy:
+    """A sum to be made small by labels: a cost per atom and label that is allowed, and edges.
+
+    An edge is a value as one layer of costs sees it: groups of labels between which it costs something to pass. It
+    comes from the group of its producer, or from `source` where that is `GIVEN`, and goes, once each, to the groups
+    of its readers and to those that are `settled`. `owner` is the edge of every entry of `readers`; `groups[layer]`
+    are the groups of the labels, and `routes[routing]` what passing costs between any two.
     """
 
-    producer: int | None
-    source: int
-    readers: tuple[int, ...]
-    settled: tuple[int, ...]
-    groups: tuple[int, ...]
-    routes: Routes
+    costs: Ints
+    allowed: Bools
+    producer: Ints
+    source: Ints
+    owner: Ints
+    readers: Ints
+    settled: Bools
+    layer: Ints
+    groups: Ints
+    routing: Ints
+    routes: Ints
 
-    def total(self, labels: Sequence[int]) -> int:
-        """Return what the value costs under labels."""
-        groups = {self.groups[labels[reader]] for reader in self.readers}
-        groups.update(self.settled)
-        row = self.routes[self.source if self.producer is None else self.groups[labels[self.producer]]]
-        return sum(row[group] for group in groups)
-
-
-@dataclass(frozen=True, slots=True)
-class Energy:
-    """A sum to be made small by labels: a cost, or None for never, per atom and label, and edges."""
-
-    costs: tuple[tuple[int | None, ...], ...]
-    edges: tuple[Edge, ...]
-
-    @property
-    def allowed(self) -> list[tuple[int, ...]]:
-        """The labels that every atom may have."""
-        return [tuple(label for label, cost in enumerate(row) if cost is not None) for row in self.costs]
-
-    def total(self, labels: Sequence[int]) -> int:
+    def total(self, labels: Ints) -> int:
         """Return the sum under labels that are allowed."""
-        own = sum(row[label] or 0 for row, label in zip(self.costs, labels, strict=True))
-        return own + sum(edge.total(labels) for edge in self.edges)
+        own = np.take_along_axis(self.costs, labels[:, None], axis=1).sum()
+        present = self.settled.copy()
+        present[self.owner, self.groups[self.layer[self.owner], labels[self.readers]]] = True
+        return int(own + (self.prices(labels) * present).sum())
+
+    def sources(self, labels: Ints) -> Ints:
+        """Return the group that every edge comes from."""
+        made = self.producer >= 0
+        if not made.any():
+            return self.source
+        return np.where(made, self.groups[self.layer, labels[np.where(made, self.producer, 0)]], self.source)
+
+    def prices(self, labels: Ints) -> Ints:
+        """Return what every edge pays for each group that it goes to."""
+        return self.routes[self.routing, self.sources(labels)]
 
 
 def energy_of(placement: Placement, share: float) -> Energy:
@@ -97,42 +135,66 @@ def energy_of(placement: Placement, share: float) -> Energy:
 
     Copies and launches are one layer of costs where every label has a memory of its own, else two.
     """
-    count = len(placement.domains)
-    own = tuple(range(count))
-    launches = tuple(int(share * launch) for launch in placement.launches)
-    passing = tuple(tuple(0 if a == b else launches[b] for b in own) for a in own)
-    is_single = len(set(placement.domains)) == count
-    merged: dict[int, Routes] = {}
-    edges: list[Edge] = []
-    for flow in placement.flows:
-        routes = flow.routes
-        settled = (placement.home,) if flow.is_wanted else ()
-        if is_single and flow.producer is not None and not flow.is_wanted and any(launches):
-            if id(routes) not in merged:
-                merged[id(routes)] = _with_launches(routes, placement.domains, launches)
-            routes = merged[id(routes)]
-        elif flow.producer is not None and any(launches) and flow.readers:
-            edges.append(Edge(flow.producer, 0, flow.readers, (), own, passing))
-        edges.append(Edge(flow.producer, placement.home, flow.readers, settled, placement.domains, routes))
-    return Energy(placement.costs, tuple(edges))
-
-
-def _with_launches(routes: Routes, domains: Sequence[int], launches: Sequence[int]) -> Routes:
-    """Return routes on which arriving costs a launch as well."""
-    extra = [0] * len(routes)
-    for domain, launch in zip(domains, launches, strict=True):
-        extra[domain] = launch
-    return tuple(
-        tuple(cost + extra[b] if a != b else cost for b, cost in enumerate(row)) for a, row in enumerate(routes)
+    count, size = len(placement.domains), placement.routes.shape[-1]
+    launches = np.array([int(share * int(launch)) for launch in placement.launches], dtype=np.int64)
+    width = max(count, size)
+    flows = len(placement.producer)
+    owner = np.repeat(np.arange(flows), np.diff(placement.start))
+    made = placement.producer >= 0
+    has_readers = np.diff(placement.start) > 0
+    settled = np.zeros((flows, width), dtype=np.bool_)
+    settled[placement.is_wanted, placement.home] = True
+    routes = np.zeros((len(placement.routes), width, width), dtype=np.int64)
+    routes[:, :size, :size] = placement.routes
+    groups = np.stack([placement.domains, np.arange(count)])
+    if not launches.any():
+        parts = [np.arange(flows)]
+        routing, layer = placement.routing, np.zeros(flows, dtype=np.int64)
+    else:
+        is_own = len(set(placement.domains.tolist())) == count
+        arriving = np.zeros(width, dtype=np.int64)
+        arriving[placement.domains] = launches
+        dearer = routes + np.where(np.eye(width, dtype=np.bool_), 0, arriving)
+        passing = np.zeros((1, width, width), dtype=np.int64)
+        passing[0, :count, :count] = np.where(np.eye(count, dtype=np.bool_), 0, launches)
+        merged = made & ~placement.is_wanted & is_own
+        apart = np.flatnonzero(made & has_readers & ~merged)
+        kinds = len(routes)
+        routes = np.concatenate([routes, dearer, passing])
+        routing = np.concatenate(
+            [placement.routing + np.where(merged, kinds, 0), np.full(len(apart), 2 * kinds, dtype=np.int64)]
+        )
+        layer = np.concatenate([np.zeros(flows, dtype=np.int64), np.ones(len(apart), dtype=np.int64)])
+        parts = [np.arange(flows), apart]
+    picked = np.concatenate(parts)
+    place = np.full(flows, -1, dtype=np.int64)
+    entries, owners = [placement.readers], [owner]
+    if len(parts) > 1:
+        place[parts[1]] = flows + np.arange(len(parts[1]))
+        again = place[owner] >= 0
+        entries.append(placement.readers[again])
+        owners.append(place[owner[again]])
+    wanted = settled[picked]
+    wanted[flows:] = False
+    return Energy(
+        costs=placement.costs,
+        allowed=placement.allowed,
+        producer=placement.producer[picked],
+        source=np.full(len(picked), placement.home, dtype=np.int64),
+        owner=np.concatenate(owners),
+        readers=np.concatenate(entries),
+        settled=wanted,
+        layer=layer,
+        groups=groups,
+        routing=routing,
+        routes=routes,
     )
 
 
-def enumerated(energy: Energy | Placement, budget: int) -> Iterator[list[int]]:
+def enumerated(energy: Energy | Placement, budget: int) -> Iterator[Ints]:
     """Yield all labels that are allowed, the first ones first; nothing if there are more than `budget`."""
-    allowed = Energy(energy.costs, ()).allowed
-    count = 1
-    for labels in allowed:
-        count *= len(labels)
-        if count > budget:
-            return
-    yield from map(list, product(*allowed))
+    counts = energy.allowed.sum(axis=1).tolist()
+    if len(counts) > budget.bit_length() + sum(count == 1 for count in counts) or prod(counts) > budget:
+        return
+    allowed = [np.flatnonzero(row).tolist() for row in energy.allowed]
+    yield from (np.array(labels, dtype=np.int64) for labels in product(*allowed))

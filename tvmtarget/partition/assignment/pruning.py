@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
-from tvmtarget.partition.assignment.placement import Edge, Energy
+import numpy as np
+
+from tvmtarget.partition.assignment.components import components_of
+from tvmtarget.partition.assignment.placement import Bools, Energy
+from tvmtarget.partition.dataflow import GIVEN, Ints
 
 __all__ = ["components", "pruned"]
 
-# A value with more readers than this is not looked at closely: its bounds stay wide.
-MAX_READERS = 16
+# Rounds of ruling out; each looks at everything, and ends them if it rules out less than the share.
+MAX_ROUNDS, LEAST_SHARE = 20, 0.005
 
 
 def pruned(energy: Energy) -> Energy:
@@ -19,120 +23,119 @@ def pruned(energy: Energy) -> Energy:
     Bounds are what an atom and the values around it cost at least and at most under a label; they narrow as
     neighbours lose labels. Of labels that are equal the first stays.
     """
-    allowed = [list(labels) for labels in energy.allowed]
-    around: list[list[Edge]] = [[] for _ in energy.costs]
-    for edge in energy.edges:
-        for atom in _atoms(edge):
-            around[atom].append(edge)
-    waiting = deque(range(len(energy.costs)))
-    is_waiting = [True] * len(energy.costs)
-    while waiting:
-        atom = waiting.popleft()
-        is_waiting[atom] = False
-        if len(allowed[atom]) == 1:
-            continue
-        bounds = {label: _bounds(energy, around[atom], allowed, atom, label) for label in allowed[atom]}
-        best = min(allowed[atom], key=lambda label: bounds[label][1])
-        most = bounds[best][1]
-        kept = [label for label in allowed[atom] if label == best or bounds[label][0] < most]
-        if len(kept) == len(allowed[atom]):
-            continue
-        allowed[atom] = kept
-        for edge in around[atom]:
-            if len(edge.readers) > MAX_READERS and edge.producer != atom:
-                continue
-            for other in _atoms(edge):
-                if not is_waiting[other]:
-                    is_waiting[other] = True
-                    waiting.append(other)
-    costs = (
-        tuple(cost if label in labels else None for label, cost in enumerate(row))
-        for row, labels in zip(energy.costs, allowed, strict=True)
-    )
-    return Energy(tuple(costs), energy.edges)
+    allowed = energy.allowed
+    atoms = np.arange(len(allowed))
+    for _ in range(MAX_ROUNDS):
+        left = int(allowed.sum()) - len(allowed)
+        if not left:
+            break
+        least, most = _bounds(energy, allowed)
+        worst = np.iinfo(np.int64).max
+        best = np.where(allowed, most, worst).argmin(axis=1)
+        kept = allowed & (least < most[atoms, best][:, None])
+        kept[atoms, best] = True
+        lost = int(allowed.sum()) - int(kept.sum())
+        allowed = kept
+        if lost <= LEAST_SHARE * left:
+            break
+    return replace(energy, allowed=allowed)
 
 
-def _atoms(edge: Edge) -> tuple[int, ...]:
-    return edge.readers if edge.producer is None else (edge.producer, *edge.readers)
-
-
-def _bounds(energy: Energy, around: list[Edge], allowed: list[list[int]], atom: int, label: int) -> tuple[int, int]:
-    """Return what a label costs at least and at most."""
-    least = most = energy.costs[atom][label] or 0
-    for edge in around:
-        low, high = _sent(edge, allowed, label) if edge.producer == atom else _read(edge, allowed, atom, label)
-        least, most = least + low, most + high
+def _bounds(energy: Energy, allowed: Bools) -> tuple[Ints, Ints]:
+    """Return what every label costs every atom at least and at most."""
+    least, most = energy.costs.copy(), energy.costs.copy()
+    count, width = allowed.shape[1], energy.settled.shape[1]
+    edges, owner, readers = len(energy.producer), energy.owner, energy.readers
+    groups = energy.groups[energy.layer]
+    entries = np.arange(len(owner))
+    may = np.zeros((len(owner), width), dtype=np.bool_)
+    for label in range(count):
+        may[entries, groups[owner, label]] |= allowed[readers, label]
+    must = may & (may.sum(axis=1) == 1)[:, None]
+    others_may, others_must = (_of_others(which, owner, edges) for which in (may, must))
+    possible, sure = energy.settled.copy(), energy.settled.copy()
+    for group in range(width):
+        possible[owner[may[:, group]], group] = True
+        sure[owner[must[:, group]], group] = True
+    cheapest = np.full((edges, width), np.iinfo(np.int64).max)
+    dearest = np.zeros((edges, width), dtype=np.int64)
+    made = np.flatnonzero(energy.producer >= 0)
+    given = energy.producer < 0
+    rows = energy.routes[energy.routing[given], energy.source[given]]
+    cheapest[given] = dearest[given] = rows
+    for label in range(count):
+        rows = energy.routes[energy.routing[made], groups[made, label]]
+        np.add.at(least[:, label], energy.producer[made], (rows * sure[made]).sum(axis=1))
+        np.add.at(most[:, label], energy.producer[made], (rows * possible[made]).sum(axis=1))
+        has = allowed[energy.producer[made], label]
+        which = made[has]
+        cheapest[which] = np.minimum(cheapest[which], rows[has])
+        dearest[which] = np.maximum(dearest[which], rows[has])
+    for label in range(count):
+        group = groups[owner, label]
+        is_paid = energy.settled[owner, group] | others_must[entries, group]
+        high = np.where(is_paid, 0, dearest[owner, group])
+        np.add.at(most[:, label], readers, high)
+        low = np.where(is_paid | others_may[entries, group], 0, cheapest[owner, group])
+        np.add.at(least[:, label], readers, low)
     return least, most
 
 
-def _sent(edge: Edge, allowed: list[list[int]], label: int) -> tuple[int, int]:
-    row = edge.routes[edge.groups[label]]
-    sure = set(edge.settled)
-    if len(edge.readers) > MAX_READERS:
-        return sum(row[group] for group in sure), sum(row[group] for group in {*edge.groups, *sure})
-    possible = set(sure)
-    for reader in edge.readers:
-        groups = {edge.groups[other] for other in allowed[reader]}
-        possible |= groups
-        sure |= groups if len(groups) == 1 else set()
-    return sum(row[group] for group in sure), sum(row[group] for group in possible)
+def _of_others(which: Bools, owner: Ints, edges: int) -> Bools:
+    """Tell, for every reader of an edge and group, whether that holds of another reader of it."""
+    counts = np.stack([np.bincount(owner[column], minlength=edges) for column in which.T], axis=1)
+    return (counts[owner] - which) > 0
 
 
-def _read(edge: Edge, allowed: list[list[int]], atom: int, label: int) -> tuple[int, int]:
-    """Return bounds of what reading a value under a label adds; nothing where others have it brought there."""
-    group = edge.groups[label]
-    if group in edge.settled:
-        return 0, 0
-    sources = [edge.source] if edge.producer is None else [edge.groups[other] for other in allowed[edge.producer]]
-    prices = [edge.routes[source][group] for source in sources]
-    if len(edge.readers) > MAX_READERS:
-        return 0, max(prices)
-    others = [{edge.groups[other] for other in allowed[reader]} for reader in edge.readers if reader != atom]
-    if {group} in others:
-        return 0, 0
-    return 0 if any(group in groups for groups in others) else min(prices), max(prices)
-
-
-def components(energy: Energy) -> Iterator[tuple[list[int], Energy]]:
+def components(energy: Energy) -> Iterator[tuple[Ints, Energy]]:
     """Yield the atoms that have a choice, in groups that no value couples, each with an energy of its own."""
-    labels = [allowed[0] for allowed in energy.allowed]
-    is_open = [len(allowed) > 1 for allowed in energy.allowed]
-    around: list[list[int]] = [[] for _ in labels]
-    reduced = [_reduced(edge, labels, is_open) for edge in energy.edges]
-    for number, edge in enumerate(reduced):
-        for atom in _atoms(edge):
-            around[atom].append(number)
-    seen = [not choice for choice in is_open]
-    for start in range(len(labels)):
-        if seen[start]:
-            continue
-        seen[start] = True
-        atoms, numbers = [start], set[int]()
-        for atom in atoms:
-            for number in around[atom]:
-                others = () if number in numbers else _atoms(reduced[number])
-                numbers.add(number)
-                for other in others:
-                    if not seen[other]:
-                        seen[other] = True
-                        atoms.append(other)
-        atoms.sort()
-        place = {atom: index for index, atom in enumerate(atoms)}
-        edges = tuple(_renumbered(reduced[number], place) for number in sorted(numbers))
-        yield atoms, Energy(tuple(energy.costs[atom] for atom in atoms), edges)
-
-
-def _reduced(edge: Edge, labels: list[int], is_open: list[bool]) -> Edge:
-    """Return an edge as the atoms see it that have a choice: decided ends are settled."""
-    producer, source = edge.producer, edge.source
-    if producer is not None and not is_open[producer]:
-        source, producer = edge.groups[labels[producer]], None
-    settled = {*edge.settled, *(edge.groups[labels[reader]] for reader in edge.readers if not is_open[reader])}
-    readers = tuple(reader for reader in edge.readers if is_open[reader])
-    return Edge(producer, source, readers, tuple(sorted(settled)), edge.groups, edge.routes)
-
-
-def _renumbered(edge: Edge, place: dict[int, int]) -> Edge:
-    producer = None if edge.producer is None else place[edge.producer]
-    readers = tuple(place[reader] for reader in edge.readers)
-    return Edge(producer, edge.source, readers, edge.settled, edge.groups, edge.routes)
+    count = len(energy.allowed)
+    is_open = energy.allowed.sum(axis=1) > 1
+    first = energy.allowed.argmax(axis=1)
+    edges = np.arange(len(energy.producer))
+    groups = energy.groups[energy.layer]
+    made = energy.producer >= 0
+    fixed = made & ~is_open[energy.producer]
+    source = np.where(fixed, groups[edges, first[energy.producer]], energy.source)
+    producer = np.where(made & ~fixed, energy.producer, GIVEN)
+    settled = energy.settled.copy()
+    stays = ~is_open[energy.readers]
+    settled[energy.owner[stays], groups[energy.owner[stays], first[energy.readers[stays]]]] = True
+    owner, readers = energy.owner[~stays], energy.readers[~stays]
+    anchor = producer.copy()
+    anchor[owner[::-1]] = readers[::-1]
+    has_tail = (producer != GIVEN) & (anchor != GIVEN)
+    root = components_of(
+        count, np.concatenate([anchor[owner], anchor[has_tail]]), np.concatenate([readers, producer[has_tail]])
+    )
+    atoms = np.flatnonzero(is_open)
+    atoms = atoms[np.argsort(root[atoms], kind="stable")]
+    place = np.zeros(count, dtype=np.int64)
+    edge_order = np.argsort(np.where(anchor == GIVEN, count, root[anchor]), kind="stable")
+    edge_roots = np.where(anchor == GIVEN, count, root[anchor])[edge_order]
+    entry_order = np.argsort(root[readers], kind="stable")
+    entry_roots = root[readers][entry_order]
+    edge_place = np.zeros(len(edges), dtype=np.int64)
+    roots, begins, sizes = np.unique(root[atoms], return_index=True, return_counts=True)
+    for number, begin, size in zip(roots.tolist(), begins.tolist(), sizes.tolist(), strict=True):
+        inside = atoms[begin : begin + size]
+        place[inside] = np.arange(size)
+        mine = np.sort(edge_order[slice(*np.searchsorted(edge_roots, [number, number + 1]))])
+        entries = np.sort(entry_order[slice(*np.searchsorted(entry_roots, [number, number + 1]))])
+        edge_place[mine] = np.arange(len(mine))
+        made_here = producer[mine] != GIVEN
+        yield (
+            inside,
+            replace(
+                energy,
+                costs=energy.costs[inside],
+                allowed=energy.allowed[inside],
+                producer=np.where(made_here, place[producer[mine]], GIVEN),
+                source=source[mine],
+                owner=edge_place[owner[entries]],
+                readers=place[readers[entries]],
+                settled=settled[mine],
+                layer=energy.layer[mine],
+                routing=energy.routing[mine],
+            ),
+        )

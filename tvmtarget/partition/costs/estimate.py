@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
-from tvmtarget.ir.function import Constant, Opaque
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
 from tvmtarget.partition.costs.links import PICOSECONDS, Links
@@ -54,10 +53,17 @@ class Estimates:
 
     def time(self, index: int, leaf: Site) -> Estimate:
         """Return what an operation takes on a leaf, the call of its function not counted."""
-        key = (leaf.path, self._key(index))
+        key = (leaf.path, self.program.signatures[index])
         if key not in self._times:
             self._times[key] = self._estimate(index, leaf)
         return self._times[key]
+
+    def times(self, leaf: Site) -> list[int | None]:
+        """Return what operations take on a leaf, None where that is unknown, by signature."""
+        firsts: dict[int, int] = {}
+        for index, number in enumerate(self.program.signatures):
+            firsts.setdefault(number, index)
+        return [self.time(firsts[number], leaf).time for number in range(len(firsts))]
 
     def launch(self, leaf: Site) -> int:
         """Return what calling a function of a leaf takes; the default of the costs where nobody knows."""
@@ -69,7 +75,7 @@ class Estimates:
 
     def work(self, index: int) -> Work | Unknown:
         """Return what an operation computes and moves."""
-        key = self._key(index)
+        key = self.program.signatures[index]
         if key not in self._works:
             self._works[key] = work_of(self.program.op(index), self.costs.symbolic_hints)
         return self._works[key]
@@ -82,16 +88,6 @@ class Estimates:
                 yield f"what a call on {place} takes: {rates.launch:g} us assumed"
             if not rates.is_roofline_known:
                 yield f"the share of its peaks that {place} reaches: {rates.roofline:g} assumed"
-
-    def _key(self, index: int) -> object:
-        """Return what the time of an operation depends on."""
-        call = self.program.body[index]
-        types = self.program.function.types
-        inputs = tuple(types.get(name) for name in call.inputs)
-        if call.regions or any(isinstance(value, Constant | Opaque) for _, value in call.attrs):
-            return index
-        fixed = tuple(name in self.program.constants for name in call.inputs)
-        return call.op, call.attrs, inputs, fixed, tuple(output.type for output in call.outputs)
 
     def _estimate(self, index: int, leaf: Site) -> Estimate:
         rates = self.rates[leaf.path]

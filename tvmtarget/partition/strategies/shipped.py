@@ -65,7 +65,7 @@ class NUMPY(Strategy):
 
     def check_op(self, op: Op) -> Reject | None:
         """Refuse operators of domains that are not ONNX's own."""
-        return _only_domains(op, "ai.onnx.ml", "ai.onnx.preview.training")
+        return _only_domains(op, "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 
 
 class ONNXRUNTIME(Strategy):

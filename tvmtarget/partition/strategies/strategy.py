@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -27,6 +26,9 @@ from tvmtarget import plugins
 from tvmtarget.errors import TargetError
 from tvmtarget.ir.function import COPY, Attribute, Call, Constant
 from tvmtarget.ir.types import TensorType, Type
+
+if TYPE_CHECKING:
+    from tvmtarget.partition.strategies.matched import Matched
 
 __all__ = ["Code", "Op", "Reject", "Rule", "Strategy", "reject", "strategy_for"]
 
@@ -41,6 +43,7 @@ Code: TypeAlias = Literal[
     "NON_TENSOR",
     "CONTROL_FLOW",
     "CONSTRAINT",
+    "OVERLAP",
 ]
 
 
@@ -101,6 +104,12 @@ class Op:
         return self.call.attr(name)
 
     @property
+    def dtype(self) -> str:
+        """Element type of the first result; '' where it is unknown or no tensor."""
+        type_ = self.outputs[0] if self.outputs else None
+        return type_.dtype if isinstance(type_, TensorType) else ""
+
+    @property
     def opset(self) -> int:
         """Version of the operator set that the operation belongs to; 0 where none is stated."""
         domain, _, _ = self.kind.rpartition("::")
@@ -144,7 +153,8 @@ class Rule:
 
     dtypes: element types of operand number `typed`. constants: operands that must be constants. attrs: the values
     that an attribute may have where it is present, none if it must be absent. opsets: versions of the operator set.
-    results: how many results can be had; nothing may read the others. checks: questions that no column can hold.
+    results: how many results can be had; nothing may read the others. max_rank: most dimensions of any operand.
+    checks: questions that no column can hold.
     """
 
     dtypes: frozenset[str] | None = None
@@ -153,11 +163,12 @@ class Rule:
     attrs: Mapping[str, tuple[Attribute, ...]] = field(default_factory=dict)
     opsets: range | None = None
     results: int | None = None
+    max_rank: int | None = None
     checks: tuple[Callable[[Op], Reject | None], ...] = ()
 
     def check(self, op: Op) -> Reject | None:
         """Return None if an operation is within the row, else why not."""
-        steps = (self._opset, self._dtype, self._constants, self._attributes, self._results, *self.checks)
+        steps = (self._opset, self._dtype, self._constants, self._attributes, self._results, self._rank, *self.checks)
         return next((refusal for step in steps if (refusal := step(op)) is not None), None)
 
     def _opset(self, op: Op) -> Reject | None:
@@ -182,6 +193,12 @@ class Rule:
                 hint = f"set it to {_one_of(map(str, self.attrs[name]))}" if self.attrs[name] else "leave it out"
                 return reject("ATTR", f"it takes no {op.kind} with {name}={value!r}", hint=hint)
         return None
+
+    def _rank(self, op: Op) -> Reject | None:
+        ranks = [len(type_.shape) for type_ in op.inputs if isinstance(type_, TensorType) and type_.shape is not None]
+        if self.max_rank is None or max(ranks, default=0) <= self.max_rank:
+            return None
+        return reject("RANK", f"it takes {op.kind} of at most {self.max_rank} dimensions, not {max(ranks)}")
 
     def _results(self, op: Op) -> Reject | None:
         first = len(op.call.outputs) if self.results is None else self.results
@@ -209,7 +226,9 @@ class Strategy:
 
     ops: operators taken, or None for all; refused: operators not taken although they are in `ops`, with the reason;
     rules: what is taken of an operator, where not all of it is. dtypes: element types taken, or None for all.
-    opsets: versions taken of ONNX's own operator set, or None for all. regions: `superstep` puts operations that do
+    opsets: versions taken of ONNX's own operator set, or None for all. patterns: operations taken together, by name, as
+    `ir/patterns.py` reads them; with patterns and without `ops` nothing else is taken, and a method of the same name
+    gets each match and says why not. regions: `superstep` puts operations that do
     not feed each other into one function, `single` makes a function of each.
     """
 
@@ -221,6 +240,7 @@ class Strategy:
     takes_control_flow: ClassVar[bool] = False
     takes_non_tensors: ClassVar[bool] = False
     takes_unknown_ranks: ClassVar[bool] = True
+    patterns: ClassVar[Mapping[str, str]] = {}
     regions: ClassVar[Literal["superstep", "single"]] = "superstep"
     takes: ClassVar[Literal["mixed", "device"]] = "mixed"
 
@@ -231,11 +251,19 @@ class Strategy:
         steps = (self._check_kind, self._check_types, self._check_row, self.check_op, self._check_nested)
         return next((refusal for step in steps if (refusal := step(op)) is not None), None)
 
+    def check_match(self, match: Matched) -> Reject | None:
+        """Return None if this takes a match of one of its patterns, else why not; asks the method of that name."""
+        asked = getattr(self, match.pattern, None)
+        refusal: Reject | None = None if asked is None else asked(match)
+        return refusal
+
     def check_op(self, op: Op) -> Reject | None:
         """Refine the tables; called for operations that they let pass."""
         return None
 
     def _check_kind(self, op: Op) -> Reject | None:
+        if self.ops is None and self.patterns:
+            return reject("NO_RULE", f"no pattern of it matches {op.kind} here")
         if self.ops is not None and op.kind not in self.ops:
             return reject("NO_RULE", f"it has no rule for {op.kind}")
         if op.kind in self.refused:
@@ -265,7 +293,7 @@ class Strategy:
         return next((refusal for inner in op.nested() if (refusal := self.check(inner)) is not None), None)
 
 
-@cache
+@plugins.cached
 def strategy_for(kind: str) -> Strategy | None:
     """Return the strategy registered for a target kind, or None if there is none."""
     if kind not in plugins.names("tvmtarget.strategies"):

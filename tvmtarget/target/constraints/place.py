@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 
+from tvmtarget import plugins
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.kinds import find_kind, kind_names
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
@@ -122,7 +122,7 @@ def answers_to(node: NestedNode, word: str) -> Truth:
     return Truth.UNKNOWN if kind is None and node.keys is None else Truth.NO
 
 
-@cache
+@plugins.cached
 def known_words() -> frozenset[str]:
     """Return every kind and key that some registered kind has, for spelling advice."""
     kinds = [kind for name in kind_names() if (kind := find_kind(name)) is not None]

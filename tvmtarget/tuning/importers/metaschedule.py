@@ -11,8 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from tvmtarget.target.tree import Target
 from tvmtarget.tuning.importers.taking import Imported, leaf_of, opened, picoseconds, take_in, target_record
 from tvmtarget.tuning.importers.tvm_programs import normalised
 from tvmtarget.tuning.log import TuningLog
-from tvmtarget.tuning.records import Candidate, Environment, Measurement, Record, TargetRecord, Trial, Workload
+from tvmtarget.tuning.records import Alias, Candidate, Environment, Measurement, Record, TargetRecord, Trial, Workload
 from tvmtarget.tuning.report import write_lines
 
 __all__ = ["RECORDS", "WORKLOADS", "export_metaschedule", "import_metaschedule"]
@@ -32,8 +31,8 @@ RECORDS = "database_tuning_record.json"
 
 _FORMAT = "tvm.ms.trace/1"
 
-# Instructions that have another name since TVM 0.24 (2026-01), as a trace spells them.
-_ALIASES = {"GetBlock": "GetSBlock"}
+# Instructions of traces that have another name today (since TVM 0.24, apache/tvm#18689); a log may know more of them.
+_ALIASES: Mapping[str, str] = {"GetBlock": "GetSBlock"}
 _ENV = Environment.of({"tool": "metaschedule"})
 
 
@@ -104,11 +103,15 @@ def _records(workloads: Sequence[Workload | str], line: object) -> list[Record]:
 def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) -> dict[str, Path]:
     """Write a database of TVM for each tuning key in the log: the `best` traces for each workload.
 
-    Return the folders by key. Traces from before TVM renamed an instruction are written with its name of today.
+    Return the folders by key. Traces from before TVM renamed an instruction are written with its name of today; so are
+    those that the log's own aliases of instructions name.
     """
     targets: dict[str, Target] = {}
+    aliases = dict(_ALIASES)
     for record in log:
-        if isinstance(record, TargetRecord):
+        if isinstance(record, Alias) and record.kind == "inst":
+            aliases[record.old] = record.new
+        elif isinstance(record, TargetRecord):
             try:
                 target = Target.from_json(record.body, tags={})
                 targets.setdefault(target.tuning_key(), target)
@@ -118,32 +121,47 @@ def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) ->
     written = {}
     for key, target in sorted(targets.items()):
         place = Path(folder) / key.replace(":", "-")
-        if _export_pair(log, place, target, workloads, best):
+        if _export_pair(place, workloads, [_best(log, one, target, best) for one in workloads], aliases):
             written[key] = place
     return written
 
 
-def _export_pair(log: TuningLog, place: Path, target: Target, workloads: Sequence[Workload], best: int) -> int:
+def _best(log: TuningLog, workload: Workload, target: Target, count: int) -> list[Trial]:
+    trials = [match.record for match in log.top_k(workload, target, 10 * count)]
+    return [one for one in trials if isinstance(one, Trial) and one.candidate.format == _FORMAT][:count]
+
+
+def _export_pair(
+    place: Path, workloads: Sequence[Workload], trials: Sequence[Sequence[Trial]], aliases: Mapping[str, str]
+) -> bool:
     programs: list[str] = []
     records: list[str] = []
-    for workload in workloads:
-        trials = [match.record for match in log.top_k(workload, target, 10 * best)]
-        traces = [one for one in trials if isinstance(one, Trial) and one.candidate.format == _FORMAT][:best]
-        records += [_spelled(len(programs), trial) for trial in traces]
-        if traces and workload.payload is not None:
+    for workload, best in zip(workloads, trials, strict=True):
+        records += [_spelled(len(programs), trial, aliases) for trial in best]
+        if best and workload.payload is not None:
             programs.append(_compact([workload.payload["hash"], workload.payload["b64"]]))
     if records:
         place.mkdir(parents=True, exist_ok=True)
         write_lines(place / WORKLOADS, programs)
         write_lines(place / RECORDS, records)
-    return len(records)
+    return bool(records)
 
 
-def _spelled(at: int, trial: Trial) -> str:
-    trace = re.sub(r'\["(\w+)",', lambda found: f'["{_ALIASES.get(found[1], found[1])}",', str(trial.candidate.body))
+def _spelled(at: int, trial: Trial, aliases: Mapping[str, str]) -> str:
     costs = "[" + ",".join(f"{cost / 10**12:.12g}" for cost in trial.measured.costs) + "]"
     rest = str(trial.src["rest"]) if isinstance(trial.src, dict) and "rest" in trial.src else "[{},[]]"
-    return f"[{at},[{trace},{costs},{rest[1:]}]"
+    return f"[{at},[{_renamed(str(trial.candidate.body), aliases)},{costs},{rest[1:]}]"
+
+
+def _renamed(trace: str, aliases: Mapping[str, str]) -> str:
+    """Return a trace, a list of instructions and one of decisions, with the names that instructions have today."""
+    match json.loads(trace):
+        case [[*instructions], *rest]:
+            names = [[aliases.get(str(one[0]), one[0]), *one[1:]] if isinstance(one, list) and one else one
+                     for one in instructions]  # fmt: skip
+            return _compact([names, *rest])
+        case _:
+            return trace
 
 
 def _compact(data: object) -> str:

@@ -46,9 +46,7 @@ def take_in(log: TuningLog, stream: BinaryIO, convert: Callable[[object], Sequen
         for line in raw_lines(stream):
             read += 1
             try:
-                if line.problem:
-                    raise LogError(line.problem)
-                converted = convert(_load(line.text))
+                converted = convert(_load(line.text()))
             except RecursionError:
                 rejected.append(line.bad("the JSON is nested too deeply"))
                 continue

@@ -34,11 +34,20 @@ def topological_order(successors: Sequence[Sequence[int]]) -> list[int]:
 def _heights(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> list[int]:
     """Return, per vertex, how often the colour changes at most on a path that begins there."""
     heights = [0] * len(successors)
-    for vertex in reversed(topological_order(successors)):
+    for vertex in _backwards(successors):
+        colour, height = colours[vertex], 0
         for target in successors[vertex]:
-            change = heights[target] + (colours[target] != colours[vertex])
-            heights[vertex] = max(heights[vertex], change)
+            change = heights[target] if colours[target] == colour else heights[target] + 1
+            if change > height:
+                height = change
+        heights[vertex] = height
     return heights
+
+
+def _backwards(successors: Sequence[Sequence[int]]) -> Sequence[int]:
+    """Return vertices so that edges point backward; those of a program are in order already."""
+    is_ordered = all(not targets or min(targets) > vertex for vertex, targets in enumerate(successors))
+    return range(len(successors) - 1, -1, -1) if is_ordered else topological_order(successors)[::-1]
 
 
 def lower_bound(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> int:
@@ -68,26 +77,26 @@ def waves(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> list[l
             waiting[target] += 1
     ready: dict[int, list[int]] = {colour: [] for colour in sorted(set(colours))}
     tallest = dict.fromkeys(ready, -1)
-
-    def make_ready(vertex: int) -> None:
-        colour = colours[vertex]
-        heappush(ready[colour], vertex)
-        tallest[colour] = max(tallest[colour], heights[vertex])
-
     for vertex, count in enumerate(waiting):
         if count == 0:
-            make_ready(vertex)
+            colour = colours[vertex]
+            ready[colour].append(vertex)
+            tallest[colour] = max(tallest[colour], heights[vertex])
     regions: list[list[int]] = []
     while any(ready.values()):
         colour = max((c for c in ready if ready[c]), key=lambda c: (tallest[c], len(ready[c]), -c))
-        region: list[int] = []
-        while ready[colour]:
-            vertex = heappop(ready[colour])
-            region.append(vertex)
+        region, ready[colour], tallest[colour] = ready[colour], [], -1
+        for vertex in region:
             for target in successors[vertex]:
                 waiting[target] -= 1
-                if waiting[target] == 0:
-                    make_ready(target)
-        tallest[colour] = -1
-        regions.append(region)
+                if waiting[target]:
+                    continue
+                other = colours[target]
+                if other == colour:
+                    region.append(target)
+                else:
+                    ready[other].append(target)
+                    if heights[target] > tallest[other]:
+                        tallest[other] = heights[target]
+        regions.append(sorted(region))
     return regions

@@ -1,0 +1,127 @@
+"""Families of graphs that dividing is measured on: real nets in outline, and random ones.
+
+Operations are elementwise kinds of ONNX on tensors of several sizes, so that any runtime takes them; what a family
+fixes is who reads whom. Kinds repeat as in the nets, and which of them a site takes is up to who asks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+
+from tvmtarget.ir.function import Call, Function, Value
+from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.types import TensorType
+
+__all__ = ["FAMILIES", "KINDS_OF_ONE", "KINDS_OF_TWO", "Graph", "module_of"]
+
+KINDS_OF_ONE = ("Relu", "Sigmoid", "Tanh", "Abs", "Neg", "Exp", "Softplus", "Softsign")
+KINDS_OF_TWO = ("Add", "Mul", "Sub", "Max", "Min")
+
+# Operations before each that a random graph reads from.
+REACH = 50
+
+# Elements of a tensor, from which those of a stage of a net are drawn.
+SIZES = (1024, 16_384, 65_536, 262_144)
+
+# For every operation the ones that it reads (-1 is the input), and a number that stands for its kind.
+Graph = list[tuple[tuple[int, ...], int]]
+
+
+def chain(size: int) -> Graph:
+    """Operations one after the other."""
+    return [((index - 1,), index % 7) for index in range(size)]
+
+
+def transformer(size: int) -> Graph:
+    """Layers of attention and feed-forward parts with what is passed around them: 15 operations each."""
+    graph: Graph = []
+    while len(graph) < size:
+        x = len(graph) - 1
+        q, k, v = (len(graph) + 1 + part for part in range(3))
+        graph += [((x,), 0), *[((x + 1,), kind) for kind in (1, 2, 1)], ((q, k), 0), ((q + 3,), 3), ((q + 4, v), 1)]
+        graph += [((q + 5,), 1), ((q + 6, x), 2)]
+        base = len(graph) - 1
+        graph += [((base,), 0), ((base + 1,), 1), ((base + 2,), 4), ((base + 3,), 1), ((base + 4, base), 2)]
+        graph += [((base + 5,), 5)]
+    return graph[:size]
+
+
+def resnet(size: int) -> Graph:
+    """Blocks of three convolutions with what follows each, passed around by their input: 10 operations each."""
+    graph: Graph = []
+    while len(graph) < size:
+        x = len(graph) - 1
+        for kind in (0, 1, 2, 0, 1, 2, 0, 1):
+            graph.append(((len(graph) - 1,), kind))
+        graph += [((len(graph) - 1, x), 2), ((len(graph),), 3)]
+    return graph[:size]
+
+
+def densenet(size: int) -> Graph:
+    """Blocks of up to 12 layers that each read all layers before them, by additions."""
+    graph: Graph = []
+    while len(graph) < size:
+        layers = [len(graph) - 1]
+        for _ in range(12):
+            joined = layers[0]
+            for other in layers[1:]:
+                graph.append(((joined, other), 3))
+                joined = len(graph) - 1
+            for kind in (0, 1, 2):
+                graph.append(((joined,), kind))
+                joined = len(graph) - 1
+            layers.append(joined)
+    return graph[:size]
+
+
+def wide(size: int) -> Graph:
+    """Layers of a hundred operations that each read two of the layer before."""
+    rng = random.Random(0)
+    graph: Graph = []
+    for index in range(size):
+        layer = index // 100
+        above = [(layer - 1) * 100 + rng.randrange(100) for _ in range(2)] if layer else [-1]
+        graph.append((tuple(dict.fromkeys(above)), rng.randrange(13)))
+    return graph
+
+
+def scattered(size: int) -> Graph:
+    """Operations that read one or two of the last fifty, of random kinds."""
+    rng = random.Random(0)
+    graph: Graph = []
+    for index in range(size):
+        read = [rng.randrange(max(0, index - REACH), index + 1) - 1 for _ in range(rng.randint(1, 2))]
+        graph.append((tuple(dict.fromkeys(read)), rng.randrange(13)))
+    return graph
+
+
+FAMILIES: Mapping[str, Callable[[int], Graph]] = {
+    "chain": chain,
+    "transformer": transformer,
+    "resnet": resnet,
+    "densenet": densenet,
+    "wide": wide,
+    "random": scattered,
+}
+
+
+def module_of(graph: Graph, seed: int = 0) -> IRModule:
+    """Return a graph as a program; values that nothing reads are its results."""
+    rng = random.Random(seed)
+    sizes = [rng.choice(SIZES) for _ in range(16)]
+    types = [TensorType("float32", (size,)) for size in sizes]
+    body = tuple(_calls(graph, types))
+    read = {before for reads, _ in graph for before in reads}
+    results = tuple(f"v{index}" for index in range(len(graph)) if index not in read)
+    main = Function("main", (Value("x", types[0]),), body, results, opsets=(("", 17),))
+    return IRModule((main,))
+
+
+def _calls(graph: Graph, types: list[TensorType]) -> Iterator[Call]:
+    for index, (reads, number) in enumerate(graph):
+        kinds = KINDS_OF_TWO if len(reads) == 2 else KINDS_OF_ONE
+        inputs = tuple("x" if before < 0 else f"v{before}" for before in reads)
+        # A result is as large as its kind and its place say, not as its operands: only the divider looks at sizes.
+        type_ = types[(number * 5 + index // 997) % len(types)]
+        yield Call(f"onnx.{kinds[number % len(kinds)]}", inputs, (Value(f"v{index}", type_),), source=f"n{index}")

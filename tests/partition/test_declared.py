@@ -1,0 +1,76 @@
+"""Strategies that a program declares while it runs: the decorator, tables of operators."""
+
+import doctest
+
+import pytest
+from models import DIGITS
+
+import tvmtarget as tt
+from tvmtarget.errors import TargetError
+from tvmtarget.partition.strategies import declaring
+from tvmtarget.partition.strategies.declaring import from_op_table
+
+
+def test_a_declared_strategy_brings_its_kind_with_it():
+    @tt.strategy("declared-npu", dtypes={"float32"})
+    class Declared:
+        """An engine for convolutions."""
+
+        ops = frozenset({"Conv", "Relu"})
+
+    board = "[npu=declared-npu,cpu=numpy](host=@cpu)"
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), board)
+    assert {op for op, site in plan.sites().items() if site == "npu"} == {
+        "conv1", "relu1", "conv2", "relu2", "conv3", "relu3", "relu4",
+    }  # fmt: skip
+    assert issubclass(Declared, tt.Strategy)
+    assert tt.Target.parse("declared-npu").all_keys == ("declared-npu",)
+
+    @tt.strategy("declared-npu")
+    class Again(tt.Strategy):
+        ops = frozenset({"Gemm"})
+
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), board)
+    assert {op for op, site in plan.sites().items() if site == "npu"} == {"fc1", "fc2"}
+
+
+def test_what_is_declared_wrongly_is_told():
+    with pytest.raises(TargetError, match="no option 'region' of strategies; did you mean 'regions'"):
+        tt.strategy("declared-other", region="single")
+    with pytest.raises(TargetError, match="'llvm' is registered already, by tvmtarget "):
+        tt.strategy("llvm")(type("Mine", (), {}))
+
+
+def test_a_table_of_operators_is_a_strategy(tmp_path):
+    path = tmp_path / "ops.csv"
+    path.write_text("op,dtypes,constants,max_rank,opsets\nConv,float32 int8,1 2,4,\nGemm,,,2,7-17\n")
+    tt.strategy("declared-table")(from_op_table(path))
+    model = tt.IRModule.from_onnx(DIGITS)
+    sites = tt.decompose(model, "[npu=declared-table,cpu=numpy](host=@cpu)").sites()
+    assert sorted(op for op, site in sites.items() if site == "npu") == ["conv1", "conv2", "conv3", "fc1", "fc2"]
+    tt.strategy("declared-table")(from_op_table([{"op": "Conv", "max_rank": "3"}]))
+    plan = tt.decompose(model, "[npu=declared-table,cpu=numpy](host=@cpu)")
+    assert "@npu: no, RANK: it takes Conv of at most 3 dimensions, not 4" in str(plan.explain("conv1"))
+
+
+def test_wrong_tables_are_told_row_by_row(tmp_path):
+    rows = [{"op": "Conv", "dtypes": "float23"}, {"op": ""}, {"op": "Add", "rank": "3"}, {"op": "Mul", "max_rank": "x"}]
+    with pytest.raises(TargetError) as caught:
+        from_op_table(rows)
+    assert str(caught.value).splitlines() == [
+        "op table, row 1: no element type 'float23'; did you mean 'float32' or 'float64' or 'float16'?",
+        "op table, row 2: 'op' is empty",
+        "op table, row 3: no column 'rank'; did you mean 'max_rank'?",
+        "op table, row 4: 'x' should be a whole number, 0 or more",
+    ]
+    with pytest.raises(TargetError, match="cannot be read"):
+        from_op_table(tmp_path / "absent.csv")
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TargetError, match="cannot be read"):
+        from_op_table(tmp_path / "binary.csv")
+
+
+def test_the_examples_of_declaring():
+    failed, tried = doctest.testmod(declaring)
+    assert tried
+    assert not failed

@@ -1,0 +1,196 @@
+"""Kernels are tuned into a log, and a new process builds the program from it: the loop from end to end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from models import small
+from onnx import helper
+
+import tvmtarget as tt
+from tvmtarget.advice import alone
+from tvmtarget.backends.protocol import Part
+from tvmtarget.tuner.measuring import Limits, Worker
+from tvmtarget.tuner.search import Search
+from tvmtarget.tuning.match import Policy
+from tvmtarget.tuning.records import Trial
+
+pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
+
+NATIVE = tt.Target.parse("llvm(num-cores=2)")
+
+
+def convolution(seed=0):
+    weights = np.random.default_rng(seed).standard_normal((64, 24, 3, 3)).astype("float32")
+    nodes = helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4), helper.make_node("Relu", ["c"], ["y"])
+    return small(*nodes, shape=(1, 24, 19, 19), w=weights)
+
+
+def kernel_trials(log):
+    return [record for record in log if isinstance(record, Trial) and record.level == "kernel"]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """Return the URL of a log in which a convolution was tuned, and the result."""
+    url = str(tmp_path_factory.mktemp("tuned") / "log.jsonl")
+    module = tt.IRModule.from_onnx(convolution())
+    return url, tt.tune(module, NATIVE, log=url, trials=8, levels=["kernel"])
+
+
+BUILD = """
+import json, sys
+import numpy as np
+import tvmtarget as tt
+from tvmtarget.tuner.whole import run_by_turns
+
+module = tt.IRModule.from_onnx(sys.argv[1])
+x = np.load(sys.argv[2])
+plain = tt.build(module, sys.argv[4])
+exe = tt.build(module, sys.argv[4], log=sys.argv[3])
+before, after = run_by_turns([plain, exe], {"x": x}, rounds=3)
+error = float(np.abs(exe(x) - plain(x)).max())
+print(json.dumps({"tuned": exe.report()["tuned"], "error": error, "before": before, "after": after}))
+"""
+
+
+def test_what_was_tuned_is_found_built_and_right_in_a_new_process(tuned, tmp_path, record_property):
+    url, result = tuned
+    (tmp_path / "m.onnx").write_bytes(convolution().SerializeToString())
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((1, 24, 19, 19)).astype("float32"))
+    arguments = [str(tmp_path / "m.onnx"), str(tmp_path / "x.npy"), url, str(NATIVE)]
+    done = subprocess.run([sys.executable, "-c", BUILD, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    kernel = next(applied for applied in found["tuned"] if applied["level"] == "kernel")
+    assert (kernel["tier"], set(kernel["body"])) == ("exact", {"blocks"})
+    assert found["error"] < 1e-3
+    record_property("ratio", np.median(np.divide(found["before"], found["after"])))
+    assert result.measured == 8
+
+
+def test_another_spelling_of_the_target_is_equal_and_another_instruction_set_is_not_used(tuned):
+    url, _ = tuned
+    module = tt.IRModule.from_onnx(convolution())
+    spelled = tt.Target.parse('{"kind": "llvm", "num-cores": 2, "opt-level": 2, "tag": "my/box"}')
+    assert [applied.tier for applied in tt.build(module, spelled, log=url).tuned if applied.level == "kernel"] == [
+        "equal"
+    ]
+    older = tt.build(module, "llvm(num-cores=2,mcpu=nehalem)", log=url)
+    assert [applied.tier for applied in older.tuned if applied.level == "kernel"] == ["default"]
+
+
+def test_a_near_device_is_taken_only_where_that_is_asked_for_and_says_how_far_it_is(tuned):
+    url, _ = tuned
+    module = tt.IRModule.from_onnx(convolution())
+    more = tt.Target.parse("llvm(num-cores=4)")
+    exe = tt.build(module, more, log=url, policy=Policy())
+    assert [applied.tier for applied in exe.tuned if applied.level == "kernel"] == ["near"]
+    with tt.TuningLog(url) as log:
+        workload = next(found for found in log.workloads() if found.level == "kernel")
+        assert "num-cores 2 -> 4" in log.lookup(workload, alone(more)).explain()
+
+
+def test_the_weights_do_not_matter(tuned):
+    url, _ = tuned
+    exe = tt.build(tt.IRModule.from_onnx(convolution(seed=7)), NATIVE, log=url)
+    assert [applied.tier for applied in exe.tuned if applied.level == "kernel"] == ["exact"]
+
+
+def test_a_saved_program_keeps_its_schedules(tuned, tmp_path):
+    url, _ = tuned
+    exe = tt.build(tt.IRModule.from_onnx(convolution()), NATIVE, log=url)
+    exe.save(tmp_path / "p.tta")
+    loaded = tt.load(tmp_path / "p.tta")
+    assert loaded.tuned == exe.tuned
+    x = np.ones((1, 24, 19, 19), "float32")
+    np.testing.assert_allclose(loaded(x), exe(x), rtol=1e-4, atol=1e-4)
+
+
+def test_tuning_again_measures_no_candidate_twice(tuned):
+    url, _ = tuned
+    with tt.TuningLog(url) as log:
+        known = [trial.candidate.key for trial in kernel_trials(log) if trial.measured.kind == "search"]
+        again = tt.tune(tt.IRModule.from_onnx(convolution()), NATIVE, log=log, trials=3, levels=["kernel"])
+        every = [trial.candidate.key for trial in kernel_trials(log) if trial.measured.kind == "search"]
+    assert again.reused == len(known)
+    assert len(every) == len(set(every)) == len(known) + 3
+
+
+def test_every_ratio_in_the_log_has_its_baseline_and_confirmed_ones_the_default_beside_them(tuned):
+    url, _ = tuned
+    with tt.TuningLog(url) as log:
+        trials = kernel_trials(log)
+    confirmed = [trial for trial in trials if trial.measured.kind == "confirm"]
+    assert all(trial.measured.status == "ok" for trial in trials)
+    assert all(len(trial.measured.costs) == len(trial.measured.baseline.costs) == 7 for trial in confirmed)
+
+
+def test_a_schedule_that_does_not_fit_is_refused_with_the_reason_and_the_default_is_built(tuned):
+    module = tt.IRModule.from_onnx(convolution())
+    log = tt.TuningLog("memory:")
+    with tt.TuningLog(tuned[0]) as known:
+        log.merge(known)
+    workload = next(found for found in log.workloads() if found.level == "kernel")
+    candidate = kernel_trials(log)[0].candidate
+    blocks = [{**candidate.body["blocks"][0], "lanes": 7}]
+    log.pin(workload, alone(NATIVE), candidate.replace(body={"blocks": blocks}), "a mistake")
+    exe = tt.build(module, NATIVE, log=log)
+    (kernel,) = [applied for applied in exe.tuned if applied.level == "kernel"]
+    assert (kernel.tier, kernel.is_used) == ("pin", False)
+    assert "register block 0" in kernel.note
+
+
+@pytest.fixture
+def worker():
+    with Worker("tvm", Part("main", convolution().SerializeToString(), "", NATIVE)) as opened:
+        yield opened
+
+
+def test_a_candidate_that_takes_too_long_is_a_timeout_and_the_worker_goes_on(worker):
+    (space,) = worker.spaces()
+    worker._limits = Limits(build=0)
+    assert worker.measure(space.kernel.key, space.default).status == "build_timeout"
+    worker._limits = Limits()
+    assert worker.measure(space.kernel.key, space.default).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGSEGV, "build_error"), (signal.SIGKILL, "ok")], ids=["crash", "from outside"]
+)
+def test_a_crash_counts_against_the_candidate_and_a_kill_from_outside_does_not(worker, number, status):
+    (space,) = worker.spaces()
+    pid = worker.pid
+    os.kill(pid, signal.SIGSTOP)
+
+    def end():
+        time.sleep(0.2)
+        os.kill(pid, number)
+        os.kill(pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    assert worker.measure(space.kernel.key, space.default).status == status
+    thread.join()
+
+
+def test_the_same_seed_searches_the_same_way(worker):
+    (space,) = worker.spaces()
+
+    def proposals(seed):
+        search = Search(space, seed, lambda candidates: worker.legal(space.kernel.key, candidates))
+        search.tell(tuple(space.default), 1000)
+        found = []
+        for cost in range(900, 890, -1):
+            found.append(search.propose())
+            search.tell(found[-1], cost)
+        return found
+
+    assert proposals(1) == proposals(1) != proposals(2)
+    assert len({str(choices) for choices in proposals(1)}) == 10

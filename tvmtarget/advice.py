@@ -1,0 +1,165 @@
+"""What a tuning log advises for a build: schedules of kernels, the placement of a program, settings of leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+from tvmtarget.backends.protocol import Kernel
+from tvmtarget.errors import TvmTargetError
+from tvmtarget.partition.plan import Plan
+from tvmtarget.target.attributes import Value
+from tvmtarget.target.tree import Target
+from tvmtarget.tuning.applied import Applied
+from tvmtarget.tuning.keys import workload_of
+from tvmtarget.tuning.log import TuningLog
+from tvmtarget.tuning.match import Match, Policy
+from tvmtarget.tuning.records import Level, Workload
+
+__all__ = [
+    "PLACEMENT",
+    "SAME_DEVICE",
+    "SETTINGS",
+    "Advice",
+    "alone",
+    "closing_log",
+    "kernel_workload",
+    "whole_workload",
+]
+
+PLACEMENT = "tvmtarget.placement/1"
+SETTINGS = "tvmtarget.settings/1"
+
+# A build takes only what was measured on this device or one equal to it, unless it is told otherwise.
+SAME_DEVICE = Policy(max_distance=0)
+
+Settings: TypeAlias = Mapping[str, Mapping[str, Value]]
+
+
+@contextmanager
+def closing_log(log: TuningLog | str | Path) -> Iterator[TuningLog]:
+    """Give a log; one that is given by its URL is opened, and closed again."""
+    if isinstance(log, TuningLog):
+        yield log
+        return
+    with TuningLog(str(log)) as opened:
+        yield opened
+
+
+def alone(leaf: Target) -> Target:
+    """Return a leaf without what it inherits, as kernels are tuned on it: the same in every tree."""
+    return leaf.replace(name=None, host=None, count=1, executor=None, runtime=None)
+
+
+def kernel_workload(kernel: Kernel) -> Workload:
+    """Return the workload that a kernel is."""
+    payload: dict[str, object] | None = {"text": kernel.text} if kernel.text else None
+    return Workload.of(kernel.body, "kernel", payload)
+
+
+def whole_workload(plan: Plan, level: Level) -> Workload:
+    """Return the workload that the undivided program of a plan is."""
+    return workload_of(plan.program.function, level)
+
+
+class Advice:
+    """Asks a log for one build, and remembers what it said in `applied`, without that for kernels."""
+
+    def __init__(self, log: TuningLog, policy: Policy = SAME_DEVICE) -> None:
+        self.log = log
+        self.policy = policy
+        self.applied: list[Applied] = []
+
+    def placed(self, plan: Plan) -> Plan:
+        """Return the plan with the sites that were measured best for its program; itself if nothing is known."""
+        if not plan.layout.root.is_composite:
+            return plan
+        found = self._whole(plan, "graph", PLACEMENT)
+        if found.is_used:
+            try:
+                plan = plan.with_sites(_sites(found.body))
+            except (TvmTargetError, ValueError) as error:
+                found = replace(found, body=None, note=str(error).splitlines()[0])
+        self.applied.append(found)
+        return plan
+
+    def settings(self, plan: Plan) -> Settings:
+        """Return the attributes to set by leaf, as they were measured best for the program."""
+        found = self._whole(plan, "executor", SETTINGS)
+        settings: dict[str, dict[str, Value]] = {}
+        if found.is_used:
+            try:
+                settings = _settings(found.body)
+                _check(plan, settings)
+            except (TvmTargetError, ValueError) as error:
+                settings, found = {}, replace(found, body=None, note=str(error).splitlines()[0])
+        self.applied.append(found)
+        return settings
+
+    def for_leaf(self, leaf: Target) -> LeafAdvice:
+        """Return what is known of the kernels of a leaf."""
+        return LeafAdvice(self.log, alone(leaf), self.policy)
+
+    def _whole(self, plan: Plan, level: Level, format_: str) -> Applied:
+        workload = whole_workload(plan, level)
+        match = self.log.lookup(workload, plan.layout.root, policy=self.policy)
+        return Applied.of("whole program", workload.key, match, format_)
+
+
+class LeafAdvice:
+    """The schedules of the kernels of one leaf, as its backend asks for them."""
+
+    def __init__(self, log: TuningLog, target: Target, policy: Policy) -> None:
+        self._log = log
+        self._target = target
+        self._policy = policy
+        self._applied: dict[str, Applied] = {}
+
+    @property
+    def applied(self) -> tuple[Applied, ...]:
+        """What was asked for and what was found, in order."""
+        return tuple(self._applied.values())
+
+    def find(self, kernel: Kernel, format_: str) -> object | None:
+        """Return the best schedule of a kernel, None for the default."""
+        match: Match = self._log.lookup(kernel_workload(kernel), self._target, policy=self._policy)
+        found = Applied.of(str(kernel.body.get("op", kernel.name)), kernel.key, match, format_, kernel.calls)
+        known = self._applied.get(kernel.key)
+        self._applied[kernel.key] = found if known is None else replace(found, calls=known.calls + kernel.calls)
+        return found.body
+
+    def refuse(self, kernel: Kernel, reason: str) -> None:
+        """Remember that a schedule is not used, and why."""
+        self._applied[kernel.key] = replace(self._applied[kernel.key], body=None, note=reason)
+
+
+def _sites(body: object) -> list[str]:
+    """Read the body of a placement: pairs of a site and for how many operations in a row it stands."""
+    runs = body.get("sites") if isinstance(body, Mapping) else None
+    if not isinstance(runs, list | tuple):
+        raise ValueError("the body of the placement has no 'sites'")
+    try:
+        return [str(site) for site, count in runs for _ in range(int(count))]
+    except (TypeError, ValueError):
+        raise ValueError("the 'sites' of the placement are not pairs of a path and a number") from None
+
+
+def _settings(body: object) -> dict[str, dict[str, Value]]:
+    """Read the body of settings: triples of a site, an attribute and its value."""
+    rows = body.get("set") if isinstance(body, Mapping) else None
+    if not isinstance(rows, list | tuple) or not all(isinstance(row, list | tuple) and len(row) == 3 for row in rows):
+        raise ValueError("the body of the settings has no 'set' of sites, attributes and values")
+    found: dict[str, dict[str, Value]] = {}
+    for site, name, value in rows:
+        found.setdefault(str(site), {})[str(name)] = value
+    return found
+
+
+def _check(plan: Plan, settings: Settings) -> None:
+    for site, values in settings.items():
+        if site not in plan.layout:
+            raise ValueError(f"the target has no site {site!r}")
+        plan.layout[site].target.override(dict(values))

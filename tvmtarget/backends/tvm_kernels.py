@@ -1,0 +1,250 @@
+"""The tensor functions that TVM makes of a leaf function, as kernels to be tuned: their keys, choices and timings.
+
+A kernel is known by its TVMScript with the names of its own numbered, its shapes, and which arguments are constants.
+Only functions of static shape with a reduction that gets a register block are tuned.
+TVM is imported late and ships no types: its objects are Any, under names that say what they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tvmtarget.backends.protocol import Array, Kernel, Schedules, Space
+from tvmtarget.backends.tvm_schedule import Scheduler, vector_unit
+from tvmtarget.backends.tvm_space import Knobs, knobs_of, space, tile_of
+from tvmtarget.backends.tvm_tiles import Tile
+from tvmtarget.backends.tvm_uses import Use, uses_of
+
+__all__ = ["FORMAT", "KernelBench", "KernelWorkshop", "TunedChoice", "kernel_of"]
+
+FORMAT = "tvmtarget.cpu-tiles/1"
+
+_NAMES = frozenset(knobs_of(Tile(0, 1)))
+
+Target: TypeAlias = Any
+Module: TypeAlias = Any
+Function: TypeAlias = Any
+Tensor: TypeAlias = Any
+
+# Largest difference of results, in parts of the largest result, that another order of sums explains.
+TOLERANCE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-10}
+
+MIN_REPEAT_MS = 4  # that a measurement runs the kernel in a row
+SLOW_PS = 50 * 10**9  # from which on one run is a measurement
+
+# Names in a script that are TVMScript's or Python's.
+_WORDS = frozenset(
+    {"Buffer", "False", "None", "T", "True", "and", "def", "else", "for", "func", "if", "in", "main", "not"}
+)
+_WORDS |= {"or", "range", "return", "while", "with"}
+_TOKEN = re.compile(r'(T\.sblock\()"[^"]*"|("[^"]*")|(?<![\w.])([A-Za-z_]\w*)')
+_REDUCES = re.compile(r'T\.axis\.(reduce\(|remap\("[A-Z]*R)')
+
+
+def kernel_of(name: str, function: Function, use: Use) -> Kernel | None:
+    """Return a tensor function as a kernel, or None if its shapes are open or it reduces nothing."""
+    shapes = [_sizes(param.shape) for param in function.params if hasattr(param, "shape")]
+    if len(shapes) != len(function.params) or any(shape is None for shape in shapes):
+        return None
+    text = _text(function)
+    if not _REDUCES.search(text):
+        return None
+    body = {
+        "op": re.sub(r"\d+(?=_|$)", "", name),
+        "structure": f"tvmscript:{hashlib.sha256(text.encode()).hexdigest()[:32]}",
+        "shapes": shapes,
+        "constants": sorted(use.constants),
+    }
+    return Kernel(name, body, text, max(1, use.calls))
+
+
+def _sizes(shape: Sequence[Any]) -> list[int] | None:
+    import tvm
+
+    return [int(size) for size in shape] if all(isinstance(size, tvm.tirx.IntImm) for size in shape) else None
+
+
+def _text(function: Function) -> str:
+    """Return the script of a function without attributes, its own names numbered in the order of their first use."""
+    lines = function.script(show_meta=False).splitlines()
+    kept = [line for line in lines if line.strip() and not line.lstrip().startswith(("#", "T.func_attr", "@"))]
+    names: dict[str, str] = {}
+
+    def renamed(match: re.Match[str]) -> str:
+        block, text, name = match.groups()
+        if block:
+            return f'{block}"b"'
+        return text or (name if name in _WORDS else names.setdefault(name, f"v{len(names)}"))
+
+    return "\n".join(_TOKEN.sub(renamed, line) for line in kept)
+
+
+class TunedChoice:
+    """How `cpu_pipeline` asks for what is known by tuning."""
+
+    def __init__(self, schedules: Schedules) -> None:
+        self._schedules = schedules
+        self._kernels: dict[str, Kernel] = {}
+
+    def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | None:
+        """Return the knobs of a function's register blocks, None where nothing is known."""
+        kernel = kernel_of(name, function, use)
+        if kernel is None:
+            return None
+        self._kernels[name] = kernel
+        found = self._schedules.find(kernel, FORMAT)
+        knobs = _read(found)
+        if found is not None and knobs is None:
+            self.refuse(name, f"its body is not that of a candidate of format {FORMAT!r}")
+        return knobs
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Pass on that the knobs of a function do not fit it."""
+        self._schedules.refuse(self._kernels[name], reason)
+
+
+def _read(body: object) -> list[Knobs] | None:
+    """Return the knobs in the body of a candidate, None if it is not one."""
+    blocks = body.get("blocks") if isinstance(body, Mapping) else None
+    if not isinstance(blocks, list | tuple) or not all(isinstance(block, Mapping) for block in blocks):
+        return None
+    whole = all(set(block) == _NAMES and all(type(v) is int for v in block.values()) for block in blocks)
+    return list(blocks) if whole else None
+
+
+class KernelWorkshop:
+    """The kernels of a module of tensor functions, which `legal_passes` made."""
+
+    def __init__(self, module: Module, target: Target) -> None:
+        self.target = target
+        self.unit = vector_unit(target)
+        self.spaces: dict[str, Space] = {}
+        self._functions: dict[str, tuple[Function, Use]] = {}
+        self._nests: dict[str, list[Any]] = {}
+        self._references: dict[str, tuple[list[Array], dict[int, Array]]] = {}
+        for name, function, use in _functions(module):
+            self._add(name, function, use)
+
+    def _add(self, name: str, function: Function, use: Use) -> None:
+        kernel = kernel_of(name, function, use)
+        if kernel is None:
+            return
+        known = self.spaces.get(kernel.key)
+        if known is not None:
+            both = Kernel(kernel.name, kernel.body, kernel.text, known.kernel.calls + kernel.calls)
+            self.spaces[kernel.key] = Space(both, known.choices, known.default)
+            return
+        scheduler = Scheduler(function, self.unit, use.constants)
+        try:
+            scheduler.run()
+        except scheduler.tvm.s_tir.ScheduleError:
+            return
+        if scheduler.blocks:
+            choices = tuple(space(nest, tile, self.unit) for nest, tile in scheduler.blocks)
+            default = tuple(knobs_of(tile) for _, tile in scheduler.blocks)
+            self.spaces[kernel.key] = Space(kernel, choices, default)
+            self._functions[kernel.key] = function, use
+            self._nests[kernel.key] = [nest for nest, _ in scheduler.blocks]
+
+    def is_legal(self, key: str, choices: Sequence[Mapping[str, int]]) -> bool:
+        """Whether choices make register blocks."""
+        nests = self._nests[key]
+        return len(nests) == len(choices) and all(
+            tile_of(nest, knobs, self.unit) is not None for nest, knobs in zip(nests, choices, strict=True)
+        )
+
+    def build(self, key: str, choices: Sequence[Mapping[str, int]]) -> KernelBench:
+        """Schedule and compile a kernel."""
+        function, use = self._functions[key]
+        scheduler = Scheduler(function, self.unit, use.constants, list(choices))
+        entry = self._compiled(scheduler.run())
+        inputs, expected = self._reference(key)
+        laid_out = [
+            scheduler.layouts[at].apply(array) if at in scheduler.layouts else array for at, array in enumerate(inputs)
+        ]
+        return KernelBench(entry, laid_out, expected)
+
+    def _compiled(self, function: Function) -> Any:  # noqa: ANN401
+        import tvm
+
+        named = function.with_attr("global_symbol", "main")
+        with tvm.transform.PassContext(opt_level=3):
+            return tvm.compile(tvm.IRModule({"main": named}), target=self.target)
+
+    def _reference(self, key: str) -> tuple[list[Array], dict[int, Array]]:
+        """Return random inputs, and what the kernel as TVM wrote it makes of them: results by position."""
+        import tvm
+
+        if key not in self._references:
+            function, _ = self._functions[key]
+            random = np.random.default_rng(0)
+            inputs = [_random(random, param) for param in function.params]
+            tensors = [tvm.runtime.tensor(array) for array in inputs]
+            self._compiled(function)["main"](*tensors)
+            after = [tensor.numpy() for tensor in tensors]
+            written = {at: array for at, array in enumerate(after) if not np.array_equal(array, inputs[at])}
+            self._references[key] = inputs, written
+        return self._references[key]
+
+
+class KernelBench:
+    """A compiled kernel with inputs, and the results that it should have by position."""
+
+    def __init__(self, built: Any, inputs: Sequence[Array], expected: Mapping[int, Array]) -> None:  # noqa: ANN401
+        import tvm
+
+        self._device = tvm.cpu()
+        self._built = built
+        self._tensors: list[Tensor] = [tvm.runtime.tensor(array) for array in inputs]
+        self._expected = expected
+
+    def difference(self) -> str | None:
+        """Run once and compare; another order of sums may differ by `TOLERANCE`."""
+        self._built["main"](*self._tensors)
+        for at, expected in self._expected.items():
+            actual = self._tensors[at].numpy()
+            if not np.issubdtype(expected.dtype, np.floating):
+                if not np.array_equal(actual, expected):
+                    return f"result {at} differs"
+                continue
+            scale = float(np.abs(expected).max()) or 1.0
+            error = float(np.abs(actual.astype("float64") - expected.astype("float64")).max()) / scale
+            if not error <= TOLERANCE.get(str(expected.dtype), 1e-4):
+                return f"result {at} differs by {error:.1e} of its largest value"
+        return None
+
+    def time(self, repeats: int) -> list[int]:
+        """Return picoseconds a run, so many times; for a slow kernel each is one run."""
+        once = self._measured(1, 0)[0]
+        if once > SLOW_PS:
+            return [once, *self._measured(max(1, repeats // 2), 0)]
+        return self._measured(repeats, MIN_REPEAT_MS)
+
+    def _measured(self, repeats: int, least_ms: int) -> list[int]:
+        timer = self._built.mod.time_evaluator("main", self._device, number=1, repeat=repeats, min_repeat_ms=least_ms)
+        return [round(seconds * 1e12) for seconds in timer(*self._tensors).results]
+
+
+def _functions(module: Module) -> Iterator[tuple[str, Function, Use]]:
+    from tvm.s_tir import SBlockRealize
+    from tvm.tirx import PrimFunc
+
+    uses = uses_of(module)
+    for variable, function in module.functions_items():
+        if isinstance(function, PrimFunc) and isinstance(function.body, SBlockRealize):
+            yield variable.name_hint, function, uses.get(variable.name_hint, Use())
+
+
+def _random(random: np.random.Generator, param: Any) -> Array:  # noqa: ANN401
+    """Return values for an argument: normal ones, small whole ones that are also good as indices."""
+    shape, dtype = [int(size) for size in param.shape], str(param.dtype)
+    if dtype == "bool":
+        return random.integers(0, 2, shape).astype(bool)
+    if "int" in dtype:
+        return random.integers(0, 2, shape).astype(dtype)
+    return random.standard_normal(shape).astype(dtype)

@@ -1,0 +1,127 @@
+"""The choices around the static model of `tvm_tiles`: whole numbers by name, which a tuner may vary.
+
+axis      the axis of the vectors             row_axis  the axis of the rows, -1 for none
+lanes     values in a vector                  rows      rows of a register block
+vectors   vectors side by side                inner     which reduced axis is the innermost
+unroll    steps of that which are written out
+order     1 to go through the columns before the rows, 0 for the rows first
+tasks     iterations that parallel loops should have, 0 for one thread
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tvmtarget.backends.tvm_tiles import Layout, Nest, Tile, VectorUnit
+
+__all__ = ["Knobs", "knobs_of", "space", "tile_of"]
+
+Knobs = Mapping[str, int]
+
+UNROLL = 8  # steps that may be written out
+TASKS = (0, 2, 16, 64, 512)
+
+
+def knobs_of(tile: Tile) -> dict[str, int]:
+    """Return the choices that make a tile."""
+    return {
+        "axis": tile.axis,
+        "lanes": tile.lanes,
+        "vectors": tile.vectors,
+        "row_axis": -1 if tile.row_axis is None else tile.row_axis,
+        "rows": tile.rows,
+        "inner": tile.inner,
+        "unroll": tile.unroll,
+        "order": int(tile.columns_first),
+        "tasks": tile.tasks,
+    }
+
+
+def space(nest: Nest, tile: Tile, unit: VectorUnit) -> dict[str, tuple[int, ...]]:
+    """Return what each choice may be for a nest whose default is `tile`; not all that combine make a tile."""
+    width = unit.lanes(nest.bits)
+    axes = sorted({tile.axis, *(nest.spatial[-1:] if nest.slides else ())})
+    runs = [run for axis in axes if (run := _run(nest, axis)) is not None]
+    rows = [axis for axis in nest.spatial if (nest.extents[axis] or 1) > 1]
+    inner = [nest.extents[axis] or 1 for axis in nest.reduced]
+    lanes = {count for run in runs for count in _divisors(run, width) if 4 * count >= width}
+    return {
+        "axis": tuple(axes),
+        "lanes": tuple(sorted(lanes | {tile.lanes})),
+        "vectors": tuple(sorted({count for run in runs for count in _divisors(run, unit.registers)})),
+        "row_axis": tuple(sorted({*rows, -1 if tile.row_axis is None else tile.row_axis})),
+        "rows": tuple(range(1, unit.registers)),
+        "inner": tuple(range(-len(inner), 0)),
+        "unroll": tuple(sorted({count for extent in inner for count in _divisors(extent, UNROLL)})),
+        "order": (0, 1),
+        "tasks": TASKS,
+    }
+
+
+def tile_of(nest: Nest, knobs: Knobs, unit: VectorUnit) -> Tile | None:
+    """Return the tile that choices make, or None where they do not fit the nest or the registers."""
+    axis, lanes, vectors, rows = (knobs[name] for name in ("axis", "lanes", "vectors", "rows"))
+    row_axis = None if knobs["row_axis"] < 0 else knobs["row_axis"]
+    run = _run(nest, axis) if axis in nest.spatial else None
+    if run is None or lanes > unit.lanes(nest.bits) or run % (lanes * vectors):
+        return None
+    if row_axis == axis or (row_axis is None and rows > 1) or vectors * rows + vectors + 1 > unit.registers:
+        return None
+    if row_axis is not None and (row_axis not in nest.spatial or rows > (nest.extents[row_axis] or 1)):
+        return None
+    if (
+        not -len(nest.reduced) <= knobs["inner"] < 0
+        or (nest.extents[nest.reduced[knobs["inner"]]] or 1) % knobs["unroll"]
+    ):
+        return None
+    return Tile(
+        axis,
+        lanes,
+        vectors,
+        row_axis,
+        rows,
+        _pack(nest, axis, vectors * lanes),
+        inner=knobs["inner"],
+        unroll=knobs["unroll"],
+        columns_first=bool(knobs["order"]),
+        tasks=knobs["tasks"],
+    )
+
+
+def _run(nest: Nest, axis: int) -> int | None:
+    """Return the extent along which vectors may lie on an axis: contiguous in what is read, or made so."""
+    extent = nest.extents[axis]
+    if extent is None:
+        return None
+    weights = _weights(nest, axis)
+    if weights is not None:
+        others = [read.run(axis) for at, read in enumerate(nest.reads) if at != weights]
+        return math.gcd(extent, *others)
+    return extent if nest.slides and axis == nest.spatial[-1] else None
+
+
+def _weights(nest: Nest, axis: int) -> int | None:
+    """Return the read of a product that alone moves along an axis, and in one dimension, or None."""
+    if len(nest.reads) != 2:
+        return None
+    for at, read in reversed([*enumerate(nest.reads)]):
+        dim = read.dimension(axis)
+        if dim is not None and read.shape[dim] == nest.extents[axis] and nest.reads[1 - at].run(axis) != 1:
+            return at
+    return None
+
+
+def _pack(nest: Nest, axis: int, width: int) -> tuple[int, Layout] | None:
+    weights = _weights(nest, axis)
+    if weights is None:
+        return None
+    read = nest.reads[weights]
+    dim = read.dimension(axis)
+    if dim is None or (dim == len(read.dims) - 1 and read.constant is None):
+        return None
+    return weights, Layout(dim, width)
+
+
+def _divisors(extent: int, most: int) -> list[int]:
+    return [count for count in range(1, min(extent, most) + 1) if extent % count == 0]

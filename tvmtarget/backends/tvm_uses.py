@@ -1,0 +1,69 @@
+"""How a module of TVM calls its tensor functions, and constants that are laid out otherwise for them.
+
+TVM is imported late and ships no types: its objects are Any, under names that say what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tvmtarget.backends.tvm_tiles import Layout
+
+__all__ = ["Use", "pack_constants", "uses_of"]
+
+Module: TypeAlias = Any
+Expr: TypeAlias = Any
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a module uses a function: the number of calls, and the arguments that are constants in every call."""
+
+    calls: int = 0
+    constants: frozenset[int] = frozenset()
+
+
+def uses_of(module: Module) -> dict[str, Use]:
+    """Return how each function is used, by name."""
+    from tvm import ir, relax
+
+    call_tir = ir.Op.get("relax.call_tir")
+    uses: dict[str, Use] = {}
+
+    def visit(expr: Expr) -> None:
+        for used in (expr.op, *expr.args) if isinstance(expr, relax.Call) else ():
+            if isinstance(used, ir.GlobalVar):
+                arguments = expr.args[1].fields if expr.op == call_tir else ()
+                here = frozenset(at for at, value in enumerate(arguments) if isinstance(value, ir.expr.GenericConst))
+                known = uses.get(used.name_hint, Use(0, here))
+                uses[used.name_hint] = Use(known.calls + 1, known.constants & here)
+
+    for _, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return uses
+
+
+def pack_constants(module: Module, packed: Mapping[str, tuple[Expr, Mapping[int, Layout]]]) -> None:
+    """Call functions, by name, that read constants in other layouts: by their new variables, with new constants."""
+    from tvm import ir, relax
+    from tvm.runtime import tensor
+    from tvm_ffi import structural_map
+
+    call_tir = ir.Op.get("relax.call_tir")
+
+    def changed(call: Expr) -> Expr:
+        if call.op != call_tir or call.args[0].name_hint not in packed:
+            return call
+        function, layouts = packed[call.args[0].name_hint]
+        fields = list(call.args[1].fields)
+        for at, layout in layouts.items():
+            fields[at] = relax.const(tensor(layout.apply(fields[at].value.numpy())))
+        call = relax.Call(call.op, [function, relax.Tuple(fields), *call.args[2:]], call.attrs, call.ty_args)
+        return relax.BlockBuilder().normalize(call)
+
+    for variable, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            module[variable] = structural_map(function, (relax.Call, changed))

@@ -1,0 +1,111 @@
+"""`tvmtarget tune`: measure what can be chosen for a model on a target, into a log that compile and run read."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tvmtarget.cli.options import Json, Model, Where, print_json, read_where
+from tvmtarget.cli.targets import Changes, Set, TargetText, Unset, With, read_target
+
+if TYPE_CHECKING:
+    from tvmtarget.tuner.result import Progress, Step
+
+__all__ = ["tune"]
+
+
+def tune(
+    context: typer.Context,
+    model: Model,
+    target: TargetText,
+    log: Annotated[
+        str, typer.Option("--log", help="Where to write: a file .jsonl or .db, or a URL.", show_default=False)
+    ],
+    trials: Annotated[
+        int | None, typer.Option("--trials", "-n", min=1, help="Candidates to measure at most.", show_default=False)
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", "-s", min=0, help="When to begin no further one.", show_default=False)
+    ] = None,
+    level: Annotated[
+        list[str] | None,
+        typer.Option("--level", help="kernel, executor or placement; all unless given.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Makes the same search again.")] = 0,
+    overlays: With = None,
+    values: Set = None,
+    unset: Unset = None,
+    where: Where = None,
+    as_json: Json = False,
+) -> None:
+    """Measure kernels, settings and placements of a model on this machine, into a log.
+
+    Everything measured is in the log at once: after Ctrl-C the same command goes on.
+    """
+    from tvmtarget.ir.module import IRModule
+    from tvmtarget.tuner.tuning import LEVELS
+    from tvmtarget.tuner.tuning import tune as tune_module
+
+    rules = read_where(where)
+    tree = read_target(target, Changes(overlays, extra=context.args, values=values, unset=unset))
+    module = IRModule.from_onnx(model)
+    try:
+        with _live(quiet=as_json) as tell:
+            result = tune_module(
+                module,
+                tree,
+                log=log,
+                trials=trials,
+                seconds=seconds,
+                levels=tuple(level or LEVELS),
+                seed=seed,
+                where=rules,
+                progress=tell,
+            )
+    except KeyboardInterrupt:
+        again = shlex.join(["tvmtarget", *sys.argv[1:]])
+        typer.echo(f"interrupted; what was measured is in {log}, go on with: {again}", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json(result.to_json())
+    else:
+        typer.echo(str(result))
+
+
+@contextmanager
+def _live(*, quiet: bool) -> Iterator[Progress | None]:
+    """Show on the error stream what is tried and the best so far: a bar on a terminal, else a line now and then."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if quiet:
+        yield None
+        return
+    if not console.is_terminal:
+        yield _line_by_line
+        return
+    with Bar(*Bar.get_default_columns()[:2], TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("preparing", total=None)
+
+        def tell(step: Step) -> None:
+            bar.update(task, description=_told(step), completed=step.done, total=step.trials)
+
+        yield tell
+
+
+def _line_by_line(step: Step) -> None:
+    """Tell trials 1, 2, 4, 8, ... and then every 64th."""
+    if step.done & (step.done - 1) == 0 or step.done % 64 == 0:
+        typer.echo(_told(step), err=True)
+
+
+def _told(step: Step) -> str:
+    best = f"{step.default / 1e9:.3g} -> {step.best / 1e9:.3g} ms, {step.speedup:.2f} times as fast"
+    return f"trial {step.done}: {step.level} {step.what} {step.status}; so far {best}"

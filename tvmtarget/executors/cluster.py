@@ -1,0 +1,71 @@
+"""What runs the programs of several machines: the protocol of engines, and what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from tvmtarget.executors.graph import Event, Transfers
+from tvmtarget.executors.program import Program
+from tvmtarget.target.node import Runtime
+
+__all__ = ["Cluster", "Engine", "OpenMachine", "RunProgram", "engine_of"]
+
+Record: TypeAlias = "Callable[[Event], None]"
+OpenMachine: TypeAlias = "Callable[[bytes], RunProgram]"
+
+
+class RunProgram(Protocol):
+    """The program of one machine, ready to run there."""
+
+    def __call__(self, inputs: Sequence[Any], record: Record | None, transfers: Transfers) -> list[Any]:
+        """Run once on the program's parameters in order; return its results in order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The programs of all machines; the one at `home` takes the inputs and returns the results.
+
+    `pack` makes of a machine's program and functions what `open` reads where they run; `open` is a function that other
+    processes can import.
+    """
+
+    home: str
+    programs: Mapping[str, Program]
+    pack: Callable[[str], bytes]
+    open: OpenMachine
+
+    def sinks(self, machine: str) -> list[str]:
+        """List the machines that one sends to."""
+        return sorted(
+            {step.to for driver in self.programs[machine].drivers.values() for step in driver.steps if step.to}
+        )
+
+
+class Engine(Protocol):
+    """Runs a cluster; starts what it needs at the first run, and anew after a failure."""
+
+    def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
+        """Run once; `RunError` names the machine that failed or died."""
+        ...
+
+    def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
+        """Run on inputs that follow each other, up to `depth` of them at a time; yield results in their order."""
+        ...
+
+    def close(self) -> None:
+        """Stop everything that was started."""
+        ...
+
+
+def engine_of(runtime: Runtime, cluster: Cluster) -> Engine:
+    """Return the engine of a distributed runtime."""
+    if runtime.kind == "dask":
+        from tvmtarget.executors.dask import Dask
+
+        return Dask(runtime, cluster)
+    from tvmtarget.executors.processes import Processes
+
+    return Processes(cluster)

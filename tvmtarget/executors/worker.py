@@ -1,0 +1,117 @@
+"""One machine of a cluster in a process of its own: `python -m tvmtarget.executors.worker MACHINE HOST:PORT`.
+
+The key of all connections comes by the standard input. The process ends when its supervisor does, or when anything
+fails: those that wait for it then know.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tvmtarget.errors import TvmTargetError
+from tvmtarget.executors.cluster import RunProgram
+from tvmtarget.executors.graph import Event
+from tvmtarget.executors.mesh import LostError, Mesh, dial
+from tvmtarget.executors.wire import Message, receive, send
+
+__all__ = ["KEY_BYTES", "main"]
+
+KEY_BYTES = 32
+AT_A_TIME = 16  # runs that are in this machine at a time, most of them waiting for others
+
+
+class _Machine:
+    """Does what the supervisor asks for, one step of one run at a time."""
+
+    def __init__(self, machine: str, control: Connection, mesh: Mesh) -> None:
+        self.machine = machine
+        self.control = control
+        self.mesh = mesh
+        self.busy = threading.Lock()
+        self.reporting = threading.Lock()
+
+    def serve(self) -> None:
+        """Open the program that comes first, then run it as often as is asked for; return when nobody asks any more."""
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            try:
+                job, values = receive(self.control)
+                open_machine = pkgutil.resolve_name(job["open"])
+                program: RunProgram = open_machine(values[0].tobytes())
+                self.mesh.connect(job["sinks"])
+                self._report({"opened": True})
+            except (TvmTargetError, OSError, EOFError) as error:
+                self._fail(error)
+            while True:
+                try:
+                    asked, inputs = receive(self.control)
+                except (EOFError, OSError):
+                    os._exit(0)
+                pool.submit(self._run, program, asked, inputs)
+
+    def _run(self, program: RunProgram, asked: Message, inputs: Sequence[Any]) -> None:
+        events: list[Event] = []
+        transfers = _Run(self.mesh, asked["run"], self.busy)
+        try:
+            with self.busy:
+                results = program(inputs, events.append if asked["record"] else None, transfers)
+            self._report({"done": asked["run"], "events": [_written(event) for event in events]}, results)
+        except BaseException as error:  # whatever it is, others wait for this machine
+            self._fail(error)
+
+    def _report(self, message: Message, values: Sequence[Any] = ()) -> None:
+        with self.reporting:
+            send(self.control, message, values)
+
+    def _fail(self, error: BaseException) -> None:
+        """Tell why, and end this process, and so its connections."""
+        problems = error.problems if isinstance(error, TvmTargetError) else (f"{type(error).__name__}: {error}",)
+        lost = error.machine if isinstance(error, LostError) else None
+        try:
+            self._report({"failed": list(problems), "lost": lost})
+        finally:
+            os._exit(1)
+
+
+class _Run:
+    """The transfers of one run; others may go on in this machine while it waits."""
+
+    def __init__(self, mesh: Mesh, run: int, busy: threading.Lock) -> None:
+        self.mesh = mesh
+        self.run = run
+        self.busy = busy
+
+    def send(self, to: str, order: int, values: Sequence[Any]) -> None:
+        """Send values to a machine."""
+        self.mesh.send(to, self.run, order, values)
+
+    def receive(self, from_: str, order: int) -> Sequence[Any]:
+        """Wait for values."""
+        self.busy.release()
+        try:
+            return self.mesh.receive(from_, self.run, order)
+        finally:
+            self.busy.acquire()
+
+
+def _written(event: Event) -> Message:
+    return {"kind": type(event).__name__, **asdict(event)}
+
+
+def main(machine: str, supervisor: str) -> None:
+    """Serve one machine until the supervisor is gone."""
+    key = sys.stdin.buffer.read(KEY_BYTES)
+    mesh = Mesh(machine, key)
+    control = dial(supervisor, key, {"machine": machine, "address": mesh.address})
+    _Machine(machine, control, mesh).serve()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

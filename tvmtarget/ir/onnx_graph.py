@@ -1,0 +1,119 @@
+"""Functions into ONNX's graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import onnx
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.function import COPY, Attribute, Call, Constant, Function, Opaque, Value
+from tvmtarget.ir.onnx_notes import write_graph_notes
+from tvmtarget.ir.onnx_tensors import write_tensor
+from tvmtarget.ir.onnx_types import write_type
+from tvmtarget.ir.types import TensorType
+
+__all__ = ["WriteTensor", "write_graph"]
+
+WriteTensor: TypeAlias = "Callable[[Constant], TensorProto]"
+
+
+def write_graph(
+    function: Function, graph: GraphProto, *, is_nested: bool = False, tensor: WriteTensor = write_tensor
+) -> None:
+    """Write a function into a graph; values of a nested one need no types. `tensor` writes its constants.
+
+    A constant that is a result is written as a node. What is no result in ONNX is copied: a parameter of the
+    outermost graph, a value of the graphs around, a result that stands twice.
+    """
+    graph.name = function.name
+    for value in function.params:
+        _write_value(value, graph.input.add(), function, is_nested=is_nested)
+    results = _results(function, is_nested=is_nested)
+    returned = set(results)
+    for constant in function.constants:
+        if constant.name in returned:
+            graph.node.append(_write_constant(constant, tensor))
+        else:
+            graph.initializer.append(tensor(constant))
+    for call in function.body:
+        graph.node.append(_write_call(call, tensor))
+        for output in call.outputs:
+            if isinstance(output.type, TensorType) and output.name not in returned:
+                graph.value_info.add(name=output.name).type.CopyFrom(write_type(output.type, what=output.name))
+    for result, written in zip(function.results, results, strict=True):
+        if written != result:
+            graph.node.append(onnx.helper.make_node("Identity", [result], [written], name=written))
+        _write_value(Value(written, function.types.get(result)), graph.output.add(), function, is_nested=is_nested)
+    write_graph_notes(function, graph)
+
+
+def _results(function: Function, *, is_nested: bool) -> list[str]:
+    """Return the names of results as they are in ONNX; those that are not a function's own get a new one."""
+    own = function.types
+    taken = set() if is_nested else {param.name for param in function.params}
+    stem = f"__{function.name}_out" if is_nested else "__out"
+    results: list[str] = []
+    for position, result in enumerate(function.results):
+        results.append(f"{result}{stem}{position}" if result in taken or result not in own else result)
+        taken.add(result)
+    return results
+
+
+def _write_value(value: Value, info: onnx.ValueInfoProto, function: Function, *, is_nested: bool) -> None:
+    info.name = value.name
+    if value.type is not None or not is_nested:
+        what = f"{value.name!r} of function {function.name!r}"
+        if value.type is None:
+            raise ModelError(f"the type of {what} is not known{_why(value.name, function)}")
+        info.type.CopyFrom(write_type(value.type, what=what))
+
+
+def _why(name: str, function: Function) -> str:
+    """Return the tail of a message: why ONNX could not type a value, and what to do."""
+    call = next((call for call in function.body for output in call.outputs if output.name == name), None)
+    source = "" if call is None else f": op {call.source!r} ({call.op}) yields what ONNX's shape inference cannot type"
+    return f"{source}; state it with with_types(module, {{{name!r}: 'float32[...]'}})"
+
+
+def _write_constant(constant: Constant, tensor: WriteTensor) -> NodeProto:
+    node = NodeProto(op_type="Constant", output=[constant.name])
+    node.attribute.add(name="value", type=AttributeProto.TENSOR).t.CopyFrom(tensor(constant))
+    return node
+
+
+def _write_call(call: Call, tensor: WriteTensor) -> NodeProto:
+    if call.op == COPY:
+        return onnx.helper.make_node("Identity", call.inputs, [call.outputs[0].name], name=call.source)
+    domain, separator, op_type = call.op.removeprefix("onnx.").rpartition("::")
+    if not call.op.startswith("onnx."):
+        raise ModelError(f"op {call.source!r} is {call.op!r}, which is no operator of ONNX")
+    node = NodeProto(op_type=op_type, name=call.source, domain=domain if separator else "")
+    node.input.extend(call.inputs)
+    node.output.extend(output.name for output in call.outputs)
+    for name, value in call.attrs:
+        node.attribute.append(_write_attribute(name, value, tensor))
+    for name, region in call.regions:
+        attribute = node.attribute.add()
+        attribute.name, attribute.type = name, AttributeProto.GRAPH
+        write_graph(region, attribute.g, is_nested=True, tensor=tensor)
+    return node
+
+
+def _write_attribute(name: str, value: Attribute, tensor: WriteTensor) -> AttributeProto:
+    attribute = AttributeProto(name=name)
+    if isinstance(value, Opaque):
+        attribute.ParseFromString(value.data)
+    elif isinstance(value, Constant):
+        attribute.type = AttributeProto.TENSOR
+        attribute.t.CopyFrom(tensor(value))
+    elif isinstance(value, tuple) and value and isinstance(value[0], Constant):
+        attribute.type = AttributeProto.TENSORS
+        attribute.tensors.extend(tensor(item) for item in value if isinstance(item, Constant))
+    elif value == ():
+        attribute.type = AttributeProto.INTS
+    else:
+        attribute = onnx.helper.make_attribute(name, value)
+    return attribute

@@ -1,0 +1,138 @@
+"""Tensors between ONNX and the IR; external data is mapped into memory where it lies, and written beside a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
+
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.function import Constant
+from tvmtarget.ir.onnx_types import dtype_name
+from tvmtarget.ir.tensors import bytes_of
+from tvmtarget.ir.types import DTYPES, TensorType
+
+__all__ = ["SMALL", "ExternalData", "constant_of", "is_small", "read_tensor", "write_tensor"]
+
+# Tensors with at most this many elements take part in shape inference by value (shapes, axes, pads, ...).
+SMALL = 1024
+# The attributes of Constant that are no tensors themselves, and their element types (onnx/defs/generator/defs.cc).
+_CONSTANT_FORMS = {
+    "value_float": TensorProto.FLOAT,
+    "value_floats": TensorProto.FLOAT,
+    "value_int": TensorProto.INT64,
+    "value_ints": TensorProto.INT64,
+    "value_string": TensorProto.STRING,
+    "value_strings": TensorProto.STRING,
+}
+# Where external data of a tensor may begin: at a multiple of so many bytes, so that runtimes can map it.
+_ALIGNMENT = 4096
+_CHUNK = 1 << 24  # bytes written at once
+
+
+def is_small(tensor: TensorProto) -> bool:
+    """Whether shape inference sees the elements of a tensor."""
+    return tensor.data_location != TensorProto.EXTERNAL and _elements(tensor.dims) <= SMALL
+
+
+def _elements(dims: Iterable[int]) -> int:
+    return prod(int(dim) for dim in dims)
+
+
+def read_tensor(tensor: TensorProto, folder: Path, model: str) -> Constant:
+    """Read a tensor; `model` and the tensor are named in the `ModelError` that says what is wrong with its data."""
+    dtype = dtype_name(tensor.data_type)
+    if any(dim < 0 for dim in tensor.dims):
+        raise ModelError(f"tensor {tensor.name!r} of {model} has a negative dimension: {list(tensor.dims)}")
+    try:
+        external = tensor.data_location == TensorProto.EXTERNAL
+        array = _mapped(tensor, folder, model) if external else numpy_helper.to_array(tensor)
+    except (OSError, ValueError, TypeError, OverflowError) as error:
+        raise ModelError(f"data of tensor {tensor.name!r} of {model} cannot be read: {error}") from error
+    return Constant(tensor.name, TensorType(dtype, tuple(tensor.dims)), array)
+
+
+def _mapped(tensor: TensorProto, folder: Path, model: str) -> np.ndarray[Any, Any]:
+    """Map the external data of a tensor into memory; elements smaller than a byte are unpacked."""
+    info = {entry.key: entry.value for entry in tensor.external_data}
+    path = (folder / info.get("location", "")).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise ModelError(f"tensor {tensor.name!r} of {model} lies outside the model's folder: {str(path)!r}")
+    bits = DTYPES[dtype_name(tensor.data_type)][1]
+    if not bits:
+        raise ModelError(f"tensor {tensor.name!r} of {model} holds texts, which do not lie outside of a model")
+    count, offset = _elements(tensor.dims), int(info.get("offset", 0))
+    size = (count * bits + 7) // 8
+    if offset < 0 or int(info.get("length", size)) != size or offset + size > path.stat().st_size:
+        stated = f"{info.get('length', size)} bytes at {offset} of {str(path)!r}"
+        raise ModelError(f"tensor {tensor.name!r} of {model} takes {size} bytes, but is said to be {stated}")
+    dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
+    if not count:
+        return np.empty(shape, dtype)
+    if bits >= 8:
+        return np.memmap(path, dtype, "r", offset, shape)
+    packed = TensorProto(data_type=tensor.data_type, dims=tensor.dims)
+    packed.raw_data = np.memmap(path, np.uint8, "r", offset, (size,)).tobytes()
+    unpacked: np.ndarray[Any, Any] = numpy_helper.to_array(packed)
+    return unpacked
+
+
+def constant_of(node: NodeProto) -> TensorProto | None:
+    """Return what a Constant node yields, under the name of its result; None for other nodes and sparse tensors."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
+        return None
+    attribute = node.attribute[0]
+    tensor = TensorProto()
+    if attribute.name == "value" and attribute.type == AttributeProto.TENSOR:
+        tensor.CopyFrom(attribute.t)
+    elif attribute.name in _CONSTANT_FORMS:
+        value = onnx.helper.get_attribute_value(attribute)
+        dims, values = ([len(value)], value) if isinstance(value, list) else ([], [value])
+        tensor = onnx.helper.make_tensor("", _CONSTANT_FORMS[attribute.name], dims, values)
+    else:
+        return None
+    tensor.name = node.output[0]
+    return tensor
+
+
+def write_tensor(constant: Constant) -> TensorProto:
+    """Write a constant with its elements."""
+    if constant.type.dtype == "string":
+        items = constant.data.ravel().tolist()
+        values = [item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item for item in items]
+        return onnx.helper.make_tensor(constant.name, TensorProto.STRING, constant.data.shape, values)
+    tensor = numpy_helper.from_array(np.asarray(constant.data), constant.name)
+    tensor.data_type = DTYPES[constant.type.dtype][0]
+    return tensor
+
+
+class ExternalData:
+    """Writes the elements of large constants into one file beside a model, each once."""
+
+    def __init__(self, file: BinaryIO, location: str) -> None:
+        self._file = file
+        self._location = location
+        self._offsets: dict[str, int] = {}
+
+    def write(self, constant: Constant) -> TensorProto:
+        """Write a constant: its elements into the file if they are many, and where they are into the tensor."""
+        bits = DTYPES[constant.type.dtype][1]
+        if bits < 8 or constant.data.size <= SMALL:
+            return write_tensor(constant)
+        data = bytes_of(constant.data)
+        if constant.digest not in self._offsets:
+            self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
+            self._offsets[constant.digest] = self._file.tell()
+            for begin in range(0, len(data), _CHUNK):
+                self._file.write(data[begin : begin + _CHUNK])
+        tensor = TensorProto(name=constant.name, data_type=DTYPES[constant.type.dtype][0], dims=constant.data.shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        place = {"location": self._location, "offset": self._offsets[constant.digest], "length": len(data)}
+        for key, value in place.items():
+            tensor.external_data.add(key=key, value=str(value))
+        return tensor

@@ -1,0 +1,144 @@
+"""Parts of a function as modules of their own: a set of operations, or a nested body.
+
+What a part reads from outside becomes its parameters. Sizes are not worth crossing a border, and without them ONNX
+cannot infer the shapes behind it: operands that are computed from nothing but shapes of what the part has at hand
+are computed within it, by a copy of the operations that do so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
+from tvmtarget.ir.flow import producers_of, readers_of
+from tvmtarget.ir.function import Function, Value, callees_of
+from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.parser import parse_type
+from tvmtarget.ir.rewrite import extract, refuse_detour, remove_dead_functions, values_of
+from tvmtarget.ir.types import TensorType, Type
+
+__all__ = ["body_of", "region_of", "with_shapes", "with_types"]
+
+# Operators that make sizes of sizes, and those that make sizes of anything, in ONNX.
+_SIZE_OPERATORS = (
+    "Abs", "Add", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Greater", "Identity", "Less",
+    "Max", "Min", "Mod", "Mul", "Neg", "Not", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum",
+    "Reshape", "Slice", "Split", "Squeeze", "Sub", "Unsqueeze", "Where",
+)  # fmt: skip
+_OF_SIZES = frozenset(f"onnx.{kind}" for kind in _SIZE_OPERATORS)
+_OF_SHAPES = frozenset({"onnx.Shape", "onnx.Size"})
+
+
+def region_of(module: IRModule, calls: Iterable[str], *, function: str = "main") -> IRModule:
+    """Return operations of a function, given by their source names, as a module; `ModelError` as `outline`."""
+    old = module[function]
+    positions = {call.source: index for index, call in enumerate(old.body)}
+    wanted = list(calls)
+    for source in wanted:
+        if source not in positions:
+            raise UnknownNameError(f"no op {source!r} in function {function!r}{did_you_mean(source, positions)}")
+    if not wanted:
+        raise ModelError(f"no operations of function {function!r} are given")
+    inside = with_shapes(old, {positions[source] for source in wanted})
+    refuse_detour(old, inside)
+    part, _ = extract(old, sorted(inside), "main", None, readers_of(old), values_of(old))
+    chosen = {positions[source] for source in wanted}
+    copied = {output.name for index in inside - chosen for output in old.body[index].outputs}
+    results = tuple(name for name in part.results if name not in copied)
+    return _alone(module, part.replace(results=results))
+
+
+def body_of(module: IRModule, op: str, label: str, *, function: str = "main") -> IRModule:
+    """Return a nested body of an operation as a module: what it captures are its last parameters."""
+    old = module[function]
+    call = next((call for call in old.body if call.source == op), None)
+    if call is None:
+        raise UnknownNameError(f"no op {op!r} in function {function!r}{did_you_mean(op, (c.source for c in old.body))}")
+    regions = dict(call.regions)
+    if label not in regions:
+        raise UnknownNameError(f"op {op!r} has no body {label!r}{did_you_mean(label, regions)}")
+    body, values = regions[label], values_of(old)
+    captures = body.captures()
+    params = tuple(values[name] for name in captures if name in values)
+    constants = tuple(one for one in old.constants if one.name in captures)
+    whole = body.replace(
+        name="main",
+        params=(*body.params, *params),
+        constants=(*body.constants, *constants),
+        constraint=body.constraint or call.constraint or old.constraint,
+        opsets=old.opsets,
+    )
+    return _alone(module, whole)
+
+
+def with_types(module: IRModule, types: Mapping[str, Type | str], *, function: str = "main") -> IRModule:
+    """State types of values that are not known, by name; `ModelError` where another one is known."""
+    old = module[function]
+    stated = {name: parse_type(type_) if isinstance(type_, str) else type_ for name, type_ in types.items()}
+    for name, type_ in stated.items():
+        if name not in old.types:
+            raise UnknownNameError(f"no value {name!r} in function {function!r}{did_you_mean(name, old.types)}")
+        if not _may_become(old.types[name], type_):
+            raise ModelError(f"value {name!r} of function {function!r} is {old.types[name]}, not {type_}")
+
+    def typed(value: Value) -> Value:
+        return replace(value, type=stated[value.name]) if value.name in stated else value
+
+    body = tuple(replace(call, outputs=tuple(map(typed, call.outputs))) for call in old.body)
+    return module.with_function(old.replace(params=tuple(map(typed, old.params)), body=body))
+
+
+def _may_become(old: Type, new: Type) -> bool:
+    """Whether a type says no more than another one: it is not known, or its dimensions are not."""
+    if old is None or old == new:
+        return True
+    if not isinstance(old, TensorType) or not isinstance(new, TensorType) or old.dtype != new.dtype:
+        return False
+    if old.shape is None or new.shape is None:
+        return old.shape is None
+    known = all(a == b for a, b in zip(old.shape, new.shape, strict=False) if isinstance(a, int))
+    return len(old.shape) == len(new.shape) and known
+
+
+def with_shapes(function: Function, calls: Collection[int]) -> set[int]:
+    """Add to a set of operations those that compute its operands from nothing but shapes of what it has at hand."""
+    producer = producers_of(function)
+    inside = set(calls)
+    own = {output.name for index in inside for output in function.body[index].outputs}
+    read = {name for index in inside for name in function.body[index].uses()}
+    sizes = {name for name in read - own if name in producer and _is_size(function.types.get(name))}
+    at_hand = (read | own) - sizes | function.constant_names
+
+    def makers(size: str) -> set[int]:
+        """Return the operations that make a value of shapes at hand; none where there is no such way."""
+        found: set[int] = set()
+        waiting = [size]
+        while waiting:
+            name = waiting.pop()
+            index = producer.get(name)
+            if name in function.constant_names or index in found:
+                continue
+            call = None if index is None else function.body[index]
+            if index is None or call is None or call.has_effect or call.constraint is not None:
+                return set()
+            is_shape = call.op in _OF_SHAPES and call.inputs[0] in at_hand
+            if not is_shape and (call.op not in _OF_SIZES or not all(_is_size(output.type) for output in call.outputs)):
+                return set()
+            found.add(index)
+            waiting += () if is_shape else filter(None, call.inputs)
+        return found
+
+    return inside.union(*map(makers, sorted(sizes)))
+
+
+def _is_size(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and "int" in type_.dtype and type_.shape is not None and len(type_.shape) <= 1
+
+
+def _alone(module: IRModule, main: Function) -> IRModule:
+    """Return a function as the entry of a module, with those that it calls."""
+    if "main" in callees_of(main):
+        raise ModelError("the part calls 'main', so that it cannot stand alone")
+    others = tuple(one for one in module if one.name != "main")
+    return remove_dead_functions(module.replace(functions=(main, *others), attrs={})).verify()

@@ -1,0 +1,337 @@
+"""Relax's types and expressions as text that is written like Python, and back.
+
+    type       = "Tensor(" , shape , "," , dtype , [ ", ndim=" , rank ] , [ ", vdevice=" , number ] , ")" |
+                 "Shape(" , dims , ")" | "Tuple(" , types , ")" | "Prim(" , dtype , ")" | "Any()" | "Packed()" |
+                 "String()" | "Func(" , ( "(" , types , ")" | "None" ) , "," , type , "," , purity , ")" ;
+    expression = "_" , operand number | "(" , expressions , ")" | "Shape(" , dims , ")" | "Global(" , name , ")" |
+                 "Extern(" , name , ")" | "DType(" , name , ")" | string | dim ;
+    dim        = number | symbol | arithmetic on these as in Python ; also truncdiv, truncmod, min, max, Not, Select,
+                 Cast(dtype, x), Call(operator, dtype, ...), Imm(dtype, number) ;
+
+Numbers without a type are of type int64. Nothing is simplified on the way, so that what is read is what was written.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.names import Names
+from tvmtarget.ir.relax.tvm_library import the_tvm
+
+__all__ = ["Printer", "Reader", "Symbols"]
+
+_BINARY = {
+    "Add": "+",
+    "Sub": "-",
+    "Mul": "*",
+    "FloorDiv": "//",
+    "FloorMod": "%",
+    "LShift": "<<",
+    "RShift": ">>",
+    "BitwiseAnd": "&",
+    "BitwiseOr": "|",
+    "BitwiseXor": "^",
+    "EQ": "==",
+    "NE": "!=",
+    "LT": "<",
+    "LE": "<=",
+    "GT": ">",
+    "GE": ">=",
+    "And": "and",
+    "Or": "or",
+}
+_NAMED = {"Div": "truncdiv", "Mod": "truncmod", "Min": "min", "Max": "max", "Select": "Select", "Not": "Not"}
+_TYPES = {"Any", "Func", "Packed", "Prim", "Shape", "String", "Tensor", "Tuple"}
+_RESERVED = frozenset(_NAMED.values()) | _TYPES | {"Call", "Cast", "DType", "Extern", "Global", "Imm"}
+
+
+class Symbols:
+    """Names of symbolic variables: one for each variable of a module, so that two variables never share one."""
+
+    def __init__(self) -> None:
+        self._names = Names(_RESERVED)
+        self._known: dict[Any, str] = {}
+
+    def name(self, variable: Any) -> str:
+        """Return the name of a variable: its own where that is free and a word."""
+        if variable not in self._known:
+            own = str(variable.name)
+            is_word = own.isidentifier() and not keyword.iskeyword(own) and not own.startswith("_")
+            self._known[variable] = self._names.fresh(own if is_word else "n")
+        return self._known[variable]
+
+
+class Printer:
+    """Writes types and expressions; `vdevices` are those of the module, and `operand` numbers what is a value."""
+
+    def __init__(self, symbols: Symbols, vdevices: Sequence[Any], operand: Callable[[Any], int | None]) -> None:
+        self._tvm = the_tvm()
+        self._symbols = symbols
+        self._vdevices = vdevices
+        self._operand = operand
+
+    def type(self, type_: Any) -> str:
+        """Write a type; `ModelError` for one that has no spelling."""
+        relax, ir = self._tvm.relax, self._tvm.ir
+        match type_:
+            case relax.TensorType():
+                return self._tensor(type_)
+            case relax.ShapeType():
+                return f"Shape(ndim={type_.ndim})" if type_.values is None else f"Shape({self.dims(type_.values)})"
+            case ir.TupleType():
+                return f"Tuple({', '.join(map(self.type, type_.fields))})"
+            case ir.PrimType():
+                return f"Prim({str(type_.dtype)!r})"
+            case relax.AnyType():
+                return "Any()"
+            case relax.PackedFuncType():
+                return "Packed()"
+            case ir.StringType():
+                return "String()"
+            case relax.FuncType() if type_.derive_func is None:
+                known = type_.params is not None
+                params = self._several([self.type(param) for param in type_.params]) if known else "None"
+                return f"Func({params}, {self.type(type_.ret)}, {bool(type_.purity)})"
+        raise ModelError(f"type {type_} ({type(type_).__name__}) is not carried")
+
+    def _tensor(self, type_: Any) -> str:
+        dtype = None if type_.dtype is None else str(type_.dtype.dtype)
+        if type_.shape is None:
+            shape = f"None, {dtype!r}, ndim={type_.ndim}"
+        elif isinstance(type_.shape, self._tvm.relax.ShapeExpr):
+            shape = f"{self._several(list(map(self.scalar, type_.shape.values)))}, {dtype!r}"
+        else:
+            raise ModelError(f"the shape of {type_} is a value, which is not carried; match_cast it to dimensions")
+        index = self.vdevice(type_)
+        return f"Tensor({shape})" if index is None else f"Tensor({shape}, vdevice={index})"
+
+    def vdevice(self, type_: Any) -> int | None:
+        """Return the number of the virtual device in the type of a tensor, or None."""
+        if type_.vdevice is None:
+            return None
+        for index, vdevice in enumerate(self._vdevices):
+            if vdevice == type_.vdevice:
+                return index
+        raise ModelError(f"virtual device {type_.vdevice} is not among the module's; add it to global_infos['vdevice']")
+
+    def dims(self, values: Sequence[Any]) -> str:
+        """Write dimensions, with commas between them."""
+        return ", ".join(map(self.scalar, values))
+
+    def _several(self, texts: Sequence[str]) -> str:
+        return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
+
+    def expression(self, expr: Any) -> str:
+        """Write an argument of a call, or what a function returns."""
+        relax, ir = self._tvm.relax, self._tvm.ir
+        number = self._operand(expr)
+        if number is not None:
+            return f"_{number}"
+        match expr:
+            case ir.Tuple():
+                return self._several([self.expression(field) for field in expr.fields])
+            case relax.ShapeExpr():
+                return f"Shape({self.dims(expr.values)})"
+            case ir.GlobalVar():
+                return f"Global({str(expr.name_hint)!r})"
+            case relax.ExternFunc():
+                return f"Extern({str(expr.global_symbol)!r})"
+            case ir.StringImm():
+                return repr(str(expr.value))
+            case ir.GenericConst() if type(expr.value).__name__ == "dtype":
+                return f"DType({str(expr.value)!r})"
+        if ir.is_prim_expr(expr):
+            return self.scalar(expr)
+        raise ModelError(f"{type(expr).__name__} as an operand is not carried; run relax.transform.Normalize first")
+
+    def scalar(self, expr: Any) -> str:
+        """Write a number or arithmetic on numbers and symbols; nested arithmetic stands in brackets."""
+        text = self._scalar(expr)
+        return text[1:-1] if type(expr).__name__ in _BINARY else text
+
+    def _scalar(self, expr: Any) -> str:
+        ir, kind = self._tvm.ir, type(expr).__name__
+        if isinstance(expr, ir.Var):
+            return self._symbols.name(expr)
+        dtype = str(expr.ty.dtype)
+        if kind == "IntImm":
+            return str(int(expr.value)) if dtype == "int64" else f"Imm({dtype!r}, {int(expr.value)})"
+        if kind == "FloatImm":
+            return f"Imm({dtype!r}, {float(expr.value)!r})"
+        if kind in _BINARY:
+            return f"({self._scalar(expr.a)} {_BINARY[kind]} {self._scalar(expr.b)})"
+        if kind == "Select":
+            parts: Sequence[Any] = (expr.condition, expr.true_value, expr.false_value)
+        elif kind in _NAMED:
+            parts = (expr.a,) if kind == "Not" else (expr.a, expr.b)
+        elif kind == "Cast":
+            return f"Cast({dtype!r}, {self._scalar(expr.value)})"
+        elif kind == "Call" and isinstance(expr.op, ir.Op) and not expr.ty_args:
+            inner = "".join(f", {self._scalar(arg)}" for arg in expr.args)
+            return f"Call({str(expr.op.name)!r}, {dtype!r}{inner})"
+        else:
+            raise ModelError(f"{kind} in a dimension or scalar is not carried")
+        return f"{_NAMED[kind]}({', '.join(map(self._scalar, parts))})"
+
+
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "Add",
+    ast.Sub: "Sub",
+    ast.Mult: "Mul",
+    ast.FloorDiv: "FloorDiv",
+    ast.Mod: "FloorMod",
+    ast.LShift: "LShift",
+    ast.RShift: "RShift",
+    ast.BitAnd: "BitwiseAnd",
+    ast.BitOr: "BitwiseOr",
+    ast.BitXor: "BitwiseXor",
+    ast.Eq: "EQ",
+    ast.NotEq: "NE",
+    ast.Lt: "LT",
+    ast.LtE: "LE",
+    ast.Gt: "GT",
+    ast.GtE: "GE",
+    ast.And: "And",
+    ast.Or: "Or",
+}
+_CLASSES = {name: kind for kind, name in _NAMED.items()}
+
+
+class Reader:
+    """Reads what `Printer` wrote; symbols of one name become one variable."""
+
+    def __init__(
+        self, vdevices: Sequence[Any], functions: Mapping[str, Any], symbols: dict[str, Any] | None = None
+    ) -> None:
+        """Begin with the module's virtual devices, its functions' global variables, and the symbols known so far."""
+        self._tvm = the_tvm()
+        self._prim = self._tvm.tirx
+        self._vdevices = vdevices
+        self._functions = functions
+        self.symbols: dict[str, Any] = {} if symbols is None else symbols
+
+    def symbol(self, name: str, dtype: str = "int64") -> Any:
+        """Return the variable of a name."""
+        if name not in self.symbols:
+            self.symbols[name] = self._tvm.tirx.Var(name, dtype)
+        return self.symbols[name]
+
+    def type(self, text: str) -> Any:
+        """Read a type; `ModelError` where the text is none."""
+        return self._read(text, self._type)
+
+    def expression(self, text: str, operands: Sequence[Any] = ()) -> Any:
+        """Read an expression on operands."""
+        return self._read(text, lambda node: self._expression(node, operands))
+
+    def _read(self, text: str, read: Callable[[ast.expr], Any]) -> Any:
+        try:
+            return read(ast.parse(text, mode="eval").body)
+        except (SyntaxError, RecursionError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ModelError(f"{text!r} is no type or expression of Relax: {error}") from error
+
+    def _type(self, node: ast.expr) -> Any:
+        relax, ir = self._tvm.relax, self._tvm.ir
+        name, args, keys = _call(node)
+        match name, args:
+            case "Tensor", [shape, dtype]:
+                dims = None if _literal(shape) is None else relax.ShapeExpr(self._dims(_items(shape)))
+                vdevice = self._vdevices[keys["vdevice"]] if "vdevice" in keys else None
+                return relax.TensorType(dims, _literal(dtype), vdevice, keys.get("ndim", -1))
+            case "Shape", _:
+                return relax.ShapeType(ndim=keys["ndim"]) if keys else relax.ShapeType(self._dims(args))
+            case "Tuple", _:
+                return ir.TupleType([self._type(field) for field in args])
+            case "Prim", [dtype]:
+                return ir.PrimType(_literal(dtype))
+            case "Any", []:
+                return relax.AnyType()
+            case "Packed", []:
+                return relax.PackedFuncType()
+            case "String", []:
+                return ir.StringType()
+            case "Func", [params, result, purity]:
+                if _literal(params) is None:
+                    return relax.FuncType.opaque_func(ret=self._type(result), purity=bool(_literal(purity)))
+                types = [self._type(param) for param in _items(params)]
+                return relax.FuncType(types, self._type(result), bool(_literal(purity)))
+        raise ValueError(f"there is no type {name}")
+
+    def _expression(self, node: ast.expr, operands: Sequence[Any]) -> Any:
+        relax, ir = self._tvm.relax, self._tvm.ir
+        if isinstance(node, ast.Name) and node.id[:1] == "_":
+            return operands[int(node.id[1:])]
+        if isinstance(node, ast.Tuple):
+            return ir.Tuple([self._expression(field, operands) for field in node.elts])
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return ir.StringImm(node.value)
+        if isinstance(node, ast.Call):
+            name, args, _ = _call(node)
+            if name == "Shape":
+                return relax.ShapeExpr(self._dims(args))
+            if name == "DType":
+                return _dtype_constant(self._tvm, _literal(args[0]))
+            if name == "Global":
+                return self._functions[_literal(args[0])]
+            if name == "Extern":
+                return relax.ExternFunc(_literal(args[0]))
+        return self._scalar(node)
+
+    def _dims(self, nodes: Sequence[ast.expr]) -> list[Any]:
+        return [self._scalar(node) for node in nodes]
+
+    def scalar(self, text: str) -> Any:
+        """Read a dimension."""
+        return self._read(text, self._scalar)
+
+    def _scalar(self, node: ast.expr) -> Any:
+        tirx = self._tvm.tirx
+        match node:
+            case ast.Name(id=name):
+                return self.symbol(name)
+            case ast.Constant(value=int(value)) | ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+                return tirx.IntImm("int64", -value if isinstance(node, ast.UnaryOp) else value)
+            case ast.BinOp(left=left, op=operator, right=right):
+                return getattr(tirx, _OPERATORS[type(operator)])(self._scalar(left), self._scalar(right))
+            case ast.Compare(left=left, ops=[operator], comparators=[right]):
+                return getattr(tirx, _OPERATORS[type(operator)])(self._scalar(left), self._scalar(right))
+            case ast.BoolOp(op=operator, values=[left, right]):
+                return getattr(tirx, _OPERATORS[type(operator)])(self._scalar(left), self._scalar(right))
+        name, args, _ = _call(node)
+        if name == "Imm":
+            value = _literal(args[1])
+            return (tirx.FloatImm if isinstance(value, float) else tirx.IntImm)(_literal(args[0]), value)
+        if name == "Cast":
+            return tirx.Cast(_literal(args[0]), self._scalar(args[1]))
+        if name == "Call":
+            inner = [self._scalar(arg) for arg in args[2:]]
+            return self._tvm.ir.Call(_literal(args[0]), inner, ret_ty=_literal(args[1]))
+        return getattr(tirx, _CLASSES[name])(*[self._scalar(arg) for arg in args])
+
+
+def _dtype_constant(tvm: Any, name: str) -> Any:
+    return tvm.ir.GenericConst(tvm.DataType(name), tvm.relax.AnyType())
+
+
+def _call(node: ast.expr) -> tuple[str, list[ast.expr], dict[str, Any]]:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise ValueError(f"{ast.unparse(node)!r} is unexpected")
+    return node.func.id, node.args, {key.arg or "": _literal(key.value) for key in node.keywords}
+
+
+def _items(node: ast.expr) -> list[ast.expr]:
+    if not isinstance(node, ast.Tuple):
+        raise ValueError(f"{ast.unparse(node)!r} should stand in brackets")
+    return node.elts
+
+
+def _literal(node: ast.expr) -> Any:
+    return node.value if isinstance(node, ast.Constant) else ast.literal_eval(node) if not _is_tuple(node) else node
+
+
+def _is_tuple(node: ast.expr) -> bool:
+    return isinstance(node, ast.Tuple)

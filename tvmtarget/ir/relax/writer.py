@@ -1,0 +1,274 @@
+"""Our modules as TVM's: what `reader.py` read comes back as it was, and what else speaks Relax becomes Relax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tvmtarget.errors import ModelError, did_you_mean
+from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
+from tvmtarget.ir.relax.attributes import node_of, read_blob, write_any
+from tvmtarget.ir.relax.blocks import INLINE, RESULT, blocks_of
+from tvmtarget.ir.relax.calls import CALLEE, TYPED
+from tvmtarget.ir.relax.reader import GLOBALS
+from tvmtarget.ir.relax.spelling import Reader
+from tvmtarget.ir.relax.tvm_library import the_tvm
+from tvmtarget.ir.types import OpaqueType, TensorType, numpy_dtype
+
+__all__ = ["write_tvm_module"]
+
+_OWN = "tvm."  # what begins so is ours to say how something stood in TVM, and no attribute of a call there
+_MODULE = ("role",)  # attributes of functions that a decomposition writes, and TVM has no use for
+
+
+def write_tvm_module(functions: Sequence[Function], attrs: Mapping[str, Any]) -> Any:
+    """Return a `tvm.IRModule`; `ModelError` names functions and operations that are not Relax's."""
+    return _ModuleWriter(functions, attrs).write()
+
+
+class _ModuleWriter:
+    def __init__(self, functions: Sequence[Function], attrs: Mapping[str, Any]) -> None:
+        self.tvm = the_tvm()
+        self.functions = {function.name: function for function in functions}
+        self.attrs = attrs
+        infos = attrs.get(GLOBALS) or {}
+        self.infos = {key: [read_blob(info) for info in infos[key]] for key in infos}
+        self.vdevices = self.infos.get("vdevice", [])
+        self.variables = {name: self.tvm.ir.GlobalVar(name) for name in self.functions}
+        self.symbols: dict[str, Any] = {}
+
+    def write(self) -> Any:
+        written: dict[Any, Any] = {}
+        for name in self._callees_first():
+            function = self.functions[name]
+            code = function.code
+            made = self._code(function, code) if code is not None else _FunctionWriter(self, function).write()
+            written[self.variables[name]] = made
+            if isinstance(made, self.tvm.relax.Function):
+                self.tvm.relax.expr._update_type(self.variables[name], made.ty)
+        own = {
+            name.removeprefix(_OWN): write_any(value)
+            for name, value in self.attrs.items()
+            if name.startswith(_OWN) and name != GLOBALS
+        }
+        return self.tvm.IRModule(written, attrs=own, global_infos=self.infos)
+
+    def _code(self, function: Function, code: Opaque) -> Any:
+        if code.kind != "tvm":
+            raise ModelError(f"function {function.name!r} is code of kind {code.kind!r}, which TVM does not hold")
+        return read_blob(code)
+
+    def _callees_first(self) -> list[str]:
+        from tvmtarget.ir.function import callees_of
+
+        order: dict[str, None] = {}
+        stack = list(reversed(self.functions))
+        while stack:
+            name = stack[-1]
+            waiting = [one for one in sorted(callees_of(self.functions[name])) if one not in order]
+            if name in order or not waiting:
+                order[stack.pop()] = None
+            elif any(one not in self.functions for one in waiting):
+                raise ModelError(f"function {name!r} calls {waiting[0]!r}{did_you_mean(waiting[0], self.functions)}")
+            else:
+                stack += waiting
+        return list(order)
+
+
+class _FunctionWriter:
+    """Writes a function or a branch; `outer` is the writer of the function around it, whose values it sees."""
+
+    def __init__(self, module: _ModuleWriter, function: Function, outer: _FunctionWriter | None = None) -> None:
+        self.module = module
+        self.tvm = module.tvm
+        self.function = function
+        self.outer = outer
+        self.reader = Reader(module.vdevices, module.variables, module.symbols)
+        self.values: dict[str, Any] = {} if outer is None else dict(outer.values)
+        self.values |= {constant.name: self._constant(constant) for constant in function.constants}
+
+    def write(self) -> Any:
+        """Return the function with its parameters and attributes."""
+        function = self.function
+        params = [self._variable(param, is_hidden=False) for param in function.params]
+        body = self.sequence()
+        attrs = {name: write_any(value) for name, value in function.attrs if not name.startswith(_OWN)}
+        attrs = {name: value for name, value in attrs.items() if name not in _MODULE}
+        told = function.attr("tvm.returns")
+        result = self.reader.type(told) if told is not None else body.body.ty
+        is_pure = not function.attr("tvm.impure")
+        return self.tvm.relax.Function(params, body, result, is_pure, self.tvm.ir.make_node("ir.DictAttrs", **attrs))
+
+    def sequence(self, *, is_branch: bool = False) -> Any:
+        """Return the blocks and the result."""
+        relax = self.tvm.relax
+        placed = blocks_of(self.function, is_branch=is_branch)
+        kinds = iter([is_out for block in placed for is_out in block.outputs])
+        bindings: list[Any] = []
+        result: Any = None
+        for call in self.function.body:
+            try:
+                if call.attr(INLINE):
+                    self.values[call.outputs[0].name] = self._value(call, None)
+                else:
+                    bindings += self._bindings(call, kinds)
+            except ModelError as error:
+                place = f"op {call.source or call.op!r} of function {self.function.name!r}"
+                raise ModelError(*[f"{place}: {problem}" for problem in error.problems]) from error
+        result = self._result(bindings, kinds)
+        blocks, first = [], 0
+        for block in placed:
+            kind = relax.DataflowBlock if block.is_dataflow else relax.BindingBlock
+            blocks.append(kind(bindings[first : first + len(block.outputs)]))
+            first += len(block.outputs)
+        sequence = relax.SeqExpr(blocks, result)
+        if sequence.ty.is_missing():
+            relax.expr._update_type(sequence, result.ty)
+        return sequence
+
+    def _result(self, bindings: list[Any], kinds: Any) -> Any:
+        form = str(self.function.attr(RESULT) or "")
+        results = [self.values[name] for name in self.function.results]
+        if not form and len(results) == 1:
+            return results[0]
+        whole = self.tvm.ir.Tuple(results)
+        if form == "tuple":
+            return whole
+        is_out = next(kinds)
+        var = self._new(form.removeprefix("tuple ") or "gv", whole.ty, is_hidden=not is_out)
+        bindings.append(self.tvm.relax.VarBinding(var, whole))
+        return var
+
+    def _bindings(self, call: Call, kinds: Any) -> list[Any]:
+        relax, ir = self.tvm.relax, self.tvm.ir
+        is_out = next(kinds)
+        if len(call.outputs) != 1:
+            types = [self._type(output) for output in call.outputs]
+            value = self._value(call, ir.TupleType(types))
+            whole = self._new(call.source, value.ty, is_hidden=not is_out)
+            made = [relax.VarBinding(whole, value)]
+            for index, output in enumerate(call.outputs):
+                if output.name:
+                    is_out = next(kinds)
+                    part = self._variable(output, is_hidden=not is_out)
+                    made.append(relax.VarBinding(part, ir.TupleGetItem(whole, index)))
+            return made
+        output = call.outputs[0]
+        type_ = self._type(output)
+        if call.op == "relax.match_cast":
+            value = self._arguments(call)[0]
+            told = call.attr("tvm.type")
+            type_ = self.reader.type(str(told)) if told is not None else type_
+            return [relax.MatchCast(self._variable(output, is_hidden=not is_out), value, type_)]
+        value = self._value(call, type_)
+        return [relax.VarBinding(self._variable(output, is_hidden=not is_out), value)]
+
+    def _value(self, call: Call, type_: Any) -> Any:
+        """Return the expression that a call stands for, with its type where that is not found in it."""
+        relax, ir = self.tvm.relax, self.tvm.ir
+        told = call.attr("tvm.value_type")
+        type_ = self.reader.type(str(told)) if told is not None else type_
+        arguments = self._arguments(call)
+        match call.op:
+            case "relax.value":
+                return arguments[0]
+            case "relax.Tuple":
+                return ir.Tuple(arguments)
+            case "relax.TupleGetItem":
+                return ir.TupleGetItem(arguments[0], call.attr("index"))
+            case "relax.If":
+                inner = {
+                    label: _FunctionWriter(self.module, region, self).sequence(is_branch=True)
+                    for label, region in call.regions
+                }
+                value = relax.If(arguments[0], inner["then"], inner["else"])
+                relax.expr._update_type(value, type_)
+                return value
+            case "relax.Function":
+                return _FunctionWriter(self.module, call.regions[0][1], self).write()
+        return self._call(call, arguments, type_)
+
+    def _call(self, call: Call, arguments: list[Any], type_: Any) -> Any:
+        ir = self.tvm.ir
+        fields = {name: value for name, value in call.attrs if not name.startswith(_OWN)}
+        key, is_typed = "", False
+        if call.callee is not None:
+            operator = self.module.variables[call.callee]
+            if self.module.functions[call.callee].code is not None:
+                arguments, is_typed = [operator, ir.Tuple(arguments)], True
+                operator = ir.Op.get("relax.call_tir")
+        elif call.op == "relax.ExternFunc":
+            operator = self.tvm.relax.ExternFunc(str(call.attr(CALLEE)))
+        elif call.op == "relax.Call":
+            operator, arguments = arguments[0], arguments[1:]
+        else:
+            operator = self._operator(call.op)
+            key, is_typed = str(operator.attrs_type_key), call.op in TYPED
+        told = call.attr("tvm.attrs")
+        key = str(told) if told is not None else key
+        attrs = node_of(key, fields) if key else None
+        types = call.attr("tvm.types")
+        ty_args = [type_] if is_typed else []
+        if isinstance(types, tuple):
+            ty_args = [self.reader.type(str(text)) for text in types]
+        return ir.Call(operator, arguments, attrs, ty_args, ret_ty=type_)
+
+    def _operator(self, name: str) -> Any:
+        known = self.tvm.ir.Op.list_op_names()
+        if name not in known:
+            raise ModelError(f"{name!r} is no operator of Relax{did_you_mean(name, map(str, known))}")
+        return self.tvm.ir.Op.get(name)
+
+    def _arguments(self, call: Call) -> list[Any]:
+        operands = [self.values[name] for name in call.inputs]
+        text = call.attr("tvm.args")
+        if not isinstance(text, str):
+            return operands
+        return list(self.reader.expression(f"({text},)", operands).fields) if text else []
+
+    def _type(self, value: Value) -> Any:
+        relax = self.tvm.relax
+        match value.type:
+            case OpaqueType(name=text):
+                return self.reader.type(text)
+            case TensorType(dtype=dtype, shape=shape):
+                vdevice = self._vdevice(value.scope)
+                name = _tvm_dtype(dtype)
+                if shape is None or None in shape:
+                    return relax.TensorType(None, name, vdevice, -1 if shape is None else len(shape))
+                dims = [self.reader.scalar(str(dim)) for dim in shape]
+                return relax.TensorType(relax.ShapeExpr(dims), name, vdevice)
+            case None:
+                return relax.AnyType()
+        raise ModelError(f"value {value.name!r} is {value.type}, which Relax has not")
+
+    def _vdevice(self, scope: str) -> Any:
+        kind, _, index = scope.partition(":")
+        if kind != "vdevice" or not index.isdecimal():
+            return None
+        if int(index) >= len(self.module.vdevices):
+            raise ModelError(f"there is no virtual device {index}; the module has {len(self.module.vdevices)}")
+        return self.module.vdevices[int(index)]
+
+    def _variable(self, value: Value, *, is_hidden: bool) -> Any:
+        self.values[value.name] = self._new(value.name, self._type(value), is_hidden=is_hidden)
+        return self.values[value.name]
+
+    def _new(self, name: str, type_: Any, *, is_hidden: bool) -> Any:
+        if isinstance(type_, self.tvm.ir.PrimType) and not is_hidden:
+            return self.reader.symbol(name, str(type_.dtype))
+        kind = self.tvm.relax.DataflowVar if is_hidden else self.tvm.relax.Var
+        return kind(name, type_)
+
+    def _constant(self, constant: Constant) -> Any:
+        array = np.asarray(constant.data, numpy_dtype(constant.type.dtype), order="C")
+        return self.tvm.relax.const(self.tvm.runtime.tensor(array))
+
+
+def _tvm_dtype(name: str) -> str:
+    """Return TVM's name of an element type."""
+    if name.startswith(("float8", "float4")):
+        return numpy_dtype(name).name
+    return name

@@ -1,0 +1,154 @@
+"""The numbers of one level as a placement: what atoms, launches and copies cost there.
+
+What is unknown is dearer than everything that is known: of two choices the one with fewer unknowns is cheaper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import ceil, log2
+
+import numpy as np
+
+from tvmtarget.partition.assignment.placement import Bools, Placement
+from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.dataflow import GIVEN, Ints, spans
+from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.split import Level, owners
+from tvmtarget.partition.strategies.strategy import strategy_for
+from tvmtarget.target.layout import Site
+
+__all__ = ["Scaled", "scaled"]
+
+# Sums stay below this power of two, so that 64 bits hold them: finer digits are dropped where they would not.
+BITS = 60
+
+# Stands for a number that nobody knows.
+UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A placement in picoseconds shifted by `shift` bits; numbers from `beyond` on stand for unknowns."""
+
+    placement: Placement
+    beyond: int
+    shift: int
+
+
+@dataclass(frozen=True)
+class _Values:
+    """Values that pass between the atoms of a level or leave it, as in `Placement`; `kinds` are their types."""
+
+    producer: Ints
+    start: Ints
+    readers: Ints
+    is_wanted: Bools
+    kinds: Ints
+
+
+def scaled(feasibility: Feasibility, estimates: Estimates, level: Level) -> Scaled:
+    """Return what is to be decided at a level in numbers."""
+    layout = feasibility.program.layout
+    launches = [min(estimates.launch(leaf) for leaf in feasibility.below(option)) for option in level.options]
+    # Where every atom is a function of its own, it pays for its launch itself; elsewhere, regions do.
+    passing = [
+        0 if level.is_divided or _is_single(option) else launch
+        for option, launch in zip(level.options, launches, strict=True)
+    ]
+    home = layout.home(level.site.path)
+    homes = [layout.home(option.path) for option in level.options]
+    domains = tuple(dict.fromkeys([*homes, home]))
+    values = _values(feasibility, level)
+    links = [_links(estimates, size, domains) for size in map(estimates.nbytes, feasibility.program.dataflow.types)]
+    times = {leaf.path: estimates.times(leaf) for option in level.options for leaf in feasibility.below(option)}
+    shift = _shift(level, times.values(), links, values, max(launches, default=0))
+    known, unknown = _times(feasibility, level, times, shift)
+    known += np.array([launch - part >> shift for launch, part in zip(launches, passing, strict=True)], dtype=np.int64)
+    flat = [[[UNKNOWN if cost is None else cost >> shift for cost in row] for row in rows] for rows in links]
+    routes = np.array(flat, dtype=np.int64).reshape(len(links), len(domains), len(domains))
+    dearest = routes.max(axis=(1, 2), initial=0)[values.kinds].sum() * len(domains)
+    top = np.where(level.allowed, known, 0).max(axis=1, initial=0).sum()
+    beyond = int(top + dearest) + (max(launches, default=0) >> shift) * len(level.atoms) + 2
+    placement = Placement(
+        costs=np.where(level.allowed, known + unknown * beyond, 0),
+        allowed=level.allowed,
+        producer=values.producer,
+        start=values.start,
+        readers=values.readers,
+        is_wanted=values.is_wanted,
+        routing=values.kinds,
+        routes=np.where(routes == UNKNOWN, beyond, routes),
+        domains=np.array([domains.index(domain) for domain in homes], dtype=np.int64),
+        home=domains.index(home),
+        launches=np.array([part >> shift for part in passing], dtype=np.int64),
+    )
+    return Scaled(placement, beyond, shift)
+
+
+def _links(estimates: Estimates, size: int | None, domains: Sequence[str]) -> list[list[int | None]]:
+    return [
+        [0 if a == b else None if size is None else estimates.links.copy(size, a, b) for b in domains] for a in domains
+    ]
+
+
+def _shift(
+    level: Level,
+    times: Collection[Sequence[int | None]],
+    links: Sequence[Sequence[Sequence[int | None]]],
+    values: _Values,
+    launch: int,
+) -> int:
+    """Return how many binary digits to drop so that every sum fits."""
+    longest = max((time for found in times for time in found if time is not None), default=0)
+    copies = [[cost for row in rows for cost in row] for rows in links]
+    dearest = max((cost for found in copies for cost in found if cost is not None), default=0)
+    atoms = sum(len(atom) for atom in level.atoms)
+    width = len(links[0]) if links else 1
+    known = float(longest + launch) * atoms + float(dearest) * width * len(values.kinds) + 1
+    has_unknown = [None in found for found in copies]
+    unknown = width * int(np.array(has_unknown, dtype=np.bool_)[values.kinds].sum()) if any(has_unknown) else 0
+    unknown += atoms if any(None in found for found in times) else 0
+    return max(0, ceil(log2(known) + log2(1 + unknown)) - BITS)
+
+
+def _times(feasibility: Feasibility, level: Level, times: dict[str, list[int | None]], shift: int) -> tuple[Ints, Ints]:
+    """Return what is known of the time of each atom under each option, and how many of its operations are unknown."""
+    signatures = np.array(feasibility.program.signatures, dtype=np.int64)
+    members = np.array([index for atom in level.atoms for index in atom], dtype=np.int64)
+    owner = np.repeat(np.arange(len(level.atoms)), [len(atom) for atom in level.atoms])
+    known = np.zeros((len(level.atoms), len(level.options)), dtype=np.int64)
+    unknown = np.zeros_like(known)
+    endless = np.iinfo(np.int64).max
+    for option, site in enumerate(level.options):
+        least = np.full(len(members), endless)
+        for leaf, column in zip(feasibility.below(site), feasibility.columns(site), strict=True):
+            flat = [endless if time is None else time >> shift for time in times[leaf.path]]
+            found = np.array(flat, dtype=np.int64)[signatures[members]]
+            least = np.where(feasibility.takes[members, column], np.minimum(least, found), least)
+        np.add.at(known[:, option], owner, np.where(least == endless, 0, least))
+        np.add.at(unknown[:, option], owner, least == endless)
+    return known, unknown
+
+
+def _values(feasibility: Feasibility, level: Level) -> _Values:
+    """Return the values that are read by another atom than the one that computes them, or outside of the level."""
+    flow, count = feasibility.program.dataflow, max(1, len(level.atoms))
+    owner = owners(feasibility.program, level.atoms)
+    producer = np.where(flow.producer >= 0, owner[flow.producer], GIVEN)
+    value = np.repeat(np.arange(len(flow.names)), np.diff(flow.start))
+    atom = owner[flow.readers]
+    is_wanted = flow.is_result.copy()
+    is_wanted[value[atom < 0]] = True
+    is_wanted &= producer >= 0
+    reads = (atom >= 0) & (atom != producer[value])
+    pairs = np.unique(value[reads] * count + atom[reads])
+    lengths = np.bincount(pairs // count, minlength=len(flow.names))
+    kept = (lengths > 0) | is_wanted
+    return _Values(producer[kept], spans(lengths[kept]), pairs % count, is_wanted[kept], flow.kinds[kept])
+
+
+def _is_single(site: Site) -> bool:
+    strategy = strategy_for(site.target.kind)
+    return strategy is not None and strategy.regions == "single"

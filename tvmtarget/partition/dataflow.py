@@ -1,0 +1,87 @@
+"""The operations of a program as whole arrays: who computes and who reads each value, and which of them are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tvmtarget.ir.function import Constant, Function, Opaque
+from tvmtarget.ir.types import Type
+
+__all__ = ["Dataflow", "Ints", "dataflow_of", "signatures_of", "spans"]
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+# Who computes a value that is given from outside.
+GIVEN = -1
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """Values that operations read or return, constants aside; all arrays are parallel to `names`.
+
+    `producer` is the operation that computes a value, `GIVEN` for a parameter. Its readers are
+    `readers[start[i]:start[i + 1]]`, each once. `kinds` says which of `types` a value has.
+    """
+
+    names: tuple[str, ...]
+    producer: Ints
+    start: Ints
+    readers: Ints
+    is_result: npt.NDArray[np.bool_]
+    kinds: Ints
+    types: tuple[Type, ...]
+
+
+def dataflow_of(function: Function, producer: Mapping[str, int], consumers: Mapping[str, Sequence[int]]) -> Dataflow:
+    """Return the values of a flat function as arrays: results of operations in order, then what is given."""
+    constants, types = function.constant_names, function.types
+    computed = [output.name for call in function.body for output in call.outputs if output.name]
+    given = [name for name in consumers if name not in producer and name not in constants]
+    names = computed + given
+    results = frozenset(function.results)
+    found = [consumers.get(name, ()) for name in names]
+    seen: dict[Type, int] = {}
+    return Dataflow(
+        names=tuple(names),
+        producer=np.array([producer.get(name, GIVEN) for name in names], dtype=np.int64),
+        start=spans([len(readers) for readers in found]),
+        readers=np.array([reader for readers in found for reader in readers], dtype=np.int64),
+        is_result=np.array([name in results for name in names], dtype=np.bool_),
+        kinds=np.array([seen.setdefault(types[name], len(seen)) for name in names], dtype=np.int64),
+        types=tuple(seen),
+    )
+
+
+def spans(lengths: Iterable[int] | Ints) -> Ints:
+    """Return where lists of these lengths begin when they are laid end to end, and the end of the last."""
+    flat = np.fromiter(lengths, dtype=np.int64) if not isinstance(lengths, np.ndarray) else lengths
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(flat, dtype=np.int64)])
+
+
+def signatures_of(function: Function, read: Container[str]) -> list[int]:
+    """Number operations so that those of one number differ in nothing but names and the values of constants.
+
+    An operation with nested bodies, or with a tensor among its attributes, has a number of its own.
+    """
+    seen: dict[Hashable, int] = {}
+    kinds: dict[Type, int] = {}
+    types = {name: kinds.setdefault(type_, len(kinds)) for name, type_ in function.types.items()}
+    constants = function.constant_names
+    known = {name: -2 - kind if name in constants else kind for name, kind in types.items()}
+    numbers = []
+    for index, call in enumerate(function.body):
+        if call.regions or (call.attrs and any(isinstance(value, Constant | Opaque) for _, value in call.attrs)):
+            key: Hashable = index
+        else:
+            inputs = tuple([known.get(name, -1) for name in call.inputs])
+            outputs = tuple(
+                [(known[output.name], output.name in read) if output.name else None for output in call.outputs]
+            )
+            key = (call.op, inputs, outputs, call.attrs, call.has_effect)
+        numbers.append(seen.setdefault(key, len(seen)))
+    return numbers

@@ -1,0 +1,120 @@
+"""One program for each machine of a cluster: what the driver of the root has each of them do, in its order.
+
+A value that one machine makes and another one reads is sent by the one and received by the other. All transfers are
+numbered in the order of the root's driver, and every program makes its own in that order. So nothing can wait for
+ever, even if a send waits for its receive: of all transfers that are not done yet, both machines of the first one
+have done everything before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, Value, callees_of
+from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.machines.machine import Machines
+from tvmtarget.partition.machines.verify import verify_programs
+from tvmtarget.target.layout import Layout
+
+__all__ = ["programs_of"]
+
+
+def programs_of(module: IRModule, layout: Layout) -> dict[str, IRModule]:
+    """Return the programs of a decomposed module by machine, proven to fit together.
+
+    The one of the machine at home takes the inputs and returns the results; the others have neither. A module that is
+    all on one machine is its program. Raises `ModelError` where one operation of the root's driver, such as a loop,
+    spans machines.
+    """
+    machines = Machines(layout)
+    if module.main.attr("role") != "driver" or len(machines) == 1:
+        return {machines.home: module}
+    projection = _Projection(module, machines)
+    for call in module.main.body:
+        projection.add(call)
+    programs = {machine.path: projection.program(machine.path) for machine in machines}
+    verify_programs(module, machines, programs)
+    return programs
+
+
+class _Projection:
+    """The bodies of all programs while the driver of the root is walked."""
+
+    def __init__(self, module: IRModule, machines: Machines) -> None:
+        self.module = module
+        self.machines = machines
+        self.bodies: dict[str, list[Call]] = {machine.path: [] for machine in machines}
+        self.transfers = 0
+        self.last_effect: str | None = None
+
+    def add(self, call: Call) -> None:
+        """Add a step of the driver to the program of its machine; a copy between machines to those of both."""
+        if call.op == COPY:
+            src, dst = (self.machines.of_domain(str(call.attr(end))) for end in ("src", "dst"))
+            if src != dst:
+                self._transfer(src, dst, call.inputs, call.outputs, call.source)
+            else:
+                self.bodies[src].append(call)
+            return
+        machine = self._machine(call)
+        if call.has_effect:
+            if self.last_effect not in (None, machine):
+                self._transfer(str(self.last_effect), machine, (), (), f"order {call.source}")
+            self.last_effect = machine
+        self.bodies[machine].append(call)
+
+    def _machine(self, call: Call) -> str:
+        found = sorted({machine for function in _called(call, self.module) for machine in self._of(function)})
+        if len(found) != 1:
+            raise ModelError(
+                f"op {call.source!r} spans the machines {', '.join(found)}, which one step of a driver cannot; "
+                f"keep it on one of them: where={{{call.source!r}: '@{found[0] if found else self.machines.home}'}}"
+            )
+        return found[0]
+
+    def _of(self, function: Function) -> Iterator[str]:
+        path = function.constraint.path if function.constraint is not None else None
+        if path:
+            yield self.machines.of_site(path)
+
+    def _transfer(self, src: str, dst: str, sent: tuple[str, ...], received: tuple[Value, ...], source: str) -> None:
+        order = ("order", self.transfers)
+        self.transfers += 1
+        self.bodies[src].append(Call(SEND, sent, (), (("to", dst), order), source=source, has_effect=True))
+        self.bodies[dst].append(Call(RECV, (), received, (("from", src), order), source=source, has_effect=True))
+
+    def program(self, machine: str) -> IRModule:
+        """Return the program of a machine: its part of the driver, and the functions that this calls."""
+        main, body = self.module.main, tuple(self.bodies[machine])
+        is_home = machine == self.machines.home
+        used = {name for call in body for name in call.uses()} | (set(main.results) if is_home else set())
+        driver = main.replace(
+            params=main.params if is_home else (),
+            body=body,
+            results=main.results if is_home else (),
+            constants=tuple(constant for constant in main.constants if constant.name in used),
+            attrs=(*main.attrs, ("machine", machine)),
+        )
+        needed = _reachable(driver, self.module)
+        rest = tuple(function for function in self.module.functions if function.name in needed)
+        return self.module.replace(functions=(driver, *rest))
+
+
+def _called(call: Call, module: IRModule) -> Iterator[Function]:
+    """Yield the functions that a step of a driver calls, in its nested bodies too."""
+    if call.callee is not None:
+        yield module[call.callee]
+    for _, region in call.regions:
+        yield from (module[name] for name in sorted(callees_of(region)))
+
+
+def _reachable(driver: Function, module: IRModule) -> set[str]:
+    found: set[str] = set()
+    waiting = sorted(callees_of(driver))
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += sorted(callees_of(module[name]))
+    return found

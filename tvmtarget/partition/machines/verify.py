@@ -1,0 +1,104 @@
+"""The proof that the programs of machines do together what the driver of the root does, and end. O(V + E).
+
+Every step of the driver is in one program, that of its machine, in the driver's order; every transfer has one send and
+one receive, on the two machines that the driver's copy joins, with the number that is its place among all transfers;
+and each program makes its transfers by rising numbers. By induction over these numbers no machine waits for ever, and
+the messages between any two machines come in the order in which they are read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.function import COPY, RECV, SEND, Call
+from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.machines.machine import Machines
+
+__all__ = ["verify_programs"]
+
+MAX_SHOWN = 5
+
+
+def verify_programs(module: IRModule, machines: Machines, programs: Mapping[str, IRModule]) -> None:
+    """Raise `ModelError` unless the programs of machines are those of a decomposed module, and cannot hang."""
+    for program in programs.values():
+        program.verify()
+    problems = [
+        *_every_step_is_done_once(module, machines, programs),
+        *_transfers_match(module, machines, programs),
+        *_transfers_are_in_order(programs),
+        *_machines_call_their_own(machines, programs),
+    ]
+    if problems:
+        raise ModelError(*problems[:MAX_SHOWN])
+
+
+def _is_transfer(call: Call) -> bool:
+    return call.op in (SEND, RECV)
+
+
+def _crosses(call: Call, machines: Machines) -> bool:
+    return call.op == COPY and len({machines.of_domain(str(call.attr(end))) for end in ("src", "dst")}) == 2
+
+
+def _every_step_is_done_once(module: IRModule, machines: Machines, programs: Mapping[str, IRModule]) -> Iterator[str]:
+    steps = [call for call in module.main.body if not _crosses(call, machines)]
+    place = {id(call): number for number, call in enumerate(steps)}
+    counts: Counter[int] = Counter()
+    for machine, program in programs.items():
+        own = [call for call in program.main.body if not _is_transfer(call)]
+        foreign = [call.source for call in own if id(call) not in place]
+        if foreign:
+            yield f"the program of {machine!r} has steps that the driver has not: {foreign[0]!r}"
+            continue
+        places = [place[id(call)] for call in own]
+        counts.update(places)
+        if any(later <= earlier for earlier, later in pairwise(places)):
+            yield f"the program of {machine!r} does its steps in another order than the driver"
+    for number, call in enumerate(steps):
+        if counts[number] != 1:
+            yield f"step {call.source!r} of the driver is in {counts[number]} programs, not in one"
+
+
+def _transfers_match(module: IRModule, machines: Machines, programs: Mapping[str, IRModule]) -> Iterator[str]:
+    ends: dict[object, list[tuple[str, Call]]] = {}
+    for machine, program in programs.items():
+        for call in filter(_is_transfer, program.main.body):
+            ends.setdefault(call.attr("order"), []).append((machine, call))
+    copies = {(call.inputs[0], call.outputs[0]) for call in module.main.body if _crosses(call, machines)}
+    for order, found in ends.items():
+        sends = [(machine, call) for machine, call in found if call.op == SEND]
+        receives = [(machine, call) for machine, call in found if call.op == RECV]
+        if len(sends) != 1 or len(receives) != 1:
+            yield f"transfer {order} has {len(sends)} sends and {len(receives)} receives, not one of each"
+            continue
+        (src, send), (dst, receive) = sends[0], receives[0]
+        if send.attr("to") != dst or receive.attr("from") != src or src == dst:
+            yield f"transfer {order} is sent by {src!r} to {send.attr('to')!r}, and read by {dst!r}"
+        pair = next(zip(send.inputs, receive.outputs, strict=False), None)
+        if pair is None and len(send.inputs) == len(receive.outputs):
+            continue  # it says only that something is done
+        if pair not in copies:
+            yield f"transfer {order} sends {send.inputs} for {receive.outputs}, which the driver does not copy"
+        copies.discard(pair)  # type: ignore[arg-type]
+    for value, _ in sorted(copies, key=str):
+        yield f"nobody sends {value!r}, which the driver copies to another machine"
+
+
+def _transfers_are_in_order(programs: Mapping[str, IRModule]) -> Iterator[str]:
+    for machine, program in programs.items():
+        orders = [int(str(call.attr("order"))) for call in filter(_is_transfer, program.main.body)]
+        for earlier, later in pairwise(orders):
+            if later <= earlier:
+                yield f"the program of {machine!r} makes transfer {later} after {earlier}, against the order of all"
+
+
+def _machines_call_their_own(machines: Machines, programs: Mapping[str, IRModule]) -> Iterator[str]:
+    for machine, program in programs.items():
+        for function in program.functions[1:]:
+            path = function.constraint.path if function.constraint is not None else None
+            if path is None or machines.of_site(path) != machine:
+                yield f"the program of {machine!r} holds {function.name!r}, which is for @{path}"

@@ -1,0 +1,126 @@
+"""Which operations a code generator takes together: matches of the patterns of strategies, none of which overlap.
+
+A match has one operation whose results leave it. So no path leaves a match and comes back, and no two matches
+wait for each other: whatever is chosen, putting each into one atom makes no circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tvmtarget.ir.patterns import Match, Matcher, Pattern, spellings
+from tvmtarget.partition.program import Program
+from tvmtarget.partition.strategies.matched import Matched, Operand
+from tvmtarget.partition.strategies.strategy import Reject, Strategy, strategy_for
+from tvmtarget.target.layout import Site
+
+__all__ = ["Group", "Groups", "groups_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Operations that one kind of leaf takes together, by which of its patterns."""
+
+    kind: str
+    pattern: str
+    calls: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """All groups, the one that each operation is in, and why matches were refused, by their root and kind of leaf."""
+
+    all: tuple[Group, ...]
+    of: Mapping[int, Group]
+    refused: Mapping[tuple[int, str], Reject]
+
+    def check(self, index: int, kind: str) -> Reject | None:
+        """Return why a kind of leaf takes an operation in no group; None if it does, or if that says nothing."""
+        group = self.of.get(index)
+        if group is None or group.kind == kind:
+            return None if group is not None else self.refused.get((index, kind))
+        return Reject("OVERLAP", f"pattern {group.pattern!r} of {group.kind} has it")
+
+
+def groups_of(program: Program, leaves: Iterable[Site], allows: Callable[[int, Site], bool]) -> Groups:
+    """Match the patterns of all strategies; of two that overlap, an earlier leaf's comes first, then the larger one.
+
+    `allows` says whether what is asked of an operation lets it go to a leaf: no match goes beyond that.
+    """
+    sites: dict[str, list[Site]] = {}
+    for leaf in leaves:
+        sites.setdefault(leaf.target.kind, []).append(leaf)
+    chooser = _Chooser(program, allows)
+    for kind, alike in sites.items():
+        strategy = strategy_for(kind)
+        if strategy is not None and strategy.patterns:
+            chooser.match(_Taker(kind, strategy, alike))
+    return Groups(tuple(chooser.groups), chooser.of, chooser.refused)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taker:
+    """A kind of leaf whose strategy has patterns, and the leaves of that kind."""
+
+    kind: str
+    strategy: Strategy
+    sites: list[Site]
+
+
+class _Chooser:
+    def __init__(self, program: Program, allows: Callable[[int, Site], bool]) -> None:
+        self.program = program
+        self.allows = allows
+        self.groups: list[Group] = []
+        self.of: dict[int, Group] = {}
+        self.refused: dict[tuple[int, str], Reject] = {}
+
+    def match(self, taker: _Taker) -> None:
+        """Choose matches of one strategy, from the last operation to the first."""
+        body = self.program.function.body
+        patterns: dict[str, list[tuple[str, Pattern]]] = {}
+        for name, text in taker.strategy.patterns.items():
+            pattern = Pattern.parse(text)
+            for op in pattern.roots():
+                patterns.setdefault(op, []).append((name, pattern))
+        fixed = {index for index, call in enumerate(body) if call.regions or call.has_effect}
+        matcher = Matcher(self.program.function, fixed.union(self.of))
+        for root in reversed(range(len(body))):
+            if root in matcher.taken:
+                continue
+            fitting = [pair for op in dict.fromkeys(spellings(body[root].op)) for pair in patterns.get(op, ())]
+            found = [
+                Group(taker.kind, name, match.calls)
+                for name, pattern in fitting
+                if (match := self._first(taker, name, matcher.at(root, pattern))) is not None
+            ]
+            if found:
+                group = max(found, key=lambda group: len(group.calls))
+                self.groups.append(group)
+                self.of |= dict.fromkeys(group.calls, group)
+                matcher.taken.update(group.calls)
+                for index in group.calls:
+                    self.refused.pop((index, taker.kind), None)
+
+    def _first(self, taker: _Taker, name: str, matches: Iterable[Match]) -> Match | None:
+        """Return the first match that its constraints allow and the strategy takes."""
+        for match in matches:
+            if not any(all(self.allows(index, site) for index in match.calls) for site in taker.sites):
+                continue
+            refusal = taker.strategy.check_match(self._view(name, match))
+            if refusal is None:
+                return match
+            for index in match.calls:
+                self.refused.setdefault((index, taker.kind), refusal)
+        return None
+
+    def _view(self, name: str, match: Match) -> Matched:
+        program = self.program
+        types, constants = program.function.types, program.constants
+        values = {
+            variable: Operand(value, types.get(value), constants[value].data if value in constants else None)
+            for variable, value in match.values.items()
+        }
+        inner = [index for index in match.calls if index != match.root]
+        return Matched(name, tuple(program.op(index) for index in (*inner, match.root)), values)

@@ -1,0 +1,114 @@
+"""Strategies without a package: a decorator, and tables of operators."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from tvmtarget import plugins
+from tvmtarget.errors import TargetError, did_you_mean, raise_all
+from tvmtarget.ir.types import DTYPES
+from tvmtarget.partition.strategies.strategy import Rule, Strategy
+from tvmtarget.target.kinds import Kind, find_kind
+
+__all__ = ["from_op_table", "strategy"]
+
+
+def strategy(kind: str, **options: Any) -> Callable[[type], type[Strategy]]:  # noqa: ANN401 - of each its own type
+    """Register the class below as the strategy of a kind, in this process; a kind that nobody knows is added.
+
+    `options` are attributes of `Strategy`, such as `regions="single"`. The class need not inherit from it.
+
+    >>> @strategy("fancy-npu", dtypes={"float16"})
+    ... class FancyNpu:
+    ...     ops = {"Conv", "Relu"}
+    >>> FancyNpu().dtypes
+    frozenset({'float16'})
+
+    Raises `TargetError` for options that no strategy has, and if a package registers a strategy for the kind.
+    """
+    known = get_type_hints(Strategy)
+    raise_all(
+        TargetError, [f"no option {name!r} of strategies{did_you_mean(name, known)}" for name in options.keys() - known]
+    )
+
+    def register(described: type) -> type[Strategy]:
+        bases = (described,) if issubclass(described, Strategy) else (described, Strategy)
+        stated = {name: getattr(described, name) for name in known if name in vars(described)} | options
+        body = {name: frozenset(value) if isinstance(value, set) else value for name, value in stated.items()}
+        made = type(
+            described.__name__, bases, body | {"__module__": described.__module__, "__doc__": described.__doc__}
+        )
+        if find_kind(kind) is None:
+            row = Kind(name=kind, device="ext_dev", keys=(kind,), is_external=True, doc=described.__doc__ or "")
+            plugins.register("tvmtarget.kinds", kind, (row,))
+        plugins.register("tvmtarget.strategies", kind, made)
+        return made
+
+    return register
+
+
+def from_op_table(table: str | Path | Iterable[Mapping[str, str]]) -> type[Strategy]:
+    """Return a strategy that takes the operators of a table: the path of a CSV file, or its rows.
+
+    Columns: `op`, and if there are any limits `dtypes` (of the first operand) and `constants` (numbers of operands),
+    both separated by spaces, `max_rank`, and `opsets` (`7-17`). `TargetError` lists all rows that are wrong.
+
+    >>> table = from_op_table([{"op": "Conv", "dtypes": "float16 int8", "constants": "1", "max_rank": "4"}])
+    >>> sorted(table.ops), table.rules["Conv"].max_rank
+    (['Conv'], 4)
+    """
+    where = str(table) if isinstance(table, str | Path) else "op table"
+    problems: list[str] = []
+    rules: dict[str, Rule] = {}
+    for number, row in enumerate(_rows(table), 1):
+        try:
+            rules[_op(row)] = _rule(row)
+        except ValueError as error:
+            problems.append(f"{where}, row {number}: {error}")
+    raise_all(TargetError, problems)
+    return type("OpTable", (Strategy,), {"ops": frozenset(rules), "rules": rules})
+
+
+_COLUMNS = ("op", "dtypes", "constants", "max_rank", "opsets")
+
+
+def _rows(table: str | Path | Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+    if not isinstance(table, str | Path):
+        return [dict(row) for row in table]
+    try:
+        with Path(table).open(encoding="utf-8", newline="") as file:
+            return [{key or "": value or "" for key, value in row.items()} for row in csv.DictReader(file)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TargetError(f"op table {str(table)!r} cannot be read: {error}") from error
+
+
+def _op(row: Mapping[str, str]) -> str:
+    for column in row:
+        if column not in _COLUMNS:
+            raise ValueError(f"no column {column!r}{did_you_mean(column, _COLUMNS, listing='there are')}")
+    if not row.get("op"):
+        raise ValueError("'op' is empty")
+    return row["op"]
+
+
+def _rule(row: Mapping[str, str]) -> Rule:
+    dtypes = row.get("dtypes", "").split()
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise ValueError(f"no element type {dtype!r}{did_you_mean(dtype, DTYPES)}")
+    first, _, last = row.get("opsets", "").partition("-")
+    return Rule(
+        dtypes=frozenset(dtypes) or None,
+        constants=tuple(_number(text) for text in row.get("constants", "").split()),
+        max_rank=_number(row["max_rank"]) if row.get("max_rank") else None,
+        opsets=range(_number(first), _number(last or first) + 1) if first else None,
+    )
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueError(f"{text!r} should be a whole number, 0 or more")
+    return int(text)

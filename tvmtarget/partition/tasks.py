@@ -1,0 +1,45 @@
+"""What of a divided program there is to tune: leaf functions that differ in structure or in the code for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.structure import structural_hash
+from tvmtarget.partition.outline import RegionRecord
+from tvmtarget.target.keys import codegen_key
+from tvmtarget.target.layout import Layout
+
+__all__ = ["Task", "tasks_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Leaf functions of one structure (weights apart) for leaves of one `codegen_key`; `weight` is the number of calls.
+
+    `regions` are all that are alike; any of them stands for the rest.
+    """
+
+    structure: str
+    codegen_key: str
+    regions: tuple[RegionRecord, ...]
+
+    @property
+    def weight(self) -> int:
+        """How often a run of the program calls such a function."""
+        return len(self.regions)
+
+    @property
+    def region(self) -> RegionRecord:
+        """The first of the regions."""
+        return self.regions[0]
+
+
+def tasks_of(module: IRModule, layout: Layout, regions: Iterable[RegionRecord]) -> tuple[Task, ...]:
+    """Group the leaf functions of a divided program, in the order in which they are first called."""
+    found: dict[tuple[str, str], list[RegionRecord]] = {}
+    for region in regions:
+        structure = structural_hash(module[region.function], module.by_name, strip_constraints=True, weights=False)
+        found.setdefault((structure, codegen_key(layout[region.site].target)), []).append(region)
+    return tuple(Task(structure, key, tuple(alike)) for (structure, key), alike in found.items())

@@ -1,0 +1,274 @@
+"""Kernels: those of all leaf functions of a plan, each trial given to the one on which most time is still spent.
+
+First the default of every kernel is measured, then candidates (`search.py`), then the best few of each kernel by turns
+with its default. All of it goes into the log at once; what the log knows is not measured again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median_low
+
+from tvmtarget.advice import alone, kernel_workload
+from tvmtarget.backends.protocol import Space, TunableBackend
+from tvmtarget.building import choose_backend, part_of, standing_alone
+from tvmtarget.errors import BackendError
+from tvmtarget.partition.plan import Plan
+from tvmtarget.target.tree import Target
+from tvmtarget.tuner.measuring import Limits, Outcome, Worker
+from tvmtarget.tuner.result import Budget, Finding, Progress, Step
+from tvmtarget.tuner.search import Choices, Search, body_of
+from tvmtarget.tuning.log import TuningLog
+from tvmtarget.tuning.records import FAILURES, Baseline, Candidate, Measurement, Trial, Workload
+
+__all__ = ["KernelTuner"]
+
+CONFIRMED = 3  # candidates of a kernel that are compared with its default
+ROUNDS = 7
+FAST_ENOUGH = 0.98  # of the default's cost, above which a candidate is not worth confirming
+CONFIRM_SHARE = 0.2  # of the seconds that are kept for comparing
+
+
+@dataclass
+class _Kernel:
+    """A kernel on a leaf: its space, its worker, and what is known of it."""
+
+    site: str
+    target: Target
+    worker: Worker
+    space: Space
+    workload: Workload
+    calls: int
+    search: Search
+    default: int = 0
+    trials: int = 0
+    is_exhausted: bool = False
+    is_changed: bool = False
+    confirmed: dict[str, tuple[int, int, str]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        shape = self.workload.shapes[-2] if len(self.workload.shapes) > 1 else ()
+        return f"{self.space.kernel.body.get('op', self.space.kernel.name)}{list(shape)}"
+
+    @property
+    def best(self) -> int:
+        found = self.search.best()
+        return min(self.default, found[0][1]) if found else self.default
+
+    @property
+    def urgency(self) -> float:
+        """Time that a run spends in this kernel, the less the more was tried."""
+        return self.calls * self.best / (2 + self.trials)
+
+
+class KernelTuner:
+    """Tunes the kernels of a plan into a log."""
+
+    def __init__(
+        self, plan: Plan, log: TuningLog, budget: Budget, *, seed: int, limits: Limits, progress: Progress | None
+    ) -> None:
+        self._plan = plan
+        self._log = log
+        self._budget = budget
+        self._seed = seed
+        self._limits = limits
+        self._progress = progress
+        self._workers: list[Worker] = []
+        self._kernels: list[_Kernel] = []
+        self._known: dict[tuple[str, str], list[Trial]] = {}
+        self.statuses: Counter[str] = Counter()
+        self.left_out: list[str] = []
+        self.reused = 0
+
+    def run(self) -> None:
+        """Open the leaf functions, search, confirm; workers end however this ends."""
+        begin = time.monotonic()
+        try:
+            self._open()
+            self._recall()
+            for kernel in self._kernels:
+                self._measure_default(kernel)
+            kept = 0.0 if self._budget.deadline is None else CONFIRM_SHARE * (self._budget.deadline - begin)
+            while not self._budget.is_spent(time.monotonic() + kept) and self._search_one():
+                pass
+            for kernel in self._kernels:
+                self._confirm(kernel)
+        finally:
+            for worker in self._workers:
+                worker.close()
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield what is known of each kernel, those first on which most time was spent."""
+        for kernel in sorted(self._kernels, key=lambda kernel: -kernel.calls * kernel.default):
+            confirmed = min(kernel.confirmed.values(), key=lambda found: found[0] / max(1, found[1]), default=None)
+            default, best, record, is_confirmed = kernel.default, kernel.best, "", False
+            if confirmed is not None:
+                best, default, record = confirmed
+                is_confirmed = True
+                if best >= default:
+                    best, record = default, ""
+            what, calls = kernel.name, kernel.calls
+            yield Finding("kernel", what, kernel.site, default, best, calls, kernel.trials, is_confirmed, record)
+
+    def _open(self) -> None:
+        found: dict[tuple[str, str], _Kernel] = {}
+        for task in self._plan.tasks():
+            site = task.region.site
+            try:
+                backend, _ = choose_backend(self._plan.layout, site, strict=False)
+            except BackendError as error:
+                self.left_out += error.problems
+                continue
+            if not isinstance(backend, TunableBackend):
+                self.left_out.append(f"kernels of @{site or '.'}: {backend.name} has none of its own to tune")
+                continue
+            leaf = standing_alone(self._plan.layout, site)
+            refusal = backend.refuses(leaf)
+            if refusal is not None:
+                self.left_out.append(f"kernels of @{site or '.'} cannot run on this machine: {refusal}")
+                continue
+            worker = Worker(backend.name, part_of(self._plan, task.region, leaf), self._limits)
+            self._workers.append(worker)
+            self._add(found, worker, site, alone(leaf), task.weight)
+        self._kernels = list(found.values())
+
+    def _add(
+        self, found: dict[tuple[str, str], _Kernel], worker: Worker, site: str, target: Target, weight: int
+    ) -> None:
+        """Add the kernels of a leaf function; a worker without a new one is not needed."""
+        spaces = worker.spaces()
+        if not spaces:
+            self.left_out.append(f"kernels of @{site or '.'}: none has fixed sizes and sums that could be blocked")
+        key = target.tuning_key("kernel")
+        for space in spaces:
+            known = found.get((space.kernel.key, key))
+            if known is not None:
+                known.calls += weight * space.kernel.calls
+                continue
+            search = Search(space, self._seed, _Legal(worker, space.kernel.key))
+            found[space.kernel.key, key] = _Kernel(
+                site, target, worker, space, kernel_workload(space.kernel), weight * space.kernel.calls, search
+            )
+        if not any(kernel.worker is worker for kernel in found.values()):
+            worker.close()
+
+    def _recall(self) -> None:
+        """Take over what the log knows of these kernels on equal targets."""
+        kernels = {(kernel.workload.key, kernel.target.digest): kernel for kernel in self._kernels}
+        for record in self._log:
+            if isinstance(record, Trial) and (record.workload, record.target) in kernels:
+                self._take(kernels[record.workload, record.target], record)
+
+    def _take(self, kernel: _Kernel, trial: Trial) -> None:
+        body, status = trial.candidate.body, trial.measured.status
+        if trial.candidate.format != kernel.worker.format or not isinstance(body, dict):
+            return
+        if status not in FAILURES and trial.measured.cost is None:
+            return
+        choices: Choices = tuple(dict(block) for block in body["blocks"])
+        if not kernel.search.knows(choices):
+            self.reused += 1
+        if trial.measured.kind == "confirm" and trial.measured.baseline is not None and trial.measured.cost is not None:
+            costs = trial.measured.cost, median_low(trial.measured.baseline.costs), trial.digest
+            kernel.confirmed[trial.candidate.key] = costs
+            kernel.search.tell(choices, trial.measured.cost)
+        elif not kernel.search.knows(choices):
+            kernel.search.tell(choices, min(trial.measured.costs, default=None))
+        if list(choices) == list(kernel.space.default):
+            kernel.default = min(trial.measured.costs, default=0)
+
+    def _measure_default(self, kernel: _Kernel) -> None:
+        if kernel.default or self._budget.is_spent(time.monotonic()):
+            return
+        outcome = kernel.worker.measure(kernel.space.kernel.key, kernel.space.default, repeats=5)
+        kernel.default = min(outcome.costs) if outcome.status == "ok" else 0
+        if not kernel.default:
+            self.left_out.append(f"kernel {kernel.name}: its default did not run here: {outcome.why}")
+            kernel.is_exhausted = True
+        self._write(kernel, tuple(kernel.space.default), outcome)
+
+    def _search_one(self) -> bool:
+        """Try one candidate of the most urgent kernel; return whether there was one."""
+        open_ = [kernel for kernel in self._kernels if not kernel.is_exhausted]
+        if not open_:
+            return False
+        kernel = max(open_, key=lambda kernel: kernel.urgency)
+        choices = kernel.search.propose()
+        if choices is None:
+            kernel.is_exhausted = True
+            return True
+        self._write(kernel, choices, kernel.worker.measure(kernel.space.kernel.key, choices))
+        return True
+
+    def _write(self, kernel: _Kernel, choices: Choices, outcome: Outcome) -> None:
+        """Write a trial and tell of it; failures of the machine are in the log, and say nothing of the candidate."""
+        baseline = Baseline(costs=(kernel.default,)) if kernel.default else None
+        measured = Measurement(status=outcome.status, costs=outcome.costs, baseline=baseline)
+        self._budget.done += 1
+        kernel.trials += 1
+        kernel.is_changed = True
+        self.statuses[outcome.status] += 1
+        search = {"tuner": "tvmtarget.search/1", "seed": self._seed, "i": self._budget.done}
+        candidate = Candidate(format=kernel.worker.format, body=body_of(choices))
+        self._log.add(kernel.workload, kernel.target, candidate, measured, search=search | _why(outcome))
+        if outcome.status in FAILURES or measured.cost is not None:
+            kernel.search.tell(choices, min(outcome.costs, default=None))
+        else:
+            kernel.search.skip(choices)
+        self._tell(kernel, outcome.status)
+
+    def _confirm(self, kernel: _Kernel) -> None:
+        """Compare the best candidates with the default by turns."""
+        if not kernel.default:
+            return
+        good = [choices for choices, cost in kernel.search.best(CONFIRMED) if cost < FAST_ENOUGH * kernel.default]
+        default = tuple(kernel.space.default)
+        good = [choices for choices in good if list(choices) != list(default)]
+        names = [Candidate(format=kernel.worker.format, body=body_of(choices)).key for choices in good]
+        if not good or (set(names) <= set(kernel.confirmed) and not kernel.is_changed):
+            return
+        costs = kernel.worker.compare(kernel.space.kernel.key, [default, *good], ROUNDS)
+        if not costs:
+            self.left_out.append(f"kernel {kernel.name}: its candidates could not be compared")
+            return
+        kernel.default = median_low(costs[0])
+        for choices, own in zip((default, *good), costs, strict=True):
+            self._write_confirmed(kernel, choices, own, costs[0])
+        self._tell(kernel, "ok")
+
+    def _write_confirmed(
+        self, kernel: _Kernel, choices: Choices, costs: Sequence[int], baseline: Sequence[int]
+    ) -> None:
+        measured = Measurement(
+            status="ok", kind="confirm", costs=tuple(costs), baseline=Baseline(costs=tuple(baseline))
+        )
+        candidate = Candidate(format=kernel.worker.format, body=body_of(choices))
+        trial = self._log.add(kernel.workload, kernel.target, candidate, measured)
+        kernel.search.tell(choices, median_low(costs))
+        kernel.confirmed[candidate.key] = median_low(costs), median_low(baseline), trial.digest
+
+    def _tell(self, kernel: _Kernel, status: str) -> None:
+        if self._progress is None:
+            return
+        default = sum(each.calls * each.default for each in self._kernels)
+        best = sum(each.calls * each.best for each in self._kernels)
+        self._progress(Step("kernel", kernel.name, status, self._budget.done, self._budget.trials, default, best))
+
+
+@dataclass(frozen=True)
+class _Legal:
+    """Asks a worker which candidates fit."""
+
+    worker: Worker
+    key: str
+
+    def __call__(self, candidates: Sequence[Choices]) -> list[bool]:
+        return self.worker.legal(self.key, candidates) if candidates else []
+
+
+def _why(outcome: Outcome) -> dict[str, object]:
+    return {"why": outcome.why} if outcome.why else {}

@@ -1,0 +1,250 @@
+"""The other end of a worker process: requests with a time limit, and what it means when the process is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self
+
+from tvmtarget.backends.protocol import Kernel, Part, Space
+from tvmtarget.errors import BackendError, RunError
+from tvmtarget.tuning.records import Status
+
+__all__ = ["USUAL_LIMITS", "Limits", "Outcome", "Worker", "device_lock"]
+
+Choices = Sequence[Mapping[str, int]]
+
+# Signals by which a process dies of what it does itself; any other came from outside.
+_OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGBUS, signal.SIGABRT, signal.SIGTRAP})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds that opening a leaf function, building a candidate, running it, and waiting for the device may take."""
+
+    open: int = 300
+    build: int = 20
+    run: int = 20
+    wait: int = 600
+
+
+USUAL_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a candidate: a status of the log, costs in picoseconds, why not."""
+
+    status: Status
+    costs: tuple[int, ...] = ()
+    why: str = ""
+
+
+class _LostError(Exception):
+    """The process is gone: in which phase, and whether by what it did itself, by the limit, or from outside."""
+
+    def __init__(self, phase: str, cause: str) -> None:
+        super().__init__(f"{cause} while it was to {phase}")
+        self.phase = phase
+        self.cause = cause
+
+
+def device_lock(device: str = "cpu") -> Path:
+    """Return the file that whoever times something on a device of this machine locks."""
+    name = hashlib.sha256(device.encode()).hexdigest()[:8]
+    return Path(tempfile.gettempdir()) / f"tvmtarget-{os.getuid()}-{name}.lock"
+
+
+class Worker:
+    """A process that holds one leaf function; it is started when needed, and again when it was lost."""
+
+    def __init__(self, backend: str, part: Part, limits: Limits = USUAL_LIMITS) -> None:
+        self._backend = backend
+        self._part = part
+        self._limits = limits
+        self._process: subprocess.Popen[bytes] | None = None
+        self._buffer = b""
+        self.format = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process and all that it started."""
+        if self._process is not None:
+            self._kill()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    def spaces(self) -> tuple[Space, ...]:
+        """Return the kernels of the leaf function; `BackendError` says why it cannot be opened."""
+        try:
+            answer = self._start()
+        except _LostError as error:
+            raise BackendError(f"function {self._part.name!r} cannot be prepared for tuning: {error}") from error
+        return tuple(
+            Space(
+                Kernel(flat["name"], flat["body"], flat["text"], flat["calls"]),
+                tuple({name: tuple(values) for name, values in block.items()} for block in flat["choices"]),
+                tuple(flat["default"]),
+            )
+            for flat in answer["spaces"]
+        )
+
+    def legal(self, key: str, candidates: Sequence[Choices]) -> list[bool]:
+        """Say which candidates fit a kernel."""
+        return list(
+            self._asked({"do": "legal", "key": key, "candidates": [list(map(dict, c)) for c in candidates]})["legal"]
+        )
+
+    def measure(self, key: str, choices: Choices, repeats: int = 3) -> Outcome:
+        """Build, check and time a candidate; if the process is lost from outside, once more."""
+        request = {"do": "measure", "key": key, "choices": list(map(dict, choices)), "repeats": repeats}
+        for _ in range(2):
+            try:
+                answer = self._request(request)
+            except _LostError as error:
+                if error.cause == "infra":
+                    continue
+                return Outcome(_lost_status(error), why=str(error))
+            return Outcome(answer["status"], tuple(answer.get("costs", ())), answer.get("why", ""))
+        return Outcome("infra_error", why="the measuring process was killed twice from outside")
+
+    def compare(self, key: str, candidates: Sequence[Choices], rounds: int) -> list[list[int]]:
+        """Time candidates by turns and return the costs of each; empty if the process was lost over it."""
+        listed = [list(map(dict, choices)) for choices in candidates]
+        try:
+            return list(self._request({"do": "compare", "key": key, "candidates": listed, "rounds": rounds})["costs"])
+        except (_LostError, KeyError):
+            return []
+
+    def _asked(self, request: Mapping[str, object]) -> dict[str, Any]:
+        try:
+            answer = self._request(request)
+        except _LostError as error:
+            raise RunError(f"the measuring process is lost: {error}") from error
+        if answer["status"] != "ok":
+            raise RunError(f"the measuring process refused: {answer['why']}")
+        return answer
+
+    def _request(self, request: Mapping[str, object]) -> dict[str, Any]:
+        """Send a request and wait for the answer; raise `_LostError` if there will be none."""
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        return self._exchange(request, self._limits.build)
+
+    def _start(self) -> dict[str, Any]:
+        """Start the process and open the leaf function in it."""
+        self.close()
+        self._buffer = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tvmtarget.tuner.worker", str(device_lock())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        with tempfile.NamedTemporaryFile(suffix=".onnx") as source:
+            source.write(self._part.source)
+            source.flush()
+            part = {
+                "name": self._part.name,
+                "source": source.name,
+                "site": self._part.site,
+                "target": self._part.target.to_json(),
+            }
+            request = {"do": "open", "backend": self._backend, "part": part}
+            answer = self._exchange(request, self._limits.open)
+        if answer["status"] != "ok":
+            raise BackendError(f"function {self._part.name!r} cannot be tuned: {answer['why']}")
+        self.format = answer["format"]
+        return answer
+
+    def _exchange(self, request: Mapping[str, object], limit: int) -> dict[str, Any]:
+        assert self._process is not None
+        stdin = self._process.stdin
+        assert stdin is not None
+        phase = str(request["do"])
+        limits = {"build": limit, "wait": self._limits.wait, "run": self._limits.run}
+        try:
+            stdin.write(json.dumps({**request, "limits": limits}).encode() + b"\n")
+            stdin.flush()
+        except OSError:
+            raise self._lost(phase) from None
+        while True:
+            line = self._line(time.monotonic() + limit)
+            if line is None:
+                self._kill()
+                raise _LostError(phase, "infra" if phase == "wait" else "limit")
+            if not line:
+                raise self._lost(phase)
+            answer: dict[str, Any] = json.loads(line)
+            if "phase" not in answer:
+                return answer
+            phase = answer["phase"]
+            limit = limits[phase]
+
+    def _line(self, deadline: float) -> bytes | None:
+        """Return the next line; nothing at the end of the stream, None at the deadline."""
+        assert self._process is not None
+        stream: IO[bytes] | None = self._process.stdout
+        assert stream is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                left = deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    return None
+                data = os.read(stream.fileno(), 1 << 16)
+                if not data:
+                    return b""
+                self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _lost(self, phase: str) -> _LostError:
+        """Say why the process is gone."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = 0
+        self._kill()
+        is_own = code < 0 and -code in _OWN_SIGNALS
+        return _LostError(phase, "crash" if is_own else "infra")
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def _lost_status(error: _LostError) -> Status:
+    is_built = error.phase == "run"
+    if error.cause == "limit":
+        return "run_timeout" if is_built else "build_timeout"
+    return "run_error" if is_built else "build_error"

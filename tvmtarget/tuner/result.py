@@ -1,0 +1,144 @@
+"""What tuning found, and how it is told while it goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, TypeAlias
+
+__all__ = ["Budget", "Finding", "Progress", "Step", "TuneResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is known now of one thing that was tuned: what it costs untuned and at its best, in picoseconds.
+
+    The costs are confirmed, that is measured by turns, where `is_confirmed`. `calls` is how often a run of the program
+    pays them, `record` the digest of the record, empty where the default is best.
+    """
+
+    level: str
+    what: str
+    site: str
+    default: int
+    best: int
+    calls: int = 1
+    trials: int = 0
+    is_confirmed: bool = False
+    record: str = ""
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as untuned."""
+        return self.default / self.best if self.best else 1.0
+
+    def __str__(self) -> str:
+        place = f" on @{self.site}" if self.site else ""
+        times = f" x{self.calls}" if self.calls > 1 else ""
+        sure = "" if self.is_confirmed else ", not confirmed"
+        return (
+            f"{self.level} {self.what}{times}{place}: {_time(self.default)} -> {_time(self.best)}, "
+            f"{self.speedup:.2f} times as fast{sure} ({self.trials} trials)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A trial that was made: what of, how it ended, how many there were, and what the program's kernels take now."""
+
+    level: str
+    what: str
+    status: str
+    done: int
+    trials: int | None
+    default: int
+    best: int
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast all that is tuned is, so far."""
+        return self.default / self.best if self.best else 1.0
+
+
+Progress: TypeAlias = Callable[[Step], None]
+
+
+@dataclass
+class Budget:
+    """How many trials and seconds are left; None is no limit."""
+
+    trials: int | None
+    deadline: float | None
+    done: int = 0
+
+    def is_spent(self, now: float) -> bool:
+        """Whether no further trial may begin."""
+        return (self.trials is not None and self.done >= self.trials) or (
+            self.deadline is not None and now >= self.deadline
+        )
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What `tune` did: what it found, how candidates ended, and how much faster the whole program is.
+
+    `measured` and `reused` count candidates that were tried now and that the log knew. `before` and `after` are
+    picoseconds of whole runs by turns, untuned and as `build` makes it of the log; empty where it cannot be run here.
+    `left_out` says what was not tuned, and why.
+    """
+
+    log: str
+    findings: tuple[Finding, ...] = ()
+    measured: int = 0
+    reused: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast the program is as untuned: the median of the ratios of runs by turns."""
+        ratios = [before / after for before, after in zip(self.before, self.after, strict=True) if after]
+        return median(ratios) if ratios else None
+
+    def lines(self) -> Iterator[str]:
+        """Yield what was found, line by line."""
+        failed = {status: count for status, count in sorted(self.statuses.items()) if status != "ok"}
+        told = "".join(f", {count} {status}" for status, count in failed.items())
+        yield f"{self.measured} candidates measured, {self.reused} known{told}, in {self.seconds:.0f} s; log {self.log}"
+        yield from map(str, self.findings)
+        yield from (f"not tuned: {reason}" for reason in self.left_out)
+        if self.speedup is not None:
+            yield (
+                f"whole program: {_time(median(self.before))} -> {_time(median(self.after))}, "
+                f"{self.speedup:.2f} times as fast"
+            )
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as data; costs in picoseconds."""
+        return {
+            "log": self.log,
+            "measured": self.measured,
+            "reused": self.reused,
+            "statuses": dict(sorted(self.statuses.items())),
+            "seconds": round(self.seconds, 3),
+            "findings": [
+                {name: getattr(finding, name) for name in Finding.__slots__} | {"speedup": round(finding.speedup, 4)}
+                for finding in self.findings
+            ],
+            "left_out": list(self.left_out),
+            "before": list(self.before),
+            "after": list(self.after),
+            "speedup": self.speedup,
+        }
+
+
+def _time(picoseconds: float) -> str:
+    return f"{picoseconds / 1e9:.3g} ms" if picoseconds >= 1e9 else f"{picoseconds / 1e6:.3g} us"

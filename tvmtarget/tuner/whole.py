@@ -1,0 +1,64 @@
+"""Whole programs, built in several ways and run by turns on made-up inputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tvmtarget.building import build
+from tvmtarget.executable import Executable
+from tvmtarget.ir.types import TensorType
+from tvmtarget.partition.plan import Plan
+from tvmtarget.tuning.log import TuningLog
+
+__all__ = ["compare_runs", "made_up_inputs", "run_by_turns"]
+
+ROUNDS = 9
+OPEN_SIZE = 1  # of a dimension without a number
+SLOW = 0.5  # seconds a run from which on fewer rounds do
+
+
+def made_up_inputs(plan: Plan) -> dict[str, np.ndarray[Any, Any]] | None:
+    """Return inputs for a program, normal or small whole numbers; None if it takes something that is no tensor."""
+    random = np.random.default_rng(0)
+    inputs: dict[str, np.ndarray[Any, Any]] = {}
+    for param in plan.module.main.params:
+        if not isinstance(param.type, TensorType) or param.type.shape is None or param.type.dtype == "string":
+            return None
+        shape = [dim if isinstance(dim, int) else OPEN_SIZE for dim in param.type.shape]
+        if param.type.dtype.startswith(("int", "uint", "bool")):
+            inputs[param.name] = random.integers(0, 2, shape).astype(param.type.dtype)
+        else:
+            inputs[param.name] = random.standard_normal(shape).astype(param.type.dtype)
+    return inputs
+
+
+def compare_runs(plan: Plan, log: TuningLog) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return picoseconds of runs by turns: as the plan is, and as `build` makes it of the log; nothing if it cannot."""
+    inputs = made_up_inputs(plan)
+    if inputs is None:
+        return (), ()
+    before, after = run_by_turns([build(plan), build(plan, log=log)], inputs)
+    return tuple(before), tuple(after)
+
+
+def run_by_turns(
+    programs: Sequence[Executable], inputs: Mapping[str, np.ndarray[Any, Any]], rounds: int = ROUNDS
+) -> list[list[int]]:
+    """Return picoseconds of each program in each round; idle threads of one spin into the next, so two runs a turn."""
+    first = [_timed(program, inputs) for program in programs]
+    turns = rounds if max(first) < SLOW * 1e12 else 3
+    costs: list[list[int]] = [[] for _ in programs]
+    for _ in range(turns):
+        for each, program in zip(costs, programs, strict=True):
+            each.append(min(_timed(program, inputs), _timed(program, inputs)))
+    return costs
+
+
+def _timed(program: Executable, inputs: Mapping[str, np.ndarray[Any, Any]]) -> int:
+    begin = time.perf_counter_ns()
+    program.run(inputs)
+    return 1000 * (time.perf_counter_ns() - begin)

@@ -1,0 +1,145 @@
+"""The process in which candidates are built, checked and timed: requests and answers are lines of JSON.
+
+    {"do": "open", "backend": ..., "part": {...}}         the kernels of a leaf function, and their choices
+    {"do": "legal", "key": ..., "candidates": [...]}      which candidates fit
+    {"do": "measure", "key": ..., "choices": [...], ...}  built, checked, timed: a status and costs in picoseconds
+    {"do": "compare", "key": ..., "candidates": [...]}    candidates timed by turns
+
+What a candidate does to this process (a crash, an endless loop) is seen by `measuring.Worker`, which can kill it with
+all that it started. Timing holds a lock of the device, so that measurements of several processes take turns.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from tvmtarget.backends.protocol import Bench, Part, TunableBackend, Workshop, backend_named
+from tvmtarget.errors import BackendError
+from tvmtarget.target.tree import Target
+
+__all__ = ["main"]
+
+# Seconds beyond a limit after which this process ends itself: whoever asked may be gone, and a candidate hang.
+_GRACE = 5
+
+
+class _Server:
+    def __init__(self, answers: TextIO, lock: Path) -> None:
+        self._answers = answers
+        self._lock = lock
+        self._workshop: Workshop | None = None
+        self.limits: Mapping[str, int] = {}
+
+    def answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
+        return dict(getattr(self, f"_{request['do']}")(request))
+
+    def enter(self, phase: str) -> None:
+        """Say that another phase begins, and put off the end of this process accordingly."""
+        self.tell({"phase": phase})
+        signal.alarm(self.limits.get(phase, 0) + _GRACE)
+
+    def tell(self, answer: Mapping[str, object]) -> None:
+        self._answers.write(json.dumps(answer) + "\n")
+        self._answers.flush()
+
+    def _open(self, request: Mapping[str, Any]) -> dict[str, object]:
+        backend = backend_named(request["backend"])
+        if not isinstance(backend, TunableBackend):
+            raise BackendError(f"backend {request['backend']!r} has no kernels to tune")
+        flat = request["part"]
+        source = Path(flat["source"]).read_bytes()
+        self._workshop = backend.workshop(Part(flat["name"], source, flat["site"], Target.from_json(flat["target"])))
+        spaces = [
+            {
+                "name": space.kernel.name,
+                "body": space.kernel.body,
+                "text": space.kernel.text,
+                "calls": space.kernel.calls,
+                "choices": space.choices,
+                "default": space.default,
+            }
+            for space in self._workshop.spaces.values()
+        ]
+        return {"status": "ok", "format": backend.format, "spaces": spaces}
+
+    def _legal(self, request: Mapping[str, Any]) -> dict[str, object]:
+        shop = self._opened()
+        return {"status": "ok", "legal": [shop.is_legal(request["key"], choices) for choices in request["candidates"]]}
+
+    def _measure(self, request: Mapping[str, Any]) -> dict[str, object]:
+        begin = time.perf_counter()
+        try:
+            bench = self._opened().build(request["key"], request["choices"])
+        except Exception as error:
+            return {"status": "build_error", "why": _first_line(error)}
+        build_ms = round(1000 * (time.perf_counter() - begin))
+        try:
+            with self._alone():
+                difference = bench.difference()
+                costs = [] if difference else bench.time(request["repeats"])
+        except Exception as error:
+            return {"status": "run_error", "why": _first_line(error)}
+        if difference:
+            return {"status": "wrong_output", "why": difference, "build_ms": build_ms}
+        return {"status": "ok", "costs": costs, "build_ms": build_ms}
+
+    def _compare(self, request: Mapping[str, Any]) -> dict[str, object]:
+        shop = self._opened()
+        benches: Sequence[Bench] = [shop.build(request["key"], choices) for choices in request["candidates"]]
+        costs: list[list[int]] = [[] for _ in benches]
+        with self._alone():
+            for _ in range(request["rounds"]):
+                for each, bench in zip(costs, benches, strict=True):
+                    each.append(min(bench.time(2)))
+        return {"status": "ok", "costs": costs}
+
+    def _opened(self) -> Workshop:
+        if self._workshop is None:
+            raise BackendError("no leaf function is open")
+        return self._workshop
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock of the device; for how long others hold it says nothing about a candidate."""
+        with self._lock.open("a") as file:
+            self.enter("wait")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self.enter("run")
+            yield
+
+
+def _first_line(error: Exception) -> str:
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__)[:300]
+
+
+def main(lock: str) -> int:
+    """Answer requests from standard input until it ends; what a library prints goes to the error stream."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    server = _Server(answers, Path(lock))
+    for line in sys.stdin:
+        request = json.loads(line)
+        server.limits = request["limits"]
+        signal.alarm(server.limits["build"] + _GRACE)
+        try:
+            server.tell(server.answer(request))
+        except Exception as error:
+            server.tell({"status": "failed", "why": _first_line(error)})
+        signal.alarm(0)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,161 @@
+"""What an index keeps of a line: its digest and type, and of a trial what it is found and ranked by.
+
+A trial that is spelled as this library spells it is read without making a record of it: all that a record checks is
+checked here too, in a fifth of the time. Any other line is left to the records, which also say what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal, NamedTuple, NotRequired, TypeAlias
+
+from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic_core import to_json
+from typing_extensions import TypedDict
+
+from tvmtarget.tuning.lines import parse_record
+from tvmtarget.tuning.records import MAX_INT, Amount, Level, Record, Status, Trial, rank_of
+
+__all__ = ["Entry", "Measured", "entry_of", "quick_entry", "read_entry"]
+
+_SIGN = b',"d":"d1:'  # stands before the 32 digits of a digest, the last two bytes of a line behind them
+_TAIL = len(_SIGN) + 32 + 2
+_MAX_DEPTH = 8  # what is nested deeper is left to the records
+
+
+class Measured(NamedTuple):
+    """What a trial is found and ranked by; `trust` and `score` are None for what never ran."""
+
+    workload: str
+    target: str
+    env: str | None
+    candidate: bytes
+    status: str
+    trust: int | None
+    score: int | None
+    ts: int
+
+
+class Entry(NamedTuple):
+    """A line for an index; `kept` is what the index's table has for its text."""
+
+    digest: str
+    type: str
+    kept: tuple[object, ...]
+    measured: Measured | None
+    record: Record | None
+
+
+def entry_of(record: Record, kept: tuple[object, ...]) -> Entry:
+    """Return the entry of a record."""
+    return Entry(record.digest, record.type, kept, _measured(record) if isinstance(record, Trial) else None, record)
+
+
+def read_entry(text: str) -> Entry:
+    """Return the entry of a line, kept as its text; a `LogError` says what is wrong with it."""
+    quick = quick_entry(text.encode(), (text,))
+    if quick is not None:
+        return quick
+    record = parse_record(text)
+    return entry_of(record, (record.text,))
+
+
+def _measured(trial: Trial) -> Measured:
+    ran, candidate = trial.measured, bytes.fromhex(trial.candidate.key.partition(":")[2])
+    trust, score = ran.rank or (None, None)
+    return Measured(trial.workload, trial.target, trial.env, candidate, ran.status, trust, score, trial.ts or 0)
+
+
+def quick_entry(line: bytes, kept: tuple[object, ...]) -> Entry | None:
+    """Return the entry of a trial, its line without the line's end; None where it has to be read as a record."""
+    if line[-_TAIL : len(_SIGN) - _TAIL] != _SIGN or line[-2:] != b'"}':
+        return None
+    said = line[:-_TAIL] + b"}"
+    digest = hashlib.sha256(said).hexdigest()[:32]
+    if line[-34:-2] != digest.encode():
+        return None
+    try:
+        flat = _READ(said)
+    except ValueError:
+        return None
+    candidate = flat.pop("cand")
+    tried, ran = to_json(candidate), flat["m"]
+    if said != b'{"cand":%b,%b' % (tried, to_json(flat)[1:]) or (ran["status"] == "ok" and not ran["costs"]):
+        return None
+    if not (_is_plain(candidate["body"]) and all(_is_plain(flat[name]) for name in _OPEN if name in flat)):
+        return None
+    baseline = ran["baseline"]["costs"] if "baseline" in ran else ()
+    trust, score = rank_of(ran["status"], ran["kind"], ran["costs"], baseline) or (None, None)
+    key = hashlib.sha256(tried).digest()[:16]
+    measured = Measured(
+        flat["workload"], flat["target"], flat.get("env"), key, ran["status"], trust, score, flat.get("ts", 0)
+    )
+    return Entry(f"d1:{digest}", "trial", kept, measured, None)
+
+
+# The spelling of a trial: the names of each object in the order in which they are written.
+
+_STRICT = ConfigDict(strict=True, extra="forbid")
+_Object: TypeAlias = dict[str, object]
+
+
+class _Candidate(TypedDict):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+
+    body: object
+    format: Annotated[str, Field(min_length=1)]
+
+
+class _Baseline(TypedDict):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+
+    costs: Annotated[list[Amount], Field(min_length=1)]
+    name: str
+
+
+class _Measurement(TypedDict):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+
+    baseline: NotRequired[_Baseline]
+    costs: list[Amount]
+    kind: Literal["search", "confirm", "estimate"]
+    status: Status
+    unit: Literal["ps", "B", "uJ"]
+
+
+class _Trial(TypedDict):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+
+    cand: _Candidate
+    env: NotRequired[str]
+    level: Level
+    m: _Measurement
+    requires: NotRequired[_Object]
+    search: NotRequired[_Object]
+    src: NotRequired[object]
+    t: Literal["trial"]
+    target: str
+    ts: NotRequired[Amount]
+    v: Literal[1]
+    workload: str
+
+
+_READ = TypeAdapter(_Trial).validator.validate_json
+_OPEN = ("requires", "search", "src")  # fields of any content
+
+
+def _is_plain(value: object, depth: int = 0) -> bool:
+    """Whether JSON that is spelled without spaces is canonical, with whole numbers and names in ASCII only."""
+    match value:
+        case str() | bool():
+            return True
+        case int():
+            return abs(value) <= MAX_INT
+        case list() if depth < _MAX_DEPTH:
+            return all(_is_plain(item, depth + 1) for item in value)
+        case dict() if depth < _MAX_DEPTH:
+            names = list(value)
+            is_named = names == sorted(names) and all(name.isascii() for name in names)
+            return is_named and all(_is_plain(item, depth + 1) for item in value.values())
+        case _:
+            return False
