@@ -59,6 +59,7 @@ def _processors() -> int:
 class _Tvm:
     name = "tvm"
     kinds = ("llvm",)
+    shares_code = True
     format = FORMAT
 
     def version(self) -> str:
