@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
+from tvmtarget.partition.atoms import atoms_of
 from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.feasibility import Feasibility, has_taste, together
+from tvmtarget.partition.feasibility import Feasibility, has_taste
 from tvmtarget.partition.host_device.sides import host_work
 from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.regions.waves import lower_bound, topological_order, waves
@@ -27,6 +28,8 @@ __all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "
 class Region:
     """Operations that one site runs in one call, in the order it runs them; `parts` are the regions in a system.
 
+    Where the driver of a system runs an operation with nested bodies, that is the only call of a region which has the
+    system's site, and `bodies` are how the system divides them.
     `least_parts` is a number of parts that no division can go below, given the sites of the operations;
     `least_time` are picoseconds that no choice of sites can go below, None where nothing says so. `device` is the
     path of the device, for device code and for what its host does for it; with parts it is the host that drives.
@@ -37,12 +40,19 @@ class Region:
     parts: tuple[Region, ...] = ()
     least_parts: int = 0
     least_time: int | None = None
+    bodies: tuple[Region, ...] = ()
     device: str | None = None
 
     @property
     def is_leaf(self) -> bool:
-        """Whether this is one function of operations, not one that drives others."""
-        return not self.site.is_system and not self.parts
+        """Whether this is one function of operations, not one that drives others, nor a part of its driver."""
+        return not self.site.is_system and not self.parts and not self.bodies
+
+    def walk(self) -> Iterator[Region]:
+        """Yield this and all regions in it, in the order in which they run."""
+        yield self
+        for inner in (*self.parts, *self.bodies):
+            yield from inner.walk()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,9 @@ class Level:
     """What is to be decided at one system: which of its sites each atom goes to.
 
     `allowed` says which of `options` (column) can take an atom (row) and are preferred by no less than any other
-    that can. `is_divided` says that a division which was made before is kept, atom by atom.
+    that can; `whole`, which of them take it as it is, without dividing its nested bodies. `is_divided` says that a
+    division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
+    the site itself is the last of the options.
     """
 
     site: Site
@@ -58,6 +70,7 @@ class Level:
     atoms: tuple[tuple[int, ...], ...]
     successors: list[list[int]]
     allowed: npt.NDArray[np.bool_]
+    whole: npt.NDArray[np.bool_]
     is_divided: bool
 
 
@@ -73,8 +86,12 @@ Chooser: TypeAlias = Callable[[Level], Choice]
 
 
 def by_preference(level: Level) -> Choice:
-    """Choose for every atom the first site that is allowed, as children stand in order of preference."""
-    return Choice(level.allowed.argmax(axis=1).tolist())
+    """Choose for every atom the first site that may take it, as children stand in order of preference.
+
+    Sites that take it whole come before those that divide its nested bodies.
+    """
+    whole = level.allowed & level.whole
+    return Choice(np.where(whole.any(axis=1), whole.argmax(axis=1), level.allowed.argmax(axis=1)).tolist())
 
 
 def split(
@@ -83,20 +100,39 @@ def split(
     """Split operations over the sites below one site, recursively down to leaves."""
     if not site.is_system:
         return _sides(program, feasibility, site, calls)
-    atoms = _atoms(program, calls, site.path)
-    successors = _successors(program, atoms)
-    _refuse_circles(program, atoms, successors)
-    options = program.layout.options(site.path)
-    allowed = _allowed(program, feasibility, atoms, options, site)
-    is_divided = _is_divided(program, atoms, site.path)
-    level = Level(site, options, tuple(atoms), successors, allowed, is_divided)
+    level = _level(program, feasibility, site, calls)
     choice = choose(level)
     parts = tuple(
-        split(program, feasibility, options[choice.chosen[group[0]]], _calls(level, group), choose)
+        _region(program, feasibility, level.options[choice.chosen[group[0]]], _calls(level, group), level, choose)
         for group in grouped(level, choice.chosen)
     )
     in_order = tuple(index for part in parts for index in part.calls)
-    return Region(site, in_order, parts, lower_bound(successors, choice.chosen), choice.least_time)
+    return Region(site, in_order, parts, lower_bound(level.successors, choice.chosen), choice.least_time)
+
+
+def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
+    atoms = atoms_of(program, calls, site.path)
+    successors = _successors(program, atoms)
+    _refuse_circles(program, atoms, successors)
+    options = program.layout.options(site.path)
+    if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
+        options = (*options, site)
+    allowed = _allowed(program, feasibility, atoms, options, site)
+    whole = np.ones_like(allowed)
+    for number, atom in enumerate(atoms):
+        if atom[0] in program.bodies:
+            whole[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
+    return Level(site, options, tuple(atoms), successors, allowed, whole, _is_divided(program, atoms, site.path))
+
+
+def _region(
+    program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...], level: Level, choose: Chooser
+) -> Region:
+    """Split what one option of a level was given; if that is the level's own site, its driver runs the operation."""
+    if site is not level.site:
+        return split(program, feasibility, site, calls, choose)
+    bodies = tuple(split(program, feasibility, site, tuple(scope.calls), choose) for scope in program.bodies[calls[0]])
+    return Region(site, calls, bodies=bodies)
 
 
 def _sides(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Region:
@@ -121,7 +157,7 @@ def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:
     """Group atoms into regions, in an order in which they can run."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    return _policed(waves(level.successors, chosen), [level.options[choice] for choice in chosen])
+    return _policed(waves(level.successors, chosen), [level.options[choice] for choice in chosen], level.site)
 
 
 def _calls(level: Level, group: Sequence[int]) -> tuple[int, ...]:
@@ -130,43 +166,24 @@ def _calls(level: Level, group: Sequence[int]) -> tuple[int, ...]:
 
 def _is_divided(program: Program, atoms: Sequence[tuple[int, ...]], path: str) -> bool:
     """Whether every operation is in a call of a constrained function: a division that was made before is kept."""
-    return all(open_frame(program.frames[atom[0]], path) is not None for atom in atoms)
+    return all(_was_divided(program, atom[0], path) for atom in atoms)
 
 
-def _atoms(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
-    """Group operations that cannot be parted: one call of a constrained function, or ends of a value without a type."""
-    flow = program.dataflow
-    is_untyped = np.array([type_ is None for type_ in flow.types], dtype=np.bool_)[flow.kinds] & (flow.producer >= 0)
-    if not any(program.frames[index] for index in calls) and not is_untyped.any():
-        return [(index,) for index in calls]
-    groups = together(calls, program.frames, path)
-    leader = {index: members[0] for members in groups for index in members}
-    joined = {first: first for first in leader.values()}
-
-    def find(first: int) -> int:
-        while joined[first] != first:
-            first = joined[first]
-        return first
-
-    for index in calls:
-        for output in program.body[index].outputs:
-            readers = program.consumers.get(output.name, ()) if output.type is None else ()
-            for reader in readers:
-                if reader in leader:
-                    a, b = sorted((find(leader[index]), find(leader[reader])))
-                    joined[b] = a
-    atoms: dict[int, list[int]] = {}
-    for index in calls:
-        atoms.setdefault(find(leader[index]), []).append(index)
-    return [tuple(members) for members in atoms.values()]
+def _was_divided(program: Program, index: int, path: str) -> bool:
+    if open_frame(program.frames[index], path) is not None:
+        return True
+    inner = (inner for scope in program.bodies.get(index, ()) for inner in scope.calls)
+    return index in program.driven and all(_was_divided(program, one, path) for one in inner)
 
 
 def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list[int]]:
-    flow, count = program.dataflow, len(atoms)
+    flow, count = program.dataflow(atoms[0] if atoms else ()), len(atoms)
     owner = owners(program, atoms)
     producer = np.repeat(flow.producer, np.diff(flow.start))
-    before = np.where(producer >= 0, owner[producer], -1)
-    after = owner[flow.readers]
+    effects = program.effect_before
+    first, then = (np.fromiter(ends, dtype=np.int64, count=len(effects)) for ends in (effects.values(), effects.keys()))
+    before = np.concatenate([np.where(producer >= 0, owner[producer], -1), owner[first]])
+    after = np.concatenate([owner[flow.readers], owner[then]])
     which = (before >= 0) & (after >= 0) & (before != after)
     pairs = np.unique(before[which] * count + after[which])
     bounds = np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
@@ -202,36 +219,42 @@ def _allowed(
 ) -> npt.NDArray[np.bool_]:
     """Return the sites that can take each atom, less those that it prefers less than another of them."""
     firsts = [atom[0] for atom in atoms]
-    columns = [feasibility.takes[firsts][:, feasibility.columns(option)].any(axis=1) for option in options]
+    columns = [
+        np.zeros(len(atoms), dtype=np.bool_)
+        if option is site
+        else feasibility.takes[firsts][:, feasibility.columns(option)].any(axis=1)
+        for option in options
+    ]
     allowed = np.stack(columns, axis=1) if atoms else np.zeros((0, len(options)), dtype=np.bool_)
     for number, atom in enumerate(atoms):
-        if len(atom) > 1:
-            allowed[number] = [feasibility.fits(atom, option) for option in options]
+        if len(atom) > 1 or atom[0] in program.bodies:
+            allowed[number] = [_can(feasibility, atom, option, site) for option in options]
             if not allowed[number].any():
-                names = ", ".join(repr(program.body[index].source) for index in atom[:4])
-                guilty = _blamed(program, atom, site)
-                raise InfeasibleError(
-                    f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
-                )
-        if any(has_taste(asked) for index in atom for asked in program.asked[index]):
-            ranks = [
-                feasibility.rank(atom, option) if can else None
-                for can, option in zip(allowed[number], options, strict=True)
-            ]
-            best = max(rank for rank in ranks if rank is not None)
-            allowed[number] = [rank == best for rank in ranks]
+                raise InfeasibleError(_no_child(program, atom, site))
+        if atom[0] in program.driven and options[-1] is site and allowed[number, -1]:
+            allowed[number, :-1] = False
+        elif any(has_taste(asked) for index in program.with_nested(atom) for asked in program.asked[index]):
+            able = np.flatnonzero(allowed[number])
+            ranks = np.array([feasibility.rank(atom, options[option]) for option in able.tolist()])
+            allowed[number, able[ranks < ranks.max()]] = False
     return allowed
 
 
-def _blamed(program: Program, atom: tuple[int, ...], site: Site) -> str:
-    return blame(program, atom, lambda asking: Feasibility(asking).can(atom, site))
+def _no_child(program: Program, atom: tuple[int, ...], site: Site) -> str:
+    names = ", ".join(repr(program.body[index].source) for index in atom[:4])
+    guilty = blame(program, tuple(program.with_nested(atom)), lambda asking: Feasibility(asking).fits(atom, site))
+    return f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
 
 
-def _policed(regions: list[list[int]], sites: list[Site]) -> list[list[int]]:
-    """Divide regions further where the strategy wants one operation per function."""
+def _can(feasibility: Feasibility, atom: tuple[int, ...], option: Site, site: Site) -> bool:
+    return feasibility.drives(atom, site) if option is site else feasibility.fits(atom, option)
+
+
+def _policed(regions: list[list[int]], sites: list[Site], driver: Site | None = None) -> list[list[int]]:
+    """Divide regions further where the strategy wants one operation per function, or the driver runs them."""
     result: list[list[int]] = []
     for members in regions:
         strategy = strategy_for(sites[members[0]].target.kind)
-        is_single = strategy is not None and strategy.regions == "single"
+        is_single = (strategy is not None and strategy.regions == "single") or sites[members[0]] is driver
         result += [[member] for member in members] if is_single else [members]
     return result

@@ -5,16 +5,18 @@ What is unknown is dearer than everything that is known: of two choices the one 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
 import numpy as np
 
 from tvmtarget.partition.assignment.placement import Bools, Placement
+from tvmtarget.partition.control.forms import form_of, trips
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.dataflow import GIVEN, Ints, spans
+from tvmtarget.partition.dataflow import GIVEN, Dataflow, Ints, spans
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Level, owners
 from tvmtarget.partition.strategies.strategy import strategy_for
 from tvmtarget.target.layout import Site
@@ -60,8 +62,9 @@ def scaled(feasibility: Feasibility, estimates: Estimates, level: Level) -> Scal
     home = layout.home(level.site.path)
     homes = [layout.home(option.path) for option in level.options]
     domains = tuple(dict.fromkeys([*homes, home]))
-    values = _values(feasibility, level)
-    links = [_links(estimates, size, domains) for size in map(estimates.nbytes, feasibility.program.dataflow.types)]
+    flow = feasibility.program.dataflow(level.atoms[0] if level.atoms else ())
+    values = _values(feasibility, level, flow)
+    links = [_links(estimates, size, domains) for size in map(estimates.nbytes, flow.types)]
     times = {leaf.path: estimates.times(leaf) for option in level.options for leaf in feasibility.below(option)}
     shift = _shift(level, times.values(), links, values, max(launches, default=0))
     known, unknown = _times(feasibility, level, times, shift)
@@ -122,6 +125,9 @@ def _times(feasibility: Feasibility, level: Level, times: dict[str, list[int | N
     unknown = np.zeros_like(known)
     endless = np.iinfo(np.int64).max
     for option, site in enumerate(level.options):
+        if site is level.site:
+            _driven(feasibility, level, times, shift, option, known, unknown)
+            continue
         least = np.full(len(members), endless)
         for leaf, column in zip(feasibility.below(site), feasibility.columns(site), strict=True):
             flat = [endless if time is None else time >> shift for time in times[leaf.path]]
@@ -132,9 +138,42 @@ def _times(feasibility: Feasibility, level: Level, times: dict[str, list[int | N
     return known, unknown
 
 
-def _values(feasibility: Feasibility, level: Level) -> _Values:
+def _driven(
+    feasibility: Feasibility,
+    level: Level,
+    times: dict[str, list[int | None]],
+    shift: int,
+    option: int,
+    known: Ints,
+    unknown: Ints,
+) -> None:
+    """Add up what nested bodies take that the driver of a level runs, each operation where it is fastest."""
+    program = feasibility.program
+    leaves = list(zip(feasibility.below(level.site), feasibility.columns(level.site), strict=True))
+    for atom in np.flatnonzero(level.allowed[:, option]).tolist():
+        for inner, runs in _runs(program, level.atoms[atom][0], 1.0):
+            able = [leaf for leaf, column in leaves if feasibility.takes[inner, column]]
+            found = [times[leaf.path][program.signatures[inner]] for leaf in able]
+            stated = [time for time in found if time is not None]
+            known[atom, option] += round((min(stated, default=0) >> shift) * runs)
+            unknown[atom, option] += not stated
+
+
+def _runs(program: Program, index: int, runs: float) -> Iterator[tuple[int, float]]:
+    """Yield the operations in the bodies of one, and how often each runs: bodies of a branch are equally likely."""
+    form = form_of(program.body[index])
+    bodies = program.bodies[index]
+    inside = runs * trips(program.op(index)) if form is not None and form.repeats else runs / len(bodies)
+    for inner in (inner for scope in bodies for inner in scope.calls):
+        if inner in program.bodies:
+            yield from _runs(program, inner, inside)
+        else:
+            yield inner, inside
+
+
+def _values(feasibility: Feasibility, level: Level, flow: Dataflow) -> _Values:
     """Return the values that are read by another atom than the one that computes them, or outside of the level."""
-    flow, count = feasibility.program.dataflow, max(1, len(level.atoms))
+    count = max(1, len(level.atoms))
     owner = owners(feasibility.program, level.atoms)
     producer = np.where(flow.producer >= 0, owner[flow.producer], GIVEN)
     value = np.repeat(np.arange(len(flow.names)), np.diff(flow.start))

@@ -12,12 +12,24 @@ from tvmtarget.ir.function import DRIVES, Function
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout
 
-__all__ = ["CALLING_CONVENTION", "DEVICE_KERNEL", "HOST_FUNCTION", "PACKED", "Side", "as_device", "as_host", "side_of"]
+__all__ = [
+    "CALLING_CONVENTION",
+    "DEVICE_KERNEL",
+    "HOST_FUNCTION",
+    "PACKED",
+    "SIDED",
+    "Side",
+    "as_device",
+    "as_host",
+    "side_of",
+]
 
 CALLING_CONVENTION = "calling-convention"
 HOST_FUNCTION = "is-host-function"
 PACKED = "packed"  # TVM's kCPackedFunc, 1
 DEVICE_KERNEL = "device-kernel-launch"  # TVM's kDeviceKernelLaunch, 2
+
+SIDED = (CALLING_CONVENTION, HOST_FUNCTION, DRIVES)
 
 Side = Literal["host", "device", "mixed"]
 

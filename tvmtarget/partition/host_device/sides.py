@@ -78,7 +78,7 @@ def host_work(program: Program, site: Site, calls: Sequence[int], *, is_asked: b
 
 def _wanted(program: Program, calls: Sequence[int]) -> frozenset[int]:
     """Return the operations whose results, directly or through others of these, only say how to compute."""
-    inside, results, wanted = frozenset(calls), frozenset(program.function.results), set[int]()
+    inside, results, wanted = frozenset(calls), program.results, set[int]()
     for index in reversed(calls):
         readers = [
             (reader, name)
