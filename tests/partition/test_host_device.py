@@ -205,3 +205,48 @@ def test_opaque_tir_functions_are_split_by_tvm_into_host_functions_and_kernels()
     assert tt.split_host_device(split) == split
     assert tt.IRModule.parse(str(split)) == split
     assert tvm.tirx.PrimFunc is type(kernel)
+
+
+BRANCHED = """
+func @main(%x: float32[2,6], %c: bool[1]) -> (float32[2,6]) opsets(onnx=17) {
+  %r: float32[2,6] = onnx.Relu(%x) as relu
+  %n: bool[1] = onnx.Not(%c) as turned
+  %y: float32[2,6] = onnx.If(%n) as if
+    then_branch @then() captures(%r) {
+      const %two: float32[1] = [2.0]
+      %t: float32[2,6] = onnx.Mul(%r, %two) as doubled
+      return %t
+    }
+    else_branch @else() captures(%r) {
+      %e: float32[2,6] = onnx.Neg(%r) as negated
+      return %e
+    }
+  %z: float32[2,6] = onnx.Tanh(%y) as tanh
+  return %z
+}
+"""
+
+
+def test_control_flow_is_run_by_the_host_and_its_bodies_by_the_device(device_only):
+    device_only(If="no control flow")
+    module = tt.IRModule.parse(BRANCHED)
+    for target in ("probe(host=numpy)", PAIR):
+        plan = tt.decompose(module, target, where={"*": "probe"})
+        host = "host" if target != PAIR else "cpu"
+        assert [(region.site, region.ops) for region in plan.regions if region.site == host] == [(host, ("turned",))]
+        ops = {op for region in plan.regions if region.site != host for op in region.ops}
+        assert ops == {"relu", "doubled", "negated", "tanh"}
+        assert [one.op for one in plan.outlined.driven] == ["if"]
+        assert tt.decompose(plan.module).module == plan.module
+        assert "driver" in str(plan.explain("if"))
+        for condition in (True, False):
+            given = {"x": X["x"], "c": np.array([condition])}
+            expected = tt.build(module, "numpy").run(given)["z"]
+            np.testing.assert_allclose(tt.build(plan).run(given)["z"], expected, rtol=1e-6)
+
+
+def test_control_flow_is_split_on_request_too():
+    split = tt.split_host_device(tt.IRModule.parse(BRANCHED), "probe(host=numpy)")
+    (branch,) = [call for call in split.main.body if call.op == "onnx.If"]
+    assert all(call.op == COPY or call.callee for _, body in branch.regions for call in body.body)
+    assert tt.split_host_device(split) == split

@@ -128,24 +128,30 @@ class Feasibility:
         program = self.program
         if index not in program.bodies:
             return Reject("CONTROL_FLOW", "it has no nested bodies")
-        if not site.is_system:
-            return Reject("CONTROL_FLOW", "a leaf has no driver")
+        if not site.is_system and site.host == site.path:
+            return Reject("CONTROL_FLOW", "a leaf that nothing drives has no driver")
         if open_frame(program.frames[index], site.path) is not None:
             return Reject("CONSTRAINT", "it is in a function that stays whole")
         refusal = why_not_driven(program.op(index))
         if refusal is not None:
             return refusal
-        options = program.layout.options(site.path)
+        options = program.layout.options(site.path) if site.is_system else ()
         for scope in program.bodies[index]:
             unknown = next(untyped(program, scope), None)
             if unknown is not None:
                 hint = "give the value a type"
                 return Reject("NON_TENSOR", f"{unknown!r} in {scope.label!r} has no known type", hint)
             for atom in atoms_of(program, tuple(scope.calls), site.path):
-                if not any(self.fits(atom, option) for option in options) and not self.drives(atom, site):
+                if not self._can_divide(atom, options, site):
                     names = ", ".join(repr(program.body[inner].source) for inner in atom[:4])
                     return Reject("CONTROL_FLOW", f"no site can take {names} of {scope.label!r}")
         return None
+
+    def _can_divide(self, atom: tuple[int, ...], options: tuple[Site, ...], site: Site) -> bool:
+        """Whether a part of a nested body fits a child of a system, or a device and its host, or their driver."""
+        if not site.is_system:
+            return all(self.verdict(inner, site) is None for inner in atom)
+        return any(self.fits(atom, option) for option in options) or self.drives(atom, site)
 
     def rank(self, calls: tuple[int, ...], site: Site) -> int:
         """Add up how much the operations prefer a site, by its best leaf for each."""
@@ -180,7 +186,10 @@ class Feasibility:
             kind = leaf.target.kind
             return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")
         refusal = strategy.check(op)
-        return None if refusal is None or host_takes(self.program, op, leaf) else refusal
+        if refusal is None or not (self.splits or strategy.takes == "device") or leaf.host == leaf.path:
+            return refusal
+        is_for_host = host_takes(self.program, op, leaf) or self.why_not_driven(index, leaf) is None
+        return None if is_for_host else refusal
 
     def _constraints(self, asked: tuple[Asked, ...], leaf: Site) -> Reject | None:
         key = (asked, leaf.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -135,22 +135,49 @@ def _region(
     return Region(site, calls, bodies=bodies)
 
 
-def _sides(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Region:
+def _sides(
+    program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...], *, is_body: bool = False
+) -> Region:
     """Split a mixed function into a host function that drives it, device functions, and what the host computes."""
     on_host = host_work(program, site, calls, is_asked=feasibility.splits)
     if on_host is None:
         return Region(site, calls)
-    if not on_host and site.path and not feasibility.splits:  # whoever calls it drives it
-        return Region(site, calls, device=site.path)
-    options, chosen = (site, program.layout[site.host]), [int(index in on_host) for index in calls]
+    driven = frozenset(
+        index for index in calls if index not in on_host and _is_driven(program, feasibility, index, site)
+    )
+    if not on_host and not driven and site.path and not feasibility.splits and not is_body:
+        return Region(site, calls, device=site.path)  # whoever calls it drives it
+    options = (site, program.layout[site.host], driver := replace(site))
+    chosen = [2 if index in driven else int(index in on_host) for index in calls]
     successors = _successors(program, [(index,) for index in calls])
-    groups = _policed(waves(successors, chosen), [options[side] for side in chosen])
+    groups = _policed(waves(successors, chosen), [options[side] for side in chosen], driver)
     parts = tuple(
-        Region(options[chosen[group[0]]], tuple(sorted(calls[atom] for atom in group)), device=site.path)
+        _side(
+            program, feasibility, options[chosen[group[0]]], tuple(sorted(calls[atom] for atom in group)), site, driver
+        )
         for group in groups
     )
     in_order = tuple(index for part in parts for index in part.calls)
     return Region(site, in_order, parts, lower_bound(successors, chosen), device=site.path)
+
+
+def _side(
+    program: Program, feasibility: Feasibility, side: Site, calls: tuple[int, ...], site: Site, driver: Site
+) -> Region:
+    """Return what one side runs; an operation of the driver has nested bodies, which are split as well."""
+    if side is not driver:
+        return Region(side, calls, device=site.path)
+    scopes = program.bodies[calls[0]]
+    bodies = tuple(_sides(program, feasibility, site, tuple(scope.calls), is_body=True) for scope in scopes)
+    return Region(site, calls, bodies=bodies, device=site.path)
+
+
+def _is_driven(program: Program, feasibility: Feasibility, index: int, site: Site) -> bool:
+    """Whether the driver of a device runs an operation with nested bodies, as the device does not or should not."""
+    if index not in program.bodies or feasibility.why_not_driven(index, site) is not None:
+        return False
+    strategy = strategy_for(site.target.kind)
+    return feasibility.splits or (strategy is not None and strategy.check(program.op(index)) is not None)
 
 
 def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:

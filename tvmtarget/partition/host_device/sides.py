@@ -44,10 +44,7 @@ _ASKS_FOR_SHAPES = frozenset({"Shape", "Size"})
 
 
 def host_takes(program: Program, op: Op, leaf: Site) -> bool:
-    """Whether the host of a leaf computes an operation for it: shape or scalar work beside device code."""
-    strategy = strategy_for(leaf.target.kind)
-    if strategy is None or strategy.takes != "device" or leaf.host == leaf.path:
-        return False
+    """Whether the host of a leaf can compute an operation for it: shape or scalar work beside device code."""
     host = strategy_for(program.layout[leaf.host].target.kind)
     return host is not None and _is_scalar_work(op) and host.check(op) is None
 
