@@ -295,3 +295,15 @@ def test_more_of_everything_does_no_harm_and_less_does(path):
             more = here.override({change: leaf["num-cores"] + 1})
             assert more.why_not(here)
             assert here.why_not(more).truth is Truth.NO
+
+
+def test_two_thousand_devices_of_three_kinds_are_compared_as_three():
+    def cluster(cores, count):
+        cpu = {"kind": "llvm", "mcpu": "znver4", "mtriple": "x86_64-linux-gnu"}
+        cpus = [{**cpu, "num-cores": cores + at % 3, "name": f"cpu{at}"} for at in range(count)]
+        return Target.from_json({"kind": "composite", "targets": cpus})
+
+    assert cluster(8, 2000).why_not(cluster(8, 2000)).truth is Truth.YES
+    refused = cluster(8, 2000).why_not(cluster(8, 2010))
+    assert [part.truth for part in refused.parts].count(Truth.NO) == 10
+    assert not cluster(8, 2000).why_not(cluster(11, 4))

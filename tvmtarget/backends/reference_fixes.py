@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from onnx import ValueInfoProto
+from onnx.helper import tensor_dtype_to_np_dtype
+from onnx.reference.ops.op_loop import Loop as ReferenceLoop
 from onnx.reference.ops.op_lrn import LRN as ReferenceLRN  # noqa: N811 - the evaluator finds operators by class name
 
 from tvmtarget.backends.protocol import Array
@@ -28,4 +33,42 @@ class LRN(ReferenceLRN):  # type: ignore[misc]
         return (np.moveaxis(positions.reshape(channels, x.shape[0], *x.shape[2:]), 0, 1),)
 
 
-FIXES = [LRN]
+class Loop(ReferenceLoop):  # type: ignore[misc]
+    """A loop, which the evaluator never enters without a condition, and whose collected values it joins (onnx 1.23).
+
+    They are to be stacked along a new first axis; without any turn, a dimension that is not known is 0.
+    """
+
+    def _run(
+        self,
+        M: Any,  # noqa: ANN401, N803 - as the evaluator calls it
+        cond: Any,  # noqa: ANN401
+        *carried: Any,  # noqa: ANN401
+        context: dict[str, Any] | None = None,
+        body: Any = None,  # noqa: ANN401
+        attributes: Any = None,  # noqa: ANN401
+        bindings: Any = None,  # noqa: ANN401
+    ) -> tuple[Any, ...]:
+        names, number, goes_on = self.body.input_names, 0, cond is None or bool(np.asarray(cond).item())
+        collected: list[list[Any]] = [[] for _ in range(self.K)]
+        while goes_on and (M is None or number < M):
+            flag = np.asarray(goes_on)
+            inputs = dict(zip(names, (np.asarray(number, "int64"), flag, *carried), strict=True))
+            results = self._run_body({**(context or {}), **inputs}, attributes=attributes, bindings=bindings)
+            goes_on, carried = bool(np.asarray(results[0]).item()), tuple(results[1 : 1 + self.N])
+            for values, one in zip(collected, results[1 + self.N :], strict=True):
+                values.append(one)
+            number += 1
+        outputs = self.body.proto_.output[1 + self.N :]
+        stacked = (np.stack(ones) if ones else _nothing(one) for ones, one in zip(collected, outputs, strict=True))
+        return (*carried, *stacked)
+
+
+def _nothing(value: ValueInfoProto) -> Array:
+    """Return the stack of no values of a type."""
+    tensor = value.type.tensor_type
+    dims = [dim.dim_value if dim.HasField("dim_value") else 0 for dim in tensor.shape.dim]
+    return np.zeros((0, *dims), tensor_dtype_to_np_dtype(tensor.elem_type))
+
+
+FIXES = [LRN, Loop]

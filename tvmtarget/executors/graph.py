@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -10,7 +11,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from tvmtarget.errors import RunError
-from tvmtarget.executors.program import Driver, Program, Signature, Step
+from tvmtarget.executors.control import run_control
+from tvmtarget.executors.program import Block, Driver, Program, Signature, Step
 from tvmtarget.ir.types import dtype_of
 
 __all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "Transfers", "check_inputs"]
@@ -68,13 +70,15 @@ class GraphExecutor:
         inputs: Sequence[Any],
         record: Callable[[Event], None] | None = None,
         transfers: Transfers | None = None,
+        *,
+        entry: Driver | None = None,
     ) -> list[Any]:
         """Run the entry on its parameters in order; `record` is told of every leaf call and copy as it happens.
 
-        The program of one machine of several needs `transfers`.
+        The program of one machine of several needs `transfers`. Another `entry` is a part of that program.
         """
-        driver = self._program.drivers.get(self._program.entry)
-        if driver is not None and transfers is not None:
+        driver = entry or self._program.drivers.get(self._program.entry)
+        if driver is not None:
             return self._drive(driver, inputs, record or (lambda _: None), transfers)
         return self._function(self._program.entry, inputs, record or (lambda _: None))
 
@@ -94,24 +98,49 @@ class GraphExecutor:
         record: Callable[[Event], None],
         transfers: Transfers | None = None,
     ) -> list[Any]:
-        values: dict[str, Any] = dict(zip(driver.params, inputs, strict=True))
-        values |= {name: self._constants[name] for name in driver.constants}
-        for step in driver.steps:
-            arguments = [values[name] for name in step.inputs]
-            if step.call is not None:
-                results = self._function(step.call, arguments, record)
-            elif step.order is not None:
-                results = _transfer(step, arguments, transfers)
-            else:
-                src, dst = str(step.src), str(step.dst)
-                begin = time.perf_counter_ns()
-                results = [self._copy(arguments[0], src, dst)]
-                taken = time.perf_counter_ns() - begin
-                record(CopyEvent(step.inputs[0], src, dst, _nbytes(arguments[0]), taken))
-            values.update(zip(step.outputs, results, strict=True))
+        constants = {name: self._constants[name] for name in driver.constants}
+        return self._block(driver, inputs, constants, record, transfers)
+
+    def _block(
+        self,
+        block: Block,
+        inputs: Sequence[Any],
+        around: Mapping[str, Any],
+        record: Callable[[Event], None],
+        transfers: Transfers | None,
+    ) -> list[Any]:
+        """Run the steps of a block; it sees the values around it and adds its own only for itself."""
+        values: ChainMap[str, Any] = ChainMap(dict(zip(block.params, inputs, strict=True)), around)  # type: ignore[arg-type]
+        for step in block.steps:
+            arguments = [values[name] if name else None for name in step.inputs]
+            results = self._step(step, arguments, values, record, transfers)
+            values.update((name, one) for name, one in zip(step.outputs, results, strict=True) if name)
             for name in step.free:
                 values.pop(name, None)
-        return [values[name] for name in driver.results]
+        return [values[name] for name in block.results]
+
+    def _step(
+        self,
+        step: Step,
+        arguments: list[Any],
+        values: Mapping[str, Any],
+        record: Callable[[Event], None],
+        transfers: Transfers | None,
+    ) -> Sequence[Any]:
+        if step.call is not None:
+            return self._function(step.call, arguments, record)
+        if step.order is not None:
+            return _transfer(step, arguments, transfers)
+        if step.control is not None:
+            return run_control(
+                step.control, arguments, lambda body, given: self._block(body, given, values, record, transfers)
+            )
+        src, dst = str(step.src), str(step.dst)
+        begin = time.perf_counter_ns()
+        copied = self._copy(arguments[0], src, dst)
+        taken = time.perf_counter_ns() - begin
+        record(CopyEvent(step.inputs[0], src, dst, _nbytes(arguments[0]), taken))
+        return [copied]
 
 
 def _transfer(step: Step, arguments: Sequence[Any], transfers: Transfers | None) -> list[Any]:

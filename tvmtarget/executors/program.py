@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tvmtarget.errors import ArtifactError
-from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function
+from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, callees_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.partition.control.forms import FORMS
 
-__all__ = ["Driver", "Program", "Signature", "Step", "constants_of"]
+__all__ = ["Axis", "Block", "Control", "Driver", "Program", "Signature", "Step", "constants_of"]
 
 SCHEMA = 1
 
@@ -41,13 +42,15 @@ class Signature(_Data):
 
 
 class Step(_Data):
-    """A call of a function, a copy from memory `src` to memory `dst`, or one end of a transfer between machines.
+    """A call of a function, a copy from memory `src` to memory `dst`, control flow, or one end of a transfer.
 
-    `nbytes` is the size of what is copied, None where its shape is open; `free` are values not read again. A transfer
-    goes `to` a machine or comes `from_` one, and `order` is its place among all transfers of the program.
+    `inputs` that are absent are ''. `nbytes` is the size of what is copied, None where its shape is open; `free` are
+    values not read again. A transfer between machines goes `to` one or comes `from_` one, and `order` is its place
+    among all transfers of the program.
     """
 
     call: str | None = None
+    control: Control | None = None
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     src: str | None = None
@@ -59,13 +62,50 @@ class Step(_Data):
     free: tuple[str, ...] = ()
 
 
-class Driver(_Data):
-    """The steps of one system; `path` is its node."""
+class Block(_Data):
+    """Steps that are run in order; those of a nested body also read the values around it."""
 
-    path: str
     params: tuple[str, ...]
     results: tuple[str, ...]
     steps: tuple[Step, ...]
+
+    def walk(self) -> Iterator[Step]:
+        """Yield all steps, those of nested bodies after the one that has them."""
+        for step in self.steps:
+            yield step
+            for body in step.control.bodies if step.control is not None else ():
+                yield from body.walk()
+
+
+class Axis(_Data):
+    """Along which axis a Scan cuts a value into slices, or puts them together, and whether it begins at the end."""
+
+    axis: int = 0
+    is_reversed: bool = False
+
+
+class Control(_Data):
+    """What is run of `bodies`: of a `branch` the first if the operand is true, else the second; else the only one.
+
+    A `loop` has the operands count, condition (either may be absent) and carried values, a `scan` initial states and
+    values to be cut into slices, one `Axis` for each of these. The results are the carried values, then values put
+    together from slices: for each an `Axis` and what it is if there are no slices. `param_ranks` are those of the
+    body's parameters, None where they are not known.
+    """
+
+    kind: Literal["branch", "loop", "scan"]
+    op: str
+    bodies: tuple[Block, ...]
+    cut: tuple[Axis, ...] = ()
+    joined: tuple[Axis, ...] = ()
+    empty: tuple[Signature, ...] = ()
+    param_ranks: tuple[int | None, ...] = ()
+
+
+class Driver(Block):
+    """The steps of one system; `path` is its node."""
+
+    path: str
     constants: tuple[str, ...] = ()
 
 
@@ -129,7 +169,7 @@ def _reachable(module: IRModule) -> list[Function]:
         function = module[waiting.pop()]
         if function.name not in found:
             found[function.name] = function
-            waiting += [call.callee for call in function.body if call.callee is not None]
+            waiting += sorted(callees_of(function))
     return list(found.values())
 
 
@@ -142,25 +182,29 @@ def _plain(name: str, function: Function) -> str:
 
 
 def _driver(function: Function) -> Driver:
-    steps: list[Step] = []
-    needed = {*function.results, *(constant.name for constant in function.constants)}
-    for call in reversed(function.body):
-        touched = dict.fromkeys((*call.inputs, *(output.name for output in call.outputs)))
-        free = tuple(name for name in touched if name not in needed)
-        needed |= set(touched)
-        steps.append(_step(call, free))
     path = function.constraint.path if function.constraint is not None else None
-    return Driver(
-        path=path or "",
-        params=tuple(param.name for param in function.params),
-        results=function.results,
-        steps=tuple(reversed(steps)),
-        constants=tuple(constant.name for constant in function.constants),
-    )
+    constants = tuple(constant.name for constant in function.constants)
+    return Driver(**_block(function), path=path or "", constants=constants)
 
 
-def _step(call: Call, free: tuple[str, ...]) -> Step:
-    outputs = tuple(output.name for output in call.outputs)
+def _block(body: Function) -> dict[str, Any]:
+    """Return the fields of a block; it frees only what is its own, and calls nothing in vain."""
+    own = {name for name in body.types if name not in body.constant_names}
+    steps: list[Step] = []
+    needed = set(body.results)
+    for call in reversed(body.body):
+        if not call.outputs and not call.has_effect:
+            continue
+        outputs = tuple(output.name for output in call.outputs)
+        touched = dict.fromkeys((*call.uses(), *outputs))
+        free = tuple(name for name in touched if name in own and name not in needed)
+        needed |= set(touched)
+        steps.append(_step(call, outputs, free))
+    params = tuple(param.name for param in body.params)
+    return {"params": params, "results": body.results, "steps": tuple(reversed(steps))}
+
+
+def _step(call: Call, outputs: tuple[str, ...], free: tuple[str, ...]) -> Step:
     if call.op == COPY:
         src, dst = (str(call.attr(end)) for end in ("src", "dst"))
         type_ = call.outputs[0].type
@@ -170,4 +214,48 @@ def _step(call: Call, free: tuple[str, ...]) -> Step:
         to, from_ = (None if call.attr(end) is None else str(call.attr(end)) for end in ("to", "from"))
         order = int(str(call.attr("order")))
         return Step(inputs=call.inputs, outputs=outputs, to=to, from_=from_, order=order, free=free)
+    if call.regions:
+        return Step(control=_control(call), inputs=call.inputs, outputs=outputs, free=free)
     return Step(call=call.callee, inputs=call.inputs, outputs=outputs, free=free)
+
+
+def _control(call: Call) -> Control:
+    form = FORMS[call.op]
+    regions = dict(call.regions)
+    bodies = tuple(Block(**_block(regions[label])) for label in form.bodies)
+    if form.kind == "branch":
+        return Control(kind=form.kind, op=call.source, bodies=bodies)
+    body = regions[form.bodies[0]]
+    sliced = _count(call, "num_scan_inputs") if form.kind == "scan" else 0
+    carried = len(call.inputs) - sliced - (2 if form.kind == "loop" else 0)
+    joined = call.outputs[carried:]
+    return Control(
+        kind=form.kind,
+        op=call.source,
+        bodies=bodies,
+        cut=_axes(call, "scan_input", sliced),
+        joined=_axes(call, "scan_output", len(joined)),
+        empty=tuple(Signature.of(output.name, output.type) for output in joined),
+        param_ranks=tuple(_rank(param.type) for param in body.params),
+    )
+
+
+def _count(call: Call, name: str) -> int:
+    value = call.attr(name)
+    return value if isinstance(value, int) else 0
+
+
+def _axes(call: Call, stem: str, count: int) -> tuple[Axis, ...]:
+    axes, ways = _numbers(call, f"{stem}_axes", count), _numbers(call, f"{stem}_directions", count)
+    return tuple(Axis(axis=axis, is_reversed=bool(way)) for axis, way in zip(axes, ways, strict=True))
+
+
+def _numbers(call: Call, name: str, count: int) -> list[int]:
+    """Return an attribute that is a list of numbers; those that are not given are 0."""
+    given = call.attr(name)
+    stated = [value for value in given if isinstance(value, int)] if isinstance(given, tuple) else []
+    return [*stated, *[0] * count][:count]
+
+
+def _rank(type_: Type) -> int | None:
+    return len(type_.shape) if isinstance(type_, TensorType) and type_.shape is not None else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Call, Constant, Function, Value, all_names, callees_of
@@ -31,38 +31,48 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
-    """A function without calls of functions; `frames[i]` are the inlined calls around `body[i]`, outermost first."""
+    """A function without calls of functions; `frames[i]` are the inlined calls around `body[i]`, outermost first.
+
+    `bodies[i]` tells the same of the nested bodies of `body[i]`; their frames begin with those of `body[i]`.
+    """
 
     function: Function
     frames: tuple[tuple[Frame, ...], ...]
+    bodies: Mapping[int, tuple[Inlined, ...]] = field(default_factory=dict)
 
 
 def inline_calls(
     function: Function, functions: Mapping[str, Function], *, only: Container[str] | None = None
 ) -> Inlined:
-    """Inline every call of other functions, or `only` of some; what has a name keeps it where it is free.
+    """Inline every call of other functions, or `only` of some, in nested bodies too.
 
-    Calls in nested bodies are inlined too: they are frames around the operation that has the body. Functions in
-    several versions of an operator set are converted to one (`onnx_versions.py`).
+    What has a name keeps it where it is free. Constants of functions that nested bodies call are the function's own.
+    Functions in several versions of an operator set are converted to one (`onnx_versions.py`).
     """
     if not callees_of(function):
-        return Inlined(function, ((),) * len(function.body))
+        return _framed(function, ())
     function, functions = _in_one_version(function, functions, only)
     inliner = _Inliner(functions, function, only)
     results = inliner.expand(function, {}, (), (function.name,))
     opsets = tuple(sorted(inliner.opsets.items()))
     constants = tuple(inliner.constants.values())
     flat = function.replace(body=tuple(inliner.body), constants=constants, results=results, opsets=opsets)
-    return Inlined(_with_results(flat, function.results), tuple(inliner.frames))
+    return _with_results(Inlined(flat, tuple(inliner.frames), inliner.bodies), function.results)
 
 
-def _with_results(flat: Function, results: tuple[str, ...]) -> Function:
+def _with_results(inlined: Inlined, results: tuple[str, ...]) -> Inlined:
     """Give what a callee computes the name that the function returned it under, where that is one value."""
+    flat = inlined.function
     computed = {output.name for call in flat.body for output in call.outputs}
     pairs = [(new, old) for new, old in zip(flat.results, results, strict=True) if new != old and new in computed]
     taken = {*all_names(flat), *(old for new, old in pairs if flat.results.count(new) > 1)}
     names = {new: old for new, old in pairs if old not in taken}
-    return rename_values(flat, names) if names else flat
+    return _with_names(inlined, names) if names else inlined
+
+
+def _with_names(inlined: Inlined, names: Mapping[str, str]) -> Inlined:
+    bodies = {index: tuple(_with_names(one, names) for one in found) for index, found in inlined.bodies.items()}
+    return replace(inlined, function=rename_values(inlined.function, names), bodies=bodies)
 
 
 def _in_one_version(
@@ -93,7 +103,9 @@ class _Inliner:
         self.sources = Names(call.source for call in function.body if call.callee is None and call.op != COPY)
         self.body: list[Call] = []
         self.frames: list[tuple[Frame, ...]] = []
-        self.constants: dict[str, Constant] = {}
+        self.bodies: dict[int, tuple[Inlined, ...]] = {}
+        self.constants: dict[str, Constant] = {}  # of this body
+        self.shared = self.constants  # of the function around all bodies, where those of callees go
         self.opsets: dict[str, int] = {}
         self.names = Names(param.name for param in function.params)
         self.calls = 0
@@ -106,46 +118,53 @@ class _Inliner:
             raise ModelError(f"functions call each other deeper than {MAX_DEPTH}: {' -> '.join(stack[:4])} ...")
         self.opsets |= dict(function.opsets)
         names = dict(names)
+        is_own = len(stack) == self.depth
         for constant in function.constants:
-            names[constant.name] = self._share(constant)
+            names[constant.name] = self._share(constant, self.constants if is_own else self.shared)
         for call in function.body:
-            if call.callee is None or (self.only is not None and call.callee not in self.only):
+            if call.callee is None or not self._is_inlined(call.callee):
                 self._keep(call, names, frames, stack)
             else:
                 self._call(call, names, frames, stack)
         return tuple(names.get(result, result) for result in function.results)
 
+    def _is_inlined(self, callee: str) -> bool:
+        """Whether calls of a function are inlined; code stays where it is, as there is nothing to see in it."""
+        return (self.only is None or callee in self.only) and self.functions[callee].code is None
+
     def _keep(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         """Append an operation in the names of its new surroundings; its results are added to `names`."""
-        nested = [(label, *self._nested(region, names, stack)) for label, region in call.regions]
+        nested = tuple(self._nested(region, names, frames, stack) for _, region in call.regions)
         inputs = tuple(names.get(name, name) for name in call.inputs)
         outputs = []
         for output in call.outputs:
             name = self.names.fresh(output.name) if output.name else ""
             names[output.name] = name
             outputs.append(output if name == output.name else replace(output, name=name))
-        regions = tuple((label, region) for label, region, _ in nested)
+        regions = tuple((label, one.function) for (label, _), one in zip(call.regions, nested, strict=True))
         is_own = len(stack) == self.depth or not call.source
         source = call.source if is_own else self.sources.fresh(call.source)
+        if nested:
+            self.bodies[len(self.body)] = nested
         self.body.append(replace(call, inputs=inputs, outputs=tuple(outputs), regions=regions, source=source))
-        self.frames.append((*frames, *(frame for _, _, found in nested for frame in found)))
+        self.frames.append(frames)
 
     def _nested(
-        self, region: Function, names: dict[str, str], stack: tuple[str, ...]
-    ) -> tuple[Function, tuple[Frame, ...]]:
-        """Return a nested body with its captures renamed and its calls inlined, and the frames of those."""
+        self, region: Function, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]
+    ) -> Inlined:
+        """Return a nested body with its captures renamed and its calls inlined."""
         if not callees_of(region):
-            return _captured(region, names), ()
+            return _framed(_captured(region, names), frames)
         inner = _Inliner(self.functions, region, self.only)
         inner.names, inner.sources, inner.opsets = self.names, self.sources, self.opsets
-        inner.calls, inner.depth = self.calls, len(stack)
+        inner.calls, inner.depth, inner.shared = self.calls, len(stack), self.shared
         for param in region.params:
             self.names.add(param.name)
-        results = inner.expand(region, {name: names.get(name, name) for name in region.captures()}, (), stack)
+        results = inner.expand(region, {name: names.get(name, name) for name in region.captures()}, frames, stack)
         self.calls = inner.calls
-        frames = tuple(dict.fromkeys(frame for found in inner.frames for frame in found))
         constants = tuple(inner.constants.values())
-        return region.replace(body=tuple(inner.body), constants=constants, results=results), frames
+        function = region.replace(body=tuple(inner.body), constants=constants, results=results)
+        return Inlined(function, tuple(inner.frames), inner.bodies)
 
     def _call(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         callee = self.functions[call.op[1:]]
@@ -158,13 +177,13 @@ class _Inliner:
         for output, result in zip(call.outputs, results, strict=True):
             names[output.name] = result
 
-    def _share(self, constant: Constant) -> str:
+    def _share(self, constant: Constant, constants: dict[str, Constant]) -> str:
         """Add a constant once: the same data under the same name is one constant."""
-        known = self.constants.get(constant.name)
+        known = constants.get(constant.name)
         if known is not None and known.data is constant.data:
             return constant.name
         name = self.names.fresh(constant.name)
-        self.constants[name] = constant if name == constant.name else replace(constant, name=name)
+        constants[name] = constant if name == constant.name else replace(constant, name=name)
         return name
 
 
@@ -173,6 +192,16 @@ def _asked(call: Call, callee: Function) -> Iterator[tuple[Constraint, str]]:
         yield callee.constraint, f"function {callee.name!r}"
     if call.constraint is not None:
         yield call.constraint, f"call {call.source!r} of function {callee.name!r}"
+
+
+def _framed(function: Function, frames: tuple[Frame, ...]) -> Inlined:
+    """Return what stands for a function without calls of functions that stands inside some."""
+    bodies = {
+        index: tuple(_framed(region, frames) for _, region in call.regions)
+        for index, call in enumerate(function.body)
+        if call.regions
+    }
+    return Inlined(function, (frames,) * len(function.body), bodies)
 
 
 def _captured(region: Function, names: Mapping[str, str]) -> Function:

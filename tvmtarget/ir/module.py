@@ -95,10 +95,10 @@ class IRModule:
         """
         from tvmtarget.ir.onnx_reader import read_model
 
-        main, *others = read_model(model, keep_functions=keep_functions)
-        if others and not keep_functions:
-            main, others = inline_calls(main, {one.name: one for one in others}).function, []
-        return cls((main, *others)).verify()
+        module = cls(read_model(model, keep_functions=keep_functions)).verify()
+        if keep_functions or len(module.functions) == 1:
+            return module
+        return cls((inline_calls(module.main, module.by_name).function,)).verify()
 
     def to_onnx(self, function: str = "main") -> onnx.ModelProto:
         """Write a function, with all it calls, as a checked ONNX model that computes the same."""

@@ -18,6 +18,9 @@ class Names:
         """Take a name that is given."""
         self._taken.add(name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._taken
+
     def fresh(self, base: str) -> str:
         """Return `base`, or `base_1`, `base_2`, ..., and take it."""
         name = base

@@ -14,6 +14,7 @@ import numpy as np
 from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, TensorProto
 
+from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Constant, Function
 from tvmtarget.ir.types import TensorType
 
@@ -91,6 +92,8 @@ def _said(message: Message, fields: tuple[str, ...]) -> Iterator[str]:
 def _carry(message: Message, into: Message, fields: tuple[str, ...]) -> None:
     for field in _said(message, fields):
         value = getattr(message, field)
+        if isinstance(value, bytes):
+            raise ModelError(f"what the model says in {field} is not UTF-8: {value!r:.80}")
         if isinstance(value, str | int):
             setattr(into, field, value)
         else:

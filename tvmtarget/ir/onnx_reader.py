@@ -21,7 +21,7 @@ from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, V
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx_functions import instance_of
 from tvmtarget.ir.onnx_notes import graph_notes, model_notes
-from tvmtarget.ir.onnx_tensors import constant_of, is_small, read_tensor
+from tvmtarget.ir.onnx_tensors import constant_of, is_small, read_tensor, write_tensor
 from tvmtarget.ir.onnx_types import check_model, read_type
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.types import Type
@@ -57,6 +57,7 @@ def read_model(source: str | Path | bytes | ModelProto, *, keep_functions: bool 
 def _read(model: ModelProto, folder: Path, name: str, *, keep_functions: bool) -> tuple[Function, ...]:
     _opsets_are_known(model, name)
     slim = _slim(model)
+    _fetch_external(slim.graph.node, folder, name)
     differ = any(_differ(model, function) for function in model.functions)
     _check(slim, name, apart=differ)
     if slim.functions and not keep_functions and not differ:
@@ -90,6 +91,7 @@ def _opsets_are_known(model: ModelProto, name: str) -> None:
     """Refuse a model that states two versions of an operator set, or operators that this ONNX does not know yet."""
     for proto in (model, *model.functions):
         stated = [_domain(opset.domain) for opset in proto.opset_import]
+        _are_texts(stated)
         twice = next((domain for domain in stated if stated.count(domain) > 1), None)
         if twice is not None:
             raise ModelError(f"{name} states two versions of operator set {twice or 'onnx'!r}")
@@ -176,6 +178,19 @@ def _slim(model: ModelProto) -> ModelProto:
     return slim
 
 
+def _fetch_external(nodes: Iterable[NodeProto], folder: Path, name: str) -> None:
+    """Read external data of attributes and nested graphs, which the checker looks for where the process runs."""
+    for node in nodes:
+        for attribute in node.attribute:
+            graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
+            tensors = [attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors
+            for tensor in (*tensors, *(tensor for graph in graphs for tensor in graph.initializer)):
+                if tensor.data_location == TensorProto.EXTERNAL:
+                    tensor.CopyFrom(write_tensor(read_tensor(tensor, folder, name)))
+            for graph in graphs:
+                _fetch_external(graph.node, folder, name)
+
+
 def _sparse_constants(graph: GraphProto) -> Iterator[NodeProto]:
     """Yield a Constant node for each sparse initializer."""
     for sparse in graph.sparse_initializer:
@@ -204,6 +219,7 @@ class _Reader:
     def function(self, graph: GraphProto, name: str, data: Mapping[str, TensorProto]) -> Function:
         """Read a graph; `data` holds the initializers with their elements (the graph may be a slim copy)."""
         types = {info.name: read_type(info.type) for info in (*graph.value_info, *graph.output, *graph.input)}
+        _are_texts(types, data)
         self._sources |= {node.name for node in graph.node if node.name} if name == "main" else set()
         taken: set[str] = set()
         params = tuple(Value(i.name, types[i.name]) for i in graph.input if i.name not in data)
@@ -227,6 +243,8 @@ class _Reader:
         )
 
     def _call(self, node: NodeProto, index: int, types: Mapping[str, Type], taken: set[str]) -> Call:
+        attributes = (attribute.name for attribute in node.attribute)
+        _are_texts((node.name, node.op_type, node.domain, node.overload), node.input, node.output, attributes)
         proto = self._local.get((node.domain, node.op_type, node.overload))
         if proto is not None:
             return self._call_of_function(node, proto, types, self._source(node, index, taken))
@@ -325,6 +343,13 @@ def _missing(model: ModelProto) -> list[str]:
     """Return the domains of a model's functions whose version it does not state."""
     stated = {opset.domain for opset in model.opset_import}
     return sorted({function.domain for function in model.functions} - stated)
+
+
+def _are_texts(*names: Iterable[object]) -> None:
+    """Refuse names that are no UTF-8: protobuf hands them out as bytes."""
+    wrong = next((name for some in names for name in some if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise ModelError(f"a name in the model is not UTF-8: {wrong!r:.80}")
 
 
 def _text(data: bytes) -> str | bytes:

@@ -61,6 +61,8 @@ def _read_tensor(tensor: TypeProto.Tensor | TypeProto.SparseTensor) -> TensorTyp
 def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
     if dim.HasField("dim_value"):
         return int(dim.dim_value) if dim.dim_value >= 0 else None
+    if not isinstance(dim.dim_param, str):
+        raise ModelError(f"the symbol of a dimension is not UTF-8: {dim.dim_param!r:.80}")
     return dim.dim_param or None
 
 

@@ -9,7 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.ir.function import Constant, Function, Opaque
+from tvmtarget.ir.flow import readers_of
+from tvmtarget.ir.function import Call, Constant, Function, Opaque
 from tvmtarget.ir.types import Type
 
 __all__ = ["Dataflow", "Ints", "dataflow_of", "signatures_of", "spans"]
@@ -37,12 +38,15 @@ class Dataflow:
     types: tuple[Type, ...]
 
 
-def dataflow_of(function: Function, producer: Mapping[str, int], consumers: Mapping[str, Sequence[int]]) -> Dataflow:
-    """Return the values of a flat function as arrays: results of operations in order, then what is given."""
+def dataflow_of(function: Function, first: int) -> Dataflow:
+    """Return the values of a flat function, or of a nested body, as arrays: what operations compute, then the rest.
+
+    `first` is the number of the first operation. What a nested body reads of those around it is given to it.
+    """
     constants, types = function.constant_names, function.types
-    computed = [output.name for call in function.body for output in call.outputs if output.name]
-    given = [name for name in consumers if name not in producer and name not in constants]
-    names = computed + given
+    producer = {out.name: at for at, call in enumerate(function.body, first) for out in call.outputs if out.name}
+    consumers = readers_of(function)
+    names = [*producer, *(name for name in consumers if name not in producer and name not in constants)]
     results = frozenset(function.results)
     found = [consumers.get(name, ()) for name in names]
     seen: dict[Type, int] = {}
@@ -50,9 +54,9 @@ def dataflow_of(function: Function, producer: Mapping[str, int], consumers: Mapp
         names=tuple(names),
         producer=np.array([producer.get(name, GIVEN) for name in names], dtype=np.int64),
         start=spans([len(readers) for readers in found]),
-        readers=np.array([reader for readers in found for reader in readers], dtype=np.int64),
+        readers=np.array([first + reader for readers in found for reader in readers], dtype=np.int64),
         is_result=np.array([name in results for name in names], dtype=np.bool_),
-        kinds=np.array([seen.setdefault(types[name], len(seen)) for name in names], dtype=np.int64),
+        kinds=np.array([seen.setdefault(types.get(name), len(seen)) for name in names], dtype=np.int64),
         types=tuple(seen),
     )
 
@@ -63,18 +67,19 @@ def spans(lengths: Iterable[int] | Ints) -> Ints:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(flat, dtype=np.int64)])
 
 
-def signatures_of(function: Function, read: Container[str]) -> list[int]:
+def signatures_of(
+    body: Sequence[Call], types: Mapping[str, Type], constants: Container[str], read: Container[str]
+) -> list[int]:
     """Number operations so that those of one number differ in nothing but names and the values of constants.
 
     An operation with nested bodies, or with a tensor among its attributes, has a number of its own.
     """
     seen: dict[Hashable, int] = {}
     kinds: dict[Type, int] = {}
-    types = {name: kinds.setdefault(type_, len(kinds)) for name, type_ in function.types.items()}
-    constants = function.constant_names
-    known = {name: -2 - kind if name in constants else kind for name, kind in types.items()}
+    numbered = {name: kinds.setdefault(type_, len(kinds)) for name, type_ in types.items()}
+    known = {name: -2 - kind if name in constants else kind for name, kind in numbered.items()}
     numbers = []
-    for index, call in enumerate(function.body):
+    for index, call in enumerate(body):
         if call.regions or (call.attrs and any(isinstance(value, Constant | Opaque) for _, value in call.attrs)):
             key: Hashable = index
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tvmtarget.errors import TargetError
 from tvmtarget.ir.module import IRModule
@@ -14,11 +15,14 @@ from tvmtarget.partition.request import Request
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
+if TYPE_CHECKING:
+    import tvm
+
 __all__ = ["decompose"]
 
 
 def decompose(
-    module: IRModule,
+    module: IRModule | tvm.IRModule,
     target: Target | str | None = None,
     costs: Costs | Mapping[str, object] | str | Path | None = None,
     *,
@@ -27,7 +31,7 @@ def decompose(
     """Split the entry of a module over the nodes of a target, down to single leaves.
 
     Args:
-        module: a program; constraints that its functions and calls already bear are kept.
+        module: a program, or a module of Apache TVM; constraints that its functions and calls already bear are kept.
         target: the tree, or its text; the module's own unless given.
         costs: what operations and copies take (`load_costs`): data, a JSON file, or `roofline`, the target's own facts
             alone. Sites are then chosen by time among those that are allowed and preferred alike; without costs it
@@ -39,7 +43,10 @@ def decompose(
     Raises `InfeasibleError` with the reasons for operations that fit no site, `UnknownNameError` for names that
     are not in the model or the tree, `ModelError` for an invalid module.
     """
-    chosen = Target.parse(target) if isinstance(target, str) else (target or module.target)
+    chosen = Target.parse(target) if isinstance(target, str) else target
+    if not isinstance(module, IRModule):
+        module = IRModule.from_tvm(module, chosen)
+    chosen = chosen or module.target
     if chosen is None:
         raise TargetError("no target is given and the module has none; pass one, such as 'llvm'")
     rules = {key: Constraint.parse(value) for key, value in (where or {}).items()}

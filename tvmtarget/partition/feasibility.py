@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.function import Constant
-from tvmtarget.ir.inline import Frame
+from tvmtarget.partition.atoms import atoms_of, together, untyped
 from tvmtarget.partition.conflict import blame
+from tvmtarget.partition.control.forms import why_not_driven
 from tvmtarget.partition.program import Asked, Program, open_frame
 from tvmtarget.partition.strategies.strategy import Op, Reject, strategy_for
 from tvmtarget.target.layout import Site
 
-__all__ = ["Feasibility", "has_taste", "together"]
+__all__ = ["Feasibility", "has_taste"]
 
 MAX_SHOWN = 5
 
@@ -35,6 +36,7 @@ class Feasibility:
         self._verdicts: dict[tuple[int, str], Reject | None] = {}
         self._asked: dict[tuple[tuple[Asked, ...], str], Reject | None] = {}
         self._below: dict[str, tuple[Site, ...]] = {}
+        self._driven: dict[tuple[int, str], Reject | None] = {}
         self._places = {leaf.path: place for place, leaf in enumerate(self.leaves)}
 
     @cached_property
@@ -80,7 +82,8 @@ class Feasibility:
 
     def check_all(self) -> None:
         """Raise `InfeasibleError` for operations that no leaf can take: each with the reasons, five at most."""
-        lost: list[int] = np.flatnonzero(~self.takes.any(axis=1)).tolist()
+        able = self.takes[: len(self.program.top)].any(axis=1)
+        lost = list(self._lost(np.flatnonzero(~able).tolist()))
         problems = [self._explain_lost(index) for index in lost[:MAX_SHOWN]]
         if len(lost) > MAX_SHOWN:
             problems.append(f"... and {len(lost) - MAX_SHOWN} more ops that fit no site")
@@ -89,17 +92,68 @@ class Feasibility:
 
     def fits(self, calls: tuple[int, ...], site: Site) -> bool:
         """Whether a site can take operations that must stay together: a leaf all, a system group by group."""
-        if not site.is_system:
-            return bool(self.takes[list(calls), self._places[site.path]].all())
-        if len(calls) == 1:
-            return bool(self.takes[calls[0], self.columns(site)].any())
+        if self.takes_whole(calls, site):
+            return True
+        if not site.is_system or (len(calls) == 1 and calls[0] not in self.program.bodies):
+            return False
         options = self.program.layout.options(site.path)
         groups = together(calls, self.program.frames, site.path)
-        return all(any(self.fits(members, option) for option in options) for members in groups)
+        return all(
+            any(self.fits(members, option) for option in options) or self.drives(members, site) for members in groups
+        )
+
+    def takes_whole(self, calls: tuple[int, ...], site: Site) -> bool:
+        """Whether a leaf can take all operations, or of a system one can take the only one, nested bodies included."""
+        if not site.is_system:
+            return bool(self.takes[list(calls), self._places[site.path]].all())
+        return len(calls) == 1 and bool(self.takes[calls[0], self.columns(site)].any())
+
+    def drives(self, calls: tuple[int, ...], site: Site) -> bool:
+        """Whether the driver of a system can run the only operation, whose nested bodies the system divides."""
+        return len(calls) == 1 and self.why_not_driven(calls[0], site) is None
+
+    def why_not_driven(self, index: int, site: Site) -> Reject | None:
+        """Return None if the driver of a system can run an operation with nested bodies, else why not."""
+        key = (index, site.path)
+        if key not in self._driven:
+            self._driven[key] = self._judge_driven(index, site)
+        return self._driven[key]
+
+    def _judge_driven(self, index: int, site: Site) -> Reject | None:
+        program = self.program
+        if index not in program.bodies:
+            return Reject("CONTROL_FLOW", "it has no nested bodies")
+        if not site.is_system:
+            return Reject("CONTROL_FLOW", "a leaf has no driver")
+        if open_frame(program.frames[index], site.path) is not None:
+            return Reject("CONSTRAINT", "it is in a function that stays whole")
+        refusal = why_not_driven(program.op(index))
+        if refusal is not None:
+            return refusal
+        options = program.layout.options(site.path)
+        for scope in program.bodies[index]:
+            unknown = next(untyped(program, scope), None)
+            if unknown is not None:
+                hint = "give the value a type"
+                return Reject("NON_TENSOR", f"{unknown!r} in {scope.label!r} has no known type", hint)
+            for atom in atoms_of(program, tuple(scope.calls), site.path):
+                if not any(self.fits(atom, option) for option in options) and not self.drives(atom, site):
+                    names = ", ".join(repr(program.body[inner].source) for inner in atom[:4])
+                    return Reject("CONTROL_FLOW", f"no site can take {names} of {scope.label!r}")
+        return None
 
     def rank(self, calls: tuple[int, ...], site: Site) -> int:
         """Add up how much the operations prefer a site, by its best leaf for each."""
-        return sum(self._rank(index, site) for index in calls if any(has_taste(a) for a in self.program.asked[index]))
+        return sum(self._rank(index, site) for index in self._deciding(calls) if self._has_taste(index))
+
+    def _deciding(self, calls: Iterable[int]) -> Iterator[int]:
+        """Yield operations, in the place of one with nested bodies those that it has in them."""
+        for index in calls:
+            inner = tuple(self.program.nested(index)) if index in self.program.bodies else ()
+            yield from (one for one in inner if one not in self.program.bodies) if inner else (index,)
+
+    def _has_taste(self, index: int) -> bool:
+        return any(has_taste(asked) for asked in self.program.asked[index])
 
     def _rank(self, index: int, site: Site) -> int:
         asked = self.program.asked[index]
@@ -113,7 +167,7 @@ class Feasibility:
         return self._below[site.path]
 
     def _judge(self, index: int, leaf: Site, op: Op) -> Reject | None:
-        refusal = self._constraints(self.program.asked[index], leaf)
+        refusal = self._constraints(self.program.asked[index], leaf) or self._nested_constraints(index, leaf)
         if refusal is not None or (index, leaf.path) in self.assumed:
             return refusal
         strategy = strategy_for(leaf.target.kind)
@@ -136,11 +190,30 @@ class Feasibility:
             self._asked[key] = None if first is None else Reject("CONSTRAINT", text)
         return self._asked[key]
 
+    def _nested_constraints(self, index: int, leaf: Site) -> Reject | None:
+        """Return why a leaf cannot be given all that is in nested bodies, by what is asked of that."""
+        for inner in self.program.nested(index):
+            refusal = self._constraints(self.program.asked[inner], leaf)
+            if refusal is not None:
+                return Reject(refusal.code, f"of {self.program.body[inner].source!r} in it, {refusal.message}")
+        return None
+
+    def _lost(self, calls: Iterable[int]) -> Iterator[int]:
+        """Yield operations that fit nowhere; in the place of one with nested bodies those of them, if there are any."""
+        for index in calls:
+            if not self.fits((index,), self.program.layout[""]):
+                inner = [lost for scope in self.program.bodies.get(index, ()) for lost in self._lost(scope.calls)]
+                yield from inner or [index]
+
     def _explain_lost(self, index: int) -> str:
         call = self.program.body[index]
         reasons = [f"@{leaf.path or '.'}: {self.verdict(index, leaf)}" for leaf in self.leaves]
+        if index in self.program.bodies:
+            root = self.program.layout[""]
+            reasons.append(f"driven by @{root.host or '.'}: {self.why_not_driven(index, root)}")
         listed = "; ".join(reasons) if reasons else "the target has no leaves"
-        guilty = blame(self.program, (index,), lambda program: Feasibility(program).fits((index,), program.layout[""]))
+        about = tuple(self.program.with_nested((index,)))
+        guilty = blame(self.program, about, lambda program: Feasibility(program).fits((index,), program.layout[""]))
         return f"op {call.source!r} ({call.kind}) fits no site of the target: {listed}{guilty}"
 
 
@@ -174,12 +247,3 @@ def has_taste(asked: Asked) -> bool:
 def _leaves_of(reason: object) -> Iterable[str]:
     lines = str(reason).splitlines()
     return [line.strip().removeprefix("NO ").removeprefix("UNKNOWN ") for line in lines if "YES" not in line][-1:]
-
-
-def together(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: str) -> list[tuple[int, ...]]:
-    """Group operations that must stay together at a node: those of one call of a constrained function."""
-    groups: dict[object, list[int]] = {}
-    for index in calls:
-        ordinal = open_frame(frames[index], path)
-        groups.setdefault(("op", index) if ordinal is None else ("call", ordinal), []).append(index)
-    return [tuple(members) for members in groups.values()]

@@ -16,6 +16,7 @@ from tvmtarget.partition.costs.costs import Costs, OpCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
 from tvmtarget.partition.program import Program, names_of
 from tvmtarget.partition.replay import Keeping
@@ -34,6 +35,7 @@ from tvmtarget.target.layout import Layout, Site, is_below
 if TYPE_CHECKING:
     import networkx
     import onnx
+    import tvm
 
 __all__ = ["Plan", "planned"]
 
@@ -78,6 +80,16 @@ class Plan:
         leaves = self._leaves(target)
         return tuple(self.module[region.function] for region in self.regions if region.site in leaves)
 
+    def to_tvm(self) -> tvm.IRModule:
+        """Return the divided program as a module of Apache TVM, from which `relax.transform.RunCodegen` goes on."""
+        return self.module.to_tvm()
+
+    def codegen_options(self) -> dict[str, dict[str, Any]]:
+        """Return the options of `RunCodegen`: for each external generator the attributes of its node."""
+        from tvmtarget.ir.relax.deployed import codegen_options
+
+        return codegen_options(self.module.functions, self.layout.root)
+
     def _leaves(self, target: str) -> frozenset[str]:
         """Return the leaves at and below a path, or those that bear a kind or key."""
         leaves = list(self.layout.leaves())
@@ -87,13 +99,17 @@ class Plan:
         return frozenset(leaf.path for leaf in leaves if target in _words(leaf))
 
     def sites(self) -> dict[str, str]:
-        """Return the path of the leaf that runs it for every operation, by name."""
-        return {op: region.site for region in self.regions for op in region.ops}
+        """Return the path of the leaf that runs it for every operation, by name; of control flow, of the driver."""
+        held = {op: region.site for region in self.regions for op in (*region.ops, *region.inner)}
+        return held | {one.op: one.system for one in self.outlined.driven}
 
     def site_of(self, op: str) -> str:
-        """Return the path of the leaf that runs an operation."""
-        self.program.find(op)
-        return next(region.site for region in self.regions if op in region.ops)
+        """Return the path of the leaf that runs an operation; for control flow that a driver runs, of its host."""
+        index = self.program.find(op)
+        driven = next((one for one in self.outlined.driven if one.call == index), None)
+        if driven is not None:
+            return self.layout[driven.system].host
+        return next(region.site for region in self.regions if op in region.ops or op in region.inner)
 
     def diff(self, other: Plan) -> PlanDifference:
         """Say which operations are elsewhere in another plan, and what regions, copies and time are there."""
@@ -178,7 +194,7 @@ class Plan:
 
     def explain(self, op: str) -> Explanation:
         """Say why an operation is where it is, why nowhere else, and why its neighbours are in other regions."""
-        return explain_op(self.program, self.feasibility, self.root, self.regions, self.copies, op, self.estimates)
+        return explain_op(self.program, self.feasibility, self.root, self.outlined, op, self.estimates)
 
     def with_costs(self, costs: Costs | Iterable[OpCost]) -> Plan:
         """Return the plan of the same program by other costs, or by its own and more measurements."""
@@ -203,8 +219,12 @@ class Plan:
 
     def verify(self) -> Plan:
         """Prove the invariants of a decomposition on the module itself; `ModelError` lists what is broken."""
-        verify_plan(self.program, self.feasibility, self.module, self.regions)
+        verify_plan(self.program, self.feasibility, self.module, self.outlined)
         return self
+
+    def programs(self) -> dict[str, IRModule]:
+        """Return the program of each machine by path, with its sends and receives, proven to fit together."""
+        return programs_of(self.module, self.layout)
 
     def summary(self) -> str:
         """Tell coverage, regions against their lower bound, and copies, a line each."""
@@ -215,7 +235,7 @@ class Plan:
         counts: Counter[str] = Counter()
         calls: Counter[str] = Counter()
         for region in self.regions:
-            counts[region.site] += len(region.ops)
+            counts[region.site] += len(region.ops) + len(region.inner)
             calls[region.site] += 1
         yield f"{total} ops in {len(self.regions)} regions on {len(counts)} sites of {self.layout.root.kind}"
         for site in (leaf.path for leaf in self.layout.leaves()):
@@ -225,6 +245,10 @@ class Plan:
         for system in _systems(self.root):
             where = f"@{system.site.path or '.'}"
             yield f"  driver of {where}: {len(system.parts)} regions, at least {system.least_parts} for these sites"
+        if self.outlined.driven:
+            kinds = Counter(self.program.body[one.call].kind for one in self.outlined.driven)
+            counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+            yield f"  run by drivers: {counted}, whose bodies are divided"
         sizes = [copy.nbytes for copy in self.copies]
         known = sum(size for size in sizes if size is not None)
         open_ended = f", {sizes.count(None)} of them of open size" if None in sizes else ""
@@ -233,23 +257,49 @@ class Plan:
             yield from self.prediction.lines()
 
     def to_json(self) -> dict[str, Any]:
-        """Return regions and copies as data; sizes of copies in bytes, None where the shape is open."""
-        return {
-            "regions": [
-                {
-                    "site": region.site,
-                    "function": region.function,
-                    "ops": list(region.ops),
-                    "inputs": list(region.inputs),
-                    "outputs": list(region.outputs),
-                }
-                for region in self.regions
-            ],
-            "copies": [
-                {"value": copy.value, "src": copy.src, "dst": copy.dst, "bytes": copy.nbytes, "driver": copy.driver}
-                for copy in self.copies
-            ],
-        } | ({} if self.prediction is None else {"predicted": self.prediction.to_json()})
+        """Return regions, copies, and control flow that drivers run as data.
+
+        Sizes of copies are in bytes, None where the shape is open; `runs` says how often a region or copy in a
+        nested body is expected to run, where that is not once.
+        """
+        return (
+            {
+                "regions": [
+                    {
+                        "site": region.site,
+                        "function": region.function,
+                        "ops": list(region.ops),
+                        "inputs": list(region.inputs),
+                        "outputs": list(region.outputs),
+                    }
+                    | ({"inner": list(region.inner)} if region.inner else {})
+                    | ({"runs": float(region.runs)} if region.runs != 1 else {})
+                    for region in self.regions
+                ],
+                "copies": [
+                    {"value": copy.value, "src": copy.src, "dst": copy.dst, "bytes": copy.nbytes, "driver": copy.driver}
+                    for copy in self.copies
+                ],
+            }
+            | self._driven_to_json()
+            | ({} if self.prediction is None else {"predicted": self.prediction.to_json()})
+        )
+
+    def _driven_to_json(self) -> dict[str, Any]:
+        driven = [
+            {
+                "op": one.op,
+                "kind": self.program.body[one.call].kind,
+                "driver": one.driver,
+                "site": self.layout[one.system].host,
+                "bodies": {
+                    scope.label: [self.program.body[index].source for index in scope.calls]
+                    for scope in self.program.bodies[one.call]
+                },
+            }
+            for one in self.outlined.driven
+        ]
+        return {"driven": driven} if driven else {}
 
     def __str__(self) -> str:
         return self.summary()
@@ -278,7 +328,7 @@ def _rank(plan: Plan) -> tuple[int, int]:
 
 def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:
     program = feasibility.program
-    root = split(program, feasibility, program.layout[""], tuple(range(len(program.body))), choose)
+    root = split(program, feasibility, program.layout[""], program.top, choose)
     outlined = outline(program, root)
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
@@ -287,10 +337,11 @@ def _made(request: Request, feasibility: Feasibility, estimates: Estimates | Non
 
 
 def _systems(region: Region) -> Iterator[Region]:
-    if region.site.is_system:
+    """Yield the systems that are called outside of nested bodies."""
+    if region.site.is_system and not region.bodies:
         yield region
-    for part in region.parts:
-        yield from _systems(part)
+        for part in region.parts:
+            yield from _systems(part)
 
 
 def _is_path(layout: Layout, target: str) -> bool:

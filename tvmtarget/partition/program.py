@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cached_property
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
-from tvmtarget.ir.flow import producers_of, readers_of
-from tvmtarget.ir.function import COPY, Call, Constant, Function, callees_of
-from tvmtarget.ir.inline import Frame, inline_calls, rename_values
+from tvmtarget.ir.function import Call, Constant, Function, callees_of
+from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.types import OpaqueType, Type
+from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.dataflow import Dataflow, dataflow_of, signatures_of
 from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.target.constraints.constraint import Constraint, covers, known_words
@@ -20,7 +21,7 @@ from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 
-__all__ = ["Asked", "Program", "names_of", "normalise", "open_frame"]
+__all__ = ["Asked", "Program", "binds", "names_of", "normalise", "open_frame"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,54 +39,117 @@ class Asked:
 class Program:
     """A function without calls of functions or copies, ready to be split.
 
-    `asked[i]` holds the constraints on `function.body[i]`, `frames[i]` the inlined calls around it. `producer`
-    maps a value to the operation that computes it, `consumers` to those that read it. `others` are the functions
-    of the module that this one does not call: they stay as they are.
+    Its operations are numbered, those of nested bodies after its own. `asked[i]` holds the constraints on operation
+    `i`, `frames[i]` the inlined calls around it, `bodies[i]` its nested bodies; `driven` are those that a driver held
+    before. `producer` maps a value to the operation that computes it, `consumers` to those of the same body that
+    read it, be it in their own bodies. `others` are the functions of the module that this one does not call, and code
+    that it calls: they stay as they are.
     """
 
     function: Function
     others: tuple[Function, ...]
     layout: Layout
+    body: tuple[Call, ...]
     asked: tuple[tuple[Asked, ...], ...]
     frames: tuple[tuple[Frame, ...], ...]
+    scopes: tuple[Scope, ...]
+    bodies: Mapping[int, tuple[Scope, ...]]
+    driven: frozenset[int]
     producer: Mapping[str, int]
     consumers: Mapping[str, tuple[int, ...]]
+    types: Mapping[str, Type]
+    constants: Mapping[str, Constant]
+    results: frozenset[str]
 
     @property
-    def body(self) -> tuple[Call, ...]:
-        """The operations."""
-        return self.function.body
+    def top(self) -> tuple[int, ...]:
+        """The operations of the function itself."""
+        return tuple(self.scopes[0].calls)
 
     def op(self, index: int) -> Op:
         """Return an operation as strategies see it."""
-        opsets = dict(self.function.opsets)
-        return Op(self.body[index], self.function.types, self.constants, self._read, opsets)
+        return Op(self.body[index], self.types, self.constants, self._read, self._opsets)
 
     @cached_property
-    def constants(self) -> Mapping[str, Constant]:
-        """The constants of the function, by name."""
-        return {constant.name: constant for constant in self.function.constants}
+    def _opsets(self) -> Mapping[str, int]:
+        return dict(self.function.opsets)
 
     @cached_property
     def _read(self) -> frozenset[str]:
-        return frozenset(self.consumers).union(self.function.results)
+        return frozenset(self.consumers) | self.results
+
+    def dataflow(self, calls: Sequence[int]) -> Dataflow:
+        """Return the values around the operations of the body that some operations stand in, as whole arrays."""
+        scope = self.scope_of(calls[0]) if calls else self.scopes[0]
+        if scope.calls not in self._dataflows:
+            self._dataflows[scope.calls] = dataflow_of(scope.function, scope.calls.start)
+        return self._dataflows[scope.calls]
 
     @cached_property
-    def dataflow(self) -> Dataflow:
-        """The values between operations, as whole arrays."""
-        return dataflow_of(self.function, self.producer, self.consumers)
+    def _dataflows(self) -> dict[range, Dataflow]:
+        return {}
 
     @cached_property
     def signatures(self) -> list[int]:
         """A number for every operation; those of one number differ in names and values of constants at most."""
-        return signatures_of(self.function, self._read)
+        return signatures_of(self.body, self.types, self.constants, self._read)
 
     def predecessors(self, index: int) -> Iterator[int]:
-        """Yield the operations whose results this one reads, each once."""
-        yield from dict.fromkeys(self.producer[name] for name in self.body[index].uses() if name in self.producer)
+        """Yield what must run before an operation, each once: whose results it reads, whose effect it follows."""
+        before = dict.fromkeys(self.producer[name] for name in self.body[index].uses() if name in self.producer)
+        if index in self.effect_before:
+            before[self.effect_before[index]] = None
+        yield from before
+
+    @cached_property
+    def has_bound(self) -> bool:
+        """Whether an operation computes a value that binds its readers to it."""
+        return any(output.name and binds(output.type) for call in self.body for output in call.outputs)
+
+    @cached_property
+    def effect_before(self) -> Mapping[int, int]:
+        """The operation with an effect that comes before each other one in its body."""
+        found: dict[int, int] = {}
+        for scope in self.scopes:
+            effects = [index for index in scope.calls if self.body[index].has_effect]
+            found |= zip(effects[1:], effects, strict=False)
+        return found
+
+    def scope_of(self, index: int) -> Scope:
+        """Return the body that an operation stands in."""
+        return self._by_call[index]
+
+    @cached_property
+    def _by_call(self) -> tuple[Scope, ...]:
+        found = [self.scopes[0]] * len(self.body)
+        for scope in self.scopes[1:]:
+            found[scope.calls.start : scope.calls.stop] = [scope] * len(scope.calls)
+        return tuple(found)
+
+    def address(self, index: int) -> list[tuple[str, str]]:
+        """Return the nested bodies that an operation stands in, the outermost first: whose, and what that calls it."""
+        found: list[tuple[str, str]] = []
+        scope = self.scope_of(index)
+        while scope.owner is not None:
+            found.append((self.body[scope.owner].source, scope.label))
+            scope = self.scope_of(scope.owner)
+        return found[::-1]
+
+    def nested(self, index: int) -> Iterator[int]:
+        """Yield all operations in the bodies of one, at any depth."""
+        for scope in self.bodies.get(index, ()):
+            for inner in scope.calls:
+                yield inner
+                yield from self.nested(inner)
+
+    def with_nested(self, calls: Iterable[int]) -> Iterator[int]:
+        """Yield operations, each with those in its bodies behind it."""
+        for index in calls:
+            yield index
+            yield from self.nested(index)
 
     def find(self, source: str) -> int:
-        """Return the index of the operation of that name; `UnknownNameError` with the nearest ones."""
+        """Return the number of the operation of that name; `UnknownNameError` with the nearest ones."""
         for index, call in enumerate(self.body):
             if call.source == source:
                 return index
@@ -94,36 +158,44 @@ class Program:
         )
 
 
+def binds(type_: Type) -> bool:
+    """Whether a value never leaves its function: one of no known type, or a tuple or function of another dialect."""
+    return type_ is None or (isinstance(type_, OpaqueType) and type_.name.startswith(("Tuple(", "Func(")))
+
+
 def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint]) -> Program:
     """Inline all calls, drop copies that an earlier decomposition made, and collect what is asked of each operation."""
     layout = Layout(target.resolve())
     kept = _uncalled(module)
-    inlined = inline_calls(module.main, module.by_name)
-    function, positions = _without_copies(inlined.function)
-    frames = tuple(inlined.frames[index] for index in positions)
-    rules = _Rules(where, function)
-    body = function.body
-    asked = tuple(_asked(call, frame, function, rules) for call, frame in zip(body, frames, strict=True))
-    asked, spelled = _checked(asked, layout)
-    frames = tuple(tuple(_spelled(frame, spelled) for frame in around) for around in frames)
-    return Program(function, kept, layout, asked, frames, producers_of(function), readers_of(function))
+    found = scopes_of(inline_calls(module.main, module.by_name))
+    codes = {one.name: one.constraint for one in kept if one.code is not None}
+    asked, spelled = _checked(_asked(found, where, codes), layout)
+    return Program(
+        function=found.scopes[0].function,
+        others=kept,
+        layout=layout,
+        body=found.body,
+        asked=asked,
+        frames=tuple(tuple(_spelled(frame, spelled) for frame in around) for around in found.frames),
+        scopes=found.scopes,
+        bodies=found.bodies,
+        driven=_driven(found, module),
+        producer=found.producers(),
+        consumers=found.readers(),
+        types=found.types(),
+        constants=found.constants(),
+        results=found.results(),
+    )
+
+
+def _driven(found: Scopes, module: IRModule) -> frozenset[int]:
+    """Return the operations with nested bodies that a driver of the module holds."""
+    holders = {index: found.frames[index][-1].callee if found.frames[index] else "main" for index in found.bodies}
+    return frozenset(index for index, holder in holders.items() if module[holder].attr("role") == "driver")
 
 
 def _spelled(frame: Frame, spelled: Mapping[Constraint, Constraint]) -> Frame:
     return replace(frame, asked=tuple((spelled[wanted], origin) for wanted, origin in frame.asked))
-
-
-def _without_copies(function: Function) -> tuple[Function, list[int]]:
-    kept = [index for index, call in enumerate(function.body) if call.op != COPY]
-    if len(kept) == len(function.body):
-        return function, kept
-    origin: dict[str, str] = {}
-    for call in function.body:
-        if call.op == COPY:
-            origin[call.outputs[0].name] = origin.get(call.inputs[0], call.inputs[0])
-    body = tuple(function.body[index] for index in kept)
-    flat = rename_values(function.replace(body=body, constants=()), origin)
-    return flat.replace(constants=function.constants, params=function.params), kept
 
 
 def _uncalled(module: IRModule) -> tuple[Function, ...]:
@@ -134,18 +206,37 @@ def _uncalled(module: IRModule) -> tuple[Function, ...]:
         if name not in reached:
             reached.add(name)
             waiting += sorted(callees_of(module[name]))
-    return tuple(function for function in module.functions if function.name not in reached)
+    return tuple(one for one in module.functions if one.name not in reached or one.code is not None)
 
 
-def _asked(call: Call, frames: tuple[Frame, ...], function: Function, rules: _Rules) -> tuple[Asked, ...]:
-    found = [] if function.constraint is None else [Asked(function.constraint, f"function {function.name!r}")]
-    found += [Asked(wanted, origin) for frame in frames for wanted, origin in frame.asked]
-    if call.constraint is not None:
-        found.append(Asked(call.constraint, f"op {call.source!r}"))
-    rule = rules.last(call)
-    if rule is not None:
-        found.append(rule)
-    return tuple(found)
+def _asked(
+    found: Scopes, where: Mapping[str, Constraint], codes: Mapping[str, Constraint | None]
+) -> tuple[tuple[Asked, ...], ...]:
+    """Return what is asked of each operation; what is asked of one holds for all in its nested bodies.
+
+    One that calls code, a function that is not inlined, is asked what that is. Of the rules, the last that matches an
+    operation counts, else that of the one around it.
+    """
+    rules = _Rules(where, found)
+    function = found.scopes[0].function
+    base = () if function.constraint is None else (Asked(function.constraint, f"function {function.name!r}"),)
+    plain: list[tuple[Asked, ...]] = []
+    rule: list[Asked | None] = []
+    for scope in found.scopes:
+        around, outer = (base, None) if scope.owner is None else (plain[scope.owner], rule[scope.owner])
+        depth = 0 if scope.owner is None else len(found.frames[scope.owner])
+        for index in scope.calls:
+            call = found.body[index]
+            frames = found.frames[index][depth:]
+            own = [Asked(wanted, origin) for frame in frames for wanted, origin in frame.asked]
+            code = codes.get(call.callee or "")
+            if code is not None:
+                own.append(Asked(code, f"function {call.callee!r}"))
+            if call.constraint is not None:
+                own.append(Asked(call.constraint, f"op {call.source!r}"))
+            plain.append((*around, *own))
+            rule.append(rules.last(index) or outer)
+    return tuple(ones if last is None else (*ones, last) for ones, last in zip(plain, rule, strict=True))
 
 
 def names_of(call: Call) -> tuple[str, ...]:
@@ -156,34 +247,35 @@ def names_of(call: Call) -> tuple[str, ...]:
 class _Rules:
     """The `where` rules: a name is matched exactly or as a glob; `op:Conv` by operator, with or without dialect."""
 
-    def __init__(self, where: Mapping[str, Constraint], function: Function) -> None:
+    def __init__(self, where: Mapping[str, Constraint], found: Scopes) -> None:
+        self.found = found
         self.rules = [Asked(value, f"where {key!r}") for key, value in where.items()]
         self.exact = {key: rank for rank, key in enumerate(where)}
         self.globs = [(rank, re.compile(translate(key))) for rank, key in enumerate(where) if set(key) & set("*?[")]
         self.used: set[int] = set()
-        for call in function.body:
-            self.last(call)
+        for index in range(len(found.body)):
+            self.last(index)
         raise_all(
-            UnknownNameError, [_unmatched(key, function) for key, rank in self.exact.items() if rank not in self.used]
+            UnknownNameError, [_unmatched(key, found) for key, rank in self.exact.items() if rank not in self.used]
         )
 
-    def last(self, call: Call) -> Asked | None:
+    def last(self, index: int) -> Asked | None:
         """Return the last rule that matches an operation, or None."""
         if not self.rules:
             return None
-        names = names_of(call)
+        names = {*names_of(self.found.body[index]), self.found.sources[index]}
         ranks = [self.exact[name] for name in names if name in self.exact]
         ranks += [rank for rank, pattern in self.globs if any(pattern.match(name) for name in names)]
         self.used.update(ranks)
         return self.rules[max(ranks)] if ranks else None
 
 
-def _unmatched(key: str, function: Function) -> str:
+def _unmatched(key: str, found: Scopes) -> str:
     if key.startswith("op:"):
         return f"where {key!r} matches no op; no {key[3:]!r} in the model" + did_you_mean(
-            key[3:], {call.kind for call in function.body}, listing="it has"
+            key[3:], {call.kind for call in found.body}, listing="it has"
         )
-    return f"where {key!r} matches no op of the model" + did_you_mean(key, {call.source for call in function.body})
+    return f"where {key!r} matches no op of the model" + did_you_mean(key, {call.source for call in found.body})
 
 
 def _checked(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tvmtarget.partition.split import Choice, Chooser, Level
-from tvmtarget.target.layout import is_below
+from tvmtarget.target.layout import Site, is_below
 
 __all__ = ["Keeping"]
 
@@ -27,7 +27,12 @@ class Keeping:
         allowed = level.allowed.copy()
         for number, atom in enumerate(level.atoms):
             had = {self.sites.get(self.names[index]) for index in atom}
-            kept = [all(leaf is not None and is_below(leaf, site.path) for leaf in had) for site in level.options]
+            kept = [all(leaf is not None and _leads_to(level, site, leaf) for leaf in had) for site in level.options]
             if (allowed[number] & kept).any():
                 allowed[number] &= kept
         return self.choose(replace(level, allowed=allowed))
+
+
+def _leads_to(level: Level, site: Site, path: str) -> bool:
+    """Whether an option is, or has in it, a node; the level's own site, which runs control flow, only is itself."""
+    return path == site.path if site is level.site else is_below(path, site.path)

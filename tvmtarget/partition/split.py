@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError, raise_all
+from tvmtarget.partition.atoms import atoms_of
 from tvmtarget.partition.conflict import blame
-from tvmtarget.partition.feasibility import Feasibility, has_taste, together
+from tvmtarget.partition.feasibility import Feasibility, has_taste
 from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.portfolio import formed
@@ -30,6 +31,8 @@ __all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "
 class Region:
     """Operations that one site runs in one call, in the order it runs them; `parts` are the regions in a system.
 
+    Where the driver of a system runs an operation with nested bodies, that is the only call of a region which has the
+    system's site, and `bodies` are how the system divides them.
     `least_parts` is a number of parts that no division can go below, given the sites of the operations;
     `least_time` are picoseconds that no choice of sites can go below, None where nothing says so.
     """
@@ -39,6 +42,13 @@ class Region:
     parts: tuple[Region, ...] = ()
     least_parts: int = 0
     least_time: int | None = None
+    bodies: tuple[Region, ...] = ()
+
+    def walk(self) -> Iterator[Region]:
+        """Yield this and all regions in it, in the order in which they run."""
+        yield self
+        for inner in (*self.parts, *self.bodies):
+            yield from inner.walk()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +56,10 @@ class Level:
     """What is to be decided at one system: which of its sites each atom goes to.
 
     `allowed` says which of `options` (column) can take an atom (row) and are preferred by no less than any other
-    that can. `values` pass between atoms, and `limits` are what regions of each option may be. `is_divided` says that
-    a division which was made before is kept, atom by atom.
+    that can; `whole`, which of them take it as it is, without dividing its nested bodies. `is_divided` says that a
+    division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
+    the site itself is the last of the options. `values` pass between atoms, and `limits` are what regions of each
+    option may be.
     """
 
     site: Site
@@ -55,6 +67,7 @@ class Level:
     atoms: tuple[tuple[int, ...], ...]
     successors: list[list[int]]
     allowed: npt.NDArray[np.bool_]
+    whole: npt.NDArray[np.bool_]
     is_divided: bool
     values: Values
     limits: tuple[Limits, ...]
@@ -77,8 +90,12 @@ Chooser: TypeAlias = Callable[[Level], Choice]
 
 
 def by_preference(level: Level) -> Choice:
-    """Choose for every atom the first site that is allowed, as children stand in order of preference."""
-    return Choice(level.allowed.argmax(axis=1).tolist())
+    """Choose for every atom the first site that may take it, as children stand in order of preference.
+
+    Sites that take it whole come before those that divide its nested bodies.
+    """
+    whole = level.allowed & level.whole
+    return Choice(np.where(whole.any(axis=1), whole.argmax(axis=1), level.allowed.argmax(axis=1)).tolist())
 
 
 def split(
@@ -87,22 +104,51 @@ def split(
     """Split operations over the sites below one site, recursively down to leaves."""
     if not site.is_system:
         return Region(site, calls)
-    atoms = _atoms(program, calls, site.path)
+    level = _level(program, feasibility, site, calls)
+    choice, groups = _decided(program, level, choose)
+    parts = tuple(
+        _region(program, feasibility, level.options[choice.chosen[group[0]]], _calls(level, group), level, choose)
+        for group in groups
+    )
+    in_order = tuple(index for part in parts for index in part.calls)
+    return Region(site, in_order, parts, lower_bound(level.successors, choice.chosen), choice.least_time)
+
+
+def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
+    atoms = atoms_of(program, calls, site.path)
     successors = _successors(program, atoms)
     _refuse_circles(program, atoms, successors)
     options = program.layout.options(site.path)
+    if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
+        options = (*options, site)
     allowed = _allowed(program, feasibility, atoms, options, site)
-    is_divided = _is_divided(program, atoms, site.path)
-    values = values_of(program.dataflow, owners(len(program.body), atoms), len(atoms))
-    limiter = Limiter(successors, atoms, values)
-    limits = tuple(_limits(option) for option in options)
-    level = Level(site, options, tuple(atoms), successors, allowed, is_divided, values, limits, limiter)
-    choice, groups = _decided(program, level, choose)
-    parts = tuple(
-        split(program, feasibility, options[choice.chosen[group[0]]], _calls(level, group), choose) for group in groups
+    whole = np.ones_like(allowed)
+    for number, atom in enumerate(atoms):
+        if atom[0] in program.bodies:
+            whole[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
+    values = values_of(program.dataflow(atoms[0] if atoms else ()), owners(len(program.body), atoms), len(atoms))
+    return Level(
+        site=site,
+        options=options,
+        atoms=tuple(atoms),
+        successors=successors,
+        allowed=allowed,
+        whole=whole,
+        is_divided=_is_divided(program, atoms, site.path),
+        values=values,
+        limits=tuple(Limits("single") if option is site else _limits(option) for option in options),
+        limiter=Limiter(successors, atoms, values),
     )
-    in_order = tuple(index for part in parts for index in part.calls)
-    return Region(site, in_order, parts, lower_bound(successors, choice.chosen), choice.least_time)
+
+
+def _region(
+    program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...], level: Level, choose: Chooser
+) -> Region:
+    """Split what one option of a level was given; if that is the level's own site, its driver runs the operation."""
+    if site is not level.site:
+        return split(program, feasibility, site, calls, choose)
+    bodies = tuple(split(program, feasibility, site, tuple(scope.calls), choose) for scope in program.bodies[calls[0]])
+    return Region(site, calls, bodies=bodies)
 
 
 def _decided(program: Program, level: Level, choose: Chooser) -> tuple[Choice, list[list[int]]]:
@@ -164,43 +210,24 @@ def _calls(level: Level, group: Sequence[int]) -> tuple[int, ...]:
 
 def _is_divided(program: Program, atoms: Sequence[tuple[int, ...]], path: str) -> bool:
     """Whether every operation is in a call of a constrained function: a division that was made before is kept."""
-    return all(open_frame(program.frames[atom[0]], path) is not None for atom in atoms)
+    return all(_was_divided(program, atom[0], path) for atom in atoms)
 
 
-def _atoms(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
-    """Group operations that cannot be parted: one call of a constrained function, or ends of a value without a type."""
-    flow = program.dataflow
-    is_untyped = np.array([type_ is None for type_ in flow.types], dtype=np.bool_)[flow.kinds] & (flow.producer >= 0)
-    if not any(program.frames[index] for index in calls) and not is_untyped.any():
-        return [(index,) for index in calls]
-    groups = together(calls, program.frames, path)
-    leader = {index: members[0] for members in groups for index in members}
-    joined = {first: first for first in leader.values()}
-
-    def find(first: int) -> int:
-        while joined[first] != first:
-            first = joined[first]
-        return first
-
-    for index in calls:
-        for output in program.body[index].outputs:
-            readers = program.consumers.get(output.name, ()) if output.type is None else ()
-            for reader in readers:
-                if reader in leader:
-                    a, b = sorted((find(leader[index]), find(leader[reader])))
-                    joined[b] = a
-    atoms: dict[int, list[int]] = {}
-    for index in calls:
-        atoms.setdefault(find(leader[index]), []).append(index)
-    return [tuple(members) for members in atoms.values()]
+def _was_divided(program: Program, index: int, path: str) -> bool:
+    if open_frame(program.frames[index], path) is not None:
+        return True
+    inner = (inner for scope in program.bodies.get(index, ()) for inner in scope.calls)
+    return index in program.driven and all(_was_divided(program, one, path) for one in inner)
 
 
 def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list[int]]:
-    flow, count = program.dataflow, len(atoms)
+    flow, count = program.dataflow(atoms[0] if atoms else ()), len(atoms)
     owner = owners(len(program.body), atoms)
     producer = np.repeat(flow.producer, np.diff(flow.start))
-    before = np.where(producer >= 0, owner[producer], -1)
-    after = owner[flow.readers]
+    effects = program.effect_before
+    first, then = (np.fromiter(ends, dtype=np.int64, count=len(effects)) for ends in (effects.values(), effects.keys()))
+    before = np.concatenate([np.where(producer >= 0, owner[producer], -1), owner[first]])
+    after = np.concatenate([owner[flow.readers], owner[then]])
     which = (before >= 0) & (after >= 0) & (before != after)
     pairs = np.unique(before[which] * count + after[which])
     bounds = np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
@@ -228,23 +255,32 @@ def _allowed(
 ) -> npt.NDArray[np.bool_]:
     """Return the sites that can take each atom, less those that it prefers less than another of them."""
     firsts = [atom[0] for atom in atoms]
-    columns = [feasibility.takes[firsts][:, feasibility.columns(option)].any(axis=1) for option in options]
+    columns = [
+        np.zeros(len(atoms), dtype=np.bool_)
+        if option is site
+        else feasibility.takes[firsts][:, feasibility.columns(option)].any(axis=1)
+        for option in options
+    ]
     allowed = np.stack(columns, axis=1) if atoms else np.zeros((0, len(options)), dtype=np.bool_)
     for number, atom in enumerate(atoms):
-        if len(atom) > 1:
-            allowed[number] = [feasibility.fits(atom, option) for option in options]
+        if len(atom) > 1 or atom[0] in program.bodies:
+            allowed[number] = [_can(feasibility, atom, option, site) for option in options]
             if not allowed[number].any():
-                names = ", ".join(repr(program.body[index].source) for index in atom[:4])
-
-                def fits(asking: Program, atom: tuple[int, ...] = atom) -> bool:
-                    return Feasibility(asking).fits(atom, site)
-
-                guilty = blame(program, atom, fits)
-                raise InfeasibleError(
-                    f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
-                )
-        if any(has_taste(asked) for index in atom for asked in program.asked[index]):
+                raise InfeasibleError(_no_child(program, atom, site))
+        if atom[0] in program.driven and options[-1] is site and allowed[number, -1]:
+            allowed[number, :-1] = False
+        elif any(has_taste(asked) for index in program.with_nested(atom) for asked in program.asked[index]):
             able = np.flatnonzero(allowed[number])
             ranks = np.array([feasibility.rank(atom, options[option]) for option in able.tolist()])
             allowed[number, able[ranks < ranks.max()]] = False
     return allowed
+
+
+def _no_child(program: Program, atom: tuple[int, ...], site: Site) -> str:
+    names = ", ".join(repr(program.body[index].source) for index in atom[:4])
+    guilty = blame(program, tuple(program.with_nested(atom)), lambda asking: Feasibility(asking).fits(atom, site))
+    return f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
+
+
+def _can(feasibility: Feasibility, atom: tuple[int, ...], option: Site, site: Site) -> bool:
+    return feasibility.drives(atom, site) if option is site else feasibility.fits(atom, option)

@@ -3,64 +3,68 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.control.forms import form_of
+from tvmtarget.partition.control.prove import calls_in_order, copies_are_needed, values_are_exact
 from tvmtarget.partition.feasibility import Feasibility
-from tvmtarget.partition.outline import RegionRecord
+from tvmtarget.partition.outline import Outlined, RegionRecord
 from tvmtarget.partition.program import Program
 
 __all__ = ["verify_plan"]
 
 
-def verify_plan(
-    program: Program,
-    feasibility: Feasibility,
-    module: IRModule,
-    regions: Sequence[RegionRecord],
-) -> None:
+def verify_plan(program: Program, feasibility: Feasibility, module: IRModule, outlined: Outlined) -> None:
     """Raise `ModelError` unless every invariant holds.
 
-    The IR's own rules prove that the graph of regions has no circle: a region is one call of its driver, and a
-    driver's body is in topological order.
+    The IR's own rules prove that the graph of regions has no circle, and that what a nested body captures is there
+    before it runs: a region is one call of its driver, and a driver's body is in topological order.
     """
     module.verify()
+    regions = outlined.regions
     leaves = [module[region.function] for region in regions]
     drivers = [function for function in module.functions if function.attr("role") == "driver"]
     problems = [
-        *_every_op_runs_once(program, regions, leaves),
-        *_every_op_is_where_it_may_be(program, feasibility, regions),
+        *_every_op_runs_once(program, outlined, leaves),
+        *_every_op_is_where_it_may_be(program, feasibility, outlined),
         *_every_leaf_names_one_leaf(program, leaves),
-        *(problem for driver in drivers for problem in _driver_only_drives(driver)),
-        *(problem for driver in drivers for problem in _values_are_exact(driver, module)),
-        *(problem for driver in drivers for problem in _copies_are_needed(driver, program)),
+        *_every_call_is_in_its_body(program, module, regions),
+        *_effects_keep_their_order(program, module),
+        *(problem for driver in drivers for problem in _driver_only_drives(driver, driver.name)),
+        *(problem for driver in drivers for problem in values_are_exact(driver, module)),
+        *(problem for driver in drivers for problem in copies_are_needed(driver, _home(driver, program))),
     ]
     if problems:
         raise ModelError(*problems[:5])
 
 
-def _every_op_runs_once(program: Program, regions: Sequence[RegionRecord], leaves: Sequence[Function]) -> Iterator[str]:
-    counts = Counter(index for region in regions for index in region.calls)
+def _every_op_runs_once(program: Program, outlined: Outlined, leaves: Sequence[Function]) -> Iterator[str]:
+    counts = Counter(index for region in outlined.regions for index in region.calls)
+    counts.update(index for region in outlined.regions for call in region.calls for index in program.nested(call))
+    counts.update(driven.call for driven in outlined.driven)
     for index, call in enumerate(program.body):
         if counts[index] != 1:
             yield f"op {call.source!r} ({call.op}) is in {counts[index]} regions, not in one"
-    for region, leaf in zip(regions, leaves, strict=True):
+    for region, leaf in zip(outlined.regions, leaves, strict=True):
         wanted = [(program.body[index].source, program.body[index].op) for index in region.calls]
         if wanted != [(call.source, call.op) for call in leaf.body]:
             yield f"function {leaf.name!r} does not hold the ops that its region lists"
 
 
-def _every_op_is_where_it_may_be(
-    program: Program, feasibility: Feasibility, regions: Sequence[RegionRecord]
-) -> Iterator[str]:
-    for region in regions:
+def _every_op_is_where_it_may_be(program: Program, feasibility: Feasibility, outlined: Outlined) -> Iterator[str]:
+    for region in outlined.regions:
         site = program.layout[region.site]
         for index in region.calls:
             refusal = feasibility.verdict(index, site)
             if refusal is not None:
                 yield f"op {program.body[index].source!r} is on @{region.site}, which cannot take it: {refusal}"
+    for driven in outlined.driven:
+        refusal = feasibility.why_not_driven(driven.call, program.layout[driven.system])
+        if refusal is not None:
+            yield f"op {driven.op!r} is run by driver {driven.driver!r}, which cannot: {refusal}"
 
 
 def _every_leaf_names_one_leaf(program: Program, leaves: Sequence[Function]) -> Iterator[str]:
@@ -70,50 +74,50 @@ def _every_leaf_names_one_leaf(program: Program, leaves: Sequence[Function]) -> 
             yield f"function {leaf.name!r} is not constrained to one leaf, but to {leaf.constraint}"
 
 
-def _driver_only_drives(driver: Function) -> Iterator[str]:
-    for call in driver.body:
-        if call.op != COPY and call.callee is None:
-            yield f"driver {driver.name!r} computes {call.source!r} itself"
+def _every_call_is_in_its_body(program: Program, module: IRModule, regions: Sequence[RegionRecord]) -> Iterator[str]:
+    """Leaf functions are called in the order of their regions, each from the nested bodies that its ops stand in."""
+    called = [(call.callee, path) for call, path in calls_in_order(module, "main") if _is_leaf(module, call)]
+    if module.main.attr("role") == "leaf":
+        called.append(("main", ()))
+    if [name for name, _ in called] != [region.function for region in regions]:
+        yield "the functions are not called once each, in the order of the regions"
+        return
+    for (name, path), region in zip(called, regions, strict=True):
+        for index in region.calls:
+            if tuple(program.address(index)) != path:
+                yield f"op {program.body[index].source!r} of {name!r} is not called from the body it stands in"
 
 
-def _values_are_exact(driver: Function, module: IRModule) -> Iterator[str]:
-    """Every callee reads all its parameters, once each, and everything it returns is read."""
-    read = Counter(name for call in driver.body for name in call.inputs) + Counter(driver.results)
-    for call in driver.body:
-        for output in call.outputs:
-            if not read[output.name]:
-                yield f"nothing reads {output.name!r}, which {call.op!r} returns (function {driver.name!r})"
-        if call.callee is None:
-            continue
-        callee = module[call.callee]
-        used = {name for inner in callee.body for name in inner.uses()} | set(callee.results)
-        unread = [param.name for param in callee.params if param.name not in used]
-        if unread or len(set(call.inputs)) != len(call.inputs):
-            yield f"function {callee.name!r} is given {unread or call.inputs}, which it does not need"
+def _is_leaf(module: IRModule, call: Call) -> bool:
+    return call.callee is not None and module[call.callee].attr("role") == "leaf"
 
 
-def _copies_are_needed(driver: Function, program: Program) -> Iterator[str]:
-    scopes = {param.name: param.scope for param in driver.params}
-    made: set[tuple[str, str]] = set()
-    origin: dict[str, str] = {}
-    for call in driver.body:
-        scopes |= {output.name: output.scope for output in call.outputs}
-        if call.op != COPY:
-            yield from _arguments_are_at_home(call, scopes, driver)
-            continue
-        source, copied = call.inputs[0], call.outputs[0]
-        origin[copied.name] = origin.get(source, source)
-        pair = (origin[copied.name], copied.scope)
-        if pair in made or scopes[origin[copied.name]] == copied.scope or scopes[source] != call.attr("src"):
-            yield f"copy of {source!r} to {copied.scope!r} is not needed, or not from where it is (in {driver.name!r})"
-        made.add(pair)
-    home = program.layout.home(driver.constraint.path if driver.constraint and driver.constraint.path else "")
-    for result in driver.results:
-        if scopes.get(result, home) != home:
-            yield f"result {result!r} of {driver.name!r} is in {scopes[result]!r}, not in {home!r}"
+def _effects_keep_their_order(program: Program, module: IRModule) -> Iterator[str]:
+    """Operations with an effect run as they did in the undivided function, bodies told after what has them."""
+    wanted = list(_effects(program, program.top))
+    found = [call.source for call, _ in calls_in_order(module, "main") if call.has_effect and call.callee is None]
+    if wanted != found:
+        first = next((a for a, b in zip(wanted, found, strict=False) if a != b), "one of them")
+        yield f"operations with an effect do not keep their order: {first!r} runs elsewhere"
 
 
-def _arguments_are_at_home(call: Call, scopes: Mapping[str, str], driver: Function) -> Iterator[str]:
-    domains = {scopes[name] for name in call.inputs if name in scopes} | {output.scope for output in call.outputs}
-    if len(domains) > 1:
-        yield f"{call.op!r} mixes values in {', '.join(sorted(domains))} (function {driver.name!r})"
+def _effects(program: Program, calls: Sequence[int]) -> Iterator[str]:
+    for index in calls:
+        if program.body[index].has_effect:
+            yield program.body[index].source
+        for scope in program.bodies.get(index, ()):
+            yield from _effects(program, scope.calls)
+
+
+def _driver_only_drives(body: Function, driver: str) -> Iterator[str]:
+    for call in body.body:
+        if call.op != COPY and call.callee is None and form_of(call) is None:
+            yield f"driver {driver!r} computes {call.source!r} itself"
+        for _, region in call.regions:
+            yield from _driver_only_drives(region, driver)
+            if region.constants:
+                yield f"the body {region.name!r} of {call.source!r} holds constants, which its driver should"
+
+
+def _home(driver: Function, program: Program) -> str:
+    return program.layout.home(driver.constraint.path if driver.constraint and driver.constraint.path else "")

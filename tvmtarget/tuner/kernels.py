@@ -30,6 +30,8 @@ CONFIRMED = 3  # candidates of a kernel that are compared with its default
 ROUNDS = 7
 FAST_ENOUGH = 0.98  # of the default's cost, above which a candidate is not worth confirming
 CONFIRM_SHARE = 0.2  # of the seconds that are kept for comparing
+MAX_PROCESSES = 4  # that are kept at a time; one more is started, and the one that was used least recently ended
+RELUCTANCE = 2.0  # how much more urgent a kernel must be for which a process would have to be started
 
 
 @dataclass
@@ -69,9 +71,16 @@ class KernelTuner:
     """Tunes the kernels of a plan into a log."""
 
     def __init__(
-        self, plan: Plan, log: TuningLog, budget: Budget, *, seed: int, limits: Limits, progress: Progress | None
+        self,
+        plans: Sequence[Plan],
+        log: TuningLog,
+        budget: Budget,
+        *,
+        seed: int,
+        limits: Limits,
+        progress: Progress | None,
     ) -> None:
-        self._plan = plan
+        self._plans = plans
         self._log = log
         self._budget = budget
         self._seed = seed
@@ -115,26 +124,47 @@ class KernelTuner:
             yield Finding("kernel", what, kernel.site, default, best, calls, kernel.trials, is_confirmed, record)
 
     def _open(self) -> None:
+        """Open each leaf function once, whichever plan it is of; a plan of an equal one adds no calls."""
         found: dict[tuple[str, str], _Kernel] = {}
-        for task in self._plan.tasks():
-            site = task.region.site
-            try:
-                backend, _ = choose_backend(self._plan.layout, site, strict=False)
-            except BackendError as error:
-                self.left_out += error.problems
-                continue
-            if not isinstance(backend, TunableBackend):
-                self.left_out.append(f"kernels of @{site or '.'}: {backend.name} has none of its own to tune")
-                continue
-            leaf = standing_alone(self._plan.layout, site)
-            refusal = backend.refuses(leaf)
-            if refusal is not None:
-                self.left_out.append(f"kernels of @{site or '.'} cannot run on this machine: {refusal}")
-                continue
-            worker = Worker(backend.name, part_of(self._plan, task.region, leaf), self._limits)
-            self._workers.append(worker)
-            self._add(found, worker, site, alone(leaf), task.weight)
+        opened: set[tuple[str, str]] = set()
+        for plan in self._plans:
+            for task in plan.tasks():
+                backend = self._backend(plan, task.region.site)
+                if backend is None or (task.structure, task.codegen_key) in opened:
+                    continue
+                opened.add((task.structure, task.codegen_key))
+                leaf = standing_alone(plan.layout, task.region.site)
+                worker = Worker(backend, part_of(plan, task.region, leaf), self._limits)
+                self._use(worker)
+                self._add(found, worker, task.region.site, alone(leaf), task.weight)
         self._kernels = list(found.values())
+        self.left_out = list(dict.fromkeys(self.left_out))
+
+    def _use(self, worker: Worker) -> Worker:
+        """Return a worker that is about to be asked, and end those that were not asked for long."""
+        self._workers = [*(each for each in self._workers if each is not worker), worker]
+        for each in [each for each in self._workers if each.pid is not None and each is not worker][
+            : -MAX_PROCESSES + 1
+        ]:
+            each.close()
+        return worker
+
+    def _backend(self, plan: Plan, site: str) -> str | None:
+        """Return the backend whose kernels of a leaf can be tuned here, by name; else note why there is none."""
+        place = f"kernels of @{site or '.'}"
+        try:
+            backend, _ = choose_backend(plan.layout, site, strict=False)
+        except BackendError as error:
+            self.left_out += error.problems
+            return None
+        refusal = backend.refuses(standing_alone(plan.layout, site))
+        if refusal is not None:
+            self.left_out.append(f"{place} cannot run on this machine: {refusal}")
+        elif not isinstance(backend, TunableBackend):
+            self.left_out.append(f"{place}: {backend.name} has none of its own to tune")
+        else:
+            return backend.name
+        return None
 
     def _add(
         self, found: dict[tuple[str, str], _Kernel], worker: Worker, site: str, target: Target, weight: int
@@ -184,7 +214,7 @@ class KernelTuner:
     def _measure_default(self, kernel: _Kernel) -> None:
         if kernel.default or self._budget.is_spent(time.monotonic()):
             return
-        outcome = kernel.worker.measure(kernel.space.kernel.key, kernel.space.default, repeats=5)
+        outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.space.default, repeats=5)
         kernel.default = min(outcome.costs) if outcome.status == "ok" else 0
         if not kernel.default:
             self.left_out.append(f"kernel {kernel.name}: its default did not run here: {outcome.why}")
@@ -196,7 +226,8 @@ class KernelTuner:
         open_ = [kernel for kernel in self._kernels if not kernel.is_exhausted]
         if not open_:
             return False
-        kernel = max(open_, key=lambda kernel: kernel.urgency)
+        kernel = max(open_, key=lambda each: each.urgency * (1.0 if each.worker.pid is not None else 1 / RELUCTANCE))
+        self._use(kernel.worker)
         choices = kernel.search.propose()
         if choices is None:
             kernel.is_exhausted = True
@@ -222,16 +253,15 @@ class KernelTuner:
         self._tell(kernel, outcome.status)
 
     def _confirm(self, kernel: _Kernel) -> None:
-        """Compare the best candidates with the default by turns."""
+        """Compare the best candidates with the default by turns; where none is better, the default is confirmed."""
         if not kernel.default:
             return
         good = [choices for choices, cost in kernel.search.best(CONFIRMED) if cost < FAST_ENOUGH * kernel.default]
         default = tuple(kernel.space.default)
         good = [choices for choices in good if list(choices) != list(default)]
-        names = [Candidate(format=kernel.worker.format, body=body_of(choices)).key for choices in good]
-        if not good or (set(names) <= set(kernel.confirmed) and not kernel.is_changed):
+        if not kernel.is_changed:
             return
-        costs = kernel.worker.compare(kernel.space.kernel.key, [default, *good], ROUNDS)
+        costs = self._use(kernel.worker).compare(kernel.space.kernel.key, [default, *good], ROUNDS)
         if not costs:
             self.left_out.append(f"kernel {kernel.name}: its candidates could not be compared")
             return

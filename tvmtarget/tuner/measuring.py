@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import selectors
@@ -14,14 +13,14 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, Self
 
 from tvmtarget.backends.protocol import Kernel, Part, Space
 from tvmtarget.errors import BackendError, RunError
+from tvmtarget.tuner.device import device_lock
 from tvmtarget.tuning.records import Status
 
-__all__ = ["USUAL_LIMITS", "Limits", "Outcome", "Worker", "device_lock"]
+__all__ = ["USUAL_LIMITS", "Limits", "Outcome", "Worker"]
 
 Choices = Sequence[Mapping[str, int]]
 
@@ -58,12 +57,6 @@ class _LostError(Exception):
         super().__init__(f"{cause} while it was to {phase}")
         self.phase = phase
         self.cause = cause
-
-
-def device_lock(device: str = "cpu") -> Path:
-    """Return the file that whoever times something on a device of this machine locks."""
-    name = hashlib.sha256(device.encode()).hexdigest()[:8]
-    return Path(tempfile.gettempdir()) / f"tvmtarget-{os.getuid()}-{name}.lock"
 
 
 class Worker:

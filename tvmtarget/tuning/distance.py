@@ -8,14 +8,15 @@ sets (docs/tuning.md). Legality is no distance: a record's constraint decides it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log2
 
 from tvmtarget.errors import TvmTargetError
-from tvmtarget.target.attributes import Value
+from tvmtarget.target.attributes import Attributes, Value
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.cpu.isa import Features, is_cpu
+from tvmtarget.target.cpu.isa import Features, features_of, is_cpu
 from tvmtarget.target.keys import key_of
 from tvmtarget.target.kinds import AttributeClass, find_kind
 from tvmtarget.target.tree import Target
@@ -75,8 +76,12 @@ def family_of(leaf: Target) -> str:
 
 def differences(was: Target, now: Target) -> tuple[Term, ...]:
     """Return the terms between two leaves of one family, the heaviest first."""
-    found = [*_instructions(was, now)] if is_cpu(was.kind) else []
-    skipped = {"mcpu", "mattr", "mtriple"} if is_cpu(was.kind) else set()
+    found, skipped = list[Term](), set[str]()
+    if is_cpu(was.kind):
+        found, skipped = [*_instructions(_features(was), _features(now))], {"mcpu", "mattr", "mtriple"}
+        models = str(was["mcpu"] or "unknown"), str(now["mcpu"] or "unknown")
+        if models[0] != models[1]:
+            found.append(Term("mcpu", *models, WEIGHTS["model"]))
     for name in sorted({*was.attrs, *now.attrs} - skipped):
         before, after = was[name], now[name]
         cost = 0.0 if before == after else _cost(_class(was, name), name, before, after)
@@ -110,18 +115,20 @@ def least_needs(leaf: Target) -> Constraint:
     return least.replace(conditions=kept)
 
 
-def _instructions(was: Target, now: Target) -> Iterator[Term]:
-    mine, yours = _features(was), _features(now)
-    for group in sorted({_group(name) for name in mine.names ^ yours.names} - {""}):
-        there, here = (sorted(name for name in one if _group(name) == group) for one in
-                       (mine.names - yours.names, yours.names - mine.names))  # fmt: skip
-        yield Term("isa", " ".join(f"-{name}" for name in there), " ".join(f"+{name}" for name in here), WEIGHTS["isa"])
+@lru_cache(maxsize=4096)
+def _instructions(mine: Features, yours: Features) -> tuple[Term, ...]:
+    """Return the terms of what two CPUs can do."""
+    left, right = mine.names - yours.names, yours.names - mine.names
+    found = []
+    for group in sorted({_group(name) for name in left | right} - {""}):
+        gone, new = (sorted(name for name in one if _group(name) == group) for one in (left, right))
+        said = " ".join(f"-{name}" for name in gone), " ".join(f"+{name}" for name in new)
+        found.append(Term("isa", *said, WEIGHTS["isa"]))
     widths = _width(mine.names), _width(yours.names)
     if all(widths) and widths[0] != widths[1]:
         cost = abs(log2(widths[0] / widths[1])) * WEIGHTS["vector"]
-        yield Term("vector bits", str(widths[0]), str(widths[1]), round(cost, 2))
-    if was["mcpu"] != now["mcpu"]:
-        yield Term("mcpu", str(was["mcpu"] or "unknown"), str(now["mcpu"] or "unknown"), WEIGHTS["model"])
+        found.append(Term("vector bits", str(widths[0]), str(widths[1]), round(cost, 2)))
+    return tuple(found)
 
 
 def _is_needed(leaf: Target, name: str) -> bool:
@@ -135,8 +142,13 @@ def _class(leaf: Target, name: str) -> AttributeClass:
 
 
 def _features(leaf: Target) -> Features:
+    return _features_of(leaf.kind, leaf.attrs)
+
+
+@lru_cache(maxsize=4096)  # a lookup compares one target with all of its family
+def _features_of(kind: str, attrs: Attributes) -> Features:
     try:
-        return leaf.features
+        return features_of(kind, attrs)
     except TvmTargetError:  # features that contradict each other: nothing is known
         return Features()
 

@@ -117,7 +117,7 @@ class Index(Tables):
     def get(self, digest: str) -> Record | None:
         """Return a line by its digest."""
         rows = self._ask("SELECT text FROM line WHERE digest = ?", digest)
-        return parse_record(rows[0][0]) if rows else None
+        return parse_record(rows[0][0], is_checked=True) if rows else None
 
     def find(self, digest: str) -> list[str]:
         """List the digests that begin so, at most three."""

@@ -85,7 +85,9 @@ class _FunctionWriter:
         self.tvm = module.tvm
         self.function = function
         self.outer = outer
-        self.reader = Reader(module.vdevices, module.variables, module.symbols)
+        shared = module.symbols if outer is None else outer.reader.symbols
+        symbols = {} if function.attr("tvm.own_symbols") else shared
+        self.reader: Reader = Reader(module.vdevices, module.variables, symbols)
         self.values: dict[str, Any] = {} if outer is None else dict(outer.values)
         self.values |= {constant.name: self._constant(constant) for constant in function.constants}
 
@@ -163,6 +165,8 @@ class _FunctionWriter:
             type_ = self.reader.type(str(told)) if told is not None else type_
             return [relax.MatchCast(self._variable(output, is_hidden=not is_out), value, type_)]
         value = self._value(call, type_)
+        if call.attr("tvm.cast"):
+            return [relax.MatchCast(self._variable(output, is_hidden=not is_out), value, type_)]
         return [relax.VarBinding(self._variable(output, is_hidden=not is_out), value)]
 
     def _value(self, call: Call, type_: Any) -> Any:
@@ -192,7 +196,9 @@ class _FunctionWriter:
 
     def _call(self, call: Call, arguments: list[Any], type_: Any) -> Any:
         ir = self.tvm.ir
-        fields = {name: value for name, value in call.attrs if not name.startswith(_OWN)}
+        fields: dict[str, Any] = {name: value for name, value in call.attrs if not name.startswith(_OWN)}
+        if call.op == "relax.to_vdevice":
+            fields["dst_vdevice"] = self._vdevice(str(fields.get("dst_vdevice")))
         key, is_typed = "", False
         if call.callee is not None:
             operator = self.module.variables[call.callee]

@@ -5,16 +5,18 @@ What is unknown is dearer than everything that is known: of two choices the one 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
 import numpy as np
 
 from tvmtarget.partition.assignment.placement import Placement
+from tvmtarget.partition.control.forms import form_of, trips
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Level
 from tvmtarget.partition.values import Values
 
@@ -48,8 +50,9 @@ def scaled(feasibility: Feasibility, estimates: Estimates, level: Level) -> Scal
     home = layout.home(level.site.path)
     homes = [layout.home(option.path) for option in level.options]
     domains = tuple(dict.fromkeys([*homes, home]))
+    flow = feasibility.program.dataflow(level.atoms[0] if level.atoms else ())
     values = level.values
-    links = [_links(estimates, size, domains) for size in map(estimates.nbytes, feasibility.program.dataflow.types)]
+    links = [_links(estimates, size, domains) for size in map(estimates.nbytes, flow.types)]
     times = {leaf.path: estimates.times(leaf) for option in level.options for leaf in feasibility.below(option)}
     shift = _shift(level, times.values(), links, values, max(launches, default=0))
     known, unknown = _times(feasibility, level, times, shift)
@@ -110,6 +113,9 @@ def _times(feasibility: Feasibility, level: Level, times: dict[str, list[int | N
     unknown = np.zeros_like(known)
     endless = np.iinfo(np.int64).max
     for option, site in enumerate(level.options):
+        if site is level.site:
+            _driven(feasibility, level, times, shift, option, known, unknown)
+            continue
         least = np.full(len(members), endless)
         for leaf, column in zip(feasibility.below(site), feasibility.columns(site), strict=True):
             flat = [endless if time is None else time >> shift for time in times[leaf.path]]
@@ -118,3 +124,36 @@ def _times(feasibility: Feasibility, level: Level, times: dict[str, list[int | N
         np.add.at(known[:, option], owner, np.where(least == endless, 0, least))
         np.add.at(unknown[:, option], owner, least == endless)
     return known, unknown
+
+
+def _driven(
+    feasibility: Feasibility,
+    level: Level,
+    times: dict[str, list[int | None]],
+    shift: int,
+    option: int,
+    known: Ints,
+    unknown: Ints,
+) -> None:
+    """Add up what nested bodies take that the driver of a level runs, each operation where it is fastest."""
+    program = feasibility.program
+    leaves = list(zip(feasibility.below(level.site), feasibility.columns(level.site), strict=True))
+    for atom in np.flatnonzero(level.allowed[:, option]).tolist():
+        for inner, runs in _runs(program, level.atoms[atom][0], 1.0):
+            able = [leaf for leaf, column in leaves if feasibility.takes[inner, column]]
+            found = [times[leaf.path][program.signatures[inner]] for leaf in able]
+            stated = [time for time in found if time is not None]
+            known[atom, option] += round((min(stated, default=0) >> shift) * runs)
+            unknown[atom, option] += not stated
+
+
+def _runs(program: Program, index: int, runs: float) -> Iterator[tuple[int, float]]:
+    """Yield the operations in the bodies of one, and how often each runs: bodies of a branch are equally likely."""
+    form = form_of(program.body[index])
+    bodies = program.bodies[index]
+    inside = runs * trips(program.op(index)) if form is not None and form.repeats else runs / len(bodies)
+    for inner in (inner for scope in bodies for inner in scope.calls):
+        if inner in program.bodies:
+            yield from _runs(program, inner, inside)
+        else:
+            yield inner, inside

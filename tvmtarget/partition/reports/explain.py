@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimate, Estimates
 from tvmtarget.partition.feasibility import Feasibility
-from tvmtarget.partition.outline import CopyRecord, RegionRecord
+from tvmtarget.partition.outline import Outlined, RegionRecord
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 
@@ -20,7 +20,8 @@ __all__ = ["Explanation", "explain_op"]
 class Explanation:
     """Verdicts by site, the decision, the region, why neighbours are elsewhere, and the copies this causes.
 
-    With costs there are times by site; `structure` is by what measurements name such an operation.
+    With costs there are times by site; `structure` is by what measurements name such an operation. For control flow
+    that a driver runs, `site` is the driver's host and `members` counts what is in the nested bodies.
     """
 
     op: str
@@ -34,6 +35,7 @@ class Explanation:
     members: int
     times: tuple[tuple[str, Estimate], ...] = ()
     structure: str = ""
+    is_driven: bool = False
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -44,7 +46,10 @@ class Explanation:
         times = dict(self.times)
         for site, verdict in self.verdicts:
             yield f"  @{site or '.'}: {verdict}" + (f"; {times[site]}" if site in times else "")
-        yield f"  in region {self.function!r} of {self.members} ops"
+        if self.is_driven:
+            yield f"  run by driver {self.function!r}, with {self.members} ops in its bodies"
+        else:
+            yield f"  in region {self.function!r} of {self.members} ops"
         for neighbour, why in self.neighbours:
             yield f"  apart from {neighbour!r}: {why}"
         for copy in self.copies:
@@ -62,7 +67,7 @@ class Explanation:
             "verdicts": dict(self.verdicts),
             "neighbours": dict(self.neighbours),
             "copies": list(self.copies),
-        }
+        } | ({"driven": True} if self.is_driven else {})
         return flat | ({"times": times, "structure": self.structure} if times else {})
 
 
@@ -74,42 +79,59 @@ def explain_op(
     program: Program,
     feasibility: Feasibility,
     root: Region,
-    regions: Sequence[RegionRecord],
-    copies: Sequence[CopyRecord],
+    outlined: Outlined,
     op: str,
     estimates: Estimates | None = None,
 ) -> Explanation:
     """Explain one operation of a plan; `UnknownNameError` if there is none of that name."""
     index = program.find(op)
-    owner = {call: leaf for leaf, region in enumerate(_leaves(root)) for call in region.calls}
-    record = regions[owner[index]]
+    owner = _owners(program, root)
     values = {*program.body[index].uses(), *(output.name for output in program.body[index].outputs)}
+    driven = next((one for one in outlined.driven if one.call == index), None)
+    record = None if driven is not None else outlined.regions[owner[index]]
+    site = record.site if record is not None else program.layout[driven.system].host if driven is not None else ""
     return Explanation(
         op=op,
         kind=program.body[index].kind,
-        site=record.site,
-        function=record.function,
-        reason=_reason(program, feasibility, index, estimates),
-        verdicts=tuple(_verdicts(feasibility, index, record.site)),
-        neighbours=tuple(_neighbours(program, index, owner, regions)),
-        copies=tuple(f"{copy.value} from {copy.src} to {copy.dst}" for copy in copies if copy.value in values),
-        members=len(record.ops),
+        site=site,
+        function=record.function if record is not None else driven.driver if driven is not None else "",
+        reason=_why_driven(program, feasibility, index) if driven else _reason(program, feasibility, index, estimates),
+        verdicts=tuple(_verdicts(feasibility, index, "" if driven is not None else site)),
+        neighbours=tuple(_neighbours(program, index, owner, outlined.regions)),
+        copies=tuple(f"{copy.value} from {copy.src} to {copy.dst}" for copy in outlined.copies if copy.value in values),
+        members=len(tuple(program.nested(index))) if record is None else len(record.ops) + len(record.inner),
         times=() if estimates is None else tuple(_times(feasibility, estimates, index)),
         structure=structure_of(program.op(index)),
+        is_driven=driven is not None,
     )
+
+
+def _owners(program: Program, root: Region) -> dict[int, int]:
+    """Map operations to the leaf regions that hold them, by number; those that drivers run to numbers below 0."""
+    owner: dict[int, int] = {}
+    leaves = 0
+    for region in root.walk():
+        if region.bodies:
+            owner[region.calls[0]] = -1 - region.calls[0]
+        elif not region.site.is_system:
+            owner |= dict.fromkeys(region.calls, leaves)
+            owner |= {inner: leaves for call in region.calls for inner in program.nested(call)}
+            leaves += 1
+    return owner
+
+
+def _why_driven(program: Program, feasibility: Feasibility, index: int) -> str:
+    if all(feasibility.verdict(index, leaf) is not None for leaf in feasibility.leaves):
+        return "no site can take it whole, so that its bodies are divided"
+    if index in program.driven:
+        return "a driver held it, and its bodies stay divided"
+    return "its bodies are better divided, by what is preferred or by the costs"
 
 
 def _times(feasibility: Feasibility, estimates: Estimates, index: int) -> Iterator[tuple[str, Estimate]]:
     for leaf in feasibility.leaves:
         if feasibility.verdict(index, leaf) is None:
             yield leaf.path, estimates.time(index, leaf)
-
-
-def _leaves(region: Region) -> Iterator[Region]:
-    if not region.site.is_system:
-        yield region
-    for part in region.parts:
-        yield from _leaves(part)
 
 
 def _reason(program: Program, feasibility: Feasibility, index: int, estimates: Estimates | None) -> str:
@@ -146,6 +168,12 @@ def _neighbours(
         if there == here:
             continue
         name = program.body[other].source
+        if program.scope_of(other) is not program.scope_of(index):
+            yield name, "BODY, it is outside of the body that this one stands in"
+            continue
+        if here < 0 or there < 0:
+            yield name, f"CONTROL_FLOW, a driver runs {'this one' if here < 0 else 'it'}"
+            continue
         if regions[there].site != regions[here].site:
             yield name, f"SITE, it runs on @{regions[there].site}"
             continue

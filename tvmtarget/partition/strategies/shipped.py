@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tvmtarget.ir.types import TensorType
+from tvmtarget.ir.function import Attribute
 from tvmtarget.partition.strategies import onnxruntime_rules, tvm_checks, tvm_rules
+from tvmtarget.partition.strategies.relax_rules import check_relax, is_relax
 from tvmtarget.partition.strategies.strategy import Op, Reject, Rule, Strategy, reject
 
 __all__ = ["CUDA", "LLVM", "NUMPY", "ONNXRUNTIME", "C"]
 
 
 class LLVM(Strategy):
-    """Apache TVM for CPUs: ONNX through Relax.
+    """Apache TVM for CPUs: ONNX through Relax, Relax, and TIR.
 
     What is refused is refused because it would raise late, be wrong without a word, or kill the process. One such
     risk is taken, as refusing it would refuse every embedding: indices that are computed at run time (Gather,
@@ -25,6 +26,10 @@ class LLVM(Strategy):
     dtypes = tvm_rules.DTYPES
     opsets = tvm_rules.OPSETS
     takes_unknown_ranks = False
+
+    def check(self, op: Op) -> Reject | None:
+        """Answer for operations of Relax by their own table, for ONNX's by this one."""
+        return check_relax(op) if is_relax(op) else super().check(op)
 
     def check_op(self, op: Op) -> Reject | None:
         """Ask what is asked of every operation."""
@@ -39,26 +44,22 @@ class C(LLVM):
     """Generated C: the same operators as for CPUs."""
 
 
-def _collects_tensors(op: Op) -> Reject | None:
-    """Refuse a Loop that collects what may be scalars, one in each turn; its other results are what it carries."""
-    carried = len(op.call.inputs) - 2
-    for _, body in op.call.regions:
-        for name in body.results[1 + carried :]:
-            type_ = body.types.get(name)
-            if not isinstance(type_, TensorType) or not type_.shape:
-                return reject("RULE", f"it makes a column of scalars that a Loop collects, as {name!r} may be")
-    return None
+_FORWARDS: dict[str, tuple[Attribute, ...]] = {
+    f"scan_{side}_{what}": tuple((0,) * count for count in range(1, 17))
+    for side in ("input", "output")
+    for what in ("axes", "directions")
+}
 
 
 class NUMPY(Strategy):
     """ONNX's reference evaluator: what ONNX defines, but for what it computes otherwise.
 
-    Found by running ONNX's node tests with onnx 1.23: it scans by the meaning that Scan has since version 9, puts
-    scalars that a Loop collects into a column, and decodes images where Pillow is installed, which is not asked for.
+    Found by running ONNX's node tests with onnx 1.23: it scans by the meaning that Scan has since version 9, forwards
+    and along first axes, and decodes images where Pillow is installed, which is not asked for.
     """
 
     refused: ClassVar[dict[str, str]] = {"ImageDecoder": "it decodes images by Pillow only"}
-    rules: ClassVar[dict[str, Rule]] = {"Scan": Rule(opsets=range(9, 1000)), "Loop": Rule(checks=(_collects_tensors,))}
+    rules: ClassVar[dict[str, Rule]] = {"Scan": Rule(opsets=range(9, 1000), attrs=_FORWARDS)}
 
     takes_control_flow = True
     takes_non_tensors = True
@@ -87,6 +88,8 @@ class ONNXRUNTIME(Strategy):
 
 
 def _only_domains(op: Op, *domains: str) -> Reject | None:
+    if is_relax(op):
+        return reject("NO_RULE", f"it runs ONNX, and {op.kind} is of Relax")
     domain, separator, _ = op.kind.rpartition("::")
     if separator and domain not in domains:
         return reject("NO_RULE", f"it does not know the domain {domain!r}")

@@ -271,6 +271,8 @@ class Strategy:
         return None
 
     def _check_kind(self, op: Op) -> Reject | None:
+        if op.call.callee is not None:
+            return reject("NO_RULE", f"function {op.call.callee!r} is code, which only TVM's own generators take")
         if self.ops is None and self.patterns:
             return reject("NO_RULE", f"no pattern of it matches {op.kind} here")
         if self.ops is not None and op.kind not in self.ops:

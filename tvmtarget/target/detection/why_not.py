@@ -13,11 +13,13 @@ may keep a part of the memory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TypeAlias
 
 from tvmtarget.errors import TargetError
-from tvmtarget.target.attributes import Value
+from tvmtarget.target.attributes import Attributes, Value
 from tvmtarget.target.constraints.matching import assign
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.cpu.features import table_of
@@ -53,6 +55,9 @@ _LISTED = 12  # names of features in a message
 _CAPABILITY = re.compile(r"sm_([0-9]+)([af]?)")
 
 
+_Facts: TypeAlias = tuple[str, Attributes, int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class _Leaf:
     """A device with the memories it sees, in bytes; None where nobody said."""
@@ -62,17 +67,37 @@ class _Leaf:
     count: int
     memory: int | None
 
+    @property
+    def facts(self) -> _Facts:
+        """All that a comparison sees."""
+        return self.node.kind, self.node.attrs, self.memory
+
 
 def why_not(machine: NestedNode, wanted: NestedNode) -> Reason:
-    """Say whether a detected machine is at least what a target describes; `parts` hold a reason for each device."""
-    there = [*_leaves(machine, count=machine.count)]
+    """Say whether a detected machine is at least what a target describes; `parts` hold a reason for each device.
+
+    Devices that are alike are compared once, so that the time grows with their kinds and not with their pairs.
+    """
+    there = _alike(_leaves(machine, count=machine.count))
     asked = [leaf for leaf in _leaves(wanted, count=wanted.count) if not _is_software(leaf.node)]
-    answers = [[_compare(have, leaf) for have in there] for leaf in asked]
-    served = _serve(asked, there, answers)
-    parts = tuple(_device(*row, there) for row in zip(asked, answers, served, strict=True))
+    compared: dict[_Facts, list[Reason]] = {}
+    for leaf in asked:
+        if leaf.facts not in compared:
+            compared[leaf.facts] = [_compare(have, leaf) for have in there]
+    served = _serve(asked, there, compared)
+    parts = tuple(_device(leaf, compared[leaf.facts], given, there) for leaf, given in zip(asked, served, strict=True))
     truth = min((part.truth for part in parts), default=Truth.YES)
     verb = {Truth.YES: "is", Truth.UNKNOWN: "may be", Truth.NO: "is not"}[truth]
     return Reason(truth=truth, text=f"this machine {verb} {wanted.tag or wanted}", parts=parts)
+
+
+def _alike(leaves: Iterable[_Leaf]) -> Sequence[_Leaf]:
+    """Return one device for all that are alike, with the count of them all, in the order of the first."""
+    found: dict[_Facts, _Leaf] = {}
+    for leaf in leaves:
+        known = found.get(leaf.facts)
+        found[leaf.facts] = leaf if known is None else replace(known, count=known.count + leaf.count)
+    return tuple(found.values())
 
 
 def _leaves(node: NestedNode, path: str = "", count: int = 1, around: int | None = None) -> Iterator[_Leaf]:
@@ -101,17 +126,34 @@ def _is_software(node: NestedNode) -> bool:
 
 
 def _serve(
-    asked: Sequence[_Leaf], there: Sequence[_Leaf], answers: Sequence[Sequence[Reason]]
+    asked: Sequence[_Leaf], there: Sequence[_Leaf], compared: Mapping[_Facts, Sequence[Reason]]
 ) -> Sequence[Mapping[int, int]]:
     """Give every device that is asked for some that are there: only sure ones if that is enough, else possible ones."""
-    demands, supplies = [leaf.count for leaf in asked], [leaf.count for leaf in there]
+    runs = [list(run) for _, run in groupby(asked, lambda leaf: leaf.facts)]
+    demands, supplies = [sum(leaf.count for leaf in run) for run in runs], [leaf.count for leaf in there]
     served: list[dict[int, int]] = []
     for least in (Truth.YES, Truth.UNKNOWN):
-        edges = [[at for at, answer in enumerate(row) if answer.truth >= least] for row in answers]
+        rows = (compared[run[0].facts] for run in runs)
+        edges = [[at for at, answer in enumerate(row) if answer.truth >= least] for row in rows]
         served = assign(demands, supplies, edges)
         if [sum(given.values()) for given in served] == demands:
             break
-    return served
+    return [share for run, given in zip(runs, served, strict=True) for share in _shared(run, given)]
+
+
+def _shared(run: Sequence[_Leaf], given: Mapping[int, int]) -> Iterator[Mapping[int, int]]:
+    """Divide what devices that are alike were given, the first ones first."""
+    left = dict(given)
+    for leaf in run:
+        need, share = leaf.count, dict[int, int]()
+        for at in list(left):
+            share[at] = min(need, left[at])
+            need, left[at] = need - share[at], left[at] - share[at]
+            if not left[at]:
+                del left[at]
+            if not need:
+                break
+        yield share
 
 
 def _device(asked: _Leaf, answers: Sequence[Reason], served: Mapping[int, int], there: Sequence[_Leaf]) -> Reason:

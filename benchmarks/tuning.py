@@ -1,0 +1,332 @@
+"""The tuning log beside MetaSchedule's JSONDatabase: the same records, opened, asked and added to, at growing sizes.
+
+Records are of 50 workloads on 20 llvm targets, a trace of real length each. A question is "the best for this workload
+on this target". JSONDatabase does not look at targets, so it is asked twice: for what it answers (its best, often of
+another target), and for the right answer (all it has, filtered by target). Every row is a process of its own, all in
+one run; times are of the processor, medians. Ratios and goals are printed below the rows, then what only a log does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import importlib.util
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvmtarget import Target
+    from tvmtarget.tuning.records import Trial
+
+SIDES = ("tvmtarget.db", "tvmtarget.jsonl", "JSONDatabase")
+TARGETS, WORKLOADS, BATCH, WRITERS = 20, 50, 64, 8
+_SPLITS = [
+    ["SamplePerfectTile", [f"l{at % 3 + 1}"], [4, 64], [f"v{4 * at + part}" for part in range(4)]] for at in range(7)
+]
+TRACE = [
+    [["GetSBlock", [], ["C", "main"], ["b0"]], ["GetLoops", ["b0"], [], ["l1", "l2", "l3"]], *_SPLITS],
+    [[at, [2, 4, 2, 8]] for at in range(2, 9)],
+]
+
+# What is printed: a heading, the name in what a side tells, and the format of a cell.
+COLUMNS = (
+    ("commit us", "commit", ">10.1f"),
+    ("open ms", "open_ms", ">11.1f"),
+    ("MB", "rss_mb", ">8.1f"),
+    ("any us", "any", ">9.0f"),
+    ("right us", "right", ">10.0f"),
+    ("p95 us", "right_p95", ">9.0f"),
+    ("near us", "near", ">9.0f"),
+    ("append us", "append", ">10.0f"),
+    ("B/record", "bytes", ">9.0f"),
+    ("gzip B", "packed", ">8.0f"),
+)
+
+# For a log in a database with the most records: what is at most so much, or its ratio to JSONDatabase's.
+GOALS = (
+    ("open ms", "open_ms", 20),
+    ("MB after the lookups", "rss_mb", 30),
+    ("right us", "right", 150),
+    ("right us, p95", "right_p95", 400),
+    ("commit us", "commit", 100),
+    ("bytes of a record", "bytes", 1300),
+)
+RATIOS = (("open ms", "open_ms", 1000), ("right us", "right", 400))
+
+
+def milliseconds(work: Callable[[], object]) -> float:
+    """Return how long one call takes of the processor."""
+    begin = time.process_time()
+    work()
+    return (time.process_time() - begin) * 1e3
+
+
+def rows(count: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (workload, target, cost in picoseconds), the same for every side."""
+    rng = random.Random(0)
+    for at in range(count):
+        yield at // TARGETS % WORKLOADS, at % TARGETS, int(10 ** rng.uniform(6, 11))
+
+
+def print_measured(path: Path, count: int, times: Mapping[str, Sequence[float]], **found: float) -> None:
+    """Print one side's figures as JSON: times of calls, given in milliseconds, as medians in microseconds."""
+    middle = {name: sorted(some)[len(some) // 2] * 1e3 for name, some in times.items()}
+    late = sorted(times["right"])[int(0.95 * len(times["right"]))] * 1e3
+    size = path.stat().st_size / count
+    if path.suffix != ".db":
+        found["packed"] = len(gzip.compress(path.read_bytes(), 6)) / count
+    print(json.dumps({**found, "right_p95": late, "bytes": size, **middle}))
+
+
+def megabytes() -> float:
+    """Return the resident memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+
+class Rows:
+    """What a log of the benchmark is made of."""
+
+    def __init__(self, targets: int = TARGETS) -> None:
+        from tvmtarget import Target
+        from tvmtarget.target.identity import identity_of
+        from tvmtarget.tuning.records import Environment, TargetRecord, Workload
+
+        self.targets = [Target.parse(f"llvm(mcpu=znver4,num-cores={at + 1})") for at in range(targets)]
+        self.workloads = [Workload.of({"op": "matmul", "shapes": [[16 * at + 16] * 3]}) for at in range(WORKLOADS)]
+        self.env = Environment.of({"tool": "benchmark"})
+        lines = [TargetRecord(key=one.digest, body=identity_of(one)) for one in self.targets]
+        self.keys = [one.key for one in lines]
+        self.known = [*lines, *self.workloads, self.env]
+
+    def trial(self, at: int, workload: int, target: int, cost: int) -> Trial:
+        """Return a trial; `at` makes its candidate another one."""
+        from tvmtarget.tuning.records import Candidate, Measurement, Trial
+
+        trace = [TRACE[0], [*TRACE[1], [9, [at, 1]]]]
+        return Trial(
+            level="kernel",
+            workload=self.workloads[workload].key,
+            target=self.keys[target],
+            env=self.env.key,
+            candidate=Candidate(format="tvm.ms.trace/1", body=json.dumps(trace, separators=(",", ":"))),
+            measured=Measurement(status="ok", costs=[cost] * 3),
+        )
+
+
+def elsewhere(target: Target) -> Target:
+    """Return a target that is near, and of which there are no records."""
+    return target.override({"mcpu": "znver5"})
+
+
+def ours(folder: Path, suffix: str, count: int, questions: int) -> None:
+    """Measure a log in a file."""
+    from tvmtarget import TuningLog
+
+    made, path = Rows(), folder / f"log{suffix}"
+    commit = in_a_child(lambda: fill(path, made, count))
+    before = megabytes()
+    opened: list[TuningLog] = []
+    opening = milliseconds(lambda: opened.append(TuningLog(str(path))))
+    (log,), rng = opened, random.Random(1)
+    asked = [(rng.choice(made.workloads), rng.choice(made.targets)) for _ in range(questions)]
+    times = {"right": [milliseconds(lambda one=one: log.lookup(*one, env=made.env).require("exact")) for one in asked]}
+    memory = megabytes() - before
+    near = [(workload, elsewhere(target)) for workload, target in asked]
+    times["near"] = [milliseconds(lambda one=one: log.lookup(*one, env=made.env).require("near")) for one in near]
+    fresh = [made.trial(10**9 + at, 0, 0, 10**12) for at in range(questions)]
+    times["append"] = [milliseconds(lambda one=one: log.append(one)) for one in fresh]
+    print_measured(path, count + questions, times, commit=commit, open_ms=opening, rss_mb=memory)
+
+
+def fill(path: Path, made: Rows, count: int) -> float:
+    """Write a log, 64 records a commit; return the microseconds for one, its key, checks and digest among them."""
+    from tvmtarget import TuningLog
+
+    took, left = 0.0, enumerate(rows(count))
+    with TuningLog(str(path)) as log:
+        log.extend(made.known)
+        while some := [made.trial(at, *row) for at, row in islice(left, BATCH)]:
+            took += milliseconds(lambda some=some: log.extend(some))
+    return took / count * 1e3
+
+
+def in_a_child(work: Callable[[], float]) -> float:
+    """Return what some work returns in a process of its own, so that this one keeps no memory of it."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writing, repr(work()).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        found = float(told.read())
+    os.waitpid(child, 0)
+    return found
+
+
+def only_ours(folder: Path, count: int, questions: int) -> None:
+    """Measure what JSONDatabase does not do: carrying records over, taking in files, many writers."""
+    from tvmtarget import TuningLog
+
+    made = Rows(200)
+    questions = min(questions, 200)
+    with TuningLog("memory:") as log:
+        log.extend([*made.known, *(made.trial(at, 0, at, 10**9 + at) for at in range(200))])
+        asked = [elsewhere(made.targets[at % 200]) for at in range(questions)]
+        times = [milliseconds(lambda one=one: log.lookup(made.workloads[0], one, env=made.env)) for one in asked]
+        again = [milliseconds(lambda one=one: log.lookup(made.workloads[0], one, env=made.env)) for one in asked]
+        first, second = (sorted(some)[len(some) // 2] for some in (times, again))
+        print(f"near lookup among 200 targets: {first:.2f} ms for a new target, {second:.2f} ms for one asked before")
+    lines, database = folder / "log.jsonl", folder / "log.db"
+    with lines.open("w") as file:
+        trials = (made.trial(at, *row).text for at, row in enumerate(rows(count)))
+        file.writelines(f"{text}\n" for text in (*(one.text for one in made.known), *trials))
+    kept: list[TuningLog] = []
+    took = milliseconds(lambda: kept.append(TuningLog(str(lines)))) / 1e3
+    print(f"a file of {count} lines read and checked: {took:.2f} s of the processor, {took / count * 1e6:.1f} us each")
+    took = milliseconds(lambda: TuningLog(str(database)).merge(kept[0])) / 1e3
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(f"and merged into a database in {took:.2f} s, {took / count * 1e6:.1f} us each; {peak} MB at most")
+    begin, each = time.perf_counter(), 500
+    children = [os.fork() or _write(folder / "many.db", made, each * at, each) for at in range(WRITERS)]
+    is_well = all(os.waitpid(child, 0)[1] == 0 for child in children)
+    took = time.perf_counter() - begin
+    with TuningLog(str(folder / "many.db")) as log:
+        lost = WRITERS * each - len(log)
+    print(f"{WRITERS} writers of one database: {WRITERS * each / took:.0f} commits/s, {lost} lost, {is_well}")
+
+
+def _write(path: Path, made: Rows, first: int, count: int) -> int:
+    from tvmtarget import TuningLog
+
+    with TuningLog(str(path)) as log:
+        for at in range(first, first + count):
+            log.append(made.trial(at, at % WORKLOADS, at % TARGETS, 10**9 + at))
+    os._exit(0)
+
+
+def theirs(folder: Path, count: int, questions: int) -> None:
+    """Measure TVM's database in its two files; they are written by hand where it would take long."""
+    import tvm
+    from tvm import te
+    from tvm.s_tir import meta_schedule as ms
+
+    def program(size: int) -> tvm.IRModule:
+        one, other = (te.placeholder((size, size), name=name) for name in "AB")
+        k = te.reduce_axis((0, size), name="k")
+        product = te.compute((size, size), lambda i, j: te.sum(one[i, k] * other[k, j], axis=k), name="C")
+        return tvm.IRModule({"main": te.create_prim_func([one, other, product])})
+
+    def traced(module: tvm.IRModule) -> object:
+        schedule = tvm.s_tir.Schedule(module)
+        for loop in schedule.get_loops(schedule.get_sblock("C")):
+            schedule.split(loop, schedule.sample_perfect_tile(loop, 4))
+        return schedule.trace
+
+    targets = [tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": at + 1}) for at in range(TARGETS)]
+    names = [str(folder / name) for name in ("workloads.json", "records.json")]
+    database, programs = ms.database.JSONDatabase(*names), [program(16 * at + 16) for at in range(WORKLOADS)]
+    known = [database.commit_workload(one) for one in programs]
+    arguments = ms.arg_info.ArgInfo.from_prim_func(programs[0]["main"])
+    trace = traced(programs[0])
+    records = [ms.database.TuningRecord(trace, known[0], [1.0] * 3, target, arguments) for target in targets]
+    begin = time.process_time()
+    for record in records:
+        for _ in range(questions // TARGETS):
+            database.commit_tuning_record(record)
+    commit = (time.process_time() - begin) / (questions // TARGETS * TARGETS) * 1e6
+    spelled = [json.loads(line)[1] for line in Path(names[1]).read_text().splitlines()[:: questions // TARGETS]]
+    with open(names[1], "w") as file:
+        for workload, target, cost in rows(count):
+            trace, _, *rest = spelled[target]
+            file.write(json.dumps([workload, [trace, [cost / 1e12] * 3, *rest]], separators=(",", ":")) + "\n")
+    before = megabytes()
+    opened: list[object] = []
+    opening = milliseconds(lambda: opened.append(ms.database.JSONDatabase(*names)))
+    (database,), rng = opened, random.Random(1)
+    asked = [(rng.choice(known), rng.choice(targets)) for _ in range(min(questions, 60))]
+
+    def right(workload: object, target: object) -> object:
+        found = database.get_top_k(workload, count)
+        return next(one for one in found if str(one.target) == str(target))
+
+    times = {
+        "any": [milliseconds(lambda one=one: database.get_top_k(one[0], 1)) for one in asked],
+        "right": [milliseconds(lambda one=one: right(*one)) for one in asked],
+    }
+    memory = megabytes() - before
+    print_measured(Path(names[1]), count, times, commit=commit, open_ms=opening, rss_mb=memory)
+
+
+def main() -> None:
+    """Print a row for each size and side, then ratios, growth and goals."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks tuning", description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--questions", type=int, default=1000)
+    parser.add_argument("--side", choices=(*SIDES, "only ours"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.side:
+        with tempfile.TemporaryDirectory() as folder:
+            measure(Path(folder), given.side, given.sizes[0], given.questions)
+        return
+    widths = [form.split(".")[0].strip(">") for _, _, form in COLUMNS]
+    heading = "".join(f"{name:>{width}}" for (name, _, _), width in zip(COLUMNS, widths, strict=True))
+    print(f"{'records':>8} {'':<15}{heading}")
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for size in given.sizes:
+        for side in SIDES if importlib.util.find_spec("tvm") else SIDES[:2]:
+            found[side, size] = told = json.loads(run(side, size, given.questions).splitlines()[-1])
+            cells = [
+                f"{told[name]:{form}}" if name in told else f"{'-':>{width}}"
+                for (_, name, form), width in zip(COLUMNS, widths, strict=True)
+            ]
+            print(f"{size:>8} {side:<15}{''.join(cells)}", flush=True)
+    print_verdict(found, given.sizes)
+    print(f"\n{run('only ours', given.sizes[-1], given.questions)}", end="")
+
+
+def measure(folder: Path, side: str, size: int, questions: int) -> None:
+    """Measure one side in this process."""
+    if side == "JSONDatabase":
+        theirs(folder, size, questions)
+    elif side == "only ours":
+        only_ours(folder, size, questions)
+    else:
+        ours(folder, Path(side).suffix, size, questions)
+
+
+def run(side: str, size: int, questions: int) -> str:
+    """Measure one side in a process of its own; return what it printed."""
+    options = ["--side", side, "--sizes", str(size), "--questions", str(questions)]
+    command = [sys.executable, "-m", "benchmarks", "tuning", *options]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def print_verdict(found: Mapping[tuple[str, int], Mapping[str, float]], sizes: Sequence[int]) -> None:
+    """Print how figures grow, how they compare with JSONDatabase's, and which goals are met at the last size."""
+    print()
+    for side in SIDES:
+        rows = [found[side, size]["right"] for size in sizes if (side, size) in found]
+        growth = " ".join(f"x{after / before:.2f}" for before, after in pairwise(rows))
+        print(f"growth of the right answer, {side}: {growth or '-'}")
+    ours = found[SIDES[0], sizes[-1]]
+    for name, key, goal in GOALS:
+        print(f"{name}: {ours[key]:.1f}, goal at most {goal}: {'met' if ours[key] <= goal else 'MISSED'}")
+    theirs = found.get((SIDES[2], sizes[-1]))
+    for name, key, goal in RATIOS if theirs else ():
+        ratio = theirs[key] / ours[key]
+        print(f"{name}: 1/{ratio:.0f} of JSONDatabase's, goal at most 1/{goal}: {'met' if ratio >= goal else 'MISSED'}")
+
+
+if __name__ == "__main__":
+    main()

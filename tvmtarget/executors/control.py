@@ -1,0 +1,88 @@
+"""Control flow as a driver runs it: branches, loops and scans, by the definitions of ONNX (Operators.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tvmtarget.errors import RunError
+from tvmtarget.executors.program import Block, Control, Signature
+from tvmtarget.ir.types import numpy_dtype
+
+__all__ = ["run_control"]
+
+RunBlock: TypeAlias = "Callable[[Block, Sequence[Any]], list[Any]]"
+
+
+def run_control(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[Any]:
+    """Run a step of control flow; `run` runs one of its bodies on parameters. An absent operand is None."""
+    match control.kind:
+        case "branch":
+            return run(control.bodies[0 if _scalar(inputs[0], control) else 1], ())
+        case "loop":
+            return _loop(control, inputs, run)
+        case "scan":
+            return _scan(control, inputs, run)
+
+
+def _scalar(value: Any, control: Control) -> Any:  # noqa: ANN401
+    """Return the only element of what decides how control flow goes on."""
+    array = np.asarray(value)
+    if array.size != 1:
+        raise RunError(f"{control.op!r} is decided by one element, not by {array.size} of shape {array.shape}")
+    return array.reshape(()).item()
+
+
+def _loop(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[Any]:
+    count, condition, *carried = inputs
+    limit = None if count is None else _scalar(count, control)
+    goes_on = True if condition is None else bool(_scalar(condition, control))
+    slices: list[list[Any]] = [[] for _ in control.joined]
+    body, number = control.bodies[0], 0
+    while goes_on and (limit is None or number < limit):
+        flag = _shaped(np.asarray(goes_on), control.param_ranks[1])
+        results = run(body, (_shaped(np.asarray(number, "int64"), control.param_ranks[0]), flag, *carried))
+        goes_on = bool(_scalar(results[0], control))
+        carried = results[1 : 1 + len(carried)]
+        for collected, one in zip(slices, results[1 + len(carried) :], strict=True):
+            collected.append(one)
+        number += 1
+    return [*carried, *_joined(control, slices)]
+
+
+def _shaped(scalar: np.ndarray[Any, Any], rank: int | None) -> np.ndarray[Any, Any]:
+    return scalar.reshape((1,) * (rank or 0))
+
+
+def _scan(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[Any]:
+    states = list(inputs[: len(inputs) - len(control.cut)])
+    given = [
+        np.flip(np.moveaxis(value, cut.axis, 0), 0) if cut.is_reversed else np.moveaxis(value, cut.axis, 0)
+        for value, cut in zip(inputs[len(states) :], control.cut, strict=True)
+    ]
+    lengths = {len(value) for value in given}
+    if len(lengths) != 1:
+        raise RunError(f"{control.op!r} is given {sorted(lengths)} slices of its inputs, which must be equally many")
+    slices: list[list[Any]] = [[] for _ in control.joined]
+    for number in range(lengths.pop()):
+        results = run(control.bodies[0], (*states, *(np.ascontiguousarray(value[number]) for value in given)))
+        for collected, one in zip(slices, results[len(states) :], strict=True):
+            collected.append(one)
+        states = results[: len(states)]
+    return [*states, *_joined(control, slices)]
+
+
+def _joined(control: Control, slices: Sequence[Sequence[Any]]) -> list[Any]:
+    return [
+        np.stack(ones[::-1] if axis.is_reversed else ones, axis.axis) if ones else _empty(signature, axis.axis)
+        for ones, axis, signature in zip(slices, control.joined, control.empty, strict=True)
+    ]
+
+
+def _empty(signature: Signature, axis: int) -> np.ndarray[Any, Any]:
+    """Return what no slices make: dimensions that are not known are taken to be 0, as onnxruntime does."""
+    shape = [dim if isinstance(dim, int) else 0 for dim in signature.shape or (0,)]
+    shape[axis] = 0
+    return np.zeros(shape, numpy_dtype(signature.dtype or "float32"))

@@ -1,0 +1,56 @@
+"""Which operations cannot be parted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tvmtarget.ir.inline import Frame
+from tvmtarget.partition.control.scopes import Scope
+from tvmtarget.partition.program import Program, binds, open_frame
+
+__all__ = ["atoms_of", "together", "untyped"]
+
+
+def together(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: str) -> list[tuple[int, ...]]:
+    """Group operations that must stay together at a node: those of one call of a constrained function."""
+    groups: dict[object, list[int]] = {}
+    for index in calls:
+        ordinal = open_frame(frames[index], path)
+        groups.setdefault(("op", index) if ordinal is None else ("call", ordinal), []).append(index)
+    return [tuple(members) for members in groups.values()]
+
+
+def atoms_of(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
+    """Group operations that cannot be parted: one call of a constrained function, or ends of a value without a type."""
+    if not program.has_bound and not any(program.frames[index] for index in calls):
+        return [(index,) for index in calls]
+    groups = together(calls, program.frames, path)
+    leader = {index: members[0] for members in groups for index in members}
+    joined = {first: first for first in leader.values()}
+
+    def find(first: int) -> int:
+        while joined[first] != first:
+            first = joined[first]
+        return first
+
+    for index in calls:
+        for output in program.body[index].outputs:
+            readers = program.consumers.get(output.name, ()) if binds(output.type) else ()
+            for reader in readers:
+                if reader in leader:
+                    a, b = sorted((find(leader[index]), find(leader[reader])))
+                    joined[b] = a
+    atoms: dict[int, list[int]] = {}
+    for index in calls:
+        atoms.setdefault(find(leader[index]), []).append(index)
+    return [tuple(members) for members in atoms.values()]
+
+
+def untyped(program: Program, scope: Scope) -> Iterator[str]:
+    """Yield the values without a type that cross the border of a nested body and that its operations touch."""
+    for param in scope.function.params:
+        if param.type is None and param.name in program.consumers:
+            yield param.name
+    for name in scope.function.results:
+        if program.types[name] is None and program.producer.get(name) in scope.calls:
+            yield name

@@ -1,0 +1,82 @@
+"""How a driver runs operations with nested bodies: it chooses one of them, or repeats one.
+
+A row for each operator; what it means is in ONNX's own words (Operators.md: If, Loop, Scan).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tvmtarget.ir.function import Call
+from tvmtarget.partition.strategies.strategy import Op, Reject, reject
+
+__all__ = ["FORMS", "TRIPS", "Form", "form_of", "trips", "why_not_driven"]
+
+# How often the body of a loop is taken to run where nothing says so.
+TRIPS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a driver does: `branch` on its first operand, `loop` with carried values, or `scan` over slices.
+
+    `bodies` are the labels of the nested bodies; of a branch, the one to run if the operand is true comes first.
+    """
+
+    kind: Literal["branch", "loop", "scan"]
+    bodies: tuple[str, ...]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a body may run more than once for one run of the operation."""
+        return self.kind != "branch"
+
+
+FORMS: Mapping[str, Form] = {
+    "onnx.If": Form("branch", ("then_branch", "else_branch")),
+    "onnx.Loop": Form("loop", ("body",)),
+    "onnx.Scan": Form("scan", ("body",)),
+}
+
+
+def form_of(call: Call) -> Form | None:
+    """Return how a driver runs an operation, or None if no driver can."""
+    return FORMS.get(call.op)
+
+
+def why_not_driven(op: Op) -> Reject | None:
+    """Return None if a driver can run an operation, else why not."""
+    form = form_of(op.call)
+    if form is None:
+        return reject("CONTROL_FLOW", f"drivers run {', '.join(FORMS)}, not {op.call.op}")
+    labels = sorted(label for label, _ in op.call.regions)
+    if labels != sorted(form.bodies):
+        return reject("CONTROL_FLOW", f"{op.kind} has the bodies {', '.join(labels)}, not {', '.join(form.bodies)}")
+    if op.call.op == "onnx.Scan" and op.opset == _BATCHED_SCAN:
+        return reject("RULE", "Scan of operator set 8 has a batch axis", hint="convert the model to operator set 9")
+    return None
+
+
+_BATCHED_SCAN = 8
+
+
+def trips(op: Op) -> int:
+    """Return how often the body of a loop runs: what is known of that, else `TRIPS`."""
+    form = form_of(op.call)
+    if form is not None and form.kind == "loop" and not op.operand(1):
+        count = op.constant(0)
+        if count is not None and count.size == 1:
+            return max(0, int(np.ravel(count)[0]))
+    if form is not None and form.kind == "scan":
+        sliced = op.attr("num_scan_inputs")
+        first = op.tensor(len(op.call.inputs) - sliced) if isinstance(sliced, int) else None
+        axes = op.attr("scan_input_axes")
+        axis = axes[0] if isinstance(axes, tuple) and axes else 0
+        if first is not None and first.shape and isinstance(axis, int) and -len(first.shape) <= axis < len(first.shape):
+            length = first.shape[axis]
+            return length if isinstance(length, int) else TRIPS
+    return TRIPS

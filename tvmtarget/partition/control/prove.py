@@ -1,0 +1,124 @@
+"""What must hold of drivers: they read all that they are given, and copy only what they must, once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tvmtarget.ir.function import COPY, Call, Function
+from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.control.forms import form_of
+
+__all__ = ["calls_in_order", "copies_are_needed", "values_are_exact"]
+
+Path = tuple[tuple[str, str], ...]
+
+
+def calls_in_order(module: IRModule, name: str, around: Path = ()) -> Iterator[tuple[Call, Path]]:
+    """Yield all calls that a function leads to, in order, and the nested bodies around each: whose, and which."""
+    yield from _calls_of(module, module[name], around)
+
+
+def _calls_of(module: IRModule, body: Function, around: Path) -> Iterator[tuple[Call, Path]]:
+    for call in body.body:
+        yield call, around
+        if call.callee is not None:
+            yield from _calls_of(module, module[call.callee], around)
+        for label, region in call.regions:
+            yield from _calls_of(module, region, (*around, (call.source, label)))
+
+
+def values_are_exact(driver: Function, module: IRModule) -> Iterator[str]:
+    """Every callee reads all its parameters, once each, and everything it returns is read."""
+    read = Counter(_read(driver))
+    for call in _calls(driver):
+        if call.callee is None and call.op != COPY:
+            continue
+        for output in call.outputs:
+            if not read[output.name]:
+                yield f"nothing reads {output.name!r}, which {call.op!r} returns (function {driver.name!r})"
+        if call.callee is None:
+            continue
+        callee = module[call.callee]
+        used = set(_read(callee))
+        unread = [param.name for param in callee.params if param.name not in used]
+        if unread or len(set(call.inputs)) != len(call.inputs):
+            yield f"function {callee.name!r} is given {unread or call.inputs}, which it does not need"
+
+
+def _calls(body: Function) -> Iterator[Call]:
+    for call in body.body:
+        yield call
+        for _, region in call.regions:
+            yield from _calls(region)
+
+
+def _read(body: Function) -> Iterator[str]:
+    for call in _calls(body):
+        yield from call.inputs
+        for _, region in call.regions:
+            yield from region.results
+    yield from body.results
+
+
+def copies_are_needed(driver: Function, home: str) -> Iterator[str]:
+    """Copies are from where a value is to where it is not, once each, and outside of loops that do not change it.
+
+    All operands and results of a call are in one memory, and all that crosses the border of a driver, or of a nested
+    body that it runs, is in the driver's.
+    """
+    yield from _Copies(driver.name, home).body(driver, ())
+
+
+@dataclass
+class _Copies:
+    """Walks a driver; a value is known by the memory it is in and by how many loops are around its origin."""
+
+    driver: str
+    home: str
+    scopes: dict[str, str] = field(default_factory=dict)
+    loops: dict[str, int] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
+    made: set[tuple[str, str]] = field(default_factory=set)
+
+    def body(self, body: Function, loops: tuple[str, ...]) -> Iterator[str]:
+        for param in body.params:
+            self._add(param.name, param.scope, loops)
+        for call in body.body:
+            yield from self.call(call, loops)
+        for result in body.results:
+            if self.scopes.get(result, self.home) != self.home:
+                yield f"result {result!r} of {self.driver!r} is in {self.scopes[result]!r}, not in {self.home!r}"
+
+    def call(self, call: Call, loops: tuple[str, ...]) -> Iterator[str]:
+        form = form_of(call)
+        inside = (*loops, call.source) if form is not None and form.repeats else loops
+        for _, region in call.regions:
+            yield from self.body(region, inside)
+        for output in call.outputs:
+            self._add(output.name, output.scope, loops)
+        yield from self._copy(call, loops) if call.op == COPY else self._operands(call)
+
+    def _add(self, name: str, scope: str, loops: tuple[str, ...]) -> None:
+        self.scopes[name] = scope
+        self.loops[name] = len(loops)
+
+    def _copy(self, call: Call, loops: tuple[str, ...]) -> Iterator[str]:
+        source, copied = call.inputs[0], call.outputs[0]
+        first = self.origin[copied.name] = self.origin.get(source, source)
+        pair = (first, copied.scope)
+        if pair in self.made or self.scopes[first] == copied.scope or self.scopes[source] != call.attr("src"):
+            yield (
+                f"copy of {source!r} to {copied.scope!r} is not needed, or not from where it is (in {self.driver!r})"
+            )
+        if self.loops[first] < len(loops):
+            yield f"copy of {source!r} to {copied.scope!r} is made again in every run of {loops[-1]!r}"
+        self.made.add(pair)
+
+    def _operands(self, call: Call) -> Iterator[str]:
+        operands = {self.scopes[name] for name in call.inputs if name in self.scopes}
+        domains = operands | {output.scope for output in call.outputs if output.name}
+        domains |= {self.home} if call.regions else set()
+        if len(domains) > 1:
+            yield f"{call.op!r} mixes values in {', '.join(sorted(domains))} (function {self.driver!r})"
