@@ -44,7 +44,7 @@ def test_every_operation_of_the_second_machine_is_in_its_program(example):
         assert any(site.endswith("soc/npu") for site in sites)
 
 
-@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("objective", [pytest.param("latency", marks=pytest.mark.slow), "throughput"])
 def test_the_example_runs(objective):
     done = subprocess.run([sys.executable, EXAMPLE, objective], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
