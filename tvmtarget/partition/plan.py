@@ -84,8 +84,14 @@ class Plan:
         return tuple(self.module[region.function] for region in self.regions if region.site in leaves)
 
     def to_tvm(self) -> tvm.IRModule:
-        """Return the divided program as a module of Apache TVM, from which `relax.transform.RunCodegen` goes on."""
-        return self.module.to_tvm()
+        """Return the divided program as a module of Apache TVM, from which `relax.transform.RunCodegen` goes on.
+
+        Operations that a strategy takes together by one of its patterns are inner functions, as MergeCompositeFunctions
+        leaves them: `Composite` is `<kind>.<pattern>`.
+        """
+        from tvmtarget.partition.composites import with_composites
+
+        return with_composites(self.module, self.layout).to_tvm()
 
     def codegen_options(self) -> dict[str, dict[str, Any]]:
         """Return the options of `RunCodegen`: for each external generator the attributes of its node."""
@@ -317,13 +323,14 @@ class Plan:
 def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None = None) -> Plan:
     """Choose sites by preference, or by costs, and make the plan of that choice; `sites` by operation are kept.
 
-    In a tree of one level the choice by cost is never slower than the one by preference. Deeper down it sees
-    of a system only its best leaves, so both are made, and the better one is kept.
+    In a tree of one level the choice by cost is never slower than the one by preference. Deeper down, in systems and
+    in nested bodies, it sees only what is best for each operation, so both are made, and the better one is kept.
     """
     program = feasibility.program
     estimates = None if request.costs is None else Estimates(program, request.costs)
     choosers: list[Chooser] = [by_preference] if estimates is None else [ByCost(feasibility, estimates)]
-    if estimates is not None and any(option.is_system for option in program.layout.options("")):
+    is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
+    if estimates is not None and is_deep:
         choosers.append(by_preference)
     if estimates is not None and request.objective == "throughput":
         choosers.append(ByPipeline(feasibility, estimates))
