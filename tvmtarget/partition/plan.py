@@ -203,7 +203,10 @@ class Plan:
 
     def explain(self, op: str) -> Explanation:
         """Say why an operation is where it is, why nowhere else, and why its neighbours are in other regions."""
-        return explain_op(self.program, self.feasibility, self.root, self.outlined, op, self.estimates)
+        objective = self.request.objective
+        return explain_op(
+            self.program, self.feasibility, self.root, self.outlined, op, self.estimates, objective=objective
+        )
 
     def with_costs(self, costs: Costs | Iterable[OpCost]) -> Plan:
         """Return the plan of the same program by other costs, or by its own and more measurements."""
