@@ -1,7 +1,9 @@
 """Control flow whose bodies are divided: drivers run If, Loop and Scan, and the divided program is the same program."""
 
+import doctest
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -16,6 +18,8 @@ from tvmtarget.errors import InfeasibleError, ModelError, UnknownNameError
 from tvmtarget.ir.function import COPY
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.verify import verify_plan
+
+ROOT = Path(__file__).parents[2]
 
 # The probe has a memory of its own and takes no control flow; the driver is on the CPU.
 PAIR = "[gpu=probe,cpu=numpy](host=@cpu)"
@@ -297,6 +301,20 @@ def test_a_plan_with_control_flow_is_kept_in_files_and_replays(tmp_path):
     assert str(plan.replay(plan.request.module).module) == str(plan.module)
 
 
+def test_pictures_and_marked_models_show_what_drivers_run():
+    plan = tt.decompose(module_of(NESTED), PAIR, where={"op:Exp": "@gpu"})
+    assert plan.mermaid().count("run by main") == plan.dot().count("run by main") == 2
+    graph = plan.graph()
+    assert [graph.nodes[node]["ops"] for node in (4, 5)] == [("Loop_3",), ("If_2",)]
+    sites = {}
+    graphs = [plan.marked().graph]
+    while graphs:
+        for node in graphs.pop().node:
+            sites[node.op_type] = {entry.key: entry.value for entry in node.metadata_props}["tvmtarget.site"]
+            graphs += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    assert (sites["Exp"], sites["Loop"], sites["If"]) == ("@gpu", "@cpu", "@cpu")
+
+
 def effects(function, module):
     """Yield the names of operations with an effect in the order in which they run, bodies after what has them."""
     for call in function.body:
@@ -451,3 +469,9 @@ def test_a_broken_plan_is_found_out():
         verify_plan(
             plan.program, plan.feasibility, plan.module.with_function(main.replace(body=tuple(moved))), plan.outlined
         )
+
+
+def test_the_document_on_control_flow():
+    failed, tried = doctest.testfile(str(ROOT / "docs" / "control-flow.md"), module_relative=False)
+    assert tried
+    assert not failed
