@@ -24,6 +24,7 @@ __all__ = [
     "SAME_DEVICE",
     "SETTINGS",
     "Advice",
+    "Settings",
     "alone",
     "closing_log",
     "kernel_workload",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tvmtarget.advice import SAME_DEVICE, Advice, closing_log
+from tvmtarget.advice import SAME_DEVICE, Advice, Settings, closing_log
 from tvmtarget.backends.machine import refuses_triple
 from tvmtarget.backends.protocol import Array, Backend, Part, Schedules, backend_named, backends
 from tvmtarget.errors import BackendError, TargetError, raise_all
@@ -13,6 +13,7 @@ from tvmtarget.executable import Executable, Leaf
 from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.decompose import decompose
+from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.configuration import CompilationConfig
@@ -26,7 +27,7 @@ from tvmtarget.tuning.match import Policy
 __all__ = ["Progress", "build", "choose_backend", "part_of", "standing_alone"]
 
 # What this version can drive; the other kinds can be described, but not built for yet.
-_BUILDABLE = {"executor": ("graph",), "runtime": ("python",)}
+_BUILDABLE = {"executor": ("graph",), "runtime": ("python", "processes", "dask")}
 
 Progress = Callable[[str, int, int], None]
 
@@ -45,6 +46,7 @@ def build(
     progress: Progress | None = None,
     log: TuningLog | str | Path | None = None,
     policy: Policy = SAME_DEVICE,
+    settings: Settings | None = None,
 ) -> Executable:
     """Compile a program for a target and link it into something that runs.
 
@@ -59,6 +61,7 @@ def build(
         strict: refuse to interpret a leaf for which no code generator is installed.
         progress: is told (what, how many are done, of how many) as leaves are compiled.
         log: a tuning log or its URL, whose kernels, placement and settings are used; `Executable.tuned` says what was.
+        settings: attributes to set by leaf for this build, in place of those in the log.
         policy: how far lookups in it may go; unless given, no further than devices that are equal to this one.
 
     Raises `BackendError` for leaves that no installed code generator takes, and what `decompose` raises.
@@ -70,19 +73,22 @@ def build(
         plan = decompose(module.bind(params or {}), chosen, where=where)
     raise_all(BackendError, _not_buildable(plan.layout.root))
     if log is None:
-        return _linked(plan, None, mod_name, strict=strict, progress=progress)
+        return _linked(plan, None, settings, mod_name, strict=strict, progress=progress)
     with closing_log(log) as opened:
         advice = Advice(opened, policy)
         if not isinstance(module, Plan):
             plan = advice.placed(plan)
-        return _linked(plan, advice, mod_name, strict=strict, progress=progress)
+        return _linked(plan, advice, settings, mod_name, strict=strict, progress=progress)
 
 
-def _linked(plan: Plan, advice: Advice | None, name: str, *, strict: bool, progress: Progress | None) -> Executable:
-    leaves = _compile_all(plan, advice, strict=strict, progress=progress)
+def _linked(
+    plan: Plan, advice: Advice | None, settings: Settings | None, name: str, *, strict: bool, progress: Progress | None
+) -> Executable:
+    leaves = _compile_all(plan, advice, settings, strict=strict, progress=progress)
     program, constants = Program.of(plan.module), constants_of(plan.module)
-    tuned = () if advice is None else tuple(advice.applied)
-    return Executable(plan.layout.root, program, constants, leaves, name, tuned)
+    root, tuned = plan.layout.root, () if advice is None else tuple(advice.applied)
+    machines = {path: Program.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
+    return Executable(root, program, constants, leaves, name, tuned, machines)
 
 
 def _not_buildable(root: Target) -> list[str]:
@@ -119,7 +125,9 @@ def _configured(
     return tree.replace(host=host)
 
 
-def _compile_all(plan: Plan, advice: Advice | None, *, strict: bool, progress: Progress | None) -> dict[str, Leaf]:
+def _compile_all(
+    plan: Plan, advice: Advice | None, settings: Settings | None, *, strict: bool, progress: Progress | None
+) -> dict[str, Leaf]:
     chosen: dict[str, tuple[Backend, str]] = {}
     problems: list[str] = []
     for site in dict.fromkeys(region.site for region in plan.regions):
@@ -128,7 +136,8 @@ def _compile_all(plan: Plan, advice: Advice | None, *, strict: bool, progress: P
         except BackendError as error:
             problems += error.problems
     raise_all(BackendError, problems)
-    settings = {} if advice is None else advice.settings(plan)
+    if settings is None:
+        settings = {} if advice is None else advice.settings(plan)
     leaves: dict[str, Leaf] = {}
     for done, region in enumerate(plan.regions):
         if progress is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,14 +16,17 @@ import numpy as np
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.backends.protocol import Array, Backend, Compiled, Kernel, Part, backend_named
 from tvmtarget.errors import ArtifactError, RunError, TvmTargetError
+from tvmtarget.executors.cluster import Cluster, Engine, RunProgram
+from tvmtarget.executors.engines import engine_of
 from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs
 from tvmtarget.executors.program import Program
+from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.applied import Applied
 from tvmtarget.version import __version__
 
-__all__ = ["Executable", "Leaf", "load"]
+__all__ = ["Executable", "Leaf", "load", "open_machine"]
 
 
 def load(path: str | Path, *, trust: bool = False) -> Executable:
@@ -37,10 +41,20 @@ def load(path: str | Path, *, trust: bool = False) -> Executable:
         with np.load(io.BytesIO(files["constants.npz"]), allow_pickle=False) as stored:
             constants = {name: stored[name] for name in stored.files}
         leaves = {leaf["function"]: Leaf.read(leaf, files, trust=trust) for leaf in manifest["leaves"]}
+        program = Program.read(files["program.json"])
         tuned = tuple(map(Applied.from_json, manifest.get("tuned", ())))
-        return Executable(target, Program.read(files["program.json"]), constants, leaves, manifest["name"], tuned)
+        machines = {name: Program.read(files[f"machines/{name}.json"]) for name in manifest.get("machines", ())}
+        return Executable(target, program, constants, leaves, manifest["name"], tuned, machines)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{str(path)!r} is not complete: {error}") from error
+
+
+def open_machine(data: bytes) -> RunProgram:
+    """Open what `Executable` packs for one machine of a cluster, where that machine is."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "machine"
+        path.write_bytes(data)
+        return load(path, trust=True).executor.run
 
 
 @dataclass
@@ -125,7 +139,10 @@ class _Kept:
 
 
 class Executable:
-    """A compiled program: `exe.run({"input": x})`, or `exe(x)` with inputs in order."""
+    """A compiled program: `exe.run({"input": x})`, or `exe(x)` with inputs in order.
+
+    Where the runtime is distributed, `machines` are the programs of the machines of a cluster, by path.
+    """
 
     def __init__(
         self,
@@ -135,6 +152,7 @@ class Executable:
         leaves: Mapping[str, Leaf],
         name: str = "default",
         tuned: Sequence[Applied] = (),
+        machines: Mapping[str, Program] | None = None,
     ) -> None:
         self.target = target
         self.name = name
@@ -142,8 +160,13 @@ class Executable:
         self._program = program
         self._constants = dict(constants)
         self._leaves = dict(leaves)
-        self._executor = GraphExecutor(program, self._constants, self._call_leaf, self._copy)
+        self._machines = dict(machines or {})
         layout = Layout(target)
+        self.executor = GraphExecutor(program, self._constants, self._call_leaf, self._copy)
+        self._engine: Engine | None = None
+        if self._machines and target.runtime is not None:
+            cluster = Cluster(Machines(layout).home, self._machines, self._pack, open_machine)
+            self._engine = engine_of(target.runtime, cluster)
         self._in_memory = {layout[leaf.part.site].domain: leaf.backend for leaf in self._leaves.values()}
 
     @property
@@ -200,8 +223,22 @@ class Executable:
         inputs that do not fit and for leaves whose code this machine cannot execute.
         """
         values = check_inputs(self._program.inputs, inputs)
-        results = self._executor.run(values, record)
+        results = (self._engine or self.executor).run(values, record)
         return dict(zip(self.outputs, results, strict=True))
+
+    def stream(self, inputs: Iterable[Mapping[str, object]], *, depth: int = 8) -> Iterator[dict[str, Array]]:
+        """Run on inputs that follow each other; yield their outputs in order.
+
+        On a cluster up to `depth` of them are under way at a time, each machine at another one.
+        """
+        checked = (check_inputs(self._program.inputs, given) for given in inputs)
+        results = map(self.executor.run, checked) if self._engine is None else self._engine.stream(checked, depth)
+        yield from (dict(zip(self.outputs, result, strict=True)) for result in results)
+
+    def close(self) -> None:
+        """End the processes that a distributed runtime has started; the next run starts new ones."""
+        if self._engine is not None:
+            self._engine.close()
 
     def profile(self, inputs: Mapping[str, object]) -> tuple[Event, ...]:
         """Run once and return every leaf call and copy in order, each with its duration in nanoseconds."""
@@ -211,23 +248,37 @@ class Executable:
 
     def save(self, path: str | Path) -> None:
         """Write the program into one file, whole or not at all; the same program makes the same bytes."""
+        self._save(Path(path), self._program, self._leaves, self._machines)
+
+    def _pack(self, machine: str) -> bytes:
+        """Return a saved program that holds what one machine needs."""
+        program = self._machines[machine]
+        called = {step.call for driver in program.drivers.values() for step in driver.walk()} | {program.entry}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "machine"
+            self._save(path, program, {name: leaf for name, leaf in self._leaves.items() if name in called}, {})
+            return path.read_bytes()
+
+    def _save(self, path: Path, program: Program, leaves: Mapping[str, Leaf], machines: Mapping[str, Program]) -> None:
         buffer = io.BytesIO()
         np.savez(buffer, **self._constants)  # type: ignore[arg-type]
         files = {
             "target.json": json.dumps(self.target.to_json(), sort_keys=True).encode(),
-            "program.json": self._program.write(),
+            "program.json": program.write(),
             "constants.npz": buffer.getvalue(),
         }
-        for name, leaf in self._leaves.items():
+        files |= {f"machines/{name}.json": part.write() for name, part in machines.items()}
+        for name, leaf in leaves.items():
             files[f"leaves/{name}/source.onnx"] = leaf.part.source
             files |= {f"leaves/{name}/{file}": data for file, data in leaf.compiled.native_files().items()}
         write_files(
-            Path(path),
+            path,
             files,
             name=self.name,
             version=__version__,
             tuned=[applied.to_json() for applied in self._tuned],
-            leaves=[leaf.describe() for leaf in self._leaves.values()],
+            leaves=[leaf.describe() for leaf in leaves.values()],
+            machines=list(machines),
         )
 
     def _call_leaf(self, name: str, inputs: Sequence[Any]) -> Sequence[Any]:

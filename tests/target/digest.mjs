@@ -13,7 +13,7 @@ function canonical(value) {
 
 const lines = readFileSync(process.argv[2], "utf8").split("\n");
 const texts = lines.filter((line) => line.startsWith("  {")).map((line) => line.trim());
-const digests = lines.filter((line) => /^  [a-z]+1:[0-9a-f]+$/.test(line)).map((line) => line.trim().split(":"));
+const digests = lines.filter((line) => /^  [a-z]+[0-9]+:[0-9a-f]+$/.test(line)).map((line) => line.trim().split(":"));
 const wrong = texts.filter((text, at) => {
   const bytes = canonical(JSON.parse(text));
   const digest = createHash("sha256").update(bytes, "utf8").digest("hex");

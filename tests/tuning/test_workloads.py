@@ -15,7 +15,7 @@ from tvmtarget import Constraint, IRModule
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.target.identity import canonical
-from tvmtarget.tuning.keys import structure_of, workload_of
+from tvmtarget.tuning.keys import shapeless, workload_of
 
 HERE = Path(__file__).parent
 NODE = helper.make_node
@@ -60,7 +60,7 @@ FUNCTIONS = {
 def lines(name):
     workload = workload_of(FUNCTIONS[name]())
     whole = {**workload.body, "level": workload.level}
-    structure = structure_of(FUNCTIONS[name](), {})[0]
+    structure = shapeless(FUNCTIONS[name](), {})[0]
     return [
         *(f"  {canonical(structure)}", f"  {workload.body['structure']}"),
         *(f"  {canonical(whole)}", f"  {workload.key}"),
@@ -156,7 +156,7 @@ def test_a_function_that_calls_another_one_is_known_by_both():
     assert keys[0] == keys[1] != keys[2]
     with pytest.raises(ModelError, match="calls '@inner', which is not given"):
         workload_of(outer)
-    with pytest.raises(ModelError, match="'@inner' calls itself"):
+    with pytest.raises(ModelError, match="function 'inner' calls itself"):
         workload_of(outer, callees={"inner": outer})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 from tvmtarget.target.constraints.reasons import Truth
@@ -9,7 +10,12 @@ from tvmtarget.target.detection.machine import Machine
 from tvmtarget.target.detection.why_not import instructions, triples
 from tvmtarget.target.tree import Target
 
-__all__ = ["refuses_native", "refuses_triple"]
+__all__ = ["processors", "refuses_native", "refuses_triple"]
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache

@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
-from tvmtarget.backends.machine import refuses_native
+from tvmtarget.backends.machine import processors, refuses_native
 from tvmtarget.backends.protocol import Array, Part
 from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, TunedChoice
 from tvmtarget.backends.tvm_schedule import cpu_pipeline, legal_passes
@@ -43,17 +43,13 @@ _SUMS = frozenset({"ArgMax", "ArgMin", "Einsum", "Gemm", "MatMul", "MatMulIntege
 
 def _tvm() -> Any:  # noqa: ANN401 - TVM ships no types
     # TVM reads this once, and by itself takes half of the processors for hyper-threads of the others.
-    os.environ.setdefault("TVM_NUM_THREADS", str(_processors()))
+    os.environ.setdefault("TVM_NUM_THREADS", str(processors()))
     try:
         import tvm
         import tvm.relax.frontend.onnx
     except ImportError as error:
         raise MissingExtraError("apache-tvm", "tvm") from error
     return tvm
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Tvm:

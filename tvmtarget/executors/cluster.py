@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from tvmtarget.executors.graph import Event, Transfers
-from tvmtarget.executors.program import Program
-from tvmtarget.target.node import Runtime
+from tvmtarget.executors.program import Driver, Program
 
-__all__ = ["Cluster", "Engine", "OpenMachine", "RunProgram", "engine_of"]
+__all__ = ["Cluster", "Engine", "OpenMachine", "Record", "RunProgram"]
 
 Record: TypeAlias = "Callable[[Event], None]"
 OpenMachine: TypeAlias = "Callable[[bytes], RunProgram]"
@@ -19,8 +18,15 @@ OpenMachine: TypeAlias = "Callable[[bytes], RunProgram]"
 class RunProgram(Protocol):
     """The program of one machine, ready to run there."""
 
-    def __call__(self, inputs: Sequence[Any], record: Record | None, transfers: Transfers) -> list[Any]:
-        """Run once on the program's parameters in order; return its results in order."""
+    def __call__(
+        self,
+        inputs: Sequence[Any],
+        record: Record | None = None,
+        transfers: Transfers | None = None,
+        *,
+        entry: Driver | None = None,
+    ) -> list[Any]:
+        """Run once on the program's parameters in order, or on those of a part of it; return its results in order."""
         ...
 
 
@@ -58,14 +64,3 @@ class Engine(Protocol):
     def close(self) -> None:
         """Stop everything that was started."""
         ...
-
-
-def engine_of(runtime: Runtime, cluster: Cluster) -> Engine:
-    """Return the engine of a distributed runtime."""
-    if runtime.kind == "dask":
-        from tvmtarget.executors.dask import Dask
-
-        return Dask(runtime, cluster)
-    from tvmtarget.executors.processes import Processes
-
-    return Processes(cluster)

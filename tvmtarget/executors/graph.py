@@ -70,13 +70,15 @@ class GraphExecutor:
         inputs: Sequence[Any],
         record: Callable[[Event], None] | None = None,
         transfers: Transfers | None = None,
+        *,
+        entry: Driver | None = None,
     ) -> list[Any]:
         """Run the entry on its parameters in order; `record` is told of every leaf call and copy as it happens.
 
-        The program of one machine of several needs `transfers`.
+        The program of one machine of several needs `transfers`. Another `entry` is a part of that program.
         """
-        driver = self._program.drivers.get(self._program.entry)
-        if driver is not None and transfers is not None:
+        driver = entry or self._program.drivers.get(self._program.entry)
+        if driver is not None:
             return self._drive(driver, inputs, record or (lambda _: None), transfers)
         return self._function(self._program.entry, inputs, record or (lambda _: None))
 

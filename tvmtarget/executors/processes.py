@@ -75,11 +75,12 @@ class Processes:
 
 @dataclass
 class _Progress:
-    """A run that is not done: which machines have yet to report, and what came back so far."""
+    """A run that is not done: which machines have yet to report, what came back so far, and what failed."""
 
     waiting: set[str]
     results: list[Any] = field(default_factory=list)
     events: dict[str, list[Message]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
 
 
 class _Crew:
@@ -118,9 +119,11 @@ class _Crew:
 
     def finish(self, run: int, record: Record | None = None) -> list[Any]:
         """Wait until all machines are done with a run; return its results."""
-        while self._open[run].waiting:
+        while self._open[run].waiting and not self._open[run].problems:
             self._hear()
         progress = self._open.pop(run)
+        if progress.problems:
+            raise RunError(*progress.problems)
         if record is not None:
             for machine in self._controls:
                 for event in progress.events[machine]:
@@ -157,7 +160,10 @@ class _Crew:
 
     def _hear(self) -> None:
         for machine, message, values in self._messages():
-            progress = self._open[message["done"]]
+            progress = self._open[message["run"]]
+            if "failed" in message:
+                progress.problems += _placed(machine, message)
+                continue
             progress.waiting.discard(machine)
             progress.events[machine] = message["events"]
             if machine == self._cluster.home:
@@ -172,7 +178,7 @@ class _Crew:
                 message, values = receive(self._controls[machine])
             except (EOFError, OSError):
                 self._died(machine)
-            if "failed" in message:
+            if "failed" in message and message["run"] is None:
                 self._failed(machine, message)
             yield machine, message, values
 
@@ -185,7 +191,7 @@ class _Crew:
     def _failed(self, machine: str, message: Message) -> NoReturn:
         if message["lost"] is not None:
             self._died(message["lost"])
-        raise RunError(*(f"{problem} (on machine {machine!r})" for problem in message["failed"]))
+        raise RunError(*_placed(machine, message))
 
     def _died(self, machine: str) -> NoReturn:
         """Say of what a machine died; if it ended because of another one, what became of that."""
@@ -193,7 +199,7 @@ class _Crew:
             control = self._controls[machine]
             while control.poll():
                 message, _ = receive(control)
-                if "failed" in message and message["lost"] != machine:
+                if "failed" in message and message["run"] is None:
                     self._failed(machine, message)
         process = self._processes[machine]
         with suppress(subprocess.TimeoutExpired):
@@ -206,6 +212,10 @@ class _Crew:
         else:
             how = f"ended with code {code}"
         raise RunError(f"machine {machine!r} {how}; the other machines were stopped, the next run starts anew")
+
+
+def _placed(machine: str, message: Message) -> list[str]:
+    return [f"{problem} (on machine {machine!r})" for problem in message["failed"]]
 
 
 def _started(machine: str, address: str, key: bytes) -> subprocess.Popen[bytes]:

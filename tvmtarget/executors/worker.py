@@ -1,7 +1,7 @@
 """One machine of a cluster in a process of its own: `python -m tvmtarget.executors.worker MACHINE HOST:PORT`.
 
-The key of all connections comes by the standard input. The process ends when its supervisor does, or when anything
-fails: those that wait for it then know.
+The key of all connections comes by the standard input. The process ends when its supervisor does, and when a machine
+that it waits for is gone: those that wait for it then know.
 """
 
 from __future__ import annotations
@@ -62,9 +62,11 @@ class _Machine:
         try:
             with self.busy:
                 results = program(inputs, events.append if asked["record"] else None, transfers)
-            self._report({"done": asked["run"], "events": [_written(event) for event in events]}, results)
-        except BaseException as error:  # whatever it is, others wait for this machine
+            self._report({"run": asked["run"], "events": [_written(event) for event in events]}, results)
+        except LostError as error:
             self._fail(error)
+        except BaseException as error:  # whatever it is, others wait for this machine
+            self._report({"failed": _problems(error), "lost": None, "run": asked["run"]})
 
     def _report(self, message: Message, values: Sequence[Any] = ()) -> None:
         with self.reporting:
@@ -72,10 +74,9 @@ class _Machine:
 
     def _fail(self, error: BaseException) -> None:
         """Tell why, and end this process, and so its connections."""
-        problems = error.problems if isinstance(error, TvmTargetError) else (f"{type(error).__name__}: {error}",)
         lost = error.machine if isinstance(error, LostError) else None
         try:
-            self._report({"failed": list(problems), "lost": lost})
+            self._report({"failed": _problems(error), "lost": lost, "run": None})
         finally:
             os._exit(1)
 
@@ -99,6 +100,10 @@ class _Run:
             return self.mesh.receive(from_, self.run, order)
         finally:
             self.busy.acquire()
+
+
+def _problems(error: BaseException) -> list[str]:
+    return list(error.problems) if isinstance(error, TvmTargetError) else [f"{type(error).__name__}: {error}"]
 
 
 def _written(event: Event) -> Message:

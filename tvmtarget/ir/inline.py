@@ -122,11 +122,15 @@ class _Inliner:
         for constant in function.constants:
             names[constant.name] = self._share(constant, self.constants if is_own else self.shared)
         for call in function.body:
-            if call.callee is None or (self.only is not None and call.callee not in self.only):
+            if call.callee is None or not self._is_inlined(call.callee):
                 self._keep(call, names, frames, stack)
             else:
                 self._call(call, names, frames, stack)
         return tuple(names.get(result, result) for result in function.results)
+
+    def _is_inlined(self, callee: str) -> bool:
+        """Whether calls of a function are inlined; code stays where it is, as there is nothing to see in it."""
+        return (self.only is None or callee in self.only) and self.functions[callee].code is None
 
     def _keep(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         """Append an operation in the names of its new surroundings; its results are added to `names`."""

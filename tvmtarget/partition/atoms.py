@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from tvmtarget.ir.inline import Frame
 from tvmtarget.partition.control.scopes import Scope
-from tvmtarget.partition.program import Program, open_frame
+from tvmtarget.partition.program import Program, binds, open_frame
 
 __all__ = ["atoms_of", "together", "untyped"]
 
@@ -22,7 +22,7 @@ def together(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: 
 
 def atoms_of(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
     """Group operations that cannot be parted: one call of a constrained function, or ends of a value without a type."""
-    if not program.has_untyped and not any(program.frames[index] for index in calls):
+    if not program.has_bound and not any(program.frames[index] for index in calls):
         return [(index,) for index in calls]
     groups = together(calls, program.frames, path)
     leader = {index: members[0] for members in groups for index in members}
@@ -35,7 +35,7 @@ def atoms_of(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[
 
     for index in calls:
         for output in program.body[index].outputs:
-            readers = program.consumers.get(output.name, ()) if output.type is None else ()
+            readers = program.consumers.get(output.name, ()) if binds(output.type) else ()
             for reader in readers:
                 if reader in leader:
                     a, b = sorted((find(leader[index]), find(leader[reader])))

@@ -240,7 +240,7 @@ class _Watched(Mapping[str, Constant]):
 
 
 def has_taste(asked: Asked) -> bool:
-    """Whether a constraint prefers some sites to others."""
+    """Whether a constraint prefers some of the sites that meet it."""
     return asked.constraint.weight is not None or bool(asked.constraint.any_of)
 
 

@@ -92,6 +92,7 @@ class _Outliner:
         self.constants = program.constants
         self.names = Names(function.name for function in program.others)
         self.values = Names(program.types)
+        self.kept = tuple(item for item in program.function.attrs if item[0] != "role")  # of the entry
 
     def add(self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], runs: Fraction) -> str:
         """Add the function of a region, and those of its parts behind it; returns the name it got."""
@@ -213,5 +214,5 @@ class _Outliner:
             constants=tuple(self.constants[constant] for constant in constants),
             constraint=Constraint.at(region.site.path),
             opsets=self.program.function.opsets,
-            attrs=(("role", role),),
+            attrs=(*(self.kept if name == self.program.function.name else ()), ("role", role)),
         )

@@ -12,10 +12,13 @@ from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError, did
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
+from tvmtarget.partition.assignment.pipeline import ByPipeline
 from tvmtarget.partition.costs.costs import Costs, OpCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.machines.pace import Pace, pace_of
+from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
 from tvmtarget.partition.program import Program, names_of
 from tvmtarget.partition.replay import Keeping
@@ -34,6 +37,7 @@ from tvmtarget.target.layout import Layout, Site, is_below
 if TYPE_CHECKING:
     import networkx
     import onnx
+    import tvm
 
 __all__ = ["Plan", "planned"]
 
@@ -42,7 +46,7 @@ __all__ = ["Plan", "planned"]
 class Plan:
     """The result of `decompose`; `module` alone is enough to build from.
 
-    `estimates` and `prediction` are there if sites were chosen by cost.
+    `estimates` and `prediction` are there if sites were chosen by cost, and `pace` if there are several machines then.
     """
 
     module: IRModule
@@ -53,6 +57,7 @@ class Plan:
     outlined: Outlined
     estimates: Estimates | None = None
     prediction: Prediction | None = None
+    pace: Pace | None = None
 
     @property
     def layout(self) -> Layout:
@@ -77,6 +82,22 @@ class Plan:
         """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`."""
         leaves = self._leaves(target)
         return tuple(self.module[region.function] for region in self.regions if region.site in leaves)
+
+    def to_tvm(self) -> tvm.IRModule:
+        """Return the divided program as a module of Apache TVM, from which `relax.transform.RunCodegen` goes on.
+
+        Operations that a strategy takes together by one of its patterns are inner functions, as MergeCompositeFunctions
+        leaves them: `Composite` is `<kind>.<pattern>`.
+        """
+        from tvmtarget.partition.composites import with_composites
+
+        return with_composites(self.module, self.layout).to_tvm()
+
+    def codegen_options(self) -> dict[str, dict[str, Any]]:
+        """Return the options of `RunCodegen`: for each external generator the attributes of its node."""
+        from tvmtarget.ir.relax.deployed import codegen_options
+
+        return codegen_options(self.module.functions, self.layout.root)
 
     def _leaves(self, target: str) -> frozenset[str]:
         """Return the leaves at and below a path, or those that bear a kind or key."""
@@ -210,6 +231,10 @@ class Plan:
         verify_plan(self.program, self.feasibility, self.module, self.outlined)
         return self
 
+    def programs(self) -> dict[str, IRModule]:
+        """Return the program of each machine by path, with its sends and receives, proven to fit together."""
+        return programs_of(self.module, self.layout)
+
     def summary(self) -> str:
         """Tell coverage, regions against their lower bound, and copies, a line each."""
         return "\n".join(self._summary())
@@ -239,6 +264,8 @@ class Plan:
         yield f"  copies: {len(sizes)}, {known} bytes{open_ended}"
         if self.prediction is not None:
             yield from self.prediction.lines()
+        if self.pace is not None:
+            yield from self.pace.lines()
 
     def to_json(self) -> dict[str, Any]:
         """Return regions, copies, and control flow that drivers run as data.
@@ -267,6 +294,7 @@ class Plan:
             }
             | self._driven_to_json()
             | ({} if self.prediction is None else {"predicted": self.prediction.to_json()})
+            | ({} if self.pace is None else {"machines": self.pace.to_json()})
         )
 
     def _driven_to_json(self) -> dict[str, Any]:
@@ -301,13 +329,17 @@ def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str]
     is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
     if estimates is not None and is_deep:
         choosers.append(by_preference)
+    if estimates is not None and request.objective == "throughput":
+        choosers.append(ByPipeline(feasibility, estimates))
     if sites is not None:
         names = tuple(call.source for call in program.body)
         choosers = [Keeping(sites, names, choose) for choose in choosers]
     return min((_made(request, feasibility, estimates, choose) for choose in choosers), key=_rank)
 
 
-def _rank(plan: Plan) -> tuple[int, int]:
+def _rank(plan: Plan) -> tuple[int, ...]:
+    if plan.request.objective == "throughput" and plan.pace is not None:
+        return plan.pace.rank
     return plan.prediction.rank if plan.prediction is not None else (0, 0)
 
 
@@ -318,7 +350,8 @@ def _made(request: Request, feasibility: Feasibility, estimates: Estimates | Non
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
     prediction = None if estimates is None else predict(estimates, outlined, root.least_time)
-    return Plan(module, request, program, feasibility, root, outlined, estimates, prediction).verify()
+    pace = None if estimates is None else pace_of(estimates, outlined, module)
+    return Plan(module, request, program, feasibility, root, outlined, estimates, prediction, pace).verify()
 
 
 def _systems(region: Region) -> Iterator[Region]:

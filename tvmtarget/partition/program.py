@@ -12,7 +12,7 @@ from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.function import Call, Constant, Function, callees_of
 from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.types import Type
+from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.dataflow import Dataflow, dataflow_of, signatures_of
 from tvmtarget.partition.strategies.strategy import Op
@@ -21,7 +21,7 @@ from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 
-__all__ = ["Asked", "Program", "names_of", "normalise", "open_frame"]
+__all__ = ["Asked", "Program", "binds", "names_of", "normalise", "open_frame"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Program:
     Its operations are numbered, those of nested bodies after its own. `asked[i]` holds the constraints on operation
     `i`, `frames[i]` the inlined calls around it, `bodies[i]` its nested bodies; `driven` are those that a driver held
     before. `producer` maps a value to the operation that computes it, `consumers` to those of the same body that
-    read it, be it in their own bodies. `others` are the functions of the module that this one does not call: they
-    stay as they are.
+    read it, be it in their own bodies. `others` are the functions of the module that this one does not call, and code
+    that it calls: they stay as they are.
     """
 
     function: Function
@@ -102,9 +102,9 @@ class Program:
         yield from before
 
     @cached_property
-    def has_untyped(self) -> bool:
-        """Whether an operation computes a value of which no type is known."""
-        return any(output.type is None and output.name for call in self.body for output in call.outputs)
+    def has_bound(self) -> bool:
+        """Whether an operation computes a value that binds its readers to it."""
+        return any(output.name and binds(output.type) for call in self.body for output in call.outputs)
 
     @cached_property
     def effect_before(self) -> Mapping[int, int]:
@@ -158,12 +158,18 @@ class Program:
         )
 
 
+def binds(type_: Type) -> bool:
+    """Whether a value never leaves its function: one of no known type, or a tuple or function of another dialect."""
+    return type_ is None or (isinstance(type_, OpaqueType) and type_.name.startswith(("Tuple(", "Func(")))
+
+
 def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint]) -> Program:
     """Inline all calls, drop copies that an earlier decomposition made, and collect what is asked of each operation."""
     layout = Layout(target.resolve())
     kept = _uncalled(module)
     found = scopes_of(inline_calls(module.main, module.by_name))
-    asked, spelled = _checked(_asked(found, where), layout)
+    codes = {one.name: one.constraint for one in kept if one.code is not None}
+    asked, spelled = _checked(_asked(found, where, codes), layout)
     return Program(
         function=found.scopes[0].function,
         others=kept,
@@ -200,13 +206,16 @@ def _uncalled(module: IRModule) -> tuple[Function, ...]:
         if name not in reached:
             reached.add(name)
             waiting += sorted(callees_of(module[name]))
-    return tuple(function for function in module.functions if function.name not in reached)
+    return tuple(one for one in module.functions if one.name not in reached or one.code is not None)
 
 
-def _asked(found: Scopes, where: Mapping[str, Constraint]) -> tuple[tuple[Asked, ...], ...]:
+def _asked(
+    found: Scopes, where: Mapping[str, Constraint], codes: Mapping[str, Constraint | None]
+) -> tuple[tuple[Asked, ...], ...]:
     """Return what is asked of each operation; what is asked of one holds for all in its nested bodies.
 
-    Of the rules, the last that matches an operation counts, else that of the one around it.
+    One that calls code, a function that is not inlined, is asked what that is. Of the rules, the last that matches an
+    operation counts, else that of the one around it.
     """
     rules = _Rules(where, found)
     function = found.scopes[0].function
@@ -220,6 +229,9 @@ def _asked(found: Scopes, where: Mapping[str, Constraint]) -> tuple[tuple[Asked,
             call = found.body[index]
             frames = found.frames[index][depth:]
             own = [Asked(wanted, origin) for frame in frames for wanted, origin in frame.asked]
+            code = codes.get(call.callee or "")
+            if code is not None:
+                own.append(Asked(code, f"function {call.callee!r}"))
             if call.constraint is not None:
                 own.append(Asked(call.constraint, f"op {call.source!r}"))
             plain.append((*around, *own))

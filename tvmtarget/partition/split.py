@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.errors import InfeasibleError
+from tvmtarget.errors import InfeasibleError, raise_all
 from tvmtarget.partition.atoms import atoms_of
 from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.control.steering import steering_of
-from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility, has_taste
 from tvmtarget.partition.program import Program, open_frame
+from tvmtarget.partition.regions.limits import Limiter, Limits
+from tvmtarget.partition.regions.portfolio import formed
+from tvmtarget.partition.regions.veto import vetted
 from tvmtarget.partition.regions.waves import lower_bound, topological_order, waves
-from tvmtarget.partition.strategies.strategy import strategy_for
+from tvmtarget.partition.strategies.strategy import Reject, Strategy, strategy_for
+from tvmtarget.partition.values import Values, owners, values_of
 from tvmtarget.target.layout import Site
 
-__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "owners", "split"]
+__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,10 @@ class Level:
 
     `allowed` says which of `options` (column) can take an atom (row) and are preferred by no less than any other
     that can; `favoured`, which of them come before the others in order of preference: those that do not divide its
-    nested bodies, and for what only steers control flow those in the memory where that is read. `is_divided` says
-    that a division which was made before is kept, atom by atom. If operations with nested bodies can be run by the
-    driver, the site itself is the last of the options.
+    nested bodies, and for what only steers control flow those in the memory where that is read. `values` pass between
+    atoms, and `limits` are what regions of each option may be. `is_divided` says that a division which was made before
+    is kept, atom by atom. If operations with nested bodies can be run by the driver, the site itself is the last of
+    the options.
     """
 
     site: Site
@@ -66,15 +71,22 @@ class Level:
     allowed: npt.NDArray[np.bool_]
     favoured: npt.NDArray[np.bool_]
     is_divided: bool
+    values: Values
+    limits: tuple[Limits, ...]
+    limiter: Limiter
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A place in the options for every atom, and picoseconds that no choice can go below."""
+    """A place in the options for every atom, picoseconds that no choice can go below, and what calls cost by option."""
 
     chosen: list[int]
     least_time: int | None = None
+    launches: Sequence[int] = ()
 
+
+# Rounds in which sites are chosen anew because a strategy refuses regions.
+MAX_VETOES = 16
 
 Chooser: TypeAlias = Callable[[Level], Choice]
 
@@ -98,10 +110,10 @@ def split(
     if not site.is_system:
         return Region(site, calls)
     level = _level(program, feasibility, site, calls)
-    choice = choose(level)
+    choice, groups = _decided(program, level, choose)
     parts = tuple(
         _region(program, feasibility, level.options[choice.chosen[group[0]]], _calls(level, group), level, choose)
-        for group in grouped(level, choice.chosen)
+        for group in groups
     )
     in_order = tuple(index for part in parts for index in part.calls)
     # What is read by a nested body that a driver runs is copied only as that needs, which no level above can see.
@@ -126,7 +138,12 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         steering = steering_of(program, calls, {atom[0] for atom, choice in chosen if options[choice] is site})
         at_home = [option is not site and option.domain == site.domain for option in options]
         favoured[[number for number, atom in enumerate(atoms) if steering.issuperset(atom)]] = at_home
-    return Level(site, options, tuple(atoms), successors, allowed, favoured, _is_divided(program, atoms, site.path))
+    is_divided = _is_divided(program, atoms, site.path)
+    flow = program.dataflow(atoms[0] if atoms else ())
+    values = values_of(flow, owners(len(program.body), atoms), len(atoms))
+    limiter = Limiter(successors, atoms, values)
+    limits = tuple(_limits(option, site) for option in options)
+    return Level(site, options, tuple(atoms), successors, allowed, favoured, is_divided, values, limits, limiter)
 
 
 def _region(
@@ -139,11 +156,60 @@ def _region(
     return Region(site, calls, bodies=bodies)
 
 
+def _decided(program: Program, level: Level, choose: Chooser) -> tuple[Choice, list[list[int]]]:
+    """Choose sites and form regions; what a code generator refuses even alone goes elsewhere, and all is done again."""
+    for _ in range(MAX_VETOES):
+        choice = choose(level)
+        chosen = choice.chosen
+        groups, refused = vetted(_formed(level, choice), partial(_refusal, program, level, chosen), level.limiter)
+        if not refused:
+            return choice, groups
+        allowed = level.allowed.copy()
+        for atom in refused:
+            allowed[atom, chosen[atom]] = False
+        problems = [
+            f"op {program.body[level.atoms[atom][0]].source!r} is refused by @{level.options[chosen[atom]].path}, "
+            f"where it would be alone ({refusal}), and no other site can take it"
+            for atom, refusal in refused.items()
+            if not allowed[atom].any()
+        ]
+        raise_all(InfeasibleError, problems)
+        level = replace(level, allowed=allowed)
+    raise InfeasibleError(f"strategies still refuse regions in {MAX_VETOES} rounds; take less in `check_op`")
+
+
+def _refusal(program: Program, level: Level, chosen: Sequence[int], group: Sequence[int]) -> Reject | None:
+    site = level.options[chosen[group[0]]]
+    strategy = None if site.is_system else strategy_for(site.target.kind)
+    if strategy is None or type(strategy).check_region is Strategy.check_region:
+        return None
+    return strategy.check_region([program.op(index) for index in _calls(level, group)])
+
+
 def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:
-    """Group atoms into regions, in an order in which they can run."""
+    """Group atoms into regions by waves alone, in an order in which they can run."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    return _policed(waves(level.successors, chosen), [level.options[choice] for choice in chosen], level.site)
+    regions = waves(level.successors, chosen)
+    return [part for region in regions for part in level.limiter.limited(region, level.limits[chosen[region[0]]])]
+
+
+def _formed(level: Level, choice: Choice) -> list[list[int]]:
+    """Group atoms into the best regions."""
+    if level.is_divided:
+        return [[atom] for atom in range(len(level.atoms))]
+    launches = choice.launches or [1] * len(level.options)
+    return formed(level.successors, choice.chosen, level.limits, launches, level.limiter, level.values)
+
+
+def _limits(site: Site, driver: Site) -> Limits:
+    """Return what regions of an option may be; what the driver runs itself stands alone."""
+    if site is driver:
+        return Limits("single")
+    strategy = strategy_for(site.target.kind)
+    if strategy is None or site.is_system:
+        return Limits()
+    return Limits(strategy.regions, strategy.max_ops, strategy.max_inputs, strategy.max_outputs)
 
 
 def _calls(level: Level, group: Sequence[int]) -> tuple[int, ...]:
@@ -164,7 +230,7 @@ def _was_divided(program: Program, index: int, path: str) -> bool:
 
 def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list[int]]:
     flow, count = program.dataflow(atoms[0] if atoms else ()), len(atoms)
-    owner = owners(program, atoms)
+    owner = owners(len(program.body), atoms)
     producer = np.repeat(flow.producer, np.diff(flow.start))
     effects = program.effect_before
     first, then = (np.fromiter(ends, dtype=np.int64, count=len(effects)) for ends in (effects.values(), effects.keys()))
@@ -175,14 +241,6 @@ def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list
     bounds = np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
     targets = (pairs % max(1, count)).tolist()
     return [targets[begin:end] for begin, end in pairwise(bounds)]
-
-
-def owners(program: Program, atoms: Sequence[tuple[int, ...]]) -> Ints:
-    """Return the atom of every operation, -1 for one in none."""
-    owner = np.full(len(program.body), -1, dtype=np.int64)
-    members = [index for atom in atoms for index in atom]
-    owner[members] = np.repeat(np.arange(len(atoms)), [len(atom) for atom in atoms])
-    return owner
 
 
 def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], successors: list[list[int]]) -> None:
@@ -220,12 +278,9 @@ def _allowed(
         if atom[0] in program.driven and options[-1] is site and allowed[number, -1]:
             allowed[number, :-1] = False
         elif any(has_taste(asked) for index in program.with_nested(atom) for asked in program.asked[index]):
-            ranks = [
-                feasibility.rank(atom, option) if can else None
-                for can, option in zip(allowed[number], options, strict=True)
-            ]
-            best = max(rank for rank in ranks if rank is not None)
-            allowed[number] = [rank == best for rank in ranks]
+            able = np.flatnonzero(allowed[number])
+            ranks = np.array([feasibility.rank(atom, options[option]) for option in able.tolist()])
+            allowed[number, able[ranks < ranks.max()]] = False
     return allowed
 
 
@@ -237,13 +292,3 @@ def _no_child(program: Program, atom: tuple[int, ...], site: Site) -> str:
 
 def _can(feasibility: Feasibility, atom: tuple[int, ...], option: Site, site: Site) -> bool:
     return feasibility.drives(atom, site) if option is site else feasibility.fits(atom, option)
-
-
-def _policed(regions: list[list[int]], sites: list[Site], driver: Site) -> list[list[int]]:
-    """Divide regions further where the strategy wants one operation per function, or the driver runs them."""
-    result: list[list[int]] = []
-    for members in regions:
-        strategy = strategy_for(sites[members[0]].target.kind)
-        is_single = (strategy is not None and strategy.regions == "single") or sites[members[0]] is driver
-        result += [[member] for member in members] if is_single else [members]
-    return result

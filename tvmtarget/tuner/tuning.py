@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from tvmtarget.advice import closing_log
@@ -15,13 +18,18 @@ from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.kernels import KernelTuner
 from tvmtarget.tuner.measuring import USUAL_LIMITS, Limits
+from tvmtarget.tuner.placement import PlacementTuner, plans_by_leaf
+from tvmtarget.tuner.remote import Remotes
 from tvmtarget.tuner.result import Budget, Progress, TuneResult
-from tvmtarget.tuner.whole import compare_runs
+from tvmtarget.tuner.settings import SettingsTuner
+from tvmtarget.tuner.whole import compare_runs, made_up_inputs
 from tvmtarget.tuning.log import TuningLog
 
 __all__ = ["LEVELS", "tune"]
 
 LEVELS = ("kernel", "executor", "placement")
+
+KERNEL_SHARE = 0.7  # of trials and seconds, where there are other levels too
 
 
 def tune(
@@ -35,6 +43,7 @@ def tune(
     seed: int = 0,
     where: Mapping[str, Constraint | str | Target] | None = None,
     limits: Limits = USUAL_LIMITS,
+    workers: str | None = None,
     progress: Progress | None = None,
 ) -> TuneResult:
     """Measure kernels, settings and placements of a program on this machine, and write what they cost into a log.
@@ -48,6 +57,8 @@ def tune(
         seed: makes the same search again.
         where: constraints by name or operator, as for `decompose`.
         limits: seconds that a candidate may take.
+        workers: a Dask scheduler, `tcp://HOST:PORT`, on whose workers kernels are measured; they should be equal
+            machines. Placement and settings are measured here.
         progress: is told of every trial.
 
     Without trials and seconds, each kernel gets a few dozen. What is measured is in the log at once, so that an
@@ -59,18 +70,67 @@ def tune(
     plan = module if isinstance(module, Plan) else decompose(module, target, where=where)
     with closing_log(log) as opened:
         budget = Budget(trials, None if seconds is None else begin + seconds)
-        tuner = KernelTuner(plan, opened, budget, seed=seed, limits=limits, progress=progress)
+        with nullcontext() if workers is None else Remotes(workers) as remotes:
+            return _Tuning(plan, opened, budget, begin, progress, remotes).run(
+                levels, seed=seed, limits=limits, is_fixed=isinstance(module, Plan)
+            )
+
+
+@dataclass
+class _Tuning:
+    """One run: kernels first, then the placement with them, then settings of the leaves of the best plan."""
+
+    plan: Plan
+    log: TuningLog
+    budget: Budget
+    begin: float
+    progress: Progress | None
+    remotes: Remotes | None
+
+    def run(self, levels: Sequence[str], *, seed: int, limits: Limits, is_fixed: bool) -> TuneResult:
+        is_placed = "placement" in levels and not is_fixed and self.plan.layout.root.is_composite
+        inputs = made_up_inputs(self.plan)
+        tuners: list[KernelTuner | PlacementTuner | SettingsTuner] = []
+        left_out: list[str] = []
         if "kernel" in levels:
-            tuner.run()
-        before, after = compare_runs(plan, opened)
+            plans = (self.plan, *plans_by_leaf(self.plan)) if is_placed else (self.plan,)
+            part = self.part(KERNEL_SHARE if is_placed or "executor" in levels else 1.0)
+            kernels = KernelTuner(
+                plans, self.log, part, seed=seed, limits=limits, progress=self.progress, remotes=self.remotes
+            )
+            tuners.append(kernels)
+            kernels.run()
+            self.budget.done = part.done
+        best = self.plan
+        if inputs is None and (is_placed or "executor" in levels):
+            left_out.append("placement and settings: no inputs can be made up for this program")
+        elif inputs is not None:
+            if is_placed:
+                placement = PlacementTuner(self.plan, self.log, self.budget, inputs, self.progress)
+                tuners.append(placement)
+                placement.run()
+                best = placement.best
+            if "executor" in levels:
+                settings = SettingsTuner(best, self.log, self.budget, inputs, self.progress)
+                tuners.append(settings)
+                settings.run()
+        before, after = compare_runs(self.plan, self.log, is_placed=is_placed)
         return TuneResult(
-            opened.url,
-            tuple(tuner.findings()),
-            budget.done,
-            tuner.reused,
-            tuner.statuses,
-            time.monotonic() - begin,
-            before,
-            after,
-            tuple(tuner.left_out),
+            log=self.log.url,
+            findings=tuple(finding for tuner in tuners for finding in tuner.findings()),
+            measured=self.budget.done,
+            reused=sum(tuner.reused for tuner in tuners if isinstance(tuner, KernelTuner)),
+            statuses=sum((tuner.statuses for tuner in tuners), Counter()),
+            seconds=time.monotonic() - self.begin,
+            before=before,
+            after=after,
+            left_out=(*left_out, *(reason for tuner in tuners for reason in tuner.left_out)),
+        )
+
+    def part(self, share: float) -> Budget:
+        """Return the budget of the kernels, a share of the whole."""
+        trials, deadline = self.budget.trials, self.budget.deadline
+        return Budget(
+            None if trials is None else max(1, round(share * trials)),
+            None if deadline is None else self.begin + share * (deadline - self.begin),
         )

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from tvmtarget.advice import Advice
 from tvmtarget.building import build
+from tvmtarget.errors import BackendError, RunError
 from tvmtarget.executable import Executable
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.plan import Plan
+from tvmtarget.tuner.device import device_lock, holding
 from tvmtarget.tuning.log import TuningLog
 
-__all__ = ["compare_runs", "made_up_inputs", "run_by_turns"]
+__all__ = ["Inputs", "compare_runs", "made_up_inputs", "run_by_turns"]
+
+Inputs: TypeAlias = "Mapping[str, np.ndarray[Any, Any]]"
 
 ROUNDS = 9
 OPEN_SIZE = 1  # of a dimension without a number
 SLOW = 0.5  # seconds a run from which on fewer rounds do
 
 
-def made_up_inputs(plan: Plan) -> dict[str, np.ndarray[Any, Any]] | None:
+def made_up_inputs(plan: Plan) -> Inputs | None:
     """Return inputs for a program, normal or small whole numbers; None if it takes something that is no tensor."""
     random = np.random.default_rng(0)
     inputs: dict[str, np.ndarray[Any, Any]] = {}
@@ -36,18 +41,24 @@ def made_up_inputs(plan: Plan) -> dict[str, np.ndarray[Any, Any]] | None:
     return inputs
 
 
-def compare_runs(plan: Plan, log: TuningLog) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return picoseconds of runs by turns: as the plan is, and as `build` makes it of the log; nothing if it cannot."""
+def compare_runs(plan: Plan, log: TuningLog, *, is_placed: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return picoseconds of runs by turns: as the plan is, and as `build` makes it of the log.
+
+    With `is_placed`, the placement in the log is used too. Nothing is returned for what cannot run here.
+    """
     inputs = made_up_inputs(plan)
     if inputs is None:
         return (), ()
-    before, after = run_by_turns([build(plan), build(plan, log=log)], inputs)
+    try:
+        programs = [build(plan), build(Advice(log).placed(plan) if is_placed else plan, log=log)]
+        with holding(device_lock()):
+            before, after = run_by_turns(programs, inputs)
+    except (BackendError, RunError):
+        return (), ()
     return tuple(before), tuple(after)
 
 
-def run_by_turns(
-    programs: Sequence[Executable], inputs: Mapping[str, np.ndarray[Any, Any]], rounds: int = ROUNDS
-) -> list[list[int]]:
+def run_by_turns(programs: Sequence[Executable], inputs: Inputs, rounds: int = ROUNDS) -> list[list[int]]:
     """Return picoseconds of each program in each round; idle threads of one spin into the next, so two runs a turn."""
     first = [_timed(program, inputs) for program in programs]
     turns = rounds if max(first) < SLOW * 1e12 else 3
@@ -58,7 +69,7 @@ def run_by_turns(
     return costs
 
 
-def _timed(program: Executable, inputs: Mapping[str, np.ndarray[Any, Any]]) -> int:
+def _timed(program: Executable, inputs: Inputs) -> int:
     begin = time.perf_counter_ns()
     program.run(inputs)
     return 1000 * (time.perf_counter_ns() - begin)

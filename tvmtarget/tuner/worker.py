@@ -11,7 +11,6 @@ all that it started. Timing holds a lock of the device, so that measurements of 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import resource
@@ -26,6 +25,7 @@ from typing import Any, TextIO
 from tvmtarget.backends.protocol import Bench, Part, TunableBackend, Workshop, backend_named
 from tvmtarget.errors import BackendError
 from tvmtarget.target.tree import Target
+from tvmtarget.tuner.device import holding
 
 __all__ = ["main"]
 
@@ -111,9 +111,7 @@ class _Server:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the lock of the device; for how long others hold it says nothing about a candidate."""
-        with self._lock.open("a") as file:
-            self.enter("wait")
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with holding(self._lock, lambda: self.enter("wait")):
             self.enter("run")
             yield
 

@@ -1,18 +1,341 @@
-"""A decomposed module in TVM's terms: outlined functions of external generators, virtual devices, targets of code."""
+"""A decomposed module in TVM's terms.
+
+TVM splits for devices by types and for external generators by functions. So drivers and the parts of TVM's own
+generators become one function again, in which every value bears the virtual device of the site that makes it and
+`relax.to_vdevice` stands where another site reads it; parts of external generators stay functions, with `Codegen`
+and `global_symbol`, which `relax.transform.RunCodegen` hands to `relax.ext.<kind>`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tvmtarget.ir.function import Function
+from tvmtarget.errors import ModelError, TargetError
+from tvmtarget.ir.function import COPY, Attribute, Call, Function, Opaque, Value
+from tvmtarget.ir.inline import inline_calls, rename_values
+from tvmtarget.ir.names import Names
+from tvmtarget.ir.relax.attributes import read_blob, write_blob
+from tvmtarget.ir.relax.blocks import BLOCKS
+from tvmtarget.ir.relax.reader import GLOBALS
+from tvmtarget.ir.relax.spelling import on_vdevice, symbols_in
+from tvmtarget.ir.relax.tvm_library import the_tvm
+from tvmtarget.ir.types import OpaqueType, TensorType
+from tvmtarget.target.layout import Layout, Site
 from tvmtarget.target.tree import Target
 
-__all__ = ["deployed"]
+__all__ = ["codegen_options", "deployed", "is_native"]
+
+# Kinds that a code generator of TVM's own serves, with the device type of each in TVM's runtime.
+_NATIVE = frozenset({"llvm", "c", "cuda", "nvptx", "rocm", "opencl", "vulkan", "metal", "webgpu", "hexagon", "trn"})
+
+
+def is_native(kind: str) -> bool:
+    """Whether TVM itself generates code for a kind, so that its parts need no function of their own."""
+    return kind in _NATIVE
+
+
+def codegen_options(module_functions: Sequence[Function], tree: Target | None) -> dict[str, dict[str, Any]]:
+    """Return what `RunCodegen` is told about each external generator: the attributes of its node in the tree."""
+    found: dict[str, dict[str, Any]] = {}
+    paths: dict[str, str] = {}
+    layout = None if tree is None else Layout(tree.resolve())
+    for function in module_functions:
+        path = _leaf_path(function)
+        if layout is None or path is None or is_native(layout[path].target.kind):
+            continue
+        kind, options = layout[path].target.kind, dict(layout[path].target.attrs.to_json())
+        if found.setdefault(kind, options) != options:
+            raise TargetError(
+                f"@{paths[kind]} and @{path} are of kind {kind!r} with different attributes, but TVM has one set of "
+                "options for a code generator; make them the same, or build one at a time"
+            )
+        paths.setdefault(kind, path)
+    return found
 
 
 def deployed(
     functions: Sequence[Function], attrs: Mapping[str, Any], tree: Target | None
 ) -> tuple[tuple[Function, ...], Mapping[str, Any]]:
     """Return functions and attributes as TVM wants them; a module that no one decomposed is as it was."""
-    return tuple(functions), attrs
+    by_name = {function.name: function for function in functions}
+    main = by_name.get("main")
+    if tree is None or main is None or main.attr("role") is None:
+        return tuple(functions), attrs
+    layout = Layout(tree.resolve())
+    outside = {f.name: f for f in functions if (path := _leaf_path(f)) and not is_native(layout[path].target.kind)}
+    inlined = inline_calls(main, by_name, only=by_name.keys() - outside.keys() - {main.name})
+    framed = zip(inlined.function.body, inlined.frames, strict=True)
+    sites = [_site_of(call, frames, by_name, layout, main) for call, frames in framed]
+    devices = _Devices(layout, main, sites, attrs)
+    writer = _Writer(inlined.function, devices, by_name, outside, layout)
+    driver = writer.write(sites)
+    reached = {one for one in by_name if by_name[one].attr("role") is not None}
+    others = [function for function in functions if function.name not in reached]
+    parts = [writer.part(function) for function in outside.values()]
+    codes = writer.codes
+    rest = [function for function in others if function.name not in codes]
+    infos = {**(attrs.get(GLOBALS) or {}), **devices.infos()}
+    return (driver, *parts, *codes.values(), *rest), {**attrs, **({GLOBALS: infos} if infos else {})}
+
+
+def _leaf_path(function: Function) -> str | None:
+    if function.attr("role") != "leaf" or function.constraint is None:
+        return None
+    return function.constraint.path
+
+
+def _site_of(call: Call, frames: Any, by_name: Mapping[str, Function], layout: Layout, main: Function) -> Site | None:
+    """Return the leaf that runs an operation; None for what a driver does."""
+    around = [call.callee, *(frame.callee for frame in reversed(frames)), main.name]
+    paths = (_leaf_path(by_name[name]) for name in around if name in by_name)
+    path = next((path for path in paths if path is not None), None)
+    return None if path is None else layout[path]
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """A virtual device: its place in the module's list."""
+
+    index: int
+
+    @property
+    def scope(self) -> str:
+        """How values say that they are there."""
+        return f"vdevice:{self.index}"
+
+
+class _Devices:
+    """The virtual devices of the sites that run something: none where all run on one device of TVM's own."""
+
+    def __init__(self, layout: Layout, main: Function, sites: Sequence[Site | None], attrs: Mapping[str, Any]) -> None:
+        self._layout = layout
+        self._kept = list((attrs.get(GLOBALS) or {}).get("vdevice", ()))
+        home = layout[main.constraint.path or ""] if main.constraint is not None else layout[""]
+        self.home = self._driver(home)
+        natives = dict.fromkeys([self.home, *(self._driver(site) for site in sites if site is not None)])
+        self._own: dict[str, int] = {}
+        self._written: list[Opaque] = []
+        if len(natives) > 1 or layout[self.home].target.device != "cpu":
+            self._number(list(natives))
+
+    def _number(self, paths: Sequence[str]) -> None:
+        tvm = the_tvm()
+        numbers: dict[str, int] = {}
+        for path in paths:
+            leaf = self._layout[path].target
+            number = numbers.get(leaf.device, 0)
+            numbers[leaf.device] = number + 1
+            self._own[path] = len(self._kept) + len(self._written)
+            self._written.append(write_blob(tvm.relax.VDevice(self.tvm_target(path), number, "global")))
+
+    def _driver(self, site: Site) -> str:
+        """Return the native leaf that a site's values are on: itself, or what drives it."""
+        at = site
+        for _ in range(64):
+            if not at.is_system and is_native(at.target.kind):
+                return at.path
+            if at.host == at.path:
+                break
+            at = self._layout[at.host]
+        native = [leaf.path for leaf in self._layout.leaves() if is_native(leaf.target.kind)]
+        if not native:
+            raise TargetError(
+                f"no site of the target is one that TVM generates code for, such as llvm; {at.path!r} is not"
+            )
+        return native[0]
+
+    def of(self, site: Site | None) -> _Device | None:
+        """Return the virtual device that the values of a site are on."""
+        path = self.home if site is None else self._driver(site)
+        return _Device(self._own[path]) if path in self._own else None
+
+    def tvm_target(self, path: str) -> Any:
+        """Return TVM's target of a native leaf, with what drives it."""
+        site = self._layout[path]
+        host = self._layout[site.host].target.replace(name=None, host=None, count=1) if site.host != path else None
+        return site.target.replace(name=None, host=host, count=1).to_tvm().load()
+
+    def target_of(self, site: Site | None) -> Any:
+        """Return TVM's target of the native leaf that serves a site."""
+        return self.tvm_target(self.home if site is None else self._driver(site))
+
+    def infos(self) -> dict[str, tuple[Opaque, ...]]:
+        """Return the list of virtual devices for the module."""
+        return {"vdevice": (*self._kept, *self._written)} if self._written else {}
+
+
+class _Writer:
+    """Writes the one driver, and completes the functions of external generators."""
+
+    def __init__(
+        self,
+        main: Function,
+        devices: _Devices,
+        by_name: Mapping[str, Function],
+        outside: Mapping[str, Function],
+        layout: Layout,
+    ) -> None:
+        self._main = main
+        self._devices = devices
+        self._by_name = by_name
+        self._outside = outside
+        self._layout = layout
+        self._names = Names(main.types)
+        self._functions = Names(by_name)
+        self._origin: dict[str, str] = {}
+        self._where: dict[str, dict[str, str]] = {}
+        self._body: list[Call] = []
+        self._clones: dict[tuple[str, str], str] = {}
+        self.codes: dict[str, Function] = {}
+
+    def write(self, sites: Sequence[Site | None]) -> Function:
+        """Return the entry: operations of TVM's own generators, and calls of the others."""
+        main, home = self._main, self._scope(self._devices.of(None))
+        params = tuple(_on(param, home) for param in main.params)
+        self._where = {name: {home: name} for name in (*(one.name for one in params), *main.constant_names)}
+        for call, site in zip(main.body, sites, strict=True):
+            if call.op == COPY:
+                source = call.inputs[0]
+                self._origin[call.outputs[0].name] = self._origin.get(source, source)
+            else:
+                self._add(call, site)
+        results = tuple(self._at(name, home) for name in main.results)
+        kept = tuple(item for item in main.attrs if item[0] not in ("role", BLOCKS))
+        return main.replace(params=params, body=tuple(self._body), results=results, attrs=kept, constraint=None)
+
+    def _add(self, call: Call, site: Site | None) -> None:
+        scope = self._scope(self._devices.of(site))
+        captured = {name: self._at(name, scope) for _, region in call.regions for name in region.captures()}
+        regions = tuple((label, _scoped(rename_values(region, captured), scope)) for label, region in call.regions)
+        inputs = tuple(self._at(name, scope) for name in call.inputs)
+        outputs = tuple(_on(out, scope) for out in call.outputs)
+        attrs = _attrs_on(call.attrs, scope)
+        call = replace(call, inputs=inputs, outputs=outputs, attrs=attrs, regions=regions, constraint=None)
+        if call.callee is not None and call.callee in self._outside:
+            call = self._with_symbols(call, self._outside[call.callee])
+        elif call.callee is not None:
+            call = replace(call, op=f"@{self._code(call.callee, site)}")
+        self._body.append(call)
+        for output in outputs:
+            self._where[output.name] = {scope: output.name}
+
+    def _scope(self, device: _Device | None) -> str:
+        return "" if device is None else device.scope
+
+    def _at(self, value: str, scope: str) -> str:
+        """Return the name of a value on a virtual device; it is brought there once."""
+        name = self._origin.get(value, value)
+        copies = self._where.get(name)
+        if copies is None or scope in copies or not isinstance(self._main.types.get(name), TensorType):
+            return name if copies is None else copies.get(scope, name)
+        source = next(iter(copies.values()))
+        copied = Value(self._names.fresh(f"{name}_copy"), self._main.types[name], scope)
+        attrs = (("dst_vdevice", scope),)
+        self._body.append(Call("relax.to_vdevice", (source,), (copied,), attrs, source=copied.name))
+        copies[scope] = copied.name
+        return copied.name
+
+    def _code(self, name: str, site: Site | None) -> str:
+        """Return the name of code for the site that runs it; it bears the target of that site."""
+        function = self._by_name[name]
+        target = self._devices.target_of(site)
+        key = (name, str(target))
+        if key not in self._clones:
+            taken = [clone for (known, _), clone in self._clones.items() if known == name]
+            self._clones[key] = self._functions.fresh(name) if taken else name
+            self.codes[self._clones[key]] = _with_target(function, self._clones[key], target)
+        return self._clones[key]
+
+    def _with_symbols(self, call: Call, callee: Function) -> Call:
+        """Hand on the symbolic dimensions that the callee could not find in the shapes of its parameters."""
+        loose = _loose_symbols(callee)
+        if not loose:
+            return call
+        operands = ", ".join(f"_{index}" for index in range(len(call.inputs)))
+        return replace(call, attrs=(*call.attrs, ("tvm.args", f"{operands}, Shape({', '.join(loose)})")))
+
+    def part(self, function: Function) -> Function:
+        """Return the function of an external generator as `RunCodegen` finds it."""
+        site = self._layout[_leaf_path(function) or ""]
+        scope = self._scope(self._devices.of(site))
+        loose = _loose_symbols(function)
+        params = function.params
+        if loose:
+            params = (*params, Value(Names(function.types).fresh("symbols"), OpaqueType(f"Shape({', '.join(loose)})")))
+        attrs = (("Codegen", site.target.kind), ("global_symbol", function.name), ("tvm.own_symbols", True))
+        return _scoped(function.replace(params=params, attrs=attrs, constraint=None), scope)
+
+
+def _scoped(function: Function, scope: str) -> Function:
+    """Return a function all of whose tensors are on one virtual device."""
+    body = tuple(
+        replace(
+            call,
+            outputs=tuple(_on(output, scope) for output in call.outputs),
+            attrs=_attrs_on(call.attrs, scope),
+            regions=tuple((label, _scoped(region, scope)) for label, region in call.regions),
+        )
+        for call in function.body
+    )
+    return function.replace(params=tuple(_on(param, scope) for param in function.params), body=body)
+
+
+def _on(value: Value, scope: str) -> Value:
+    """Return a value with its tensors on a virtual device."""
+    match value.type:
+        case TensorType():
+            return replace(value, scope=scope)
+        case OpaqueType(name=text):
+            return replace(value, type=OpaqueType(on_vdevice(text, _index(scope))), scope="")
+    return value
+
+
+def _attrs_on(attrs: tuple[tuple[str, Attribute], ...], scope: str) -> tuple[tuple[str, Attribute], ...]:
+    """Return attributes with the types among them on a virtual device."""
+
+    def on(name: str, value: Attribute) -> Attribute:
+        if name == "tvm.types" and isinstance(value, tuple):
+            return tuple(on_vdevice(str(text), _index(scope)) for text in value)
+        return on_vdevice(value, _index(scope)) if name in _TYPES and isinstance(value, str) else value
+
+    return tuple((name, on(name, value)) for name, value in attrs)
+
+
+_TYPES = ("tvm.type", "tvm.value_type")
+
+
+def _index(scope: str) -> int | None:
+    return int(scope.partition(":")[2]) if scope else None
+
+
+def _with_target(function: Function, name: str, target: Any) -> Function:
+    code = function.code
+    if code is None:
+        raise ModelError(f"function {function.name!r} is called, but neither code nor part of the program")
+    made = read_blob(code)
+    if "target" not in made.attrs.keys():  # noqa: SIM118 - attributes of TVM are no mapping
+        made = made.with_attr("target", target)
+    call = replace(function.body[0], attrs=(("code", write_blob(made)),))
+    return function.replace(name=name, body=(call,))
+
+
+def _loose_symbols(function: Function) -> tuple[str, ...]:
+    """Return the symbols that a function reads but cannot find in the shapes of its parameters, in order."""
+    known: set[str] = set()
+    used: dict[str, None] = {}
+    for value in function.params:
+        for dim in value.type.shape or () if isinstance(value.type, TensorType) else ():
+            words = [] if isinstance(dim, int | None) else symbols_in(dim)
+            known.update(words if words == [dim] else [])
+            used |= dict.fromkeys(words)
+        if isinstance(value.type, OpaqueType) and value.type.name.startswith("Shape("):
+            known.update(symbols_in(value.type.name))
+    for call in function.body:
+        text = call.attr("tvm.args")
+        used |= dict.fromkeys(symbols_in(text) if isinstance(text, str) else ())
+        for output in call.outputs:
+            dims = (output.type.shape or ()) if isinstance(output.type, TensorType) else ()
+            used |= dict.fromkeys(word for dim in dims if isinstance(dim, str) for word in symbols_in(dim))
+    return tuple(word for word in used if word not in known)

@@ -14,8 +14,8 @@ from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import fields_of, write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS, INLINE, RESULT, Block, canonical_blocks
 from tvmtarget.ir.relax.calls import CALLEE, TYPED, Sites, buffers_of, is_pure, is_tensor_constant
-from tvmtarget.ir.relax.spelling import Printer, Symbols
-from tvmtarget.ir.relax.tvm_library import are_same, the_tvm
+from tvmtarget.ir.relax.spelling import Printer, Symbols, symbols_in
+from tvmtarget.ir.relax.tvm_library import are_same, checked_module, the_tvm
 from tvmtarget.ir.types import DTYPES, OpaqueType, TensorType, Type, dtype_of
 
 __all__ = ["read_tvm_module"]
@@ -26,7 +26,7 @@ _GENERIC = "tvm.attrs"
 
 def read_tvm_module(module: Any) -> tuple[tuple[Function, ...], dict[str, Any]]:
     """Return the functions and attributes of a `tvm.IRModule`; `ModelError` names what is not carried, and where."""
-    return _ModuleReader(module).read()
+    return _ModuleReader(checked_module(module)).read()
 
 
 class _ModuleReader:
@@ -116,6 +116,8 @@ class _FunctionReader:
         self.values: dict[Any, str] = {} if outer is None else outer.values
         self.constants: dict[Any, str] = {} if outer is None else outer.constants
         self.held: dict[str, Constant] = {} if outer is None else outer.held
+        self.known: set[str] = set() if outer is None else outer.known  # symbols in the shapes of parameters
+        self.cast: dict[str, str] = {} if outer is None else outer.cast  # symbols by the value that brought them
         self.is_nested = outer is not None
 
     def function(self, function: Any, *, is_peeled: bool) -> Function:
@@ -124,6 +126,8 @@ class _FunctionReader:
         for param in function.params:
             with self._at(param):
                 params.append(self._define(param, param.ty))
+        shapes = [param.type.shape or () for param in params if isinstance(param.type, TensorType)]
+        self.known = {dim for shape in shapes for dim in shape if isinstance(dim, str)}
         read = self._sequence(function.body, is_peeled=is_peeled)
         attrs = [(str(key), value) for key, value in _located(fields_of, function.attrs, f"function {self.name!r}")]
         attrs += [("tvm.impure", True)] * (not function.is_pure)
@@ -167,7 +171,8 @@ class _FunctionReader:
             return (self.values[body],), ()
         arguments = self._arguments([body])
         value = self._new_value("result", body.ty)
-        calls.append(Call("relax.value", arguments.inputs, (value,), (("tvm.args", arguments.text), (INLINE, True))))
+        attrs: tuple[tuple[str, Attribute], ...] = (("tvm.args", arguments.text), (INLINE, True))
+        calls.append(Call("relax.value", arguments.inputs, (value,), attrs, source=value.name))
         return (value.name,), ()
 
     def _block(self, bindings: Sequence[Any]) -> Iterator[Call]:
@@ -197,12 +202,17 @@ class _FunctionReader:
     def _binding(self, binding: Any) -> Call:
         relax, ir = self.tvm.relax, self.tvm.ir
         value, var = binding.value, binding.var
+        if isinstance(binding, relax.MatchCast) and isinstance(value, ir.Call):
+            call = self._call(value, "", var.ty)
+            output = self._cast(binding)
+            return replace(call, outputs=(output,), attrs=(*call.attrs, ("tvm.cast", True)), source=output.name)
         if isinstance(binding, relax.MatchCast):
             arguments = self._arguments([value])
             attrs: list[tuple[str, Any]] = [("tvm.args", arguments.text)] * (not arguments.is_plain)
             if not are_same(binding.ty, var.ty):
                 attrs.append(("tvm.type", self._printer([]).type(binding.ty)))
-            return self._made("relax.match_cast", arguments.inputs, attrs, var)
+            output = self._cast(binding)
+            return Call("relax.match_cast", arguments.inputs, (output,), tuple(attrs), source=output.name)
         match value:
             case relax.If():
                 return self._branches(value, var)
@@ -225,6 +235,15 @@ class _FunctionReader:
         arguments = self._arguments([value])
         attrs = [("tvm.args", arguments.text)] * (not arguments.is_plain)
         return self._made("relax.value", arguments.inputs, [*attrs, *self._value_type(value, var.ty)], var)
+
+    def _cast(self, binding: Any) -> Value:
+        """Define the variable of a match_cast; it also defines the symbols that stand alone in its type."""
+        output = self._define(binding.var, binding.var.ty)
+        dims = (output.type.shape or ()) if isinstance(output.type, TensorType) else ()
+        for dim in dims:
+            if isinstance(dim, str) and dim.isidentifier() and dim not in self.known:
+                self.cast.setdefault(dim, output.name)
+        return output
 
     def _made(
         self,
@@ -260,6 +279,8 @@ class _FunctionReader:
                 if op == "relax.call_tir" and self.module.sites.results(str(args[0].name_hint)) is not None:
                     op, args = f"@{args[0].name_hint}", list(args[1].fields)
                 attrs += self._fields(call.attrs, str(operator.attrs_type_key))
+                if op == "relax.to_vdevice":
+                    attrs = [("dst_vdevice", f"vdevice:{self._printer([]).vdevice(call.attrs.dst_vdevice)}")]
             case ir.GlobalVar() if not self.module.sites.is_code(str(operator.name_hint)):
                 op = f"@{operator.name_hint}"
                 attrs += self._fields(call.attrs, "")
@@ -295,6 +316,9 @@ class _FunctionReader:
         printer = self._printer(inputs)
         texts = [printer.expression(arg) for arg in args]
         is_plain = texts == [f"_{place}" for place in range(len(texts))]
+        if not is_plain:  # what a match_cast defines is read where its symbols are
+            words = {word for text in texts for word in symbols_in(text)}
+            inputs += [value for name, value in self.cast.items() if name in words and value not in inputs]
         return _Arguments(tuple(inputs), ", ".join(texts), is_plain)
 
     def _printer(self, inputs: list[str]) -> Printer:
@@ -345,8 +369,8 @@ class _FunctionReader:
             elif type_.shape is None and type_.ndim >= 0:
                 dims = (None,) * int(type_.ndim)
             if dtype is not None and (dims or type_.shape is None or not type_.shape.values):
-                index = printer.vdevice(type_)
-                return Value(name, TensorType(dtype, dims), "" if index is None else f"vdevice:{index}")
+                scope = "" if type_.vdevice is None else f"vdevice:{printer.vdevice(type_.vdevice)}"
+                return Value(name, TensorType(dtype, dims), scope)
         return Value(name, OpaqueType(printer.type(type_)))
 
 

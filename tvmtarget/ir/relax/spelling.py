@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import ast
 import keyword
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.tvm_library import the_tvm
+from tvmtarget.ir.types import OpaqueType, TensorType, Type, numpy_dtype
 
-__all__ = ["Printer", "Reader", "Symbols"]
+__all__ = ["Printer", "Reader", "Symbols", "on_vdevice", "symbols_in", "tvm_dtype", "type_text"]
 
 _BINARY = {
     "Add": "+",
@@ -47,13 +49,15 @@ _BINARY = {
 _NAMED = {"Div": "truncdiv", "Mod": "truncmod", "Min": "min", "Max": "max", "Select": "Select", "Not": "Not"}
 _TYPES = {"Any", "Func", "Packed", "Prim", "Shape", "String", "Tensor", "Tuple"}
 _RESERVED = frozenset(_NAMED.values()) | _TYPES | {"Call", "Cast", "DType", "Extern", "Global", "Imm"}
+_KEYWORDS = frozenset({"None", "True", "False", "and", "or", "not", "ndim", "vdevice"})
+_WORD = re.compile(r"'[^']*'|[^\W\d]\w*")
 
 
 class Symbols:
     """Names of symbolic variables: one for each variable of a module, so that two variables never share one."""
 
     def __init__(self) -> None:
-        self._names = Names(_RESERVED)
+        self._names = Names(_RESERVED | _KEYWORDS)
         self._known: dict[Any, str] = {}
 
     def name(self, variable: Any) -> str:
@@ -106,17 +110,15 @@ class Printer:
             shape = f"{self._several(list(map(self.scalar, type_.shape.values)))}, {dtype!r}"
         else:
             raise ModelError(f"the shape of {type_} is a value, which is not carried; match_cast it to dimensions")
-        index = self.vdevice(type_)
+        index = None if type_.vdevice is None else self.vdevice(type_.vdevice)
         return f"Tensor({shape})" if index is None else f"Tensor({shape}, vdevice={index})"
 
-    def vdevice(self, type_: Any) -> int | None:
-        """Return the number of the virtual device in the type of a tensor, or None."""
-        if type_.vdevice is None:
-            return None
-        for index, vdevice in enumerate(self._vdevices):
-            if vdevice == type_.vdevice:
+    def vdevice(self, vdevice: Any) -> int:
+        """Return the number of a virtual device."""
+        for index, known in enumerate(self._vdevices):
+            if known == vdevice:
                 return index
-        raise ModelError(f"virtual device {type_.vdevice} is not among the module's; add it to global_infos['vdevice']")
+        raise ModelError(f"virtual device {vdevice} is not among the module's; add it to global_infos['vdevice']")
 
     def dims(self, values: Sequence[Any]) -> str:
         """Write dimensions, with commas between them."""
@@ -315,6 +317,43 @@ class Reader:
 
 def _dtype_constant(tvm: Any, name: str) -> Any:
     return tvm.ir.GenericConst(tvm.DataType(name), tvm.relax.AnyType())
+
+
+def symbols_in(text: str) -> list[str]:
+    """Return the symbols in a type, an expression or a dimension, each as often as it stands there."""
+    names = (word for word in _WORD.findall(text) if word[0] not in "'_")
+    return [name for name in names if name not in _RESERVED and name not in _KEYWORDS]
+
+
+def type_text(type_: Type) -> str:
+    """Write a type of ours as `Printer.type` writes Relax's; `ModelError` for what Relax has not."""
+    match type_:
+        case TensorType(dtype=dtype, shape=shape):
+            if shape is None or None in shape:
+                return f"Tensor(None, {tvm_dtype(dtype)!r}, ndim={-1 if shape is None else len(shape)})"
+            return f"Tensor(({''.join(f'{dim}, ' for dim in shape).strip()}), {tvm_dtype(dtype)!r})"
+        case OpaqueType(name=text):
+            return text
+        case None:
+            return "Any()"
+    raise ModelError(f"Relax has no type {type_}")
+
+
+def tvm_dtype(name: str) -> str:
+    """Return TVM's name of an element type of ours."""
+    return numpy_dtype(name).name if name.startswith(("float8", "float4")) else name
+
+
+def on_vdevice(text: str, index: int | None) -> str:
+    """Return the text of a type with all its tensors on a virtual device, or on none."""
+    if "Tensor(" not in text:
+        return text
+    tree = ast.parse(text, mode="eval")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Tensor":
+            node.keywords = [key for key in node.keywords if key.arg != "vdevice"]
+            node.keywords += [] if index is None else [ast.keyword("vdevice", ast.Constant(index))]
+    return ast.unparse(tree)
 
 
 def _call(node: ast.expr) -> tuple[str, list[ast.expr], dict[str, Any]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 
@@ -22,9 +21,6 @@ from tvmtarget.partition.assignment.placement import Bools
 from tvmtarget.partition.dataflow import Ints, spans
 
 __all__ = ["ALWAYS", "Terms", "decide"]
-
-# Vertices, and pairs of them.
-Component: TypeAlias = "tuple[Ints, Ints]"
 
 # The tail of a term that is paid whenever a head asks for it.
 ALWAYS = -1
@@ -125,99 +121,153 @@ def _reduced(differences: Ints, terms: Terms, decisions: Decisions) -> tuple[Int
 
 def _cut_all(differences: Ints, terms: Terms, decisions: Decisions, budget: Budget) -> None:
     """Settle what is open by minimum cuts."""
-    graph = _coupled(differences, terms, decisions)
+    graph, beside = _coupled(differences, terms, decisions)
     found = np.where(graph.is_open, -1, 0).astype(np.int8)
     core, eliminated = reduced(graph, found)
-    for component in _components(core):
-        if not _cut(core, component, found, budget):
-            _cut_windows(core, component, found, budget)
+    # What was put between decisions lies beside the first of them, so that windows hold neighbours.
+    order = np.argsort(np.concatenate([np.arange(len(decisions)), beside]), kind="stable")
+    for component in _components(core, order):
+        beyond = component.cut(budget)
+        found[component.vertices] = component.cut_windows(budget) if beyond is None else beyond
     restored(found, eliminated)
     is_open = decisions < 0
     decisions[is_open] = found[: len(decisions)][is_open]
 
 
-def _coupled(differences: Ints, terms: Terms, decisions: Decisions) -> Coupled:
-    """Return the same decisions coupled in pairs: a term of several heads gets a decision of its own between them.
+def _coupled(differences: Ints, terms: Terms, decisions: Decisions) -> tuple[Coupled, Ints]:
+    """Return the same decisions coupled in pairs, all costs doubled.
 
-    It is what the heads ask for if any of them does, as anything else would cost as much as the whole term.
+    A term of several heads gets a decision of its own between them: what the heads ask for if any of them does, as
+    anything else would cost as much as the whole term. Beside the graph is returned the first head of each of these.
     """
     count = len(decisions)
+    terms, (starts, ends, shared) = _triangles(terms, count)
     sizes = np.bincount(terms.owner, minlength=len(terms.cost))
     several = sizes > 1
     place = count + np.cumsum(several) - 1
-    begun = spans(sizes)[:-1]
-    spread = np.argsort(terms.owner, kind="stable")
-    middle = np.where(several, place, terms.heads[spread][begun])
+    first_head = terms.heads[np.argsort(terms.owner, kind="stable")][spans(sizes)[:-1]]
+    middle = np.where(several, place, first_head)
     gates = int(several.sum())
-    unary = np.concatenate([differences, np.zeros(gates, dtype=np.int64)])
+    unary = np.concatenate([2 * differences, np.zeros(gates, dtype=np.int64)])
     # A tail that always pays is as one that has decided otherwise.
     always = terms.tail == ALWAYS
-    change = np.where(terms.asked, terms.cost, -terms.cost)
+    change = 2 * np.where(terms.asked, terms.cost, -terms.cost)
     np.add.at(unary, middle[always], change[always])
     inner = several[terms.owner]
     owner = terms.owner[inner]
     # Only the second of a pair is yes: paid where yes is asked of a tail or head that says no.
-    first = np.concatenate([terms.tail[~always], middle[owner]])
-    second = np.concatenate([middle[~always], terms.heads[inner]])
+    first = np.concatenate([terms.tail[~always], middle[owner], starts])
+    second = np.concatenate([middle[~always], terms.heads[inner], ends])
     asked = np.concatenate([terms.asked[~always], terms.asked[owner]])
-    cost = np.concatenate([terms.cost[~always], terms.cost[owner]])
+    cost = 2 * np.concatenate([terms.cost[~always], terms.cost[owner]])
+    rising = np.concatenate([np.where(asked, cost, 0), shared])
+    falling = np.concatenate([np.where(asked, 0, cost), shared])
     is_open = np.concatenate([decisions < 0, np.ones(gates, dtype=np.bool_)])
-    return Coupled(unary, first, second, np.where(asked, cost, 0), np.where(asked, 0, cost), is_open)
+    return Coupled(unary, first, second, rising, falling, is_open), first_head[several]
 
 
-def _components(graph: Coupled) -> Iterator[Component]:
-    """Yield what is open in groups that no pair couples: their vertices, and the pairs within."""
+def _triangles(terms: Terms, count: int) -> tuple[Terms, tuple[Ints, Ints, Ints]]:
+    """Return terms less what couples a tail and two heads alike both ways, and that as pairs: both ends, and the cost.
+
+    To pay once if not all three decide alike is to pay half for each two that do not, and all costs are doubled.
+    """
+    sizes = np.bincount(terms.owner, minlength=len(terms.cost))
+    picked = np.flatnonzero((sizes == 2) & (terms.tail != ALWAYS))
+    heads = terms.heads[np.argsort(terms.owner, kind="stable")]
+    begun = spans(sizes)[:-1][picked]
+    one, two = np.minimum(heads[begun], heads[begun + 1]), np.maximum(heads[begun], heads[begun + 1])
+    tail, asked = terms.tail[picked], terms.asked[picked]
+    order = np.lexsort((asked, two, one, tail))
+    alike = np.ones(max(0, len(order) - 1), dtype=np.bool_)
+    for part in (tail, one, two):
+        alike &= part[order[1:]] == part[order[:-1]]
+    alike &= asked[order[1:]] & ~asked[order[:-1]]
+    no, yes = order[:-1][alike], order[1:][alike]
+    shared = np.minimum(terms.cost[picked[no]], terms.cost[picked[yes]])
+    cost = terms.cost.copy()
+    cost[picked[no]] -= shared
+    cost[picked[yes]] -= shared
+    less = Terms(cost, terms.tail, terms.asked, terms.heads, terms.owner)
+    every = np.ones(len(terms.heads), dtype=np.bool_)
+    starts, ends = (tail[no], tail[no], one[no]), (one[no], two[no], two[no])
+    pairs = np.concatenate(starts), np.concatenate(ends), np.concatenate([shared] * 3)
+    return less.kept(cost > 0, every), pairs
+
+
+def _components(graph: Coupled, order: Ints) -> Iterator[_Component]:
+    """Yield what is open in groups that no pair couples."""
     root = components_of(len(graph.unary), graph.a, graph.b)
-    vertices = np.flatnonzero(graph.is_open)
+    vertices = order[graph.is_open[order]]
     vertices = vertices[np.argsort(root[vertices], kind="stable")]
     pairs = np.argsort(root[graph.a], kind="stable")
     roots, begins = np.unique(root[vertices], return_index=True)
     pair_begins = np.searchsorted(root[graph.a][pairs], roots)
+    place = np.zeros(len(graph.unary), dtype=np.int64)
     for (begin, end), (pair, pair_end) in zip(
         pairwise([*begins.tolist(), len(vertices)]), pairwise([*pair_begins.tolist(), len(pairs)]), strict=True
     ):
-        yield vertices[begin:end], pairs[pair:pair_end]
+        inside, mine = vertices[begin:end], pairs[pair:pair_end]
+        place[inside] = np.arange(len(inside))
+        yield _Component(
+            inside,
+            graph.unary[inside],
+            place[graph.a[mine]],
+            place[graph.b[mine]],
+            graph.rising[mine],
+            graph.falling[mine],
+        )
 
 
-def _cut(graph: Coupled, component: Component, decisions: Decisions, budget: Budget) -> bool:
-    """Decide one component by a minimum cut, if that does not take too much work."""
-    vertices, pairs = component
-    if len(vertices) > MAX_CUT or len(pairs) > budget.left:
-        return False
-    place = np.zeros(len(graph.unary), dtype=np.int64)
-    place[vertices] = np.arange(len(vertices))
-    network = Network(
-        graph.unary[vertices].tolist(),
-        place[graph.a[pairs]].tolist(),
-        place[graph.b[pairs]].tolist(),
-        graph.rising[pairs].tolist(),
-        graph.falling[pairs].tolist(),
-    )
-    beyond = network.sink_side(budget)
-    if beyond is not None:
-        decisions[vertices] = beyond
-    return beyond is not None
+@dataclass(frozen=True)
+class _Component:
+    """Some vertices of a graph, and the pairs between them, numbered anew."""
 
+    vertices: Ints
+    unary: Ints
+    a: Ints
+    b: Ints
+    rising: Ints
+    falling: Ints
 
-def _cut_windows(graph: Coupled, component: Component, decisions: Decisions, budget: Budget) -> None:
-    """Decide a component that is too large for one cut: window by window, the others as they are.
+    def cut(self, budget: Budget) -> list[bool] | None:
+        """Return decisions by a minimum cut, or None if that takes too much work."""
+        if len(self.unary) > MAX_CUT or len(self.a) > budget.left:
+            return None
+        parts = (self.unary, self.a, self.b, self.rising, self.falling)
+        return Network(*(part.tolist() for part in parts)).sink_side(budget)
 
-    At first all are no, or all are yes, whichever costs less.
-    """
-    vertices, pairs = component
-    decisions[vertices] = graph.unary[vertices].sum() < 0
-    place = np.full(len(graph.unary), -1, dtype=np.int64)
-    place[vertices] = np.arange(len(vertices)) // WINDOW
-    a, b, rising, falling = graph.a[pairs], graph.b[pairs], graph.rising[pairs], graph.falling[pairs]
-    for number in range(-(-len(vertices) // WINDOW)):
-        if budget.left <= 0:
-            return
-        inside = place == number
-        unary = graph.unary.copy()
-        ends, starts = inside[b] & ~inside[a], inside[a] & ~inside[b]
-        np.add.at(unary, b[ends], np.where(decisions[a] == 1, -falling, rising)[ends])
-        np.add.at(unary, a[starts], np.where(decisions[b] == 1, -rising, falling)[starts])
-        within = inside[a] & inside[b]
-        window = Coupled(unary, a[within], b[within], rising[within], falling[within], inside)
-        every = np.arange(int(within.sum()))
-        _cut(window, (np.flatnonzero(inside), every), decisions, budget)
+    def cut_windows(self, budget: Budget) -> Bools:
+        """Return decisions that cuts of one window after the other improve, the others as they are.
+
+        At first all are no, or all are yes, whichever costs less.
+        """
+        count = len(self.unary)
+        decisions = np.full(count, self.unary.sum() < 0)
+        across = np.flatnonzero(self.a // WINDOW != self.b // WINDOW)
+        pairs = np.concatenate([np.arange(len(self.a)), across])
+        windows = np.concatenate([self.a, self.b[across]]) // WINDOW
+        order = np.argsort(windows, kind="stable")
+        pairs, windows = pairs[order], windows[order]
+        for begin in range(0, count, WINDOW):
+            end = min(count, begin + WINDOW)
+            mine = pairs[slice(*np.searchsorted(windows, [begin // WINDOW, begin // WINDOW + 1]))]
+            if len(mine) > budget.left:
+                break
+            window = self._window(begin, end, mine, decisions)
+            beyond = window.cut(budget)
+            if beyond is not None:
+                decisions[begin:end] = beyond
+        return decisions
+
+    def _window(self, begin: int, end: int, mine: Ints, decisions: Bools) -> _Component:
+        """Return some vertices as a component of their own: what they are coupled to is decided."""
+        a, b, rising, falling = self.a[mine], self.b[mine], self.rising[mine], self.falling[mine]
+        has_a, has_b = (a >= begin) & (a < end), (b >= begin) & (b < end)
+        unary = self.unary[begin:end].copy()
+        only_a, only_b = has_a & ~has_b, has_b & ~has_a
+        np.add.at(unary, a[only_a] - begin, np.where(decisions[b], -rising, falling)[only_a])
+        np.add.at(unary, b[only_b] - begin, np.where(decisions[a], -falling, rising)[only_b])
+        both = has_a & has_b
+        return _Component(
+            self.vertices[begin:end], unary, a[both] - begin, b[both] - begin, rising[both], falling[both]
+        )

@@ -6,8 +6,11 @@ faster one, then the one that children in order of preference give.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
+from tvmtarget.partition.assignment.drops import Drops
 from tvmtarget.partition.assignment.expansion import expanded
 from tvmtarget.partition.assignment.maxflow import Budget
 from tvmtarget.partition.assignment.placement import Placement, energy_of, enumerated
@@ -28,7 +31,11 @@ SHARES = (0.5, 1.0)
 
 # Visits of edges that the cuts of one level may take, for each atom and value, and beside: beyond it, sites are still
 # valid, but no longer the best.
-WORK, WORK_BESIDE = 40, 10**6
+WORK, WORK_BESIDE = 15, 10**6
+
+
+# Whole regions are offered other sites in programs with no more atoms and readers than this, in so many rounds.
+MAX_DROPPED, MAX_ROUNDS = 60_000, 4
 
 
 class ByCost:
@@ -45,31 +52,36 @@ class ByCost:
         numbers = scaled(self.feasibility, self.estimates, level)
         placement = numbers.placement
         judge = _Judge(level, placement)
-        judge.look_at(level.allowed.argmax(axis=1))
+        by_preference_first = level.allowed.argmax(axis=1)
         tried = list(enumerated(placement, ENUMERATED))
         if tried:
-            for labels in tried:
-                judge.look_at(labels)
+            judge.look_at([by_preference_first, *tried])
             least = judge.least
         else:
-            least = self._searched(placement, judge)
+            found = _searched(placement)
+            judge.look_at([by_preference_first, *_whole(placement), *found])
+            if len(placement.costs) + len(placement.readers) <= MAX_DROPPED:
+                judge.drop_regions()
+            least = _least(placement, found[0])
         is_known = least < numbers.beyond and not numbers.shift
-        return Choice(judge.chosen.tolist(), least if is_known else None)
+        launches: list[int] = placement.launches.tolist()
+        return Choice(judge.chosen.tolist(), least if is_known else None, launches)
 
-    def _searched(self, placement: Placement, judge: _Judge) -> int:
-        """Look at the choices that cuts find, and return what none can go below."""
-        rows = np.arange(len(placement.costs))
-        for option in range(len(placement.launches)):
-            first = placement.allowed.argmax(axis=1)
-            judge.look_at(np.where(placement.allowed[rows, option], option, first))
-        budget = Budget(WORK * (len(placement.costs) + len(placement.readers)) + WORK_BESIDE)
-        without_launches = expanded(placement, 0.0, budget)
-        labels = without_launches
-        judge.look_at(labels)
-        for share in SHARES:
-            labels = expanded(placement, share, budget, labels)
-            judge.look_at(labels)
-        return _least(placement, without_launches)
+
+def _whole(placement: Placement) -> Iterator[Ints]:
+    """Yield, for every site, the choice that puts on it whatever it can take."""
+    first = placement.allowed.argmax(axis=1)
+    for option in range(len(placement.launches)):
+        yield np.where(placement.allowed[:, option], option, first)
+
+
+def _searched(placement: Placement) -> list[Ints]:
+    """Return the choices that cuts find: the first is without regard to launches."""
+    budget = Budget(WORK * (len(placement.costs) + len(placement.readers)) + WORK_BESIDE)
+    found = [expanded(placement, 0.0, budget)]
+    for share in SHARES:
+        found.append(expanded(placement, share, budget, found[-1]))
+    return found
 
 
 class _Judge:
@@ -80,17 +92,30 @@ class _Judge:
         self.placement = placement
         self.energy = energy_of(placement, 0.0)
         self.chosen: Ints = np.zeros(0, dtype=np.int64)
-        self.least: int | None = None
+        self.least = 2**63
 
-    def look_at(self, labels: Ints) -> None:
-        """Take a choice if it is better than all before."""
-        total = self.energy.total(labels)
-        if self.least is not None and total >= self.least:
-            return
-        regions = grouped(self.level, labels.tolist())
-        total += sum(int(self.placement.launches[labels[region[0]]]) for region in regions)
-        if self.least is None or total < self.least:
-            self.chosen, self.least = labels, total
+    def look_at(self, candidates: Sequence[Ints]) -> None:
+        """Take the best of some choices if it is better than all before; of equal ones the first."""
+        launches = self.placement.launches
+        totals = [self.energy.total(labels) for labels in candidates]
+        best = 0
+        for place in sorted(range(len(candidates)), key=totals.__getitem__):
+            labels = candidates[place]
+            if totals[place] + int(launches[np.unique(labels)].sum()) > self.least:
+                continue
+            regions = grouped(self.level, labels.tolist())
+            total = totals[place] + int(launches[labels[[region[0] for region in regions]]].sum())
+            if (total, place) < (self.least, best):
+                self.chosen, self.least, best = labels, total, place
+
+    def drop_regions(self) -> None:
+        """Move regions that cost more than they bring, and those that this makes so, as long as the whole gains."""
+        drops = Drops(self.placement)
+        for _ in range(MAX_ROUNDS):
+            before = self.least
+            self.look_at([drops.moved(self.chosen, grouped(self.level, self.chosen.tolist()))])
+            if self.least == before:
+                break
 
 
 def _least(placement: Placement, without_launches: Ints) -> int:

@@ -25,9 +25,9 @@ LEAST_SHARE, MAX_ROUNDS = 0.02, 200
 
 @dataclass(frozen=True)
 class Coupled:
-    """Yes costs `unary[i]` more than no; for pair j, pairs add to that.
+    """Yes costs `unary[i]` more than no; `rising[j]` is paid if only `b[j]` is yes, `falling[j]` if only `a[j]` is.
 
-    For pair j, `rising[j]` is paid if only `b[j]` is yes, `falling[j]` if only `a[j]` is. `is_open` says what is not decided or eliminated yet.
+    `is_open` says what is not decided or eliminated yet.
     """
 
     unary: Ints
@@ -144,7 +144,7 @@ def _without(graph: Coupled, vertices: Ints) -> tuple[Coupled, Eliminated]:
     chosen = np.full(count, -1, dtype=np.int64)
     chosen[vertices] = np.arange(len(vertices))
     at_a, at_b = chosen[graph.a] >= 0, chosen[graph.b] >= 0
-    # Of every pair that goes: the vertex, its neighbour, what is paid if only the neighbour, and only the vertex, is yes.
+    # Of every pair that goes: the vertex, its neighbour, and what only the one or the other costs.
     vertex = np.concatenate([chosen[graph.a[at_a]], chosen[graph.b[at_b]]])
     other = np.concatenate([graph.b[at_a], graph.a[at_b]])
     behind = np.concatenate([graph.rising[at_a], graph.falling[at_b]])

@@ -30,10 +30,10 @@ def expanded(placement: Placement, share: float, budget: Budget | None = None, s
     budget = Budget(10**12) if budget is None else budget
     if len(placement.domains) == 2:
         return _offered(energy, energy.allowed.argmax(axis=1), 1, energy.allowed[:, 1], budget)
+    if start is not None:
+        return _swept(energy, start, budget)
     narrowed = pruned(energy)
     labels = np.where(narrowed.allowed, narrowed.costs, np.iinfo(np.int64).max).argmin(axis=1)
-    if start is not None:
-        labels = np.where(narrowed.allowed[np.arange(len(start)), start], start, labels)
     return _swept(narrowed, labels, budget)
 
 

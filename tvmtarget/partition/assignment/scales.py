@@ -11,15 +11,14 @@ from math import ceil, log2
 
 import numpy as np
 
-from tvmtarget.partition.assignment.placement import Bools, Placement
+from tvmtarget.partition.assignment.placement import Placement
 from tvmtarget.partition.control.forms import runs_of_bodies
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.dataflow import GIVEN, Dataflow, Ints, spans
+from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.split import Level, owners
-from tvmtarget.partition.strategies.strategy import strategy_for
-from tvmtarget.target.layout import Site
+from tvmtarget.partition.split import Level
+from tvmtarget.partition.values import Values
 
 __all__ = ["Scaled", "scaled"]
 
@@ -39,17 +38,6 @@ class Scaled:
     shift: int
 
 
-@dataclass(frozen=True)
-class _Values:
-    """Values that pass between the atoms of a level or leave it, as in `Placement`; `kinds` are their types."""
-
-    producer: Ints
-    start: Ints
-    readers: Ints
-    is_wanted: Bools
-    kinds: Ints
-
-
 def scaled(feasibility: Feasibility, estimates: Estimates, level: Level) -> Scaled:
     """Return what is to be decided at a level in numbers."""
     layout = feasibility.program.layout
@@ -59,14 +47,14 @@ def scaled(feasibility: Feasibility, estimates: Estimates, level: Level) -> Scal
     ]
     # Where every atom is a function of its own, it pays for its launch itself; elsewhere, regions do.
     passing = [
-        0 if level.is_divided or _is_single(option) else launch
-        for option, launch in zip(level.options, launches, strict=True)
+        0 if level.is_divided or limits.shape == "single" else launch
+        for limits, launch in zip(level.limits, launches, strict=True)
     ]
     home = layout.home(level.site.path)
     homes = [layout.home(option.path) for option in level.options]
     domains = tuple(dict.fromkeys([*homes, home]))
+    values = level.values
     flow = feasibility.program.dataflow(level.atoms[0] if level.atoms else ())
-    values = _values(feasibility, level, flow)
     links = [_links(estimates, size, domains) for size in map(estimates.nbytes, flow.types)]
     times = {leaf.path: estimates.times(leaf) for option in level.options for leaf in feasibility.below(option)}
     shift = _shift(level, times.values(), links, values, max(launches, default=0))
@@ -104,7 +92,7 @@ def _shift(
     level: Level,
     times: Collection[Sequence[int | None]],
     links: Sequence[Sequence[Sequence[int | None]]],
-    values: _Values,
+    values: Values,
     launch: int,
 ) -> int:
     """Return how many binary digits to drop so that every sum fits."""
@@ -179,25 +167,3 @@ def _runs(program: Program, index: int, runs: float) -> Iterator[tuple[int, floa
         for inner in scope.calls:
             if inner in program.bodies:
                 yield from _runs(program, inner, inside)
-
-
-def _values(feasibility: Feasibility, level: Level, flow: Dataflow) -> _Values:
-    """Return the values that are read by another atom than the one that computes them, or outside of the level."""
-    count = max(1, len(level.atoms))
-    owner = owners(feasibility.program, level.atoms)
-    producer = np.where(flow.producer >= 0, owner[flow.producer], GIVEN)
-    value = np.repeat(np.arange(len(flow.names)), np.diff(flow.start))
-    atom = owner[flow.readers]
-    is_wanted = flow.is_result.copy()
-    is_wanted[value[atom < 0]] = True
-    is_wanted &= producer >= 0
-    reads = (atom >= 0) & (atom != producer[value])
-    pairs = np.unique(value[reads] * count + atom[reads])
-    lengths = np.bincount(pairs // count, minlength=len(flow.names))
-    kept = (lengths > 0) | is_wanted
-    return _Values(producer[kept], spans(lengths[kept]), pairs % count, is_wanted[kept], flow.kinds[kept])
-
-
-def _is_single(site: Site) -> bool:
-    strategy = strategy_for(site.target.kind)
-    return strategy is not None and strategy.regions == "single"

@@ -80,4 +80,7 @@ def predict(estimates: Estimates, outlined: Outlined, least: int | None = None) 
         if time is None:
             why = "its size is not known" if nbytes is None else "no link says what that takes"
             unknown.append(f"copy of {copy.value!r} from {copy.src} to {copy.dst}: {why}")
-    return Prediction(round(ops), round(launches), round(copies), tuple(unknown), tuple(estimates.assumed()), least)
+    ops, launches, copies = round(ops), round(launches), round(copies)
+    if least is not None:
+        least = min(least, ops + launches + copies)
+    return Prediction(ops, launches, copies, tuple(unknown), tuple(estimates.assumed()), least)

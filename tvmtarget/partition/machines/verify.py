@@ -9,7 +9,7 @@ the messages between any two machines come in the order in which they are read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from tvmtarget.errors import ModelError
@@ -44,23 +44,32 @@ def _crosses(call: Call, machines: Machines) -> bool:
     return call.op == COPY and len({machines.of_domain(str(call.attr(end))) for end in ("src", "dst")}) == 2
 
 
+def _named(calls: Iterable[Call]) -> Iterator[tuple[object, ...]]:
+    """Yield what tells steps of a driver apart: what they do, with which values, and which of those alike it is."""
+    seen: Counter[object] = Counter()
+    for call in calls:
+        name = (call.op, call.inputs, tuple(output.name for output in call.outputs))
+        yield (*name, seen[name])
+        seen[name] += 1
+
+
 def _every_step_is_done_once(module: IRModule, machines: Machines, programs: Mapping[str, IRModule]) -> Iterator[str]:
-    steps = [call for call in module.main.body if not _crosses(call, machines)]
-    place = {id(call): number for number, call in enumerate(steps)}
+    steps = list(_named(call for call in module.main.body if not _crosses(call, machines)))
+    place = {name: number for number, name in enumerate(steps)}
     counts: Counter[int] = Counter()
     for machine, program in programs.items():
-        own = [call for call in program.main.body if not _is_transfer(call)]
-        foreign = [call.source for call in own if id(call) not in place]
-        if foreign:
-            yield f"the program of {machine!r} has steps that the driver has not: {foreign[0]!r}"
+        own = list(_named(call for call in program.main.body if not _is_transfer(call)))
+        foreign = next((name for name in own if name not in place), None)
+        if foreign is not None:
+            yield f"the program of {machine!r} has a step that the driver has not: {foreign[0]!r}"
             continue
-        places = [place[id(call)] for call in own]
+        places = [place[name] for name in own]
         counts.update(places)
         if any(later <= earlier for earlier, later in pairwise(places)):
             yield f"the program of {machine!r} does its steps in another order than the driver"
-    for number, call in enumerate(steps):
+    for number, (op, *_) in enumerate(steps):
         if counts[number] != 1:
-            yield f"step {call.source!r} of the driver is in {counts[number]} programs, not in one"
+            yield f"step {op!r} of the driver is in {counts[number]} programs, not in one"
 
 
 def _transfers_match(module: IRModule, machines: Machines, programs: Mapping[str, IRModule]) -> Iterator[str]:
@@ -68,7 +77,9 @@ def _transfers_match(module: IRModule, machines: Machines, programs: Mapping[str
     for machine, program in programs.items():
         for call in filter(_is_transfer, program.main.body):
             ends.setdefault(call.attr("order"), []).append((machine, call))
-    copies = {(call.inputs[0], call.outputs[0]) for call in module.main.body if _crosses(call, machines)}
+    copies: set[tuple[str, ...]] = {
+        (call.inputs[0], call.outputs[0].name) for call in module.main.body if _crosses(call, machines)
+    }
     for order, found in ends.items():
         sends = [(machine, call) for machine, call in found if call.op == SEND]
         receives = [(machine, call) for machine, call in found if call.op == RECV]
@@ -78,13 +89,14 @@ def _transfers_match(module: IRModule, machines: Machines, programs: Mapping[str
         (src, send), (dst, receive) = sends[0], receives[0]
         if send.attr("to") != dst or receive.attr("from") != src or src == dst:
             yield f"transfer {order} is sent by {src!r} to {send.attr('to')!r}, and read by {dst!r}"
-        pair = next(zip(send.inputs, receive.outputs, strict=False), None)
-        if pair is None and len(send.inputs) == len(receive.outputs):
+        if not send.inputs and not receive.outputs:
             continue  # it says only that something is done
+        pair = (*send.inputs, *(output.name for output in receive.outputs))
         if pair not in copies:
-            yield f"transfer {order} sends {send.inputs} for {receive.outputs}, which the driver does not copy"
-        copies.discard(pair)  # type: ignore[arg-type]
-    for value, _ in sorted(copies, key=str):
+            yield f"transfer {order} moves {' to '.join(map(repr, pair))}, which the driver does not copy"
+        else:
+            copies.remove(pair)
+    for value, *_ in sorted(copies):
         yield f"nobody sends {value!r}, which the driver copies to another machine"
 
 

@@ -6,13 +6,14 @@ from typing import ClassVar
 
 from tvmtarget.ir.function import Attribute
 from tvmtarget.partition.strategies import onnxruntime_rules, tvm_checks, tvm_rules
+from tvmtarget.partition.strategies.relax_rules import check_relax, is_relax
 from tvmtarget.partition.strategies.strategy import Op, Reject, Rule, Strategy, reject
 
 __all__ = ["CUDA", "LLVM", "NUMPY", "ONNXRUNTIME", "C"]
 
 
 class LLVM(Strategy):
-    """Apache TVM for CPUs: ONNX through Relax.
+    """Apache TVM for CPUs: ONNX through Relax, Relax, and TIR.
 
     What is refused is refused because it would raise late, be wrong without a word, or kill the process. One such
     risk is taken, as refusing it would refuse every embedding: indices that are computed at run time (Gather,
@@ -25,6 +26,10 @@ class LLVM(Strategy):
     dtypes = tvm_rules.DTYPES
     opsets = tvm_rules.OPSETS
     takes_unknown_ranks = False
+
+    def check(self, op: Op) -> Reject | None:
+        """Answer for operations of Relax by their own table, for ONNX's by this one."""
+        return check_relax(op) if is_relax(op) else super().check(op)
 
     def check_op(self, op: Op) -> Reject | None:
         """Ask what is asked of every operation."""
@@ -83,6 +88,8 @@ class ONNXRUNTIME(Strategy):
 
 
 def _only_domains(op: Op, *domains: str) -> Reject | None:
+    if is_relax(op):
+        return reject("NO_RULE", f"it runs ONNX, and {op.kind} is of Relax")
     domain, separator, _ = op.kind.rpartition("::")
     if separator and domain not in domains:
         return reject("NO_RULE", f"it does not know the domain {domain!r}")

@@ -1,0 +1,74 @@
+"""`tvmtarget tune`, and `--log` of compile and run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from models import DIGITS, small
+from onnx import helper
+
+pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
+pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
+
+COMMAND = [sys.executable, "-m", "tvmtarget.cli.main"]
+
+
+@pytest.fixture
+def model(tmp_path):
+    weights = np.random.default_rng(0).standard_normal((64, 64)).astype("float32")
+    path = tmp_path / "matmul.onnx"
+    path.write_bytes(
+        small(helper.make_node("MatMul", ["x", "w"], ["y"]), shape=(48, 64), w=weights).SerializeToString()
+    )
+    np.savez(tmp_path / "x.npz", x=np.ones((48, 64), "float32"))
+    return path
+
+
+def test_a_matmul_is_tuned_and_run_from_the_log(cli, model):
+    log = model.with_name("log.db")
+    code, out, err = cli("tune", model, "-t", "llvm", "--log", log, "--trials", 3, "--level", "kernel")
+    assert code == 0, err
+    assert out.startswith("3 candidates measured, 0 known, in ")
+    assert "kernel matmul[48,64]" in out
+    assert "trial 2: kernel matmul[48,64] ok; so far " in err
+    code, out, err = cli("run", model, "-t", "llvm", "-i", model.with_name("x.npz"), "--log", log, "--check")
+    assert code == 0, err
+    assert "tuned: kernel matmul: exact (d1:" in out
+    code, out, err = cli("compile", model, "-t", "llvm", "-o", model.with_name("p.tta"), "--log", log)
+    assert code == 0, err
+    assert "tuned: kernel matmul: exact (d1:" in err
+
+
+def test_machines_read_json(cli, tmp_path):
+    log = tmp_path / "log.jsonl"
+    code, out, _ = cli("tune", DIGITS, "-t", "onnxruntime", "--log", log, "--level", "executor", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["statuses"] == {"ok": found["measured"]}
+    assert found["log"] == str(log)
+
+
+def test_mistakes_are_one_line_each(cli, tmp_path):
+    code, _, err = cli("tune", DIGITS, "-t", "llvm", "--log", tmp_path / "x.jsonl", "--level", "kernle")
+    assert (code, err) == (1, "error: unknown level 'kernle'; did you mean 'kernel'?\n")
+
+
+def test_after_ctrl_c_what_was_measured_is_in_the_log_and_the_last_line_says_how_to_go_on(model):
+    log = model.with_name("log.jsonl")
+    words = ["tune", str(model), "-t", "llvm", "--log", str(log), "--trials", "100000", "--level", "kernel"]
+    process = subprocess.Popen(
+        COMMAND + words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+    )
+    for line in process.stderr:
+        if line.startswith("trial 4"):
+            break
+    os.killpg(process.pid, signal.SIGINT)
+    rest = process.stderr.read()
+    assert process.wait() == 130
+    assert rest.splitlines()[-1].startswith(f"interrupted; what was measured is in {log}, go on with: tvmtarget tune ")
+    trials = [line for line in log.read_text().splitlines() if '"t":"trial"' in line]
+    assert len(trials) >= 4

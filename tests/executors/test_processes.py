@@ -1,0 +1,163 @@
+"""The runtime `processes`: one process for each machine, and what becomes of failures."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models import DIGITS, inputs_of, light, small
+from onnx import helper
+
+import tvmtarget as tt
+from tvmtarget.errors import RunError
+from tvmtarget.executors.graph import CallEvent
+
+pytest.importorskip("onnxruntime")
+
+ROOT = Path(__file__).parents[2]
+TWO = "[n0=[a=onnxruntime,b=numpy](host=@b),n1=[a=onnxruntime,b=numpy](host=@b)](runtime=processes)"
+THREE = "[n=[a=onnxruntime,b=numpy](host=@b,count=3)](host=@n.0/b,runtime=processes)"
+
+
+def digits():
+    return tt.build(tt.IRModule.from_onnx(DIGITS), TWO, where={"fc*": "@n1", "relu*": "@n0/b"})
+
+
+def images(count=2, seed=0):
+    return {"input": np.random.default_rng(seed).normal(size=(count, 1, 8, 8)).astype("float32")}
+
+
+def whole(model, inputs):
+    return tt.build(tt.IRModule.from_onnx(model), "onnxruntime").run(inputs)
+
+
+def assert_same(actual, expected):
+    assert list(actual) == list(expected)
+    for name, array in expected.items():
+        np.testing.assert_allclose(actual[name], array, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def running():
+    exe = digits()
+    yield exe
+    exe.close()
+
+
+def test_two_machines_compute_what_one_does(running):
+    for count in (1, 3):
+        assert_same(running.run(images(count)), whole(DIGITS, images(count)))
+
+
+def test_inputs_that_follow_each_other_come_out_in_order(running):
+    batches = [images(seed=seed) for seed in range(20)]
+    outputs = list(running.stream(batches, depth=5))
+    assert len(outputs) == 20
+    for batch, output in zip(batches[::7], outputs[::7], strict=True):
+        assert_same(output, whole(DIGITS, batch))
+
+
+def test_every_function_is_called_once(running):
+    events = running.profile(images())
+    called = [event.function for event in events if isinstance(event, CallEvent)]
+    assert sorted(called) == sorted(running.backends)
+
+
+@pytest.mark.parametrize("machine", ["n0", "n1", "host"])
+def test_a_machine_that_dies_is_named_and_the_next_run_starts_anew(running, machine):
+    running.run(images())
+    started = dict(running._engine._crew._processes)
+    os.kill(started[machine].pid, signal.SIGKILL)
+    with pytest.raises(RunError, match=f"machine '{machine}' was ended by SIGKILL"):
+        running.run(images())
+    assert all(process.poll() is not None for process in started.values())
+    assert_same(running.run(images()), whole(DIGITS, images()))
+
+
+def test_a_function_that_fails_is_named_with_its_machine():
+    nodes = [helper.make_node("Reshape", ["x", "to"], ["z"], name="shape"), helper.make_node("Abs", ["z"], ["y"])]
+    model = small(*nodes, shape=("n",), to=np.array([2, 3]))
+    exe = tt.build(tt.IRModule.from_onnx(model), TWO, where={"shape": "@n1/a"})
+    inputs = [{"x": np.arange(size, dtype=np.float32)} for size in (6, 6, 5, 6)]
+    stream = exe.stream(inputs)
+    np.testing.assert_array_equal(next(stream)["y"], [[0, 1, 2], [3, 4, 5]])
+    with pytest.raises(RunError, match=r"of @n1/a \(shape\) failed: .* \(on machine 'n1'\)"):
+        list(stream)
+    exe.close()
+
+
+def test_a_stream_that_is_left_ends_the_processes(running):
+    stream = running.stream(images(seed=seed) for seed in range(10))
+    next(stream)
+    started = running._engine._crew._processes
+    stream.close()
+    assert all(process.poll() is not None for process in started.values())
+
+
+def test_a_saved_cluster_runs_again(tmp_path, running):
+    running.save(tmp_path / "digits.tt")
+    again = tt.load(tmp_path / "digits.tt")
+    assert_same(again.run(images()), whole(DIGITS, images()))
+    again.save(tmp_path / "again.tt")
+    assert (tmp_path / "again.tt").read_bytes() == (tmp_path / "digits.tt").read_bytes()
+    again.close()
+
+
+def test_squeezenet_on_three_machines():
+    model = light("squeezenet")
+    module, inputs = tt.IRModule.from_onnx(model), inputs_of(model)
+    third = len(module.main.body) // 3
+    where = {call.source: f"@n.{min(2, place // third)}/a" for place, call in enumerate(module.main.body)}
+    exe = tt.build(module, THREE, where=where)
+    assert {region["site"] for region in exe.report()["regions"]} == {"n.0/a", "n.1/a", "n.2/a"}
+    assert_same(exe.run(inputs), whole(model, inputs))
+    exe.close()
+
+
+_SCRIPT = """
+import numpy as np, tvmtarget as tt
+exe = tt.build(tt.IRModule.from_onnx({model!r}), {target!r}, where={{"fc*": "@n1"}})
+inputs = {{"input": np.zeros((1, 1, 8, 8), np.float32)}}
+exe.run(inputs)
+print(*(process.pid for process in exe._engine._crew._processes.values()), flush=True)
+while {forever}:
+    exe.run(inputs)
+"""
+
+
+def started_script(forever):
+    """Start a script without a guard for `__main__`; return its process and those of its machines."""
+    script = _SCRIPT.format(model=str(DIGITS), target=TWO, forever=forever)
+    running = subprocess.Popen([sys.executable, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+    running.stdin.write(script.encode())
+    running.stdin.close()
+    return running, [int(word) for word in running.stdout.readline().split()]
+
+
+def is_gone(pid):
+    """Whether a process has ended, waiting for that at most some seconds."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it looks into /proc")
+@pytest.mark.parametrize(
+    ("forever", "stop"), [(True, signal.SIGINT), (True, signal.SIGKILL), (False, None)], ids=["Ctrl-C", "kill", "end"]
+)
+def test_no_process_outlives_the_one_that_started_it(forever, stop):
+    running, pids = started_script(forever)
+    assert len(pids) == 3
+    if stop is not None:
+        running.send_signal(stop)
+    running.wait(20)
+    assert all(map(is_gone, pids))

@@ -1,0 +1,129 @@
+"""Machines of a target, and the program of each of them: steps in the driver's order, sends and receives that match."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from models import DIGITS, random_graph
+
+import tvmtarget as tt
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.function import RECV, SEND
+from tvmtarget.partition.machines.machine import Machines
+from tvmtarget.partition.machines.verify import verify_programs
+from tvmtarget.target.layout import Layout
+
+NODE = "[a=onnxruntime,b=llvm](host=@b)"
+TWO = f"[n0={NODE},n1={NODE}]"
+THREE = f"[n={NODE[:-1]},count=3)](host=@n.0/b)"
+
+
+@pytest.mark.parametrize(
+    ("text", "machines", "home"),
+    [
+        ("llvm", {"": ("",)}, ""),
+        ("cuda", {"": ("",)}, ""),
+        ("[gpu=cuda,cpu=llvm]", {"cpu": ("gpu", "cpu")}, "cpu"),
+        ("[n0=llvm,n1=llvm]", {"n0": ("n0", "n1")}, "n0"),
+        ('[n0=llvm,n1=llvm](links=[{"src":"n0","dst":"n1"}])', {"n0": ("n0",), "n1": ("n1",)}, "n0"),
+        ('[n0=llvm,n1=llvm](links=[{"src":"n0","dst":"n1","coherent":true}])', {"n0": ("n0", "n1")}, "n0"),
+        ("[n0=llvm,n1=llvm](runtime=processes)", {"n0": ("n0",), "n1": ("n1",)}, "n0"),
+        ("[ort=onnxruntime,n0=llvm,n1=llvm](runtime=dask)", {"n0": ("ort", "n0"), "n1": ("n1",)}, "n0"),
+        (TWO, {"n0": ("n0",), "n1": ("n1",), "host": ()}, "host"),
+        (THREE, {"n.0": ("n.0",), "n.1": ("n.1",), "n.2": ("n.2",)}, "n.0"),
+        ("[n0=[a=cuda],n1=[b=llvm]]", {"n0": ("n0",), "n1": ("n1",)}, "n0"),
+        ("[n=aws/c5(count=2)]", {"n.0": ("n.0",), "n.1": ("n.1",), "host": ()}, "host"),
+        ("aws/p4d-cluster", {"node.0": ("node.0",), "node.1": ("node.1",)}, "node.0"),
+    ],
+)
+def test_machines_are_what_shares_neither_memory_nor_driver(text, machines, home):
+    found = Machines(Layout(tt.Target.parse(text).resolve()))
+    assert {machine.path: machine.sites for machine in found} == machines
+    assert found.home == home
+
+
+def plan_of(seed, size=30, target=THREE):
+    """Return a plan of a random graph whose operations are anywhere."""
+    rng = random.Random(seed)
+    module = tt.IRModule.from_onnx(random_graph(size, seed))
+    sites = [leaf.path for leaf in Layout(tt.Target.parse(target).resolve()).leaves()]
+    return tt.decompose(module, target, where={call.source: f"@{rng.choice(sites)}" for call in module.main.body})
+
+
+@given(seed=st.integers(0, 10**6), target=st.sampled_from([TWO, THREE]))
+def test_programs_of_any_plan_do_its_steps_once_in_order_and_cannot_hang(seed, target):
+    """Run with sends that wait for their receives: the programs end, each with all its steps done."""
+    plan = plan_of(seed, target=target)
+    programs = plan.programs()
+    done = dict.fromkeys(programs, 0)
+    bodies = {machine: program.main.body for machine, program in programs.items()}
+
+    def next_of(machine):
+        return bodies[machine][done[machine]] if done[machine] < len(bodies[machine]) else None
+
+    moved = True
+    while moved:
+        moved = False
+        for machine in programs:
+            step = next_of(machine)
+            if step is not None and step.op not in (SEND, RECV):
+                done[machine] += 1
+                moved = True
+            elif step is not None and step.op == SEND:
+                other = next_of(step.attr("to"))
+                if other is not None and other.op == RECV and other.attr("from") == machine:
+                    assert other.attr("order") == step.attr("order")
+                    done[machine] += 1
+                    done[step.attr("to")] += 1
+                    moved = True
+    assert done == {machine: len(body) for machine, body in bodies.items()}
+
+
+def test_only_the_machine_at_home_has_inputs_and_results():
+    plan = plan_of(3)
+    programs = plan.programs()
+    assert [value.name for value in programs["n.0"].main.params] == ["x"]
+    assert programs["n.0"].main.results == plan.module.main.results
+    assert all(not programs[name].main.params and not programs[name].main.results for name in ("n.1", "n.2"))
+    assert all(tt.IRModule.parse(str(program)).main.body for program in [programs["n.1"]])
+
+
+def test_what_runs_on_one_machine_is_its_program():
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "[a=onnxruntime,b=llvm]", where={"op:Gemm": "@b"})
+    assert plan.programs() == {"b": plan.module}
+
+
+def changed(programs, machine, body):
+    main = programs[machine].main.replace(body=tuple(body))
+    return programs | {machine: programs[machine].replace(functions=(main, *programs[machine].functions[1:]))}
+
+
+def broken_programs():
+    """Yield programs in which one thing is wrong, and what the proof says of it."""
+    programs = plan_of(5).programs()
+    body = programs["n.1"].main.body
+    sends = [place for place, call in enumerate(body) if call.op == SEND]
+    first, second = next((a, b) for a, b in pairwise(sends) if b == a + 1)
+    swapped = list(body)
+    swapped[first], swapped[second] = swapped[second], swapped[first]
+    yield changed(programs, "n.1", swapped), "against the order of all"
+    yield changed(programs, "n.1", body[: sends[0]] + body[sends[0] + 1 :]), "has 0 sends and 1 receives"
+    sent = body[sends[0]]
+    wrong = dict(sent.attrs) | {"to": "n.1"}
+    lost = sent.__class__(SEND, sent.inputs, (), tuple(wrong.items()), source=sent.source, has_effect=True)
+    yield changed(programs, "n.1", [*body[: sends[0]], lost, *body[sends[0] + 1 :]]), "is sent by 'n.1' to 'n.1'"
+    last = max(place for place, call in enumerate(body) if call.callee)
+    outputs = {value.name for value in body[last].outputs}
+    rest = [call for call in body if call is not body[last] and not outputs & set(call.inputs)]
+    yield changed(programs, "n.1", rest), "of the driver is in 0 programs"
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_proof_refuses_programs_that_do_not_fit(number):
+    plan = plan_of(5)
+    programs, problem = list(broken_programs())[number]
+    with pytest.raises(ModelError) as caught:
+        verify_programs(plan.module, Machines(plan.layout), programs)
+    assert problem in str(caught.value)

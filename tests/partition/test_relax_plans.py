@@ -1,0 +1,257 @@
+"""Relax modules divided over a tree and handed back to TVM, which builds them; they compute what the whole did."""
+
+import random
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
+pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plugin")
+
+import tvm_ffi  # noqa: E402
+from models import inputs_of, light  # noqa: E402
+from relax_modules import EVERYTHING, SIX, by_tvm, random_module, register_codegen, run  # noqa: E402
+from tvm import relax  # noqa: E402
+from tvm.relax.dpl import is_op, wildcard  # noqa: E402
+from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
+
+import tvmtarget as tt  # noqa: E402
+from tvmtarget.errors import InfeasibleError, TargetError  # noqa: E402
+
+NPU = "[npu=probe(lanes=8),cpu=llvm](host=@cpu)"
+CORES = "[big=llvm(num-cores=4),little=llvm(num-cores=2)](host=@big)"
+
+
+def divided(module, target, seed):
+    """Decompose with every operation on a random site, where that one takes it."""
+    rng = random.Random(seed)
+    sites = [child.slot for child in tt.Target.parse(target).targets]
+    names = [call.source for call in tt.IRModule.from_tvm(module).main.body]
+    return tt.decompose(module, target, where={name: f"@{rng.choice(sites)}?" for name in names})
+
+
+def built(plan):
+    """Have TVM build what a plan gives back."""
+    module = plan.to_tvm()
+    relax.analysis.well_formed(module)
+    register_codegen("probe")
+    return tvm.compile(relax.transform.RunCodegen(plan.codegen_options())(module), target="llvm")
+
+
+def values(rows=2, columns=4):
+    return np.random.default_rng(0).normal(size=(rows, columns)).astype("float32")
+
+
+def assert_equal(actual, expected):
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def check_well_formed(seed):
+    """REQUIREMENTS: 1,000 random graphs never yield an ill-formed module."""
+    rng = random.Random(seed)
+    module = random_module(rng.randint(1, 40), seed)
+    written = divided(module, NPU if seed % 2 else CORES, seed).to_tvm()
+    relax.analysis.well_formed(written)
+    tvm.ir.assert_structural_equal(tt.IRModule.from_tvm(written).to_tvm(), written)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_divided_random_graphs_are_well_formed_and_read_back(seed):
+    check_well_formed(seed)
+
+
+@pytest.mark.slow
+def test_a_thousand_divided_random_graphs_are_well_formed_and_read_back():
+    for seed in range(40, 1040):
+        check_well_formed(seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_divided_random_graphs_compute_what_the_whole_one_does(seed):
+    module = random_module(14, seed)
+    executable = built(divided(module, NPU, seed))
+    assert_equal(run(executable, values()), by_tvm(module, values()))
+
+
+@pytest.mark.parametrize("seed", range(6, 10))
+def test_two_virtual_devices_compute_what_one_does(seed):
+    module = random_module(14, seed)
+    executable = tvm.compile(divided(module, CORES, seed).to_tvm())
+    actual = run(executable, values(), devices=[tvm.cpu(0), tvm.cpu(1)])
+    assert_equal(actual, by_tvm(module, values()))
+
+
+SIX_SITES = {"op:relax.tanh": "@cpu", "op:relax.nn.relu": "@npu", "op:relax.add": "@npu"}
+
+
+def test_six_operations_that_tvms_own_passes_break():
+    """facts: MergeCompositeFunctions makes two groups that each need the other's result, and says nothing."""
+    patterns = [
+        (f"probe.{name}", is_op(f"relax.{name}")(*[wildcard() for _ in range(count)]))
+        for name, count in (("nn.relu", 1), ("add", 2))
+    ]
+    theirs = relax.transform.FuseOpsByPattern(patterns, bind_constants=True)(SIX)
+    with pytest.raises(ValueError, match="not defined"):
+        relax.analysis.well_formed(relax.transform.MergeCompositeFunctions()(theirs))
+    plan = tt.decompose(SIX, NPU, where=SIX_SITES)
+    assert [region.ops for region in plan.regions] == [("lv", "lv1"), ("lv2", "lv3"), ("lv4", "lv5")]
+    assert_equal(run(built(plan), values(2, 3)), by_tvm(SIX, values(2, 3)))
+
+
+def test_external_generators_are_given_their_functions_and_the_options_of_their_node():
+    plan = tt.decompose(SIX, NPU, where=SIX_SITES)
+    seen = register_codegen("probe")
+    relax.transform.RunCodegen(plan.codegen_options())(plan.to_tvm())
+    assert sorted(seen) == [("main_0", {"lanes": 8}), ("main_2", {"lanes": 8})]
+
+
+def test_two_generators_of_one_kind_with_different_options_are_refused():
+    plan = tt.decompose(SIX, "[a=probe(lanes=8),b=probe(lanes=2),cpu=llvm](host=@cpu)", where={"op:relax.add": "@b"})
+    with pytest.raises(TargetError, match="@a and @b are of kind 'probe' with different attributes"):
+        plan.codegen_options()
+
+
+def test_a_plan_of_one_llvm_is_the_module_itself():
+    plan = tt.decompose(EVERYTHING, "llvm")
+    relax.analysis.well_formed(plan.to_tvm())
+    code = plan.to_tvm()["add_one"]
+    assert code.attrs["target"].kind.name == "llvm"
+
+
+def everything_inputs():
+    return values(3, 4), values(1, 4)[0], np.array(True)
+
+
+@pytest.fixture
+def outside():
+    """The function that EVERYTHING calls by name."""
+    tvm_ffi.register_global_func("outside", lambda x: x, override=True)
+
+
+@pytest.mark.usefixtures("outside")
+def test_branches_tuples_symbols_and_code_are_divided_and_compute_the_same():
+    where = {
+        "op:relax.add": "@npu?",
+        "op:relax.negative": "@npu",
+        "op:relax.exp": "@npu",
+        "op:relax.reshape": "@npu",
+        "*": "@cpu?",
+    }
+    where = dict(reversed(where.items()))
+    plan = tt.decompose(EVERYTHING, NPU, where=where)
+    assert {plan.site_of("lv1"), plan.site_of("a")} == {"npu"}
+    assert_equal(run(built(plan), *everything_inputs()), by_tvm(EVERYTHING, *everything_inputs()))
+
+
+@pytest.mark.usefixtures("outside")
+def test_branches_tuples_symbols_and_code_run_on_two_virtual_devices():
+    plan = tt.decompose(EVERYTHING, CORES, where={"lv*": "@little", "halves": "@little"})
+    module = plan.to_tvm()
+    relax.analysis.well_formed(module)
+    actual = run(tvm.compile(module), *everything_inputs(), devices=[tvm.cpu(0), tvm.cpu(1)])
+    assert_equal(actual, by_tvm(EVERYTHING, *everything_inputs()))
+
+
+def test_code_for_another_target_is_refused_where_it_cannot_run():
+    module = EVERYTHING.clone()
+    code = module["add_one"].with_attr("target", tvm.target.Target({"kind": "cuda", "arch": "sm_80"}))
+    module.update_func(module.get_global_var("add_one"), code)
+    plan = tt.decompose(module, "[cpu=llvm,gpu=cuda(arch=sm_80)](host=@cpu)")
+    assert plan.site_of("lv3") == "gpu"
+    with pytest.raises(InfeasibleError, match=r"'lv3' .*asked by where"):
+        tt.decompose(module, "[cpu=llvm,gpu=cuda(arch=sm_80)](host=@cpu)", where={"lv3": "@cpu"})
+
+
+def test_a_plan_of_cpu_and_gpu_becomes_cuda_source():
+    """As far as TVM's wheel goes, which has no CUDA runtime: kernels scheduled by dlight are printed as source."""
+    dlight = pytest.importorskip("tvm.s_tir.dlight")
+    plan = tt.decompose(SIX, "[gpu=cuda(arch=sm_80),cpu=llvm](host=@cpu)", where={"op:relax.tanh": "@cpu"})
+    module = plan.to_tvm()
+    relax.analysis.well_formed(module)
+    with tvm.target.Target("llvm"):
+        scheduled = dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(relax.transform.LegalizeOps()(module))
+    kernels = {
+        var.name_hint: scheduled[var].attrs["target"].kind.name
+        for var in scheduled.get_global_vars()
+        if var.name_hint != "main"
+    }
+    assert kernels == {"relu_cuda": "cuda", "tir_tanh_llvm": "llvm", "add_cuda": "cuda"}
+    host = tvm.compile(scheduled).mod.imports[0]
+    assert [inner.kind for inner in host.imports] == ["cuda"]
+    assert "relu_cuda_kernel" in host.imports[0].inspect_source()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "squeezenet",
+        pytest.param("shufflenet", marks=pytest.mark.slow),
+        pytest.param("densenet121", marks=pytest.mark.slow),
+    ],
+)
+def test_real_models_are_divided_rebuilt_by_tvm_and_compute_the_same(name):
+    model = light(name)
+    module = from_onnx(model)
+    where = {"*": "@cpu", "op:relax.nn.relu": "@npu", "op:relax.add": "@npu"}
+    plan = tt.decompose(module, NPU, where=where)
+    assert len([region for region in plan.regions if region.site == "npu"]) > 1
+    inputs = list(inputs_of(model).values())
+    assert_equal(run(built(plan), *inputs), by_tvm(module, *inputs))
+
+
+def test_what_a_saved_plan_gives_tvm_is_what_the_plan_gave(tmp_path):
+    plan = tt.decompose(random_module(30, 3), NPU, where={"op:relax.add": "@cpu", "op:relax.tanh": "@cpu"})
+    plan.module.save(tmp_path / "divided.irm")
+    tvm.ir.assert_structural_equal(tt.IRModule.load(tmp_path / "divided.irm").to_tvm(), plan.to_tvm())
+
+
+def test_onnx_runtimes_leave_relax_alone():
+    with pytest.raises(
+        InfeasibleError, match=r"op 'lv' \(relax.nn.relu\) fits no site .*it runs ONNX, and relax.nn.relu is of Relax"
+    ):
+        tt.decompose(SIX, "[a=numpy,b=onnxruntime]")
+
+
+def conv_bias_relu():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 3, 8, 8), "float32"))
+    w = relax.const(np.random.default_rng(0).normal(size=(4, 3, 3, 3)).astype("float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            conv = builder.emit(relax.op.nn.conv2d(x, w))
+            relu = builder.emit(relax.op.nn.relu(builder.emit(relax.op.add(conv, relax.const(np.float32(0.5))))))
+            result = builder.emit_output(builder.emit(relax.op.add(relu, relax.op.tanh(relu))))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def test_matches_of_patterns_are_inner_functions_as_tvms_own_passes_leave_them():
+    @tt.strategy("fusing-npu")
+    class Fusing:
+        """An engine for convolutions with what follows them."""
+
+        ops = frozenset({"relax.nn.conv2d", "relax.nn.relu", "relax.add"})
+        patterns = {"conv_relu": "relu(add(conv2d(x, w), b))", "add": "add(x, y)"}
+
+    module = conv_bias_relu()
+    plan = tt.decompose(module, "[npu=fusing-npu,cpu=llvm](host=@cpu)")
+    written = plan.to_tvm()
+    relax.analysis.well_formed(written)
+    tvm.ir.assert_structural_equal(tt.IRModule.from_tvm(written).to_tvm(), written)
+    composites = []
+    relax.analysis.post_order_visit(
+        written["main_0"],
+        lambda one: (
+            composites.append(str(one.attrs["Composite"]))
+            if isinstance(one, relax.Function) and "Composite" in one.attrs
+            else None
+        ),
+    )
+    assert composites == ["fusing-npu.conv_relu"]
+    assert "Codegen" in written["main_0"].attrs
+    x = np.random.default_rng(1).normal(size=(1, 3, 8, 8)).astype("float32")
+    register_codegen("fusing-npu")
+    executable = tvm.compile(relax.transform.RunCodegen(plan.codegen_options())(written), target="llvm")
+    assert_equal(run(executable, x), by_tvm(module, x))

@@ -1,0 +1,159 @@
+"""Placements and settings are measured, logged, and used by builds."""
+
+import numpy as np
+import pytest
+from models import DIGITS, inputs_of, light, small
+from onnx import helper
+
+import tvmtarget as tt
+from tvmtarget.advice import PLACEMENT, SETTINGS, whole_workload
+from tvmtarget.tuner.placement import PlacementTuner, plans_by_leaf, sites_of
+from tvmtarget.tuner.result import Budget
+from tvmtarget.tuner.whole import made_up_inputs
+from tvmtarget.tuning.records import Candidate, Measurement, Trial
+
+pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
+pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
+
+BOTH = tt.Target.parse("composite[cpu=llvm,ort=onnxruntime]")
+
+
+def digits():
+    return tt.IRModule.from_onnx(DIGITS)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """Return the URL of a log in which placement and settings of the digits model were tuned, and the result."""
+    url = str(tmp_path_factory.mktemp("levels") / "log.db")
+    return url, tt.tune(digits(), BOTH, log=url, levels=["executor", "placement"])
+
+
+def test_the_plan_by_measured_costs_is_predicted_no_slower_than_the_one_by_preference():
+    plan = tt.decompose(digits(), BOTH)
+    tuner = PlacementTuner(plan, tt.TuningLog("memory:"), Budget(None, None), made_up_inputs(plan), None)
+    tuner.run()
+    by_preference = plan.with_costs(tuner.costs).with_sites(sites_of(plan))
+    by_cost = plan.with_costs(tuner.costs)
+    assert not by_cost.prediction.unknown
+    assert by_cost.prediction.total <= by_preference.prediction.total
+
+
+def test_a_build_takes_placement_and_settings_from_the_log_and_computes_the_same(tuned):
+    url, result = tuned
+    exe = tt.build(digits(), BOTH, log=url)
+    assert {applied.level: applied.tier for applied in exe.tuned if applied.level != "kernel"} == {
+        "graph": "exact",
+        "executor": "exact",
+    }
+    with np.load(DIGITS.with_suffix(".npz")) as data:
+        x = data["input"]
+    np.testing.assert_allclose(exe(x), tt.build(digits(), BOTH)(x), rtol=1e-3, atol=1e-4)
+    assert result.before
+    assert result.speedup > 0
+
+
+def test_the_same_system_written_otherwise_is_equal_and_one_of_other_leaves_is_not_served(tuned):
+    url, _ = tuned
+    turned = tt.Target.parse("composite[cpu=llvm(jit=orcjit),ort=onnxruntime]")
+    tiers = {applied.level: applied.tier for applied in tt.build(digits(), turned, log=url).tuned}
+    assert tiers["graph"] == "equal"
+    other = tt.Target.parse("composite[cpu=llvm(num-cores=64),ort=onnxruntime]")
+    assert {applied.tier for applied in tt.build(digits(), other, log=url).tuned} == {"default"}
+
+
+def test_a_plan_of_ones_own_stays_as_it_is(tuned):
+    plan = tt.decompose(digits(), BOTH, where={"op:Gemm": "@ort"})
+    exe = tt.build(plan, log=tuned[0])
+    assert [region["site"] for region in exe.report()["regions"]] == [region.site for region in plan.regions]
+
+
+def test_a_placement_that_a_constraint_forbids_is_not_used_and_the_result_says_so():
+    module, log = digits(), tt.TuningLog("memory:")
+    plan = tt.decompose(module, BOTH)
+    everything = Candidate(format=PLACEMENT, body={"sites": [["ort", len(plan.program.body)]]})
+    log.pin(whole_workload(plan, "graph"), plan.layout.root, everything, "for a test")
+    assert {region["site"] for region in tt.build(module, BOTH, log=log).report()["regions"]} == {"ort"}
+    exe = tt.build(module, BOTH, log=log, where={"op:Gemm": "@cpu"})
+    placed = next(applied for applied in exe.tuned if applied.level == "graph")
+    assert not placed.is_used
+    assert "may not go to @ort" in placed.note
+
+
+@pytest.mark.parametrize(
+    ("body", "note"),
+    [
+        ({"set": [["ort", "intra-op-threads", "many"]]}, "'many'"),
+        ({"set": [["npu", "threads", 1]]}, "no site 'npu'"),
+        ({"sets": []}, "no 'set'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_told_and_left_out(body, note):
+    log = tt.TuningLog("memory:")
+    plan = tt.decompose(digits(), BOTH)
+    log.pin(whole_workload(plan, "executor"), plan.layout.root, Candidate(format=SETTINGS, body=body), "for a test")
+    settings = next(applied for applied in tt.build(digits(), BOTH, log=log).tuned if applied.level == "executor")
+    assert not settings.is_used
+    assert note in settings.note
+
+
+def test_settings_in_the_log_are_set_on_the_leaf():
+    log = tt.TuningLog("memory:")
+    plan = tt.decompose(digits(), "onnxruntime")
+    one = Candidate(format=SETTINGS, body={"set": [["", "intra-op-threads", 1]]})
+    ran = Measurement(status="ok", costs=[1])
+    log.add(whole_workload(plan, "executor"), plan.layout.root, one, ran)
+    exe = tt.build(digits(), "onnxruntime", log=log)
+    assert [leaf.part.target["intra-op-threads"] for leaf in exe._leaves.values()] == [1]
+
+
+def test_what_the_target_states_is_not_tuned():
+    stated = "onnxruntime(intra-op-threads=1,optimization-level=99)"
+    result = tt.tune(digits(), stated, log="memory:", levels=["executor"])
+    assert result.left_out == ("settings: onnxruntime has none that the target leaves open",)
+
+
+def test_every_leaf_gets_all_that_it_can_take():
+    plan = tt.decompose(digits(), BOTH)
+    assert [set(sites_of(each)) for each in plans_by_leaf(plan)] == [{"cpu"}, {"ort"}]
+
+
+def test_tasks_of_one_structure_count_as_one():
+    relu = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Sin", ["a"], ["b"])]
+    relu += [helper.make_node("Relu", ["b"], ["c"]), helper.make_node("Sin", ["c"], ["y"])]
+    where = {"op:Relu": "@cpu", "op:Sin": "@ort"}
+    tasks = tt.decompose(tt.IRModule.from_onnx(small(*relu)), BOTH, where=where).tasks()
+    assert [(task.region.site, task.weight) for task in tasks] == [("cpu", 2), ("ort", 2)]
+
+
+def test_a_target_of_another_machine_is_not_tuned_and_the_result_says_why():
+    foreign = "composite[ort=onnxruntime,cpu=llvm(mtriple=riscv64-unknown-linux-gnu)]"
+    log = tt.TuningLog("memory:")
+    result = tt.tune(digits(), foreign, log=log, levels=["kernel", "placement"])
+    assert any("cannot run on this machine" in reason for reason in result.left_out)
+    assert {record.level for record in log if isinstance(record, Trial)} == {"graph"}
+    assert {region["site"] for region in tt.build(digits(), foreign, log=log).report()["regions"]} == {"ort"}
+
+
+def test_an_unknown_level_is_refused():
+    with pytest.raises(tt.TvmTargetError, match="unknown level 'kernels'; did you mean 'kernel'"):
+        tt.tune(digits(), "llvm", log="memory:", levels=["kernels"])
+
+
+@pytest.mark.slow
+def test_squeezenet_is_tuned_on_all_levels_and_the_placement_is_no_slower_by_what_was_measured(record_property):
+    module = tt.IRModule.from_onnx(light("squeezenet"))
+    log = tt.TuningLog("memory:")
+    result = tt.tune(module, BOTH, log=log, trials=30)
+    record_property("ratio", result.speedup)
+    plan = tt.decompose(module, BOTH)
+    confirmed = [
+        record.measured
+        for record in log
+        if isinstance(record, Trial) and record.level == "graph" and record.measured.kind == "confirm"
+    ]
+    assert min(measured.ratio_ppb for measured in confirmed) <= 10**9
+    inputs = inputs_of(light("squeezenet"))
+    (expected,) = tt.build(plan).run(inputs).values()
+    (actual,) = tt.build(module, BOTH, log=log).run(inputs).values()
+    np.testing.assert_allclose(actual, expected, rtol=1e-2, atol=1e-4)

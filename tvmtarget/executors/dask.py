@@ -1,0 +1,292 @@
+"""The runtime `dask`: Dask distributed runs each machine's program on a worker of its own, and moves what is sent.
+
+What lies between two transfers of a machine is one task, bound to its worker; a transfer is a value of one task that
+another one needs, so that Dask carries it from worker to worker. The machine of a host that gets no work is the caller.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from operator import itemgetter
+from typing import Any, NoReturn
+
+from tvmtarget.errors import MissingExtraError, RunError, TvmTargetError, did_you_mean, raise_all
+from tvmtarget.executors.cluster import Cluster, OpenMachine, Record, RunProgram
+from tvmtarget.executors.graph import Event
+from tvmtarget.executors.program import Driver
+from tvmtarget.executors.segments import Part, parts_of
+from tvmtarget.target.node import Runtime
+
+__all__ = ["Dask"]
+
+LOOK = 0.5  # seconds between looks at whether all workers are there
+CONNECT = 30.0  # seconds in which a scheduler has answered
+START = 60.0  # seconds in which workers of this computer have started
+
+
+class Dask:
+    """Connects, or starts workers on this computer, at the first run; a failure ends that, the next run begins anew."""
+
+    def __init__(self, runtime: Runtime, cluster: Cluster) -> None:
+        self._runtime = runtime
+        self._cluster = cluster
+        self._crew: _Crew | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
+        """Run once."""
+        with self._one_at_a_time, self._crew_at_work() as crew:
+            return crew.finish(crew.begin(inputs, is_recorded=record is not None), record)
+
+    def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
+        """Run on inputs that follow each other."""
+        with self._one_at_a_time, self._crew_at_work() as crew:
+            begun: list[_Run] = []
+            for values in inputs:
+                begun.append(crew.begin(values, is_recorded=False))
+                if len(begun) == depth:
+                    yield crew.finish(begun.pop(0))
+            for run in begun:
+                yield crew.finish(run)
+
+    def close(self) -> None:
+        """Leave the workers, and end those that were started here."""
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
+
+    @contextmanager
+    def _crew_at_work(self) -> Iterator[_Crew]:
+        """Lend the connection; it ends where anything goes wrong, the user's interrupt too."""
+        if self._crew is None:
+            self._crew = _Crew(self._runtime, self._cluster)
+        try:
+            yield self._crew
+        except BaseException:
+            self.close()
+            raise
+
+
+@dataclass
+class _Run:
+    """The tasks of one run with their machines, the values that come home, and what is written down."""
+
+    tasks: dict[Any, str] = field(default_factory=dict)
+    results: list[Any] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)
+
+
+class _Crew:
+    """A connection to a scheduler, the worker of each machine, and what was sent there to be run."""
+
+    def __init__(self, runtime: Runtime, cluster: Cluster) -> None:
+        self.distributed = _distributed()
+        self.cluster = cluster
+        self.parts = {machine: tuple(parts_of(program)) for machine, program in cluster.programs.items()}
+        working = [m for m, parts in self.parts.items() if any(isinstance(part, Driver) for part in parts)]
+        address, workers = runtime["address"], runtime["workers"]
+        self._own: Any = None
+        self.client: Any = None
+        try:
+            if not address:
+                self._own = _started(self.distributed, len(working))
+            self.client = self.distributed.Client(address or self._own, set_as_default=False, timeout=CONNECT)
+            self.workers = self._assigned(working, workers if isinstance(workers, tuple) else ())
+            self.packs = {machine: self._packed(machine) for machine in self.workers}
+        except OSError as error:
+            self.close()
+            raise RunError(f"no Dask scheduler answers at {address!r}: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, inputs: Sequence[Any], *, is_recorded: bool) -> _Run:
+        """Hand all tasks of a run to the scheduler."""
+        writer = _Writer(self, is_recorded)
+        writer.write(inputs)
+        return writer.run
+
+    def finish(self, run: _Run, record: Record | None = None) -> list[Any]:
+        """Wait for the tasks of a run; return its results. `RunError` names a machine that failed or is gone."""
+        waiting = set(run.tasks)
+        while waiting:
+            with suppress(self.distributed.TimeoutError, self.distributed.CancelledError), self.client.as_current():
+                self.distributed.wait(waiting, timeout=LOOK, return_when="FIRST_COMPLETED")
+            for task in [task for task in waiting if task.done()]:
+                waiting.discard(task)
+                if task.status != "finished":
+                    self._failed(run.tasks[task], task)
+            if waiting:
+                self._look_for_workers()
+        if record is not None:
+            for event in (event for events in self.client.gather(run.events) for event in events):
+                record(event)
+        return list(self.client.gather(run.results))
+
+    def close(self) -> None:
+        """Forget all tasks; end workers that were started here."""
+        for part in (self.client, self._own):
+            if part is not None:
+                part.close()
+
+    def _failed(self, machine: str, task: Any) -> NoReturn:  # noqa: ANN401
+        self._look_for_workers()
+        error = task.exception() if task.status == "error" else None
+        problems = error.problems if isinstance(error, TvmTargetError) else (f"{error or 'Dask gave its tasks up'}",)
+        raise RunError(*(f"{problem} (on machine {machine!r})" for problem in problems)) from error
+
+    def _look_for_workers(self) -> None:
+        there = self.client.scheduler_info()["workers"]
+        for machine, worker in self.workers.items():
+            if worker not in there:
+                raise RunError(f"machine {machine!r} is gone: Dask lost its worker {worker}; the next run begins anew")
+
+    def _assigned(self, machines: Sequence[str], wanted: Sequence[object]) -> dict[str, str]:
+        """Return the address of the worker of each machine: those that are wanted, else by name."""
+        with suppress(self.distributed.TimeoutError):
+            self.client.wait_for_workers(len(machines), timeout=START)
+        names = {address: str(facts["name"]) for address, facts in self.client.scheduler_info()["workers"].items()}
+        found = {name: address for address, name in names.items()} | {address: address for address in names}
+        chosen = [str(name) for name in wanted] or sorted(names.values(), key=lambda name: (len(name), name))
+        problems = [f"Dask has no worker {name!r}{did_you_mean(name, found)}" for name in chosen if name not in found]
+        if len(chosen) < len(machines):
+            problems.append(f"{len(machines)} machines ({', '.join(machines)}) need a worker each, not {len(chosen)}")
+        raise_all(RunError, problems)
+        return {machine: found[name] for machine, name in zip(machines, chosen, strict=False)}
+
+    def _packed(self, machine: str) -> Any:  # noqa: ANN401
+        """Return what a machine runs as a value that its worker holds."""
+        pack = self.cluster.pack(machine)
+        packed = _Pack(hashlib.sha256(pack).hexdigest(), pack, self.cluster.open)
+        return self.client.scatter(packed, workers=[self.workers[machine]], hash=False)
+
+
+class _Writer:
+    """Turns the programs of all machines into the tasks of one run."""
+
+    def __init__(self, crew: _Crew, is_recorded: bool) -> None:
+        self.crew = crew
+        self.is_recorded = is_recorded
+        self.run = _Run()
+        self.values: dict[str, dict[str, Any]] = {machine: {} for machine in crew.parts}
+        self.before: dict[str, tuple[Any, ...]] = dict.fromkeys(crew.parts, ())
+        self.sent: dict[int, Any] = {}
+
+    def write(self, inputs: Sequence[Any]) -> None:
+        """Walk all programs together, each as far as what it receives has been sent."""
+        home = self.crew.cluster.home
+        program = self.crew.cluster.programs[home]
+        entry = program.drivers.get(program.entry)
+        params = entry.params if entry is not None else tuple(value.name for value in program.inputs)
+        self.values[home] = {name: self._at(home, value) for name, value in zip(params, inputs, strict=True)}
+        waiting = {machine: deque(parts) for machine, parts in self.crew.parts.items()}
+        while any(waiting.values()):
+            for machine, parts in waiting.items():
+                while parts and self._is_ready(parts[0]):
+                    self._add(machine, parts.popleft())
+        results = entry.results if entry is not None else tuple(value.name for value in program.outputs)
+        self.run.results = [self.values[home][name] for name in results]
+
+    def _is_ready(self, part: Part) -> bool:
+        return isinstance(part, Driver) or part.to is not None or part.order in self.sent
+
+    def _add(self, machine: str, part: Part) -> None:
+        values = self.values[machine]
+        if isinstance(part, Driver):
+            self._segment(machine, part)
+        elif part.order is not None and part.to is not None:
+            self.sent[part.order] = values[part.inputs[0]] if part.inputs else self._token(machine)
+        elif part.order is not None and part.outputs:
+            values[part.outputs[0]] = self._at(machine, self.sent[part.order])
+        elif part.order is not None:
+            self.before[machine] = (*self.before[machine], self.sent[part.order])
+
+    def _segment(self, machine: str, driver: Driver) -> None:
+        inputs = [self.values[machine][name] for name in driver.params]
+        pack = self.crew.packs[machine]
+        task = self._submit(machine, _run_segment, pack, driver, self.is_recorded, inputs, self.before[machine])
+        self.run.tasks[task] = machine
+        self.before[machine] = (self._submit(machine, _nothing, task),)
+        for place, name in enumerate(driver.results):
+            self.values[machine][name] = self._submit(machine, itemgetter(place), task)
+        if self.is_recorded:
+            self.run.events.append(self._submit(machine, itemgetter(-1), task))
+
+    def _token(self, machine: str) -> Any:  # noqa: ANN401
+        """Return a value that is there once a machine has done everything so far."""
+        return self.before[machine][-1] if self.before[machine] else None
+
+    def _at(self, machine: str, value: Any) -> Any:  # noqa: ANN401
+        """Bring a value of the caller to the worker of a machine; values of workers are brought by Dask."""
+        is_with_caller = machine not in self.crew.workers
+        if is_with_caller or isinstance(value, self.crew.distributed.Future):
+            return value
+        return self.crew.client.scatter(value, workers=[self.crew.workers[machine]], hash=False)
+
+    def _submit(self, machine: str, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
+        workers = [self.crew.workers[machine]]
+        return self.crew.client.submit(function, *arguments, workers=workers, pure=False, retries=0)
+
+
+@dataclass(frozen=True)
+class _Pack:
+    """What a machine runs, packed, and how to open it; where it was opened before, it is not opened again."""
+
+    digest: str
+    data: bytes
+    open: OpenMachine
+
+
+_OPENED: dict[str, RunProgram] = {}  # in a worker: what was opened there, the last few of them
+_KEPT = 4
+_BUSY = threading.Lock()  # a machine does one thing at a time
+
+
+def _run_segment(
+    pack: _Pack, driver: Driver, is_recorded: bool, inputs: Sequence[Any], _before: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Run a part of a machine's program on its worker; the last result is what was written down."""
+    events: list[Event] = []
+    with _BUSY:
+        if pack.digest not in _OPENED:
+            for digest in list(_OPENED)[: 1 - _KEPT]:
+                del _OPENED[digest]
+            _OPENED[pack.digest] = pack.open(pack.data)
+        results = _OPENED[pack.digest](inputs, events.append if is_recorded else None, entry=driver)
+    return (*results, tuple(events))
+
+
+def _nothing(_task: object) -> None:
+    """Come after a task."""
+
+
+# Nothing of a worker is shared, nothing is shown, and no worker is ended for what it holds in memory.
+_LOCAL = {
+    "threads_per_worker": 1,
+    "processes": True,
+    "dashboard_address": None,
+    "memory_limit": 0,
+}
+
+
+def _started(distributed: Any, workers: int) -> Any:  # noqa: ANN401
+    try:
+        return distributed.LocalCluster(n_workers=workers, **_LOCAL)
+    except RuntimeError as error:
+        raise RunError(
+            f"Dask did not start {workers} workers: {error}; a script that starts them does so below "
+            "\"if __name__ == '__main__':\""
+        ) from error
+
+
+def _distributed() -> Any:  # noqa: ANN401
+    try:
+        return import_module("distributed")
+    except ImportError:
+        raise MissingExtraError("distributed", "dask") from None
