@@ -475,3 +475,36 @@ def test_the_document_on_control_flow():
     failed, tried = doctest.testfile(str(ROOT / "docs" / "control-flow.md"), module_relative=False)
     assert tried
     assert not failed
+
+
+FUNCTIONS = """
+func @main(%x: float32[2], %n: int64[], %c: bool[]) -> (float32[2]) opsets(onnx=17) {
+  %t: float32[2] = @pre(%x) as p
+  %y: float32[2] = onnx.Loop(%n, %c, %t) as loop
+    body @body(%i: int64[], %ci: bool[], %v: float32[2]) -> (bool[], float32[2]) captures(%t) {
+      %co: bool[] = onnx.Identity(%ci) as co
+      %w: float32[2] = @inner(%v, %t) as w
+      return %co, %w
+    }
+  return %y
+}
+func @pre(%x: float32[2]) -> (float32[2]) opsets(onnx=17) [@gpu] { %r: float32[2] = onnx.Tanh(%x) as tanh return %r }
+func @inner(%v: float32[2], %t: float32[2]) -> (float32[2]) opsets(onnx=17) [@gpu] {
+  %q: float32[2] = onnx.Neg(%v) as neg
+  %r: float32[2] = onnx.Add(%q, %t) as add
+  return %r
+}
+"""
+
+
+def test_functions_that_bodies_call_are_where_they_were_asked_to_be():
+    """REQUIREMENTS G1: earlier decisions are kept, in nested bodies too."""
+    module = tt.IRModule.parse(FUNCTIONS)
+    plan = tt.decompose(module, PAIR)
+    assert plan.sites().items() >= {"tanh": "gpu", "neg": "gpu", "add": "gpu", "loop": "", "co": "cpu"}.items()
+    whole = tt.build(tt.IRModule.from_onnx(module.to_onnx()), "onnxruntime")
+    for trips in (0, 2):
+        inputs = (X, np.array(trips), np.array(True))
+        np.testing.assert_allclose(tt.build(plan)(*inputs), whole(*inputs), rtol=1e-6)
+    with pytest.raises(InfeasibleError, match=r"drop or change one of: @gpu \(asked by function .main_1_body"):
+        tt.decompose(plan.module, where={"neg": "!@gpu"})
