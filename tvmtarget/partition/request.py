@@ -40,9 +40,12 @@ class Request:
     costs: Costs | None = None
     objective: Objective = "latency"
 
-    def feasibility(self) -> Feasibility:
-        """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere."""
-        feasibility = Feasibility(normalise(self.module.verify(), self.target, self.where))
+    def feasibility(self, *, splits: bool = False) -> Feasibility:
+        """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere.
+
+        `splits` has mixed functions of host and device code split, whatever their code generator takes.
+        """
+        feasibility = Feasibility(normalise(self.module.verify(), self.target, self.where), splits=splits)
         feasibility.check_all()
         return feasibility
 

@@ -15,7 +15,9 @@ from tvmtarget.errors import InfeasibleError, raise_all
 from tvmtarget.partition.atoms import atoms_of
 from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.control.steering import steering_of
+from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility, has_taste
+from tvmtarget.partition.host_device.sides import host_work
 from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.portfolio import formed
@@ -35,7 +37,8 @@ class Region:
     Where the driver of a system runs an operation with nested bodies, that is the only call of a region which has the
     system's site, and `bodies` are how the system divides them.
     `least_parts` is a number of parts that no division can go below, given the sites of the operations;
-    `least_time` are picoseconds that no choice of sites can go below, None where nothing says so.
+    `least_time` are picoseconds that no choice of sites can go below, None where nothing says so. `device` is the
+    path of the device, for device code and for what its host does for it; with parts it is the host that drives.
     """
 
     site: Site
@@ -44,6 +47,12 @@ class Region:
     least_parts: int = 0
     least_time: int | None = None
     bodies: tuple[Region, ...] = ()
+    device: str | None = None
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether this is one function of operations, not one that drives others, nor a part of its driver."""
+        return not self.site.is_system and not self.parts and not self.bodies
 
     def walk(self) -> Iterator[Region]:
         """Yield this and all regions in it, in the order in which they run."""
@@ -108,7 +117,7 @@ def split(
 ) -> Region:
     """Split operations over the sites below one site, recursively down to leaves."""
     if not site.is_system:
-        return Region(site, calls)
+        return _sides(program, feasibility, site, calls)
     level = _level(program, feasibility, site, calls)
     choice, groups = _decided(program, level, choose)
     parts = tuple(
@@ -184,6 +193,56 @@ def _refusal(program: Program, level: Level, chosen: Sequence[int], group: Seque
     if strategy is None or type(strategy).check_region is Strategy.check_region:
         return None
     return strategy.check_region([program.op(index) for index in _calls(level, group)])
+
+
+def _sides(
+    program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...], *, is_body: bool = False
+) -> Region:
+    """Split a mixed function into a host function that drives it, device functions, and what the host computes."""
+    on_host = host_work(program, site, calls, is_asked=feasibility.splits)
+    if on_host is None:
+        return Region(site, calls)
+    driven = frozenset(
+        index for index in calls if index not in on_host and _is_driven(program, feasibility, index, site)
+    )
+    if not on_host and not driven and site.path and not feasibility.splits and not is_body:
+        return Region(site, calls, device=site.path)  # whoever calls it drives it
+    options = (site, program.layout[site.host], driver := replace(site))
+    chosen = [2 if index in driven else int(index in on_host) for index in calls]
+    shapes = [_limits(option, driver).shape for option in options]
+    successors = _successors(program, [(index,) for index in calls])
+    groups = [
+        part
+        for region in waves(successors, chosen)
+        for part in ([[one] for one in region] if shapes[chosen[region[0]]] == "single" else [region])
+    ]
+    parts = tuple(
+        _side(
+            program, feasibility, options[chosen[group[0]]], tuple(sorted(calls[atom] for atom in group)), site, driver
+        )
+        for group in groups
+    )
+    in_order = tuple(index for part in parts for index in part.calls)
+    return Region(site, in_order, parts, lower_bound(successors, chosen), device=site.path)
+
+
+def _side(
+    program: Program, feasibility: Feasibility, side: Site, calls: tuple[int, ...], site: Site, driver: Site
+) -> Region:
+    """Return what one side runs; an operation of the driver has nested bodies, which are split as well."""
+    if side is not driver:
+        return Region(side, calls, device=site.path)
+    scopes = program.bodies[calls[0]]
+    bodies = tuple(_sides(program, feasibility, site, tuple(scope.calls), is_body=True) for scope in scopes)
+    return Region(site, calls, bodies=bodies, device=site.path)
+
+
+def _is_driven(program: Program, feasibility: Feasibility, index: int, site: Site) -> bool:
+    """Whether the driver of a device runs an operation with nested bodies, as the device does not or should not."""
+    if index not in program.bodies or feasibility.why_not_driven(index, site) is not None:
+        return False
+    strategy = strategy_for(site.target.kind)
+    return feasibility.splits or (strategy is not None and strategy.check(program.op(index)) is not None)
 
 
 def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:

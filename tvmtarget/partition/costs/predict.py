@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tvmtarget.partition.costs.estimate import Estimates, microseconds
@@ -80,7 +80,5 @@ def predict(estimates: Estimates, outlined: Outlined, least: int | None = None) 
         if time is None:
             why = "its size is not known" if nbytes is None else "no link says what that takes"
             unknown.append(f"copy of {copy.value!r} from {copy.src} to {copy.dst}: {why}")
-    ops, launches, copies = round(ops), round(launches), round(copies)
-    if least is not None:
-        least = min(least, ops + launches + copies)
-    return Prediction(ops, launches, copies, tuple(unknown), tuple(estimates.assumed()), least)
+    found = Prediction(round(ops), round(launches), round(copies), tuple(unknown), tuple(estimates.assumed()))
+    return found if least is None else replace(found, least=min(least, found.total))
