@@ -157,7 +157,10 @@ class Feasibility:
             for atom in atoms_of(program, self.groups.of, tuple(scope.calls), site.path):
                 if not self._can_divide(atom, options, site):
                     names = ", ".join(repr(program.body[inner].source) for inner in atom[:4])
-                    return Reject("CONTROL_FLOW", f"no site can take {names} of {scope.label!r}")
+                    is_untyped = any(not output.type for inner in atom for output in program.body[inner].outputs)
+                    hint = "they stay together, as a value between them has no known type: give it one"
+                    message = f"no site can take {names} of {scope.label!r}"
+                    return Reject("CONTROL_FLOW", message, hint if len(atom) > 1 and is_untyped else "")
         return None
 
     def _can_divide(self, atom: tuple[int, ...], options: tuple[Site, ...], site: Site) -> bool:
