@@ -291,6 +291,9 @@ class _FunctionReader:
                 op, args = "relax.Call", [operator, *args]
                 attrs += self._fields(call.attrs, "")
         arguments = self._arguments(args)
+        if isinstance(operator, ir.GlobalVar) and not arguments.is_plain:
+            # Shapes and tuples that are written where they are read are no values of ours, so that nothing is inlined.
+            op, arguments = "relax.Call", self._arguments([operator, *args])
         if not arguments.is_plain:
             attrs.append(("tvm.args", arguments.text))
         types = tuple(self._printer([]).type(one) for one in call.ty_args)
