@@ -1,6 +1,8 @@
 """Relax modules divided over a tree and handed back to TVM, which builds them; they compute what the whole did."""
 
+import doctest
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -255,3 +257,9 @@ def test_matches_of_patterns_are_inner_functions_as_tvms_own_passes_leave_them()
     register_codegen("fusing-npu")
     executable = tvm.compile(relax.transform.RunCodegen(plan.codegen_options())(written), target="llvm")
     assert_equal(run(executable, x), by_tvm(module, x))
+
+
+def test_the_document_on_relax():
+    failed, tried = doctest.testfile(str(Path(__file__).parents[2] / "docs" / "relax.md"), module_relative=False)
+    assert tried
+    assert not failed
