@@ -55,6 +55,7 @@ def _tvm() -> Any:  # noqa: ANN401 - TVM ships no types
 class _Tvm:
     name = "tvm"
     kinds = ("llvm",)
+    shares_code = True
     format = FORMAT
 
     def version(self) -> str:

@@ -14,6 +14,7 @@ from tvmtarget.ir.function import Constant
 from tvmtarget.partition.atoms import atoms_of, together, untyped
 from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.control.forms import why_not_driven
+from tvmtarget.partition.host_device.sides import host_takes
 from tvmtarget.partition.program import Asked, Program, open_frame
 from tvmtarget.partition.strategies.strategy import Op, Reject, strategy_for
 from tvmtarget.target.layout import Site
@@ -27,10 +28,14 @@ class Feasibility:
     """Answers, once per question, whether operations fit a site; `check_all` refuses what fits nowhere.
 
     `assumed` are pairs of an operation and the path of a leaf that is supposed to take it, whatever its strategy says.
+    `splits` has functions of host and device code split where the code generator takes them whole, too.
     """
 
-    def __init__(self, program: Program, assumed: frozenset[tuple[int, str]] = frozenset()) -> None:
+    def __init__(
+        self, program: Program, assumed: frozenset[tuple[int, str]] = frozenset(), *, splits: bool = False
+    ) -> None:
         self.program = program
+        self.splits = splits
         self.assumed = assumed
         self.leaves = tuple(program.layout.leaves())
         self._verdicts: dict[tuple[int, str], Reject | None] = {}
@@ -123,24 +128,30 @@ class Feasibility:
         program = self.program
         if index not in program.bodies:
             return Reject("CONTROL_FLOW", "it has no nested bodies")
-        if not site.is_system:
-            return Reject("CONTROL_FLOW", "a leaf has no driver")
+        if not site.is_system and site.host == site.path:
+            return Reject("CONTROL_FLOW", "a leaf that nothing drives has no driver")
         if open_frame(program.frames[index], site.path) is not None:
             return Reject("CONSTRAINT", "it is in a function that stays whole")
         refusal = why_not_driven(program.op(index))
         if refusal is not None:
             return refusal
-        options = program.layout.options(site.path)
+        options = program.layout.options(site.path) if site.is_system else ()
         for scope in program.bodies[index]:
             unknown = next(untyped(program, scope), None)
             if unknown is not None:
                 hint = "give the value a type"
                 return Reject("NON_TENSOR", f"{unknown!r} in {scope.label!r} has no known type", hint)
             for atom in atoms_of(program, tuple(scope.calls), site.path):
-                if not any(self.fits(atom, option) for option in options) and not self.drives(atom, site):
+                if not self._can_divide(atom, options, site):
                     names = ", ".join(repr(program.body[inner].source) for inner in atom[:4])
                     return Reject("CONTROL_FLOW", f"no site can take {names} of {scope.label!r}")
         return None
+
+    def _can_divide(self, atom: tuple[int, ...], options: tuple[Site, ...], site: Site) -> bool:
+        """Whether a part of a nested body fits a child of a system, or a device and its host, or their driver."""
+        if not site.is_system:
+            return all(self.verdict(inner, site) is None for inner in atom)
+        return any(self.fits(atom, option) for option in options) or self.drives(atom, site)
 
     def rank(self, calls: tuple[int, ...], site: Site) -> int:
         """Add up how much the operations prefer a site, by its best leaf for each."""
@@ -174,7 +185,11 @@ class Feasibility:
         if strategy is None:
             kind = leaf.target.kind
             return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")
-        return strategy.check(op)
+        refusal = strategy.check(op)
+        if refusal is None or not (self.splits or strategy.takes == "device") or leaf.host == leaf.path:
+            return refusal
+        is_for_host = host_takes(self.program, op, leaf) or self.why_not_driven(index, leaf) is None
+        return None if is_for_host else refusal
 
     def _constraints(self, asked: tuple[Asked, ...], leaf: Site) -> Reject | None:
         key = (asked, leaf.path)

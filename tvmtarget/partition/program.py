@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cached_property
@@ -219,7 +219,7 @@ def _asked(
     """
     rules = _Rules(where, found)
     function = found.scopes[0].function
-    base = () if function.constraint is None else (Asked(function.constraint, f"function {function.name!r}"),)
+    base = () if function.asks is None else (Asked(function.asks, f"function {function.name!r}"),)
     plain: list[tuple[Asked, ...]] = []
     rule: list[Asked | None] = []
     for scope in found.scopes:

@@ -56,7 +56,7 @@ def _every_op_runs_once(program: Program, outlined: Outlined, leaves: Sequence[F
 
 def _every_op_is_where_it_may_be(program: Program, feasibility: Feasibility, outlined: Outlined) -> Iterator[str]:
     for region in outlined.regions:
-        site = program.layout[region.site]
+        site = program.layout[region.site if region.device is None else region.device]
         for index in region.calls:
             refusal = feasibility.verdict(index, site)
             if refusal is not None:
@@ -120,4 +120,4 @@ def _driver_only_drives(body: Function, driver: str) -> Iterator[str]:
 
 
 def _home(driver: Function, program: Program) -> str:
-    return program.layout.home(driver.constraint.path if driver.constraint and driver.constraint.path else "")
+    return program.layout.home(driver.asks.path if driver.asks and driver.asks.path else "")

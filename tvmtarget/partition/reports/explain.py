@@ -113,7 +113,7 @@ def _owners(program: Program, root: Region) -> dict[int, int]:
     for region in root.walk():
         if region.bodies:
             owner[region.calls[0]] = -1 - region.calls[0]
-        elif not region.site.is_system:
+        elif region.is_leaf:
             owner |= dict.fromkeys(region.calls, leaves)
             owner |= {inner: leaves for call in region.calls for inner in program.nested(call)}
             leaves += 1
