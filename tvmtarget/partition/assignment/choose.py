@@ -29,6 +29,9 @@ ENUMERATED = 4096
 # known afterwards, so several are tried, beside none.
 SHARES = (0.5, 1.0)
 
+# With more atoms than this only the first share is tried.
+LARGE = 50_000
+
 # Visits of edges that the cuts of one level may take, for each atom and value, and beside: beyond it, sites are still
 # valid, but no longer the best.
 WORK, WORK_BESIDE = 15, 10**6
@@ -79,7 +82,7 @@ def _searched(placement: Placement) -> list[Ints]:
     """Return the choices that cuts find: the first is without regard to launches."""
     budget = Budget(WORK * (len(placement.costs) + len(placement.readers)) + WORK_BESIDE)
     found = [expanded(placement, 0.0, budget)]
-    for share in SHARES:
+    for share in SHARES if len(placement.costs) <= LARGE else SHARES[:1]:
         found.append(expanded(placement, share, budget, found[-1]))
     return found
 

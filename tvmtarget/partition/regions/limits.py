@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import cast
 
 from tvmtarget.partition.values import Values
 
@@ -35,18 +37,41 @@ class Limiter:
     def __init__(self, successors: Sequence[Sequence[int]], atoms: Sequence[tuple[int, ...]], values: Values) -> None:
         self.successors = successors
         self.atoms = atoms
-        self.nbytes = values.nbytes.tolist()
-        self.producer = values.producer.tolist()
-        self.is_wanted = values.is_wanted.tolist()
-        readers = values.readers.tolist()
-        self.readers = [readers[begin:end] for begin, end in pairwise(values.start.tolist())]
-        self.reads: list[list[int]] = [[] for _ in atoms]
-        self.makes: list[list[int]] = [[] for _ in atoms]
+        self.values = values
+
+    @cached_property
+    def nbytes(self) -> list[int]:
+        """The bytes of every value."""
+        return cast("list[int]", self.values.nbytes.tolist())
+
+    @cached_property
+    def producer(self) -> list[int]:
+        """The atom that computes every value."""
+        return cast("list[int]", self.values.producer.tolist())
+
+    @cached_property
+    def readers(self) -> list[list[int]]:
+        """The atoms that read every value."""
+        readers = self.values.readers.tolist()
+        return [readers[begin:end] for begin, end in pairwise(self.values.start.tolist())]
+
+    @cached_property
+    def reads(self) -> list[list[int]]:
+        """The values that every atom reads."""
+        reads: list[list[int]] = [[] for _ in self.atoms]
         for value, found in enumerate(self.readers):
-            if self.producer[value] >= 0:
-                self.makes[self.producer[value]].append(value)
             for reader in found:
-                self.reads[reader].append(value)
+                reads[reader].append(value)
+        return reads
+
+    @cached_property
+    def makes(self) -> list[list[int]]:
+        """The values that every atom computes."""
+        makes: list[list[int]] = [[] for _ in self.atoms]
+        for value, atom in enumerate(self.producer):
+            if atom >= 0:
+                makes[atom].append(value)
+        return makes
 
     def limited(self, region: list[int], limits: Limits) -> Iterator[list[int]]:
         """Yield the parts of a region."""
@@ -158,7 +183,7 @@ class Limiter:
                 elif self.producer[value] not in inside:
                     inputs.add(value)
             for value in self.makes[atom]:
-                open_ended = len(self.readers[value]) + self.is_wanted[value]
+                open_ended = len(self.readers[value]) + int(self.values.is_wanted[value])
                 if open_ended:
                     pending[value] = open_ended
             caps = ((ops, limits.max_ops), (len(inputs), limits.max_inputs), (len(pending), limits.max_outputs))
