@@ -290,3 +290,20 @@ def test_our_own_build_names_dimensions_that_a_part_cannot_know():
     with pytest.raises(ModelError, match="function 'main_1' needs dimension 'n', which no parameter of it has"):
         tt.build(plan)
     assert_equal(run(tvm.compile(plan.to_tvm()), ones, devices=[tvm.cpu(0), tvm.cpu(1)]), by_tvm(module, ones))
+
+
+def test_what_tvm_gave_to_external_generators_stays_theirs():
+    patterns = [
+        ("probe.conv", is_op("relax.nn.conv2d")(wildcard(), wildcard())),
+        ("probe.relu", is_op("relax.nn.relu")(wildcard())),
+    ]
+    module = conv_bias_relu()
+    theirs = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(module)
+    theirs = relax.transform.MergeCompositeFunctions()(theirs)
+    plan = tt.decompose(theirs, CORES, where={"op:relax.tanh": "@little"})
+    written = plan.to_tvm()
+    relax.analysis.well_formed(written)
+    register_codegen("probe")
+    executable = tvm.compile(relax.transform.RunCodegen()(written))
+    x = np.random.default_rng(1).normal(size=(1, 3, 8, 8)).astype("float32")
+    assert_equal(run(executable, x, devices=[tvm.cpu(0), tvm.cpu(1)]), by_tvm(module, x))
