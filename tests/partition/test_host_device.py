@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from control_models import inputs_for, random_program
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from models import DIGITS, inputs_of, random_graph
@@ -157,7 +158,7 @@ def test_functions_that_are_called_from_several_places_and_at_depth_are_split_in
     np.testing.assert_allclose(tt.build(split).run(X)["c"], expected["c"], rtol=1e-6)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(size=st.integers(1, 25), seed=st.integers(0, 10**6), target=st.sampled_from(["probe(host=numpy)", PAIR]))
 def test_a_split_program_is_the_same_program(size, seed, target):
     """Every function says which side it is for, doing it twice changes nothing, and the results are equal."""
@@ -250,3 +251,20 @@ def test_control_flow_is_split_on_request_too():
     (branch,) = [call for call in split.main.body if call.op == "onnx.If"]
     assert all(call.op == COPY or call.callee for _, body in branch.regions for call in body.body)
     assert tt.split_host_device(split) == split
+
+
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(seed=st.integers(0, 10**6), trips=st.integers(0, 2), target=st.sampled_from(["probe(host=numpy)", PAIR]))
+def test_random_programs_with_nested_control_flow_stay_the_same_programs(device_only, seed, trips, target):
+    """Bodies at any depth are split; verify() proves borders and copies, and the results are equal."""
+    device_only(If="no control flow", Loop="no control flow", Scan="no control flow")
+    module = tt.IRModule.from_onnx(random_program(6, seed))
+    pytest.importorskip("onnxruntime")
+    plan = tt.decompose(module, target, where={"*": "probe"})
+    assert tt.decompose(plan.module).module == plan.module
+    given_ = inputs_for(seed, trips)
+    read = {param.name for param in module.main.params}
+    given_ = {name: value for name, value in given_.items() if name in read}
+    expected = tt.build(module, "onnxruntime").run(given_)
+    for name, value in tt.build(plan).run(given_).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5)
