@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import TensorType
+from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
+from tvmtarget.target.node import Memory
+from tvmtarget.target.tree import Target
 
-__all__ = ["FAMILIES", "KINDS_OF_ONE", "KINDS_OF_TWO", "Graph", "module_of"]
+__all__ = ["FAMILIES", "KINDS_OF_ONE", "KINDS_OF_TWO", "SITES", "Graph", "costs_of", "module_of", "shuffled", "tree_of"]
 
 KINDS_OF_ONE = ("Relu", "Sigmoid", "Tanh", "Abs", "Neg", "Exp", "Softplus", "Softsign")
 KINDS_OF_TWO = ("Add", "Mul", "Sub", "Max", "Min")
@@ -125,3 +128,54 @@ def _calls(graph: Graph, types: list[TensorType]) -> Iterator[Call]:
         # A result is as large as its kind and its place say, not as its operands: only the divider looks at sizes.
         type_ = types[(number * 5 + index // 997) % len(types)]
         yield Call(f"onnx.{kinds[number % len(kinds)]}", inputs, (Value(f"v{index}", type_),), source=f"n{index}")
+
+
+SITES = ("npu", "gpu", "dsp", "cpu")
+
+
+def tree_of(count: int) -> Target:
+    """Return a tree of the last of `SITES`, each with a memory of its own; the CPU drives."""
+    sites = SITES[-count:]
+    tree = Target.parse(f"[{','.join(f'{site}=onnxruntime' for site in sites)}](host=@cpu)")
+    return tree.replace(memory=tuple(Memory(name=f"of-{site}", of=(site,)) for site in sites if site != "cpu"))
+
+
+def costs_of(count: int, seed: int = 3) -> Costs:
+    """Return a time for every operator and site; some are heavy and far faster off the CPU, others are not."""
+    rng = random.Random(seed)
+    sites = SITES[-count:]
+    ops = []
+    for kind in (*KINDS_OF_ONE, *KINDS_OF_TWO):
+        is_heavy = rng.random() < 0.25
+        slow = rng.uniform(100, 400) if is_heavy else rng.uniform(1, 20)
+        for site in sites:
+            gain = 1 if site == "cpu" else rng.uniform(5, 25) if is_heavy else rng.uniform(0.02, 2)
+            ops.append(OpCost(site, op=kind, time=slow / gain))
+    links = tuple(LinkCost("cpu", site, 8.0, 1.2e10) for site in sites if site != "cpu")
+    launches = {site: SiteCost(launch=0.0 if site == "cpu" else 10.0) for site in sites}
+    return Costs(sites=launches, links=links, ops=tuple(ops))
+
+
+def shuffled(graph: Graph, rng: random.Random) -> Graph:
+    """Return a graph with its operations in another valid order."""
+    readers: list[list[int]] = [[] for _ in graph]
+    waiting = [0] * len(graph)
+    for index, (reads, _) in enumerate(graph):
+        for before in reads:
+            if before >= 0:
+                readers[before].append(index)
+                waiting[index] += 1
+    ready = [index for index, count in enumerate(waiting) if not count]
+    place = [-1] * len(graph)
+    order: list[int] = []
+    while ready:
+        at = rng.randrange(len(ready))
+        ready[at], ready[-1] = ready[-1], ready[at]
+        index = ready.pop()
+        place[index] = len(order)
+        order.append(index)
+        for reader in readers[index]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    return [(tuple(place[b] if b >= 0 else -1 for b in graph[index][0]), graph[index][1]) for index in order]

@@ -254,7 +254,7 @@ class Executable:
     def _pack(self, machine: str) -> bytes:
         """Return a saved program that holds what one machine needs."""
         program = self._machines[machine]
-        called = {step.call for driver in program.drivers.values() for step in driver.steps} | {program.entry}
+        called = {step.call for driver in program.drivers.values() for step in driver.walk()} | {program.entry}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "machine"
             self._save(path, program, {name: leaf for name, leaf in self._leaves.items() if name in called}, {})

@@ -10,7 +10,7 @@ from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.drivers import Block, Step, write_driver
-from tvmtarget.partition.control.forms import form_of, trips
+from tvmtarget.partition.control.forms import form_of, runs_of_bodies
 from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
@@ -185,7 +185,7 @@ class _Outliner:
         self.driven.append(DrivenRecord(driver, part.site.path, index, call.source))
         form = form_of(call)
         repeats = form is not None and form.repeats
-        inside = runs * trips(self.program.op(index)) if repeats else runs / len(part.bodies)
+        inside = runs * runs_of_bodies(self.program.op(index))
         blocks = tuple(
             Block(
                 scope.label,

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.errors import InfeasibleError
+from tvmtarget.errors import InfeasibleError, raise_all
 from tvmtarget.partition.atoms import atoms_of
 from tvmtarget.partition.conflict import blame
+from tvmtarget.partition.control.steering import steering_of
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility, has_taste
 from tvmtarget.partition.host_device.sides import host_work
 from tvmtarget.partition.program import Program, open_frame
+from tvmtarget.partition.regions.limits import Limiter, Limits
+from tvmtarget.partition.regions.portfolio import formed
+from tvmtarget.partition.regions.veto import vetted
 from tvmtarget.partition.regions.waves import lower_bound, topological_order, waves
-from tvmtarget.partition.strategies.strategy import strategy_for
+from tvmtarget.partition.strategies.strategy import Reject, Strategy, strategy_for
+from tvmtarget.partition.values import Values, owners, values_of
 from tvmtarget.target.layout import Site
 
-__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "owners", "split"]
+__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +66,11 @@ class Level:
     """What is to be decided at one system: which of its sites each atom goes to.
 
     `allowed` says which of `options` (column) can take an atom (row) and are preferred by no less than any other
-    that can; `whole`, which of them take it as it is, without dividing its nested bodies. `is_divided` says that a
-    division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
-    the site itself is the last of the options.
+    that can; `favoured`, which of them come before the others in order of preference: those that do not divide its
+    nested bodies, and for what only steers control flow those in the memory where that is read. `values` pass between
+    atoms, and `limits` are what regions of each option may be. `is_divided` says that a division which was made before
+    is kept, atom by atom. If operations with nested bodies can be run by the driver, the site itself is the last of
+    the options.
     """
 
     site: Site
@@ -70,28 +78,38 @@ class Level:
     atoms: tuple[tuple[int, ...], ...]
     successors: list[list[int]]
     allowed: npt.NDArray[np.bool_]
-    whole: npt.NDArray[np.bool_]
+    favoured: npt.NDArray[np.bool_]
     is_divided: bool
+    values: Values
+    limits: tuple[Limits, ...]
+    limiter: Limiter
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A place in the options for every atom, and picoseconds that no choice can go below."""
+    """A place in the options for every atom, picoseconds that no choice can go below, and what calls cost by option."""
 
     chosen: list[int]
     least_time: int | None = None
+    launches: Sequence[int] = ()
 
+
+# Rounds in which sites are chosen anew because a strategy refuses regions.
+MAX_VETOES = 16
 
 Chooser: TypeAlias = Callable[[Level], Choice]
 
 
 def by_preference(level: Level) -> Choice:
-    """Choose for every atom the first site that may take it, as children stand in order of preference.
+    """Choose for every atom the first site that may take it, as children stand in order of preference."""
+    return Choice(_first(level.allowed, level.favoured).tolist())
 
-    Sites that take it whole come before those that divide its nested bodies.
-    """
-    whole = level.allowed & level.whole
-    return Choice(np.where(whole.any(axis=1), whole.argmax(axis=1), level.allowed.argmax(axis=1)).tolist())
+
+def _first(allowed: npt.NDArray[np.bool_], favoured: npt.NDArray[np.bool_]) -> Ints:
+    """Return the first column that is favoured among those allowed, else the first that is allowed, for each row."""
+    best = allowed & favoured
+    first: Ints = np.where(best.any(axis=1), best.argmax(axis=1), allowed.argmax(axis=1))
+    return first
 
 
 def split(
@@ -101,13 +119,15 @@ def split(
     if not site.is_system:
         return _sides(program, feasibility, site, calls)
     level = _level(program, feasibility, site, calls)
-    choice = choose(level)
+    choice, groups = _decided(program, level, choose)
     parts = tuple(
         _region(program, feasibility, level.options[choice.chosen[group[0]]], _calls(level, group), level, choose)
-        for group in grouped(level, choice.chosen)
+        for group in groups
     )
     in_order = tuple(index for part in parts for index in part.calls)
-    return Region(site, in_order, parts, lower_bound(level.successors, choice.chosen), choice.least_time)
+    # What is read by a nested body that a driver runs is copied only as that needs, which no level above can see.
+    least_time = None if level.options and level.options[-1] is site else choice.least_time
+    return Region(site, in_order, parts, lower_bound(level.successors, choice.chosen), least_time)
 
 
 def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
@@ -118,11 +138,21 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
     if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
         options = (*options, site)
     allowed = _allowed(program, feasibility, atoms, options, site)
-    whole = np.ones_like(allowed)
+    favoured = np.ones_like(allowed)
     for number, atom in enumerate(atoms):
         if atom[0] in program.bodies:
-            whole[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
-    return Level(site, options, tuple(atoms), successors, allowed, whole, _is_divided(program, atoms, site.path))
+            favoured[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
+    if program.bodies:
+        chosen = zip(atoms, _first(allowed, favoured).tolist(), strict=True)
+        steering = steering_of(program, calls, {atom[0] for atom, choice in chosen if options[choice] is site})
+        at_home = [option is not site and option.domain == site.domain for option in options]
+        favoured[[number for number, atom in enumerate(atoms) if steering.issuperset(atom)]] = at_home
+    is_divided = _is_divided(program, atoms, site.path)
+    flow = program.dataflow(atoms[0] if atoms else ())
+    values = values_of(flow, owners(len(program.body), atoms), len(atoms))
+    limiter = Limiter(successors, atoms, values)
+    limits = tuple(_limits(option, site) for option in options)
+    return Level(site, options, tuple(atoms), successors, allowed, favoured, is_divided, values, limits, limiter)
 
 
 def _region(
@@ -133,6 +163,36 @@ def _region(
         return split(program, feasibility, site, calls, choose)
     bodies = tuple(split(program, feasibility, site, tuple(scope.calls), choose) for scope in program.bodies[calls[0]])
     return Region(site, calls, bodies=bodies)
+
+
+def _decided(program: Program, level: Level, choose: Chooser) -> tuple[Choice, list[list[int]]]:
+    """Choose sites and form regions; what a code generator refuses even alone goes elsewhere, and all is done again."""
+    for _ in range(MAX_VETOES):
+        choice = choose(level)
+        chosen = choice.chosen
+        groups, refused = vetted(_formed(level, choice), partial(_refusal, program, level, chosen), level.limiter)
+        if not refused:
+            return choice, groups
+        allowed = level.allowed.copy()
+        for atom in refused:
+            allowed[atom, chosen[atom]] = False
+        problems = [
+            f"op {program.body[level.atoms[atom][0]].source!r} is refused by @{level.options[chosen[atom]].path}, "
+            f"where it would be alone ({refusal}), and no other site can take it"
+            for atom, refusal in refused.items()
+            if not allowed[atom].any()
+        ]
+        raise_all(InfeasibleError, problems)
+        level = replace(level, allowed=allowed)
+    raise InfeasibleError(f"strategies still refuse regions in {MAX_VETOES} rounds; take less in `check_op`")
+
+
+def _refusal(program: Program, level: Level, chosen: Sequence[int], group: Sequence[int]) -> Reject | None:
+    site = level.options[chosen[group[0]]]
+    strategy = None if site.is_system else strategy_for(site.target.kind)
+    if strategy is None or type(strategy).check_region is Strategy.check_region:
+        return None
+    return strategy.check_region([program.op(index) for index in _calls(level, group)])
 
 
 def _sides(
@@ -149,8 +209,13 @@ def _sides(
         return Region(site, calls, device=site.path)  # whoever calls it drives it
     options = (site, program.layout[site.host], driver := replace(site))
     chosen = [2 if index in driven else int(index in on_host) for index in calls]
+    shapes = [_limits(option, driver).shape for option in options]
     successors = _successors(program, [(index,) for index in calls])
-    groups = _policed(waves(successors, chosen), [options[side] for side in chosen], driver)
+    groups = [
+        part
+        for region in waves(successors, chosen)
+        for part in ([[one] for one in region] if shapes[chosen[region[0]]] == "single" else [region])
+    ]
     parts = tuple(
         _side(
             program, feasibility, options[chosen[group[0]]], tuple(sorted(calls[atom] for atom in group)), site, driver
@@ -181,10 +246,29 @@ def _is_driven(program: Program, feasibility: Feasibility, index: int, site: Sit
 
 
 def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:
-    """Group atoms into regions, in an order in which they can run."""
+    """Group atoms into regions by waves alone, in an order in which they can run."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    return _policed(waves(level.successors, chosen), [level.options[choice] for choice in chosen], level.site)
+    regions = waves(level.successors, chosen)
+    return [part for region in regions for part in level.limiter.limited(region, level.limits[chosen[region[0]]])]
+
+
+def _formed(level: Level, choice: Choice) -> list[list[int]]:
+    """Group atoms into the best regions."""
+    if level.is_divided:
+        return [[atom] for atom in range(len(level.atoms))]
+    launches = choice.launches or [1] * len(level.options)
+    return formed(level.successors, choice.chosen, level.limits, launches, level.limiter, level.values)
+
+
+def _limits(site: Site, driver: Site) -> Limits:
+    """Return what regions of an option may be; what the driver runs itself stands alone."""
+    if site is driver:
+        return Limits("single")
+    strategy = strategy_for(site.target.kind)
+    if strategy is None or site.is_system:
+        return Limits()
+    return Limits(strategy.regions, strategy.max_ops, strategy.max_inputs, strategy.max_outputs)
 
 
 def _calls(level: Level, group: Sequence[int]) -> tuple[int, ...]:
@@ -205,7 +289,7 @@ def _was_divided(program: Program, index: int, path: str) -> bool:
 
 def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list[int]]:
     flow, count = program.dataflow(atoms[0] if atoms else ()), len(atoms)
-    owner = owners(program, atoms)
+    owner = owners(len(program.body), atoms)
     producer = np.repeat(flow.producer, np.diff(flow.start))
     effects = program.effect_before
     first, then = (np.fromiter(ends, dtype=np.int64, count=len(effects)) for ends in (effects.values(), effects.keys()))
@@ -216,14 +300,6 @@ def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list
     bounds = np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
     targets = (pairs % max(1, count)).tolist()
     return [targets[begin:end] for begin, end in pairwise(bounds)]
-
-
-def owners(program: Program, atoms: Sequence[tuple[int, ...]]) -> Ints:
-    """Return the atom of every operation, -1 for one in none."""
-    owner = np.full(len(program.body), -1, dtype=np.int64)
-    members = [index for atom in atoms for index in atom]
-    owner[members] = np.repeat(np.arange(len(atoms)), [len(atom) for atom in atoms])
-    return owner
 
 
 def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], successors: list[list[int]]) -> None:
@@ -275,13 +351,3 @@ def _no_child(program: Program, atom: tuple[int, ...], site: Site) -> str:
 
 def _can(feasibility: Feasibility, atom: tuple[int, ...], option: Site, site: Site) -> bool:
     return feasibility.drives(atom, site) if option is site else feasibility.fits(atom, option)
-
-
-def _policed(regions: list[list[int]], sites: list[Site], driver: Site | None = None) -> list[list[int]]:
-    """Divide regions further where the strategy wants one operation per function, or the driver runs them."""
-    result: list[list[int]] = []
-    for members in regions:
-        strategy = strategy_for(sites[members[0]].target.kind)
-        is_single = (strategy is not None and strategy.regions == "single") or sites[members[0]] is driver
-        result += [[member] for member in members] if is_single else [members]
-    return result

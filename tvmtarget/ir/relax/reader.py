@@ -171,7 +171,8 @@ class _FunctionReader:
             return (self.values[body],), ()
         arguments = self._arguments([body])
         value = self._new_value("result", body.ty)
-        calls.append(Call("relax.value", arguments.inputs, (value,), (("tvm.args", arguments.text), (INLINE, True))))
+        attrs: tuple[tuple[str, Attribute], ...] = (("tvm.args", arguments.text), (INLINE, True))
+        calls.append(Call("relax.value", arguments.inputs, (value,), attrs, source=value.name))
         return (value.name,), ()
 
     def _block(self, bindings: Sequence[Any]) -> Iterator[Call]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tvmtarget.partition.assignment.drops import Drops
 from tvmtarget.partition.assignment.expansion import expanded
 from tvmtarget.partition.assignment.maxflow import Budget
 from tvmtarget.partition.assignment.placement import Placement, energy_of, enumerated
@@ -28,9 +29,16 @@ ENUMERATED = 4096
 # known afterwards, so several are tried, beside none.
 SHARES = (0.5, 1.0)
 
+# With more atoms than this only the first share is tried.
+LARGE = 50_000
+
 # Visits of edges that the cuts of one level may take, for each atom and value, and beside: beyond it, sites are still
 # valid, but no longer the best.
 WORK, WORK_BESIDE = 15, 10**6
+
+
+# Whole regions are offered other sites in programs with no more atoms and readers than this, in so many rounds.
+MAX_DROPPED, MAX_ROUNDS = 60_000, 4
 
 
 class ByCost:
@@ -55,9 +63,12 @@ class ByCost:
         else:
             found = _searched(placement)
             judge.look_at([by_preference_first, *_whole(placement), *found])
+            if len(placement.costs) + len(placement.readers) <= MAX_DROPPED:
+                judge.drop_regions()
             least = _least(placement, found[0])
         is_known = least < numbers.beyond and not numbers.shift
-        return Choice(judge.chosen.tolist(), least if is_known else None)
+        launches: list[int] = placement.launches.tolist()
+        return Choice(judge.chosen.tolist(), least if is_known else None, launches)
 
 
 def _whole(placement: Placement) -> Iterator[Ints]:
@@ -71,7 +82,7 @@ def _searched(placement: Placement) -> list[Ints]:
     """Return the choices that cuts find: the first is without regard to launches."""
     budget = Budget(WORK * (len(placement.costs) + len(placement.readers)) + WORK_BESIDE)
     found = [expanded(placement, 0.0, budget)]
-    for share in SHARES:
+    for share in SHARES if len(placement.costs) <= LARGE else SHARES[:1]:
         found.append(expanded(placement, share, budget, found[-1]))
     return found
 
@@ -99,6 +110,15 @@ class _Judge:
             total = totals[place] + int(launches[labels[[region[0] for region in regions]]].sum())
             if (total, place) < (self.least, best):
                 self.chosen, self.least, best = labels, total, place
+
+    def drop_regions(self) -> None:
+        """Move regions that cost more than they bring, and those that this makes so, as long as the whole gains."""
+        drops = Drops(self.placement)
+        for _ in range(MAX_ROUNDS):
+            before = self.least
+            self.look_at([drops.moved(self.chosen, grouped(self.level, self.chosen.tolist()))])
+            if self.least == before:
+                break
 
 
 def _least(placement: Placement, without_launches: Ints) -> int:

@@ -16,7 +16,7 @@ not. It is found by the entry-point group `tvmtarget.strategies`, under the name
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
@@ -228,8 +228,10 @@ class Strategy:
     rules: what is taken of an operator, where not all of it is. dtypes: element types taken, or None for all.
     opsets: versions taken of ONNX's own operator set, or None for all. patterns: operations taken together, by name, as
     `ir/patterns.py` reads them; with patterns and without `ops` nothing else is taken, and a method of the same name
-    gets each match and says why not. regions: `superstep` puts operations that do
-    not feed each other into one function, `single` makes a function of each.
+    gets each match and says why not. regions: `superstep` puts operations that do not feed each other into one
+    function, `connected` does not, and `single` makes a function of each. max_ops, max_inputs, max_outputs: the most
+    operations that a function may have, values that it may read (constants aside) and return, or None for any number;
+    larger ones are divided where fewest bytes pass.
     """
 
     ops: ClassVar[frozenset[str] | None] = None
@@ -241,7 +243,10 @@ class Strategy:
     takes_non_tensors: ClassVar[bool] = False
     takes_unknown_ranks: ClassVar[bool] = True
     patterns: ClassVar[Mapping[str, str]] = {}
-    regions: ClassVar[Literal["superstep", "single"]] = "superstep"
+    regions: ClassVar[Literal["superstep", "connected", "single"]] = "superstep"
+    max_ops: ClassVar[int | None] = None
+    max_inputs: ClassVar[int | None] = None
+    max_outputs: ClassVar[int | None] = None
     takes: ClassVar[Literal["mixed", "device"]] = "mixed"
 
     def check(self, op: Op) -> Reject | None:
@@ -259,6 +264,10 @@ class Strategy:
 
     def check_op(self, op: Op) -> Reject | None:
         """Refine the tables; called for operations that they let pass."""
+        return None
+
+    def check_region(self, ops: Sequence[Op]) -> Reject | None:
+        """Refuse operations together, all of which it takes; they are then divided, and asked for again in parts."""
         return None
 
     def _check_kind(self, op: Op) -> Reject | None:

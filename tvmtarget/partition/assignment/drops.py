@@ -1,0 +1,74 @@
+"""Regions that cost more than they bring: whole regions are offered every other site, with the call that they save."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from tvmtarget.partition.assignment.placement import Placement
+from tvmtarget.partition.dataflow import Ints
+
+__all__ = ["Drops"]
+
+
+class Drops:
+    """Moves whole regions of one placement; what a move changes is exact but for calls of regions around it."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.producer = placement.producer.tolist()
+        readers = placement.readers.tolist()
+        self.readers = [readers[begin:end] for begin, end in pairwise(placement.start.tolist())]
+        self.is_wanted = placement.is_wanted.tolist()
+        self.routing = placement.routing.tolist()
+        self.routes = placement.routes.tolist()
+        self.domains = placement.domains.tolist()
+        self.launches = placement.launches.tolist()
+        self.around: list[list[int]] = [[] for _ in placement.costs]
+        for value, found in enumerate(self.readers):
+            for atom in found if self.producer[value] < 0 else (self.producer[value], *found):
+                self.around[atom].append(value)
+
+    def moved(self, labels: Ints, regions: Sequence[Sequence[int]]) -> Ints:
+        """Return labels after every region in turn has gone where it costs least."""
+        now: list[int] = labels.tolist()
+        allowed, costs = self.placement.allowed, self.placement.costs
+        for region in regions:
+            here = now[region[0]]
+            if not self.launches[here]:
+                continue
+            values = sorted({value for atom in region for value in self.around[atom]})
+            own = costs[region].sum(axis=0).tolist()
+            before = own[here] + self.launches[here] + sum(self._passing(value, now) for value in values)
+            found: list[tuple[int, int]] = []
+            for there in np.flatnonzero(allowed[region].all(axis=0)).tolist():
+                if there == here:
+                    continue
+                self._set(now, region, there)
+                call = 0 if self._has_neighbour(region, values, now, there) else self.launches[there]
+                found.append((own[there] + call + sum(self._passing(value, now) for value in values), there))
+            least, best = min(found, default=(before, here))
+            self._set(now, region, best if least < before else here)
+        return np.array(now, dtype=np.int64)
+
+    def _passing(self, value: int, labels: Sequence[int]) -> int:
+        """Return what copies of a value cost."""
+        home, domains = self.placement.home, self.domains
+        source = home if self.producer[value] < 0 else domains[labels[self.producer[value]]]
+        row = self.routes[self.routing[value]][source]
+        reached = {domains[labels[reader]] for reader in self.readers[value]}
+        if self.is_wanted[value]:
+            reached.add(home)
+        return sum(row[domain] for domain in reached)
+
+    def _has_neighbour(self, region: Sequence[int], values: Sequence[int], labels: Sequence[int], there: int) -> bool:
+        inside = set(region)
+        around = (atom for value in values for atom in (self.producer[value], *self.readers[value]))
+        return any(atom >= 0 and atom not in inside and labels[atom] == there for atom in around)
+
+    @staticmethod
+    def _set(labels: list[int], region: Sequence[int], label: int) -> None:
+        for atom in region:
+            labels[atom] = label

@@ -1,0 +1,119 @@
+"""Regions by contraction: two that a value joins become one if that makes no circle, the largest values first.
+
+An order of all regions is kept while they grow (Pearce and Kelly, 2006): only what lies between the two in that order
+is looked at, to see whether another way leads from one to the other, and moved. All regions are connected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tvmtarget.partition.regions.waves import topological_order
+
+__all__ = ["contracted"]
+
+# Vertices that may be looked at in all, for each vertex and edge; then what is joined stays so and nothing else is.
+WORK = 40
+
+
+def contracted(
+    successors: Sequence[Sequence[int]], colours: Sequence[int], edges: Iterable[tuple[int, int]]
+) -> list[list[int]]:
+    """Join the ends of edges, in the order given, and return the regions in an order in which they can run."""
+    graph = _Quotient(successors)
+    for a, b in edges:
+        if graph.left <= 0:
+            break
+        if colours[a] == colours[b]:
+            graph.join(a, b)
+    return graph.regions()
+
+
+class _Quotient:
+    """Regions, the edges between them, and an order of them in which edges point forward."""
+
+    def __init__(self, successors: Sequence[Sequence[int]]) -> None:
+        count = len(successors)
+        self.after: list[set[int]] = [set(targets) for targets in successors]
+        self.before: list[set[int]] = [set() for _ in range(count)]
+        for vertex, targets in enumerate(successors):
+            for target in targets:
+                self.before[target].add(vertex)
+        self.place = [0] * count
+        for place, vertex in enumerate(topological_order(successors)):
+            self.place[vertex] = place
+        self.joined = list(range(count))
+        self.left = WORK * (count + sum(map(len, successors)))
+
+    def find(self, vertex: int) -> int:
+        """Return the vertex that stands for a region."""
+        joined = self.joined
+        while joined[vertex] != vertex:
+            joined[vertex] = joined[joined[vertex]]
+            vertex = joined[vertex]
+        return vertex
+
+    def join(self, a: int, b: int) -> None:
+        """Make one region of two that an edge joins, unless another way leads from one to the other."""
+        a, b = self.find(a), self.find(b)
+        if a == b:
+            return
+        if self.place[a] > self.place[b]:
+            a, b = b, a
+        behind = self._reached(a, b, self.after)
+        if behind is None:
+            return
+        ahead = self._reached(b, a, self.before)
+        if ahead is None:
+            return
+        self._merge(a, b, behind, ahead)
+
+    def _reached(self, start: int, end: int, edges: Sequence[set[int]]) -> list[int] | None:
+        """Return what is reached from one region and lies before the other in the order; None if the other is, too."""
+        place = self.place
+        low, high = sorted((place[start], place[end]))
+        found = {start}
+        waiting = [other for other in edges[start] if other != end]
+        reached: list[int] = []
+        while waiting:
+            vertex = waiting.pop()
+            if vertex == end:
+                return None
+            if vertex in found or not low < place[vertex] < high:
+                continue
+            self.left -= 1 + len(edges[vertex])
+            if self.left <= 0:
+                return None
+            found.add(vertex)
+            reached.append(vertex)
+            waiting += edges[vertex]
+        return reached
+
+    def _merge(self, a: int, b: int, behind: list[int], ahead: list[int]) -> None:
+        place = self.place
+        behind.sort(key=place.__getitem__)
+        ahead.sort(key=place.__getitem__)
+        places = sorted([place[a], place[b], *map(place.__getitem__, behind), *map(place.__getitem__, ahead)])
+        kept, lost = (
+            (a, b) if len(self.after[a]) + len(self.before[a]) >= len(self.after[b]) + len(self.before[b]) else (b, a)
+        )
+        for number, vertex in zip(places, [*ahead, kept], strict=False):
+            place[vertex] = number
+        for number, vertex in zip(reversed(places), reversed(behind), strict=False):
+            place[vertex] = number
+        self.joined[lost] = kept
+        for edges, back in ((self.after, self.before), (self.before, self.after)):
+            for other in edges[lost]:
+                back[other].discard(lost)
+                if other != kept:
+                    back[other].add(kept)
+                    edges[kept].add(other)
+            edges[kept].discard(lost)
+            edges[lost] = set()
+
+    def regions(self) -> list[list[int]]:
+        """Return the regions in order."""
+        members: dict[int, list[int]] = {}
+        for vertex in range(len(self.joined)):
+            members.setdefault(self.find(vertex), []).append(vertex)
+        return [members[vertex] for vertex in sorted(members, key=self.place.__getitem__)]

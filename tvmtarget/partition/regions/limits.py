@@ -1,0 +1,194 @@
+"""Keeping regions within what a code generator takes: their shape, and how many operations, inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import cast
+
+from tvmtarget.partition.values import Values
+
+__all__ = ["Limiter", "Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a region of a site may be; None where there is no limit.
+
+    `shape` is as in `Strategy.regions`; the others are numbers of operations, and of values read and returned.
+    """
+
+    shape: str = "superstep"
+    max_ops: int | None = None
+    max_inputs: int | None = None
+    max_outputs: int | None = None
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether any number is limited."""
+        return (self.max_ops, self.max_inputs, self.max_outputs) != (None, None, None)
+
+
+class Limiter:
+    """Divides regions so that each is within the limits of its site; parts come in an order in which they can run."""
+
+    def __init__(self, successors: Sequence[Sequence[int]], atoms: Sequence[tuple[int, ...]], values: Values) -> None:
+        self.successors = successors
+        self.atoms = atoms
+        self.values = values
+
+    @cached_property
+    def nbytes(self) -> list[int]:
+        """The bytes of every value."""
+        return cast("list[int]", self.values.nbytes.tolist())
+
+    @cached_property
+    def producer(self) -> list[int]:
+        """The atom that computes every value."""
+        return cast("list[int]", self.values.producer.tolist())
+
+    @cached_property
+    def readers(self) -> list[list[int]]:
+        """The atoms that read every value."""
+        readers = self.values.readers.tolist()
+        return [readers[begin:end] for begin, end in pairwise(self.values.start.tolist())]
+
+    @cached_property
+    def reads(self) -> list[list[int]]:
+        """The values that every atom reads."""
+        reads: list[list[int]] = [[] for _ in self.atoms]
+        for value, found in enumerate(self.readers):
+            for reader in found:
+                reads[reader].append(value)
+        return reads
+
+    @cached_property
+    def makes(self) -> list[list[int]]:
+        """The values that every atom computes."""
+        makes: list[list[int]] = [[] for _ in self.atoms]
+        for value, atom in enumerate(self.producer):
+            if atom >= 0:
+                makes[atom].append(value)
+        return makes
+
+    def limited(self, region: list[int], limits: Limits) -> Iterator[list[int]]:
+        """Yield the parts of a region."""
+        if limits.shape == "single":
+            yield from ([atom] for atom in self._ordered(region))
+            return
+        for part in self._connected(region) if limits.shape == "connected" else [region]:
+            yield from self._capped(part, limits) if limits.is_capped else [part]
+
+    def halves(self, region: list[int]) -> list[list[int]]:
+        """Return a region of several atoms in two parts, divided where fewest bytes pass in the middle half."""
+        order = self._ordered(region)
+        crossing = self._crossing(order)
+        quarter = max(1, len(order) // 4)
+        at = min(
+            range(quarter, len(order) - quarter + 1), key=lambda size: (crossing[size], abs(2 * size - len(order)))
+        )
+        return [sorted(order[:at]), sorted(order[at:])]
+
+    def _ordered(self, region: Sequence[int]) -> list[int]:
+        """Return the atoms of a region so that edges point forward."""
+        inside = set(region)
+        waiting = dict.fromkeys(region, 0)
+        for atom in region:
+            for target in self.successors[atom]:
+                if target in inside:
+                    waiting[target] += 1
+        order = [atom for atom in sorted(region) if not waiting[atom]]
+        for atom in order:
+            for target in self.successors[atom]:
+                if target in inside:
+                    waiting[target] -= 1
+                    if not waiting[target]:
+                        order.append(target)
+        return order
+
+    def _connected(self, region: Sequence[int]) -> list[list[int]]:
+        """Return the parts of a region that no edge joins."""
+        inside = set(region)
+        joined: dict[int, list[int]] = {atom: [] for atom in region}
+        for atom in region:
+            for target in self.successors[atom]:
+                if target in inside:
+                    joined[atom].append(target)
+                    joined[target].append(atom)
+        seen: set[int] = set()
+        parts = []
+        for start in sorted(region):
+            if start in seen:
+                continue
+            seen.add(start)
+            part = [start]
+            for atom in part:
+                for other in joined[atom]:
+                    if other not in seen:
+                        seen.add(other)
+                        part.append(other)
+            parts.append(sorted(part))
+        return parts
+
+    def _capped(self, region: Sequence[int], limits: Limits) -> Iterator[list[int]]:
+        """Yield parts within the caps: of the longer half of the beginnings that are, the one that fewest bytes leave.
+
+        One atom that breaks a cap by itself stays as it is.
+        """
+        order = self._ordered(region)
+        while order:
+            sizes = self._sizes_within(order, limits)
+            if sizes[-1] == len(order):
+                yield sorted(order)
+                return
+            crossing = self._crossing(order)
+            longer = [size for size in sizes if 2 * size >= sizes[-1]]
+            at = min(longer, key=lambda size: (crossing[size], -size))
+            yield sorted(order[:at])
+            order = order[at:]
+
+    def _crossing(self, order: Sequence[int]) -> list[int]:
+        """Return, for every number of first atoms, how many bytes pass from those to the others."""
+        place = {atom: number for number, atom in enumerate(order)}
+        change = [0] * (len(order) + 1)
+        for atom in order:
+            for value in self.makes[atom]:
+                last = max((place[reader] for reader in self.readers[value] if reader in place), default=-1)
+                if last > place[atom]:
+                    change[place[atom] + 1] += self.nbytes[value]
+                    change[last + 1] -= self.nbytes[value]
+        total, crossing = 0, []
+        for step in change:
+            total += step
+            crossing.append(total)
+        return crossing
+
+    def _sizes_within(self, order: Sequence[int], limits: Limits) -> list[int]:
+        """Return for which numbers of first atoms the caps hold; 1 at least."""
+        inside: set[int] = set()
+        inputs: set[int] = set()
+        pending: dict[int, int] = {}
+        ops = 0
+        sizes = []
+        for size, atom in enumerate(order, 1):
+            inside.add(atom)
+            ops += len(self.atoms[atom])
+            for value in self.reads[atom]:
+                if value in pending:
+                    pending[value] -= 1
+                    if not pending[value]:
+                        del pending[value]
+                elif self.producer[value] not in inside:
+                    inputs.add(value)
+            for value in self.makes[atom]:
+                open_ended = len(self.readers[value]) + int(self.values.is_wanted[value])
+                if open_ended:
+                    pending[value] = open_ended
+            caps = ((ops, limits.max_ops), (len(inputs), limits.max_inputs), (len(pending), limits.max_outputs))
+            if all(cap is None or number <= cap for number, cap in caps):
+                sizes.append(size)
+            if limits.max_ops is not None and ops > limits.max_ops:
+                break
+        return sizes or [1]

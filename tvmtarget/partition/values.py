@@ -1,0 +1,67 @@
+"""The values that pass between groups of operations, or leave them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tvmtarget.ir.types import TensorType
+from tvmtarget.partition.dataflow import GIVEN, Dataflow, Ints, spans
+
+__all__ = ["Values", "owners", "values_of"]
+
+
+@dataclass(frozen=True)
+class Values:
+    """Values that another atom reads than the one that computes them, or that leave the atoms; arrays are parallel.
+
+    `producer` is the atom that computes a value, `GIVEN` if none does. The atoms that read it are
+    `readers[start[i]:start[i + 1]]`; `is_wanted` says that something outside of the atoms reads it too. `kinds` are
+    their types, by number in the dataflow, and `nbytes` their sizes, 1 where that is open.
+    """
+
+    producer: Ints
+    start: Ints
+    readers: Ints
+    is_wanted: npt.NDArray[np.bool_]
+    kinds: Ints
+    nbytes: Ints
+
+    def cut(self, regions: Ints) -> int:
+        """Return the bytes that pass between regions (`regions[atom]`), once for each region that reads a value."""
+        value = np.repeat(np.arange(len(self.producer)), np.diff(self.start))
+        there = regions[self.readers]
+        made = self.producer[value] >= 0
+        here = np.where(made, regions[np.where(made, self.producer[value], 0)], -1)
+        crossing = there != here
+        pairs = np.unique(value[crossing] * (len(regions) + 1) + there[crossing])
+        return int(self.nbytes[pairs // (len(regions) + 1)].sum())
+
+
+def owners(count: int, atoms: Sequence[tuple[int, ...]]) -> Ints:
+    """Return the atom of every one of `count` operations, -1 for one in none."""
+    owner = np.full(count, -1, dtype=np.int64)
+    members = [index for atom in atoms for index in atom]
+    owner[members] = np.repeat(np.arange(len(atoms)), [len(atom) for atom in atoms])
+    return owner
+
+
+def values_of(flow: Dataflow, owner: Ints, count: int) -> Values:
+    """Return the values that pass between atoms or leave them, `owner` being the atom of every operation."""
+    width = max(1, count)
+    producer = np.where(flow.producer >= 0, owner[flow.producer], GIVEN)
+    value = np.repeat(np.arange(len(flow.names)), np.diff(flow.start))
+    atom = owner[flow.readers]
+    is_wanted = flow.is_result.copy()
+    is_wanted[value[atom < 0]] = True
+    is_wanted &= producer >= 0
+    reads = (atom >= 0) & (atom != producer[value])
+    pairs = np.unique(value[reads] * width + atom[reads])
+    lengths = np.bincount(pairs // width, minlength=len(flow.names))
+    kept = (lengths > 0) | is_wanted
+    sizes = [(type_.nbytes if isinstance(type_, TensorType) else None) or 1 for type_ in flow.types]
+    nbytes = np.array(sizes, dtype=np.int64)[flow.kinds]
+    return Values(producer[kept], spans(lengths[kept]), pairs % width, is_wanted[kept], flow.kinds[kept], nbytes[kept])
