@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from models import DIGITS, inputs_of, random_graph
 
 import tvmtarget as tt
-from tvmtarget.errors import InfeasibleError, TargetError
+from tvmtarget.errors import InfeasibleError, ModelError, TargetError
 from tvmtarget.ir.function import COPY
 from tvmtarget.partition.host_device.attributes import side_of
 from tvmtarget.target.layout import Layout
@@ -206,6 +206,33 @@ def test_opaque_tir_functions_are_split_by_tvm_into_host_functions_and_kernels()
     assert tt.split_host_device(split) == split
     assert tt.IRModule.parse(str(split)) == split
     assert tvm.tirx.PrimFunc is type(kernel)
+
+
+def test_private_tir_functions_of_both_sides_are_copied_when_their_callers_are_split():
+    pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
+    import tir_modules
+
+    from tvmtarget.partition.host_device.code import function_of
+
+    tir, gpu = tir_modules.Both, tt.Constraint.parse("@gpu")
+    module = tt.IRModule(
+        tuple(function_of(n, tir[n], gpu if n in ("main", "check") else None) for n in ("main", "check", "f", "g", "h"))
+    )
+    split = tt.split_host_device(module, "[gpu=cuda(arch=sm_80),cpu=llvm](host=@cpu)")
+    assert sides(split) == {
+        "main": ("host", "@cpu"),
+        "check": ("host", "@cpu"),
+        "f": ("host", "@cpu"),
+        "g": ("device", "@gpu"),
+        "h": ("device", "@gpu"),
+        "g_host": ("host", "@cpu"),
+        "h_host": ("host", "@cpu"),
+        "main_kernel": ("device", "@gpu"),
+    }
+    assert tt.split_host_device(split) == split
+    other = module.with_function(module["check"].replace(constraint=tt.Constraint.parse("@npu")))
+    with pytest.raises(ModelError, match="function 'g' is called by code for @gpu and for @npu; make a copy for each"):
+        tt.split_host_device(other, "[gpu=cuda(arch=sm_80),npu=cuda(arch=sm_70),cpu=llvm](host=@cpu)")
 
 
 BRANCHED = """
