@@ -65,19 +65,8 @@ def test_p14_what_was_measured_is_found_in_a_new_process_and_is_as_fast_as_the_l
             measured = Measurement(status="ok", kind="confirm", costs=picoseconds, baseline=Baseline(costs=beside))
             log.add(MATMUL, TARGET, Candidate(format="order/1", body=order), measured, env=HERE)
     text = "llvm -mcpu=znver4 -mtriple=x86_64-conda-linux-gnu -num-cores=2 -opt-level=1"
-    command = [
-        sys.executable,
-        "-m",
-        "tvmtarget.cli.main",
-        "log",
-        "lookup",
-        path,
-        MATMUL.key,
-        "--target",
-        text,
-        "--json",
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tvmtarget.cli.main", "log", "lookup", path, MATMUL.key]
+    done = subprocess.run([*command, "--target", text, "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)
     assert (found["tier"], found["candidate"]["body"]) == ("equal", "ikj"), done.stderr
     default, chosen = by_turns([runs[0], compiled(tmp_path, found["candidate"]["body"])], arrays)
