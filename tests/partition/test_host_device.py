@@ -81,8 +81,26 @@ def test_decompose_splits_for_generators_of_device_code_only(device_only):
     assert tt.decompose(plan.module).module == plan.module
     plan.verify()
     assert plan.site_of("shape") == "host"
-    assert "numpy" in plan.summary() or plan.summary()
-    assert str(plan.explain("shape"))
+    assert "it is shape or scalar work, which its host does for @." in str(plan.explain("shape"))
+
+
+@pytest.mark.parametrize(("shape", "functions"), [("superstep", 1), ("connected", 2), ("single", 3)])
+def test_device_functions_have_the_shape_that_their_generator_asks_for(device_only, monkeypatch, shape, functions):
+    from tvmtarget_sample.backend import ProbeStrategy
+
+    device_only()
+    monkeypatch.setattr(ProbeStrategy, "regions", shape)
+    text = """
+    func @main(%x: float32[2,6]) opsets(onnx=17) {
+      %a: float32[2,6] = onnx.Relu(%x) as a
+      %b: float32[2,6] = onnx.Tanh(%a) as b
+      %c: float32[2,6] = onnx.Neg(%x) as c
+      return %b, %c
+    }
+    """
+    plan = tt.decompose(tt.IRModule.parse(text), "probe(host=numpy)")
+    assert len(plan.regions) == functions
+    assert tt.decompose(plan.module).module == plan.module
 
 
 def test_in_a_system_a_device_function_without_host_work_has_its_driver_already(device_only):

@@ -95,7 +95,9 @@ def explain_op(
         kind=program.body[index].kind,
         site=site,
         function=record.function if record is not None else driven.driver if driven is not None else "",
-        reason=_why_driven(program, feasibility, index) if driven else _reason(program, feasibility, index, estimates),
+        reason=_why_driven(program, feasibility, index)
+        if driven
+        else _why_on_host(record) or _reason(program, feasibility, index, estimates),
         verdicts=tuple(_verdicts(feasibility, index, "" if driven is not None else site)),
         neighbours=tuple(_neighbours(program, index, owner, outlined.regions)),
         copies=tuple(f"{copy.value} from {copy.src} to {copy.dst}" for copy in outlined.copies if copy.value in values),
@@ -132,6 +134,12 @@ def _times(feasibility: Feasibility, estimates: Estimates, index: int) -> Iterat
     for leaf in feasibility.leaves:
         if feasibility.verdict(index, leaf) is None:
             yield leaf.path, estimates.time(index, leaf)
+
+
+def _why_on_host(record: RegionRecord | None) -> str:
+    if record is None or record.device in (None, record.site):
+        return ""
+    return f"it is shape or scalar work, which its host does for @{record.device or '.'}"
 
 
 def _reason(program: Program, feasibility: Feasibility, index: int, estimates: Estimates | None) -> str:
