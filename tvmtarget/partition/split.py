@@ -20,6 +20,7 @@ from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.regions.veto import vetted
 from tvmtarget.partition.regions.waves import lower_bound, topological_order, waves
+from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.strategies.strategy import Reject, Strategy, strategy_for
 from tvmtarget.partition.values import Values, owners, values_of
 from tvmtarget.target.layout import Site
@@ -59,7 +60,7 @@ class Level:
     that can; `whole`, which of them take it as it is, without dividing its nested bodies. `is_divided` says that a
     division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
     the site itself is the last of the options. `values` pass between atoms, and `limits` are what regions of each
-    option may be.
+    option may be; `room` is what memories hold of weights, None where they hold anything.
     """
 
     site: Site
@@ -72,6 +73,7 @@ class Level:
     values: Values
     limits: tuple[Limits, ...]
     limiter: Limiter
+    room: Room | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,10 @@ def by_preference(level: Level) -> Choice:
     Sites that take it whole come before those that divide its nested bodies.
     """
     whole = level.allowed & level.whole
-    return Choice(np.where(whole.any(axis=1), whole.argmax(axis=1), level.allowed.argmax(axis=1)).tolist())
+    labels = np.where(whole.any(axis=1), whole.argmax(axis=1), level.allowed.argmax(axis=1))
+    if level.room is not None and not level.room.is_kept(labels):
+        labels = level.room.repaired(labels, level.allowed, np.zeros(level.allowed.shape, dtype=np.int64))
+    return Choice(labels.tolist())
 
 
 def split(
@@ -138,6 +143,7 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         values=values,
         limits=tuple(Limits("single") if option is site else _limits(option) for option in options),
         limiter=Limiter(successors, atoms, values),
+        room=room_of(program, options, atoms, {}),
     )
 
 
