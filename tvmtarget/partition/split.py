@@ -131,7 +131,7 @@ def split(
 
 
 def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
-    atoms = atoms_of(program, calls, site.path)
+    atoms = atoms_of(program, feasibility.groups.of, calls, site.path)
     successors = _successors(program, atoms)
     _refuse_circles(program, atoms, successors)
     options = program.layout.options(site.path)
@@ -209,12 +209,13 @@ def _sides(
         return Region(site, calls, device=site.path)  # whoever calls it drives it
     options = (site, program.layout[site.host], driver := replace(site))
     chosen = [2 if index in driven else int(index in on_host) for index in calls]
-    shapes = [_limits(option, driver).shape for option in options]
-    successors = _successors(program, [(index,) for index in calls])
+    limits, atoms = [_limits(option, driver) for option in options], [(index,) for index in calls]
+    successors = _successors(program, atoms)
+    limiter = Limiter(
+        successors, atoms, values_of(program.dataflow(calls), owners(len(program.body), atoms), len(atoms))
+    )
     groups = [
-        part
-        for region in waves(successors, chosen)
-        for part in ([[one] for one in region] if shapes[chosen[region[0]]] == "single" else [region])
+        part for region in waves(successors, chosen) for part in limiter.limited(region, limits[chosen[region[0]]])
     ]
     parts = tuple(
         _side(
