@@ -167,7 +167,12 @@ def is_gone(pid):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it looks into /proc")
 @pytest.mark.parametrize(
-    ("forever", "stop"), [(True, signal.SIGINT), (True, signal.SIGKILL), (False, None)], ids=["Ctrl-C", "kill", "end"]
+    ("forever", "stop"),
+    [
+        pytest.param(True, signal.SIGINT, id="Ctrl-C"),
+        pytest.param(True, signal.SIGKILL, id="kill", marks=pytest.mark.slow),
+        pytest.param(False, None, id="end", marks=pytest.mark.slow),
+    ],
 )
 def test_no_process_outlives_the_one_that_started_it(forever, stop):
     running, pids = started_script(forever)
