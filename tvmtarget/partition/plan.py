@@ -273,7 +273,8 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return regions, copies, and control flow that drivers run as data.
 
-        Sizes of copies are in bytes, None where the shape is open; `runs` says how often a region or copy in a
+        Sizes of copies are in bytes, None where the shape is open; `least` is a number of regions that no division with
+        these sites can go below; `runs` says how often a region or copy in a
         nested body is expected to run, where that is not once.
         """
         return (
@@ -293,6 +294,10 @@ class Plan:
                 "copies": [
                     {"value": copy.value, "src": copy.src, "dst": copy.dst, "bytes": copy.nbytes, "driver": copy.driver}
                     for copy in self.copies
+                ],
+                "systems": [
+                    {"site": system.site.path, "regions": len(system.parts), "least": system.least_parts}
+                    for system in _systems(self.root)
                 ],
             }
             | self._driven_to_json()
