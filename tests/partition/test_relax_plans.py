@@ -1,6 +1,8 @@
 """Relax modules divided over a tree and handed back to TVM, which builds them; they compute what the whole did."""
 
+import doctest
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from tvm.relax.dpl import is_op, wildcard  # noqa: E402
 from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
 
 import tvmtarget as tt  # noqa: E402
-from tvmtarget.errors import InfeasibleError, TargetError  # noqa: E402
+from tvmtarget.errors import InfeasibleError, ModelError, TargetError  # noqa: E402
 
 NPU = "[npu=probe(lanes=8),cpu=llvm](host=@cpu)"
 CORES = "[big=llvm(num-cores=4),little=llvm(num-cores=2)](host=@big)"
@@ -255,3 +257,53 @@ def test_matches_of_patterns_are_inner_functions_as_tvms_own_passes_leave_them()
     register_codegen("fusing-npu")
     executable = tvm.compile(relax.transform.RunCodegen(plan.codegen_options())(written), target="llvm")
     assert_equal(run(executable, x), by_tvm(module, x))
+
+
+def test_the_document_on_relax():
+    failed, tried = doctest.testfile(str(Path(__file__).parents[2] / "docs" / "relax.md"), module_relative=False)
+    assert tried
+    assert not failed
+
+
+@pytest.mark.parametrize("target", ["llvm", CORES])
+@pytest.mark.parametrize("module", [SIX, random_module(10, 2), conv_bias_relu()], ids=["six", "random", "conv"])
+def test_our_own_build_compiles_relax(module, target, tmp_path):
+    shape = [int(getattr(dim, "value", 2)) for dim in module["main"].params[0].ty.shape.values]
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    executable = tt.build(divided(module, target, 0) if target is CORES else tt.decompose(module, target))
+    assert_equal(list(executable.run({"x": x}).values()), by_tvm(module, x))
+    executable.save(tmp_path / "program.tt")
+    assert_equal(list(tt.load(tmp_path / "program.tt").run({"x": x}).values()), by_tvm(module, x))
+
+
+def test_our_own_build_names_dimensions_that_a_part_cannot_know():
+    builder = relax.BlockBuilder()
+    rows = tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((rows, 4), "float32"))
+    with builder.function("main", [x]):
+        flat = builder.emit(relax.op.tanh(builder.emit(relax.op.reshape(x, (rows * 4,)))))
+        builder.emit_func_output(builder.emit(relax.op.reshape(flat, (rows, 4))))
+    module = builder.get()
+    ones = np.ones((2, 4), "float32")
+    assert_equal(list(tt.build(tt.decompose(module, "llvm")).run({"x": ones}).values()), by_tvm(module, ones))
+    plan = tt.decompose(module, CORES, where={"gv2": "@little", "gv1": "@big"})
+    with pytest.raises(ModelError, match="function 'main_1' needs dimension 'n', which no parameter of it has"):
+        tt.build(plan)
+    assert_equal(run(tvm.compile(plan.to_tvm()), ones, devices=[tvm.cpu(0), tvm.cpu(1)]), by_tvm(module, ones))
+
+
+def test_what_tvm_gave_to_external_generators_stays_theirs():
+    patterns = [
+        ("probe.conv", is_op("relax.nn.conv2d")(wildcard(), wildcard())),
+        ("probe.relu", is_op("relax.nn.relu")(wildcard())),
+    ]
+    module = conv_bias_relu()
+    theirs = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(module)
+    theirs = relax.transform.MergeCompositeFunctions()(theirs)
+    plan = tt.decompose(theirs, CORES, where={"op:relax.tanh": "@little"})
+    written = plan.to_tvm()
+    relax.analysis.well_formed(written)
+    register_codegen("probe")
+    executable = tvm.compile(relax.transform.RunCodegen()(written))
+    x = np.random.default_rng(1).normal(size=(1, 3, 8, 8)).astype("float32")
+    assert_equal(run(executable, x, devices=[tvm.cpu(0), tvm.cpu(1)]), by_tvm(module, x))

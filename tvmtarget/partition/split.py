@@ -131,7 +131,7 @@ def split(
 
 
 def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
-    atoms = atoms_of(program, calls, site.path)
+    atoms = atoms_of(program, feasibility.groups.of, calls, site.path)
     successors = _successors(program, atoms)
     _refuse_circles(program, atoms, successors)
     options = program.layout.options(site.path)
