@@ -56,7 +56,7 @@ def split_code(functions: Sequence[Function], helpers: Mapping[str, Function], l
     made: list[Function] = []
     for path, ones in sorted(by_site.items()):
         prims = _with_helpers(ones, helpers)
-        for name in prims.keys() - ones.keys():
+        for name in sorted(prims.keys() - ones.keys()):
             if owner.setdefault(name, path) != path:
                 raise ModelError(
                     f"function {name!r} is called by code for @{owner[name]} and for @{path}; make a copy for each"
