@@ -1,7 +1,9 @@
 """Control flow whose bodies are divided: drivers run If, Loop and Scan, and the divided program is the same program."""
 
+import doctest
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -16,6 +18,8 @@ from tvmtarget.errors import InfeasibleError, ModelError, UnknownNameError
 from tvmtarget.ir.function import COPY
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.verify import verify_plan
+
+ROOT = Path(__file__).parents[2]
 
 # The probe has a memory of its own and takes no control flow; the driver is on the CPU.
 PAIR = "[gpu=probe,cpu=numpy](host=@cpu)"
@@ -297,6 +301,20 @@ def test_a_plan_with_control_flow_is_kept_in_files_and_replays(tmp_path):
     assert str(plan.replay(plan.request.module).module) == str(plan.module)
 
 
+def test_pictures_and_marked_models_show_what_drivers_run():
+    plan = tt.decompose(module_of(NESTED), PAIR, where={"op:Exp": "@gpu"})
+    assert plan.mermaid().count("run by main") == plan.dot().count("run by main") == 2
+    graph = plan.graph()
+    assert [graph.nodes[node]["ops"] for node in (4, 5)] == [("Loop_3",), ("If_2",)]
+    sites = {}
+    graphs = [plan.marked().graph]
+    while graphs:
+        for node in graphs.pop().node:
+            sites[node.op_type] = {entry.key: entry.value for entry in node.metadata_props}["tvmtarget.site"]
+            graphs += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    assert (sites["Exp"], sites["Loop"], sites["If"]) == ("@gpu", "@cpu", "@cpu")
+
+
 def effects(function, module):
     """Yield the names of operations with an effect in the order in which they run, bodies after what has them."""
     for call in function.body:
@@ -451,3 +469,42 @@ def test_a_broken_plan_is_found_out():
         verify_plan(
             plan.program, plan.feasibility, plan.module.with_function(main.replace(body=tuple(moved))), plan.outlined
         )
+
+
+def test_the_document_on_control_flow():
+    failed, tried = doctest.testfile(str(ROOT / "docs" / "control-flow.md"), module_relative=False)
+    assert tried
+    assert not failed
+
+
+FUNCTIONS = """
+func @main(%x: float32[2], %n: int64[], %c: bool[]) -> (float32[2]) opsets(onnx=17) {
+  %t: float32[2] = @pre(%x) as p
+  %y: float32[2] = onnx.Loop(%n, %c, %t) as loop
+    body @body(%i: int64[], %ci: bool[], %v: float32[2]) -> (bool[], float32[2]) captures(%t) {
+      %co: bool[] = onnx.Identity(%ci) as co
+      %w: float32[2] = @inner(%v, %t) as w
+      return %co, %w
+    }
+  return %y
+}
+func @pre(%x: float32[2]) -> (float32[2]) opsets(onnx=17) [@gpu] { %r: float32[2] = onnx.Tanh(%x) as tanh return %r }
+func @inner(%v: float32[2], %t: float32[2]) -> (float32[2]) opsets(onnx=17) [@gpu] {
+  %q: float32[2] = onnx.Neg(%v) as neg
+  %r: float32[2] = onnx.Add(%q, %t) as add
+  return %r
+}
+"""
+
+
+def test_functions_that_bodies_call_are_where_they_were_asked_to_be():
+    """REQUIREMENTS G1: earlier decisions are kept, in nested bodies too."""
+    module = tt.IRModule.parse(FUNCTIONS)
+    plan = tt.decompose(module, PAIR)
+    assert plan.sites().items() >= {"tanh": "gpu", "neg": "gpu", "add": "gpu", "loop": "", "co": "cpu"}.items()
+    whole = tt.build(tt.IRModule.from_onnx(module.to_onnx()), "onnxruntime")
+    for trips in (0, 2):
+        inputs = (X, np.array(trips), np.array(True))
+        np.testing.assert_allclose(tt.build(plan)(*inputs), whole(*inputs), rtol=1e-6)
+    with pytest.raises(InfeasibleError, match=r"drop or change one of: @gpu \(asked by function .main_1_body"):
+        tt.decompose(plan.module, where={"neg": "!@gpu"})

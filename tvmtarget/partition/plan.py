@@ -203,7 +203,10 @@ class Plan:
 
     def explain(self, op: str) -> Explanation:
         """Say why an operation is where it is, why nowhere else, and why its neighbours are in other regions."""
-        return explain_op(self.program, self.feasibility, self.root, self.outlined, op, self.estimates)
+        objective = self.request.objective
+        return explain_op(
+            self.program, self.feasibility, self.root, self.outlined, op, self.estimates, objective=objective
+        )
 
     def with_costs(self, costs: Costs | Iterable[OpCost]) -> Plan:
         """Return the plan of the same program by other costs, or by its own and more measurements."""
@@ -270,7 +273,8 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return regions, copies, and control flow that drivers run as data.
 
-        Sizes of copies are in bytes, None where the shape is open; `runs` says how often a region or copy in a
+        Sizes of copies are in bytes, None where the shape is open; `least` is a number of regions that no division with
+        these sites can go below; `runs` says how often a region or copy in a
         nested body is expected to run, where that is not once.
         """
         return (
@@ -290,6 +294,10 @@ class Plan:
                 "copies": [
                     {"value": copy.value, "src": copy.src, "dst": copy.dst, "bytes": copy.nbytes, "driver": copy.driver}
                     for copy in self.copies
+                ],
+                "systems": [
+                    {"site": system.site.path, "regions": len(system.parts), "least": system.least_parts}
+                    for system in _systems(self.root)
                 ],
             }
             | self._driven_to_json()
@@ -346,7 +354,7 @@ def _rank(plan: Plan) -> tuple[int, ...]:
 def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:
     program = feasibility.program
     root = split(program, feasibility, program.layout[""], program.top, choose)
-    outlined = outline(program, root)
+    outlined = outline(program, root, feasibility.groups.all)
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
     prediction = None if estimates is None else predict(estimates, outlined, root.least_time)
