@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -190,7 +190,7 @@ def only_ours(folder: Path, count: int, questions: int) -> None:
     lines, database = folder / "log.jsonl", folder / "log.db"
     with lines.open("w") as file:
         trials = (made.trial(at, *row).text for at, row in enumerate(rows(count)))
-        file.writelines(f"{text}\n" for text in (*(one.text for one in made.known), *trials))
+        file.writelines(f"{text}\n" for text in chain((one.text for one in made.known), trials))
     kept: list[TuningLog] = []
     took = milliseconds(lambda: kept.append(TuningLog(str(lines)))) / 1e3
     print(f"a file of {count} lines read and checked: {took:.2f} s of the processor, {took / count * 1e6:.1f} us each")

@@ -132,7 +132,8 @@ def register_codegen(kind: str) -> list[tuple[str, dict[str, object]]]:
             name = str(function.attrs["global_symbol"])
             seen.append((name, {str(key): value for key, value in options.items()}))
             inner = function.without_attr("Codegen").with_attr("global_symbol", "main")
-            machine = relax.VirtualMachine(tvm.compile(tvm.IRModule({"main": inner}), target="llvm"), tvm.cpu())
+            alone = relax.transform.LambdaLift()(tvm.IRModule({"main": inner}))
+            machine = relax.VirtualMachine(tvm.compile(alone, target="llvm"), tvm.cpu())
             tvm_ffi.register_global_func(name, _destination_passing(machine, len(inner.params)), override=True)
         return []
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tvmtarget.partition.costs.costs import Costs, OpCost
     from tvmtarget.partition.decompose import decompose
     from tvmtarget.partition.host_device.inference import infer_targets
+    from tvmtarget.partition.host_device.splitting import split_host_device
     from tvmtarget.partition.host_device.tir import bind_targets
     from tvmtarget.partition.plan import Plan
     from tvmtarget.partition.strategies.declaring import strategy
@@ -72,6 +73,7 @@ __all__ = [
     "infer_targets",
     "load",
     "reject",
+    "split_host_device",
     "strategy",
     "tune",
 ]
@@ -86,6 +88,7 @@ _HOMES = {
     "tvmtarget.partition.costs.costs": ("Costs", "OpCost"),
     "tvmtarget.partition.decompose": ("decompose",),
     "tvmtarget.partition.host_device.inference": ("infer_targets",),
+    "tvmtarget.partition.host_device.splitting": ("split_host_device",),
     "tvmtarget.partition.host_device.tir": ("bind_targets",),
     "tvmtarget.partition.plan": ("Plan",),
     "tvmtarget.partition.strategies.declaring": ("strategy",),

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from tvmtarget.advice import SAME_DEVICE, Advice, Settings, closing_log
 from tvmtarget.backends.machine import refuses_triple
-from tvmtarget.backends.protocol import Array, Backend, Part, Schedules, backend_named, backends
+from tvmtarget.backends.protocol import Array, Backend, Compiled, Part, Schedules, backend_named, backends
+from tvmtarget.backends.sharing import code_key
 from tvmtarget.errors import BackendError, TargetError, raise_all
 from tvmtarget.executable import Executable, Leaf
 from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.relax.leaf import leaf_text, speaks_relax
 from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.outline import RegionRecord
@@ -139,6 +141,7 @@ def _compile_all(
     if settings is None:
         settings = {} if advice is None else advice.settings(plan)
     leaves: dict[str, Leaf] = {}
+    shared: dict[str, Compiled] = {}
     for done, region in enumerate(plan.regions):
         if progress is not None:
             progress(f"compile {region.function} for @{region.site or '.'}", done, len(plan.regions))
@@ -146,18 +149,28 @@ def _compile_all(
         target = standing_alone(plan.layout, region.site)
         schedules = None if advice is None else advice.for_leaf(target)
         part = part_of(plan, region, target.override(dict(settings.get(region.site, {}))), schedules)
-        compiled = backend.compile(part)
+        key = None if schedules is not None else code_key(plan.module[region.function], part.target, backend)
+        compiled = (None if key is None else shared.get(key)) or backend.compile(part)
+        if key is not None:
+            shared[key] = compiled
         leaves[region.function] = Leaf(part, backend, note, schedules.applied if schedules else (), compiled)
     if progress is not None:
         progress("compiled", len(plan.regions), len(plan.regions))
     return leaves
 
 
+def _source_of(module: IRModule, name: str) -> bytes:
+    """Return a leaf function in the form of its dialect: TVM's JSON for Relax, else an ONNX model."""
+    if speaks_relax(module[name]):
+        return leaf_text(module[name], module.by_name)
+    return bytes(module.to_onnx(name).SerializeToString(deterministic=True))
+
+
 def part_of(plan: Plan, region: RegionRecord, target: Target, schedules: Schedules | None = None) -> Part:
     """Return the leaf function of a region as a backend takes it."""
     return Part(
         name=region.function,
-        source=plan.module.to_onnx(region.function).SerializeToString(deterministic=True),
+        source=_source_of(plan.module, region.function),
         site=region.site,
         target=target,
         ops=region.ops,

@@ -15,6 +15,7 @@ import numpy as np
 
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.backends.protocol import Array, Backend, Compiled, Kernel, Part, backend_named
+from tvmtarget.backends.sharing import device_index
 from tvmtarget.errors import ArtifactError, RunError, TvmTargetError
 from tvmtarget.executors.cluster import Cluster, Engine, RunProgram
 from tvmtarget.executors.engines import engine_of
@@ -253,7 +254,7 @@ class Executable:
     def _pack(self, machine: str) -> bytes:
         """Return a saved program that holds what one machine needs."""
         program = self._machines[machine]
-        called = {step.call for driver in program.drivers.values() for step in driver.steps} | {program.entry}
+        called = {step.call for driver in program.drivers.values() for step in driver.walk()} | {program.entry}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "machine"
             self._save(path, program, {name: leaf for name, leaf in self._leaves.items() if name in called}, {})
@@ -286,7 +287,8 @@ class Executable:
         if leaf.refusal is not None:
             raise RunError(f"@{leaf.part.site or '.'} cannot run on this machine: {leaf.refusal}")
         try:
-            return leaf.compiled.run(inputs)
+            run_on = getattr(leaf.compiled, "run_on", None)
+            return leaf.compiled.run(inputs) if run_on is None else run_on(device_index(leaf.part.site), inputs)
         except TvmTargetError:
             raise
         except Exception as error:

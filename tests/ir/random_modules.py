@@ -29,6 +29,8 @@ TYPES = st.recursive(
     ),
     max_leaves=3,
 )
+# The domains of TREE below, and a memory that code generators have.
+SCOPES = ("", ":cuda", ":cpu", "global.texture")
 FLOATS = st.floats(allow_nan=False)
 ATTRIBUTES = st.one_of(
     st.integers(),
@@ -66,9 +68,7 @@ def functions(draw, name="main", depth=2, outer=(), taken=None):
         taken.add(new)
         return new
 
-    params = tuple(
-        Value(fresh(), draw(TYPES), draw(st.sampled_from(["", "gpu", "a b"]))) for _ in range(draw(st.integers(0, 2)))
-    )
+    params = tuple(Value(fresh(), draw(TYPES), draw(st.sampled_from(SCOPES))) for _ in range(draw(st.integers(0, 2))))
     own = tuple(draw(constants(fresh())) for _ in range(draw(st.integers(0, 2))))
     known = [*outer, *(value.name for value in params), *(constant.name for constant in own)]
     body = []
@@ -79,7 +79,7 @@ def functions(draw, name="main", depth=2, outer=(), taken=None):
             labels = draw(st.lists(st.text(max_size=4), max_size=2, unique=True))
             regions = tuple((label, draw(functions(draw(NAMES), depth - 1, tuple(known), taken))) for label in labels)
         outputs = tuple(
-            Value(fresh(), draw(TYPES), draw(st.sampled_from(["", "gpu"]))) for _ in range(draw(st.integers(0, 2)))
+            Value(fresh(), draw(TYPES), draw(st.sampled_from(SCOPES))) for _ in range(draw(st.integers(0, 2)))
         )
         attrs = draw(st.dictionaries(st.text(max_size=4), ATTRIBUTES, max_size=2))
         if draw(st.integers(0, 5)) == 0:

@@ -182,3 +182,28 @@ def test_constraints_written_by_a_pass_hold():
     plan = tt.decompose(m, "[a=onnxruntime,b=llvm,c=numpy]")
     assert plan.site_of("fc1") == "c"
     assert plan.site_of("fc2") == "b"
+
+
+PLACED = """target [gpu=cuda,cpu=llvm]
+func @main(%x: float32[2] in "SCOPE") opsets(onnx=17) {
+  %y: float32[2] = onnx.If(%x) as if then_branch @t() { %z: float32[2] in "INNER" = onnx.Abs(%x) return %z }
+  return %y
+}"""
+
+
+def test_memories_are_those_of_the_target():
+    def parse(scope, inner=":cpu", text=PLACED):
+        return tt.IRModule.parse(text.replace("SCOPE", scope).replace("INNER", inner))
+
+    for scope in (":cuda", ":cpu", "global", "shared.dyn"):
+        module = parse(scope)
+        assert module.main.params[0].scope == scope
+        assert tt.IRModule.parse(str(module)) == tt.IRModule.from_json(module.to_json()) == module
+    known = "'gpu', which the target does not have; memories of the target: :cpu, :cuda"
+    for value, text in (("x", ("gpu",)), ("z", (":cpu", "gpu"))):
+        with pytest.raises(ModelError) as caught:
+            parse(*text)
+        assert f"value {value!r} is in memory {known} (function 'main')" in str(caught.value)
+    assert parse("gpu", text=PLACED.split("\n", 1)[1])
+    with pytest.raises(ModelError, match="value 'x' is in memory ':cuda', which the target does not have"):
+        parse(":cuda").with_target("llvm").verify()

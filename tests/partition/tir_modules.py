@@ -84,3 +84,13 @@ class Circle:
         Circle.even(A.data, n)
         with T.launch_thread("threadIdx.x", 16) as i:
             Circle.odd(A.data, i)
+
+
+@I.ir_module
+class Scale:
+    """One function of host and device code."""
+
+    @T.prim_func
+    def main(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32")):
+        with T.launch_thread("threadIdx.x", 16) as i:
+            B[i] = A[i] * T.float32(2)

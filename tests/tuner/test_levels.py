@@ -126,6 +126,15 @@ def test_tasks_of_one_structure_count_as_one():
     assert [(task.region.site, task.weight) for task in tasks] == [("cpu", 2), ("ort", 2)]
 
 
+def test_a_target_of_another_machine_is_not_tuned_and_the_result_says_why():
+    foreign = "composite[ort=onnxruntime,cpu=llvm(mtriple=riscv64-unknown-linux-gnu)]"
+    log = tt.TuningLog("memory:")
+    result = tt.tune(digits(), foreign, log=log, levels=["kernel", "placement"])
+    assert any("cannot run on this machine" in reason for reason in result.left_out)
+    assert {record.level for record in log if isinstance(record, Trial)} == {"graph"}
+    assert {region["site"] for region in tt.build(digits(), foreign, log=log).report()["regions"]} == {"ort"}
+
+
 def test_an_unknown_level_is_refused():
     with pytest.raises(tt.TvmTargetError, match="unknown level 'kernels'; did you mean 'kernel'"):
         tt.tune(digits(), "llvm", log="memory:", levels=["kernels"])

@@ -22,6 +22,7 @@ _LEAST_OPSET = 17
 class _Numpy:
     name = "numpy"
     kinds = ("numpy",)
+    shares_code = True
 
     def version(self) -> str:
         return f"onnx {onnx.__version__}"

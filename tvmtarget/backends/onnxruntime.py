@@ -26,6 +26,7 @@ def _onnxruntime() -> Any:  # noqa: ANN401 - the package ships no types
 class _OnnxRuntime:
     name = "onnxruntime"
     kinds = ("onnxruntime",)
+    shares_code = True
 
     def version(self) -> str:
         return f"onnxruntime {_onnxruntime().__version__}"

@@ -86,6 +86,11 @@ class Part:
     native: Mapping[str, bytes] = field(default_factory=dict)
     schedules: Schedules | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def is_relax(self) -> bool:
+        """Whether the source is a module of Relax in TVM's JSON, not an ONNX model."""
+        return self.source[:1] == b"{"
+
     @cached_property
     def model(self) -> onnx.ModelProto:
         """The function as an ONNX model."""
@@ -94,7 +99,11 @@ class Part:
 
 @runtime_checkable
 class Compiled(Protocol):
-    """A compiled leaf function."""
+    """A compiled leaf function.
+
+    One for a device may also have `run_on(device, inputs)`, called instead of `run` with the number of the device among
+    those of its kind, so that one code serves them all.
+    """
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """Run on the function's parameters in order; return its results in order."""
@@ -109,7 +118,9 @@ class Compiled(Protocol):
 class Backend(Protocol):
     """A code generator for the leaves of some kinds.
 
-    A backend may also have `copy(array, src, dst)`, called for a copy into a memory in which it has a leaf.
+    A backend may also have `copy(array, src, dst)`, called for a copy into a memory in which it has a leaf, and
+    `shares_code = True` if what it compiles depends on the structure of a function and its target alone: functions and
+    sites that are alike then share it.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The tensor functions that TVM makes of a leaf function, as kernels to be tuned: their keys, choices and timings.
 
 A kernel is known by its TVMScript with the names of its own numbered, its shapes, and which arguments are constants.
-Only functions of static shape with a reduction that gets a register block are tuned.
+Only functions with a reduction that gets a register block are tuned; open sizes are measured at `OPEN_SIZE`.
 TVM is imported late and ships no types: its objects are Any, under names that say what they are.
 """
 
@@ -34,6 +34,8 @@ Tensor: TypeAlias = Any
 # Largest difference of results, in parts of the largest result, that another order of sums explains.
 TOLERANCE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-10}
 
+OPEN_SIZE = 16
+
 MIN_REPEAT_MS = 4  # that a measurement runs the kernel in a row
 SLOW_PS = 50 * 10**9  # from which on one run is a measurement
 
@@ -47,9 +49,9 @@ _REDUCES = re.compile(r'T\.axis\.(reduce\(|remap\("[A-Z]*R)')
 
 
 def kernel_of(name: str, function: Function, use: Use) -> Kernel | None:
-    """Return a tensor function as a kernel, or None if its shapes are open or it reduces nothing."""
-    shapes = [_sizes(param.shape) for param in function.params if hasattr(param, "shape")]
-    if len(shapes) != len(function.params) or any(shape is None for shape in shapes):
+    """Return a tensor function as a kernel, or None if it has computed sizes or reduces nothing."""
+    shapes = _shapes(function)
+    if shapes is None:
         return None
     text = _text(function)
     if not _REDUCES.search(text):
@@ -63,10 +65,23 @@ def kernel_of(name: str, function: Function, use: Use) -> Kernel | None:
     return Kernel(name, body, text, max(1, use.calls))
 
 
-def _sizes(shape: Sequence[Any]) -> list[int] | None:
+def _shapes(function: Function) -> list[list[int | str]] | None:
+    """Return the shapes of all arguments, open sizes as s0, s1, ...; None if one is a number or has a computed size."""
     import tvm
 
-    return [int(size) for size in shape] if all(isinstance(size, tvm.tirx.IntImm) for size in shape) else None
+    names: dict[Any, str] = {}
+    shapes: list[list[int | str]] = []
+    for param in function.params:
+        sizes = list(getattr(param, "shape", None) or ()) if hasattr(param, "shape") else None
+        if sizes is None or not all(isinstance(size, tvm.tirx.IntImm | tvm.tirx.Var) for size in sizes):
+            return None
+        shapes.append(
+            [
+                int(size) if isinstance(size, tvm.tirx.IntImm) else names.setdefault(size, f"s{len(names)}")
+                for size in sizes
+            ]
+        )
+    return shapes
 
 
 def _text(function: Function) -> str:
@@ -242,7 +257,10 @@ def _functions(module: Module) -> Iterator[tuple[str, Function, Use]]:
 
 def _random(random: np.random.Generator, param: Any) -> Array:  # noqa: ANN401
     """Return values for an argument: normal ones, small whole ones that are also good as indices."""
-    shape, dtype = [int(size) for size in param.shape], str(param.dtype)
+    import tvm
+
+    shape = [int(size) if isinstance(size, tvm.tirx.IntImm) else OPEN_SIZE for size in param.shape]
+    dtype = str(param.dtype)
     if dtype == "bool":
         return random.integers(0, 2, shape).astype(bool)
     if "int" in dtype:

@@ -37,6 +37,10 @@ def tune(
         typer.Option("--level", help="kernel, executor or placement; all unless given.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Makes the same search again.")] = 0,
+    workers: Annotated[
+        str | None,
+        typer.Option("--workers", help="A Dask scheduler, tcp://HOST:PORT, whose workers measure.", show_default=False),
+    ] = None,
     overlays: With = None,
     values: Set = None,
     unset: Unset = None,
@@ -65,6 +69,7 @@ def tune(
                 levels=tuple(level or LEVELS),
                 seed=seed,
                 where=rules,
+                workers=workers,
                 progress=tell,
             )
     except KeyboardInterrupt:

@@ -95,7 +95,7 @@ class _Crew:
         self.client: Any = None
         try:
             if not address:
-                self._own = self.distributed.LocalCluster(n_workers=len(working), **_LOCAL)
+                self._own = _started(self.distributed, len(working))
             self.client = self.distributed.Client(address or self._own, set_as_default=False, timeout=CONNECT)
             self.workers = self._assigned(working, workers if isinstance(workers, tuple) else ())
             self.packs = {machine: self._packed(machine) for machine in self.workers}
@@ -273,6 +273,16 @@ _LOCAL = {
     "dashboard_address": None,
     "memory_limit": 0,
 }
+
+
+def _started(distributed: Any, workers: int) -> Any:  # noqa: ANN401
+    try:
+        return distributed.LocalCluster(n_workers=workers, **_LOCAL)
+    except RuntimeError as error:
+        raise RunError(
+            f"Dask did not start {workers} workers: {error}; a script that starts them does so below "
+            "\"if __name__ == '__main__':\""
+        ) from error
 
 
 def _distributed() -> Any:  # noqa: ANN401

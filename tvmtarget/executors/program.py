@@ -193,7 +193,7 @@ def _block(body: Function) -> dict[str, Any]:
     steps: list[Step] = []
     needed = set(body.results)
     for call in reversed(body.body):
-        if not call.outputs and not call.has_effect:
+        if call.callee is not None and not call.outputs and not call.has_effect:
             continue
         outputs = tuple(output.name for output in call.outputs)
         touched = dict.fromkeys((*call.uses(), *outputs))

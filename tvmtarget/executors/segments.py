@@ -29,9 +29,19 @@ def parts_of(program: Program) -> Iterator[Part]:
     after: list[set[str]] = []
     for group in reversed(groups):
         after.append(set(needed))
-        needed.update(name for step in group for name in step.inputs)
+        needed.update(name for step in group for name in _read(step))
     for group, read_later in zip(groups, reversed(after), strict=True):
         yield group[0] if group[0].order is not None else _part(driver, group, read_later)
+
+
+def _read(step: Step) -> list[str]:
+    """List the values that a step reads, also those that its nested bodies take from around them."""
+    names = [name for name in step.inputs if name]
+    for body in step.control.bodies if step.control is not None else ():
+        own = {*body.params, *(name for inner in body.steps for name in inner.outputs)}
+        used = [name for inner in body.steps for name in _read(inner)]
+        names += [name for name in (*used, *body.results) if name not in own]
+    return names
 
 
 def _entry(program: Program) -> Driver:
@@ -48,7 +58,7 @@ def _part(driver: Driver, steps: list[Step], read_later: set[str]) -> Driver:
     inside = {*made, *driver.constants}
     return Driver(
         path=driver.path,
-        params=tuple(dict.fromkeys(name for step in steps for name in step.inputs if name not in inside)),
+        params=tuple(dict.fromkeys(name for step in steps for name in _read(step) if name not in inside)),
         results=tuple(name for name in made if name in read_later),
         steps=tuple(step.model_validate(step.model_dump() | {"free": ()}) for step in steps),
         constants=driver.constants,

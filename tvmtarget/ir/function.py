@@ -25,6 +25,7 @@ from tvmtarget.target.constraints.constraint import Constraint
 __all__ = [
     "CODE",
     "COPY",
+    "DRIVES",
     "RECV",
     "SEND",
     "Attribute",
@@ -42,6 +43,7 @@ COPY = "tt.copy"
 SEND = "tt.send"
 RECV = "tt.recv"
 CODE = "tt.code"
+DRIVES = "drives"  # the attribute of a host function that names, by its path, the device it works for
 
 Attribute: TypeAlias = "int | float | str | bytes | Constant | Opaque | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | tuple[Constant, ...]"  # noqa: E501
 
@@ -173,6 +175,12 @@ class Function:
         own = self.types
         used = [name for call in self.body for name in call.uses()] + list(self.results)
         return tuple(dict.fromkeys(name for name in used if name and name not in own))
+
+    @property
+    def asks(self) -> Constraint | None:
+        """What it asks of where its operations run; of a host function that is the device it works for."""
+        device = self.attr(DRIVES)
+        return self.constraint if device is None else Constraint.at(device)
 
     def attr(self, name: str) -> Any:  # noqa: ANN401
         """Return an attribute of the function, or None."""

@@ -188,8 +188,8 @@ class _Inliner:
 
 
 def _asked(call: Call, callee: Function) -> Iterator[tuple[Constraint, str]]:
-    if callee.constraint is not None:
-        yield callee.constraint, f"function {callee.name!r}"
+    if callee.asks is not None:
+        yield callee.asks, f"function {callee.name!r}"
     if call.constraint is not None:
         yield call.constraint, f"call {call.source!r} of function {callee.name!r}"
 

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
-from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
-from tvmtarget.ir.function import CODE, COPY, RECV, SEND, Call, Function, callees_of, constants_of
+from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
+from tvmtarget.ir.function import CODE, COPY, RECV, SEND, Call, Function, Value, callees_of, constants_of
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.types import DTYPES, TensorType, Type, dtype_of
+from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 
-__all__ = ["RULES", "verify_functions"]
+__all__ = ["RULES", "RULES_OF_PLACES", "verify_functions"]
 
 MAX_SHOWN = 5
 
@@ -28,8 +29,8 @@ def verify_functions(module: Functions, target: Target | None = None) -> None:
         problems += [f"{problem} (function {function.name!r})" for problem in deep]
         for rule in () if deep else RULES:
             problems += [f"{problem} (function {function.name!r})" for problem in rule(module, function)]
-        paths = () if deep else _paths_name_nodes(function, target)
-        problems += [f"{problem} (function {function.name!r})" for problem in paths]
+        placed = () if deep or target is None else (rule(function, target) for rule in RULES_OF_PLACES)
+        problems += [f"{problem} (function {function.name!r})" for found in placed for problem in found]
     if "main" not in module and not any(function.attr("global_symbol") for function in module.values()):
         problems.append("the module has no function 'main'")
     problems += [] if problems else _cycles(module)  # what calls what is clear only where all else holds
@@ -218,15 +219,40 @@ def _effects_are_told(_module: Functions, function: Function) -> Iterator[str]:
             yield f"{_op(call)} is not marked with an effect, but its body has one"
 
 
-def _paths_name_nodes(function: Function, target: Target | None) -> Iterator[str]:
-    if target is None:
-        return
+def _paths_name_nodes(function: Function, target: Target) -> Iterator[str]:
     constraints = [function.constraint, *(call.constraint for _, call in _all_calls(function))]
     for path in sorted({path for constraint in constraints if constraint for path in constraint.paths()}):
         try:
             target.at(path)
         except UnknownNameError as error:
             yield str(error)
+
+
+def _memories_exist(function: Function, target: Target) -> Iterator[str]:
+    """Check that values are in memory domains of the target, or in memories that code generators have everywhere."""
+    bodies = {id(function): function} | {id(body): body for body, _ in _all_calls(function)}
+    values = [value for body in bodies.values() for value in _values(body) if value.scope]
+    named = [value for value in values if value.scope.split(".")[0] not in _MEMORIES]
+    if not named:
+        return
+    try:
+        memories = Layout(target.resolve()).domains()
+    except TargetError:
+        return  # the tree says itself what is wrong with it, where it is used
+    for value in named:
+        if value.scope not in memories:
+            there = did_you_mean(value.scope, memories, listing="memories of the target")
+            yield f"value {value.name!r} is in memory {value.scope!r}, which the target does not have{there}"
+
+
+def _values(body: Function) -> Iterator[Value]:
+    yield from body.params
+    for call in body.body:
+        yield from call.outputs
+
+
+# Memories of TVM's code generators that are below any domain (StorageRank in TVM's runtime/thread_storage_scope.h).
+_MEMORIES = frozenset({"global", "shared", "warp", "local", "texture", "wmma", "m16n8k8", "metal", "amx"})
 
 
 def _opsets_are_stated(_module: Functions, function: Function) -> Iterator[str]:
@@ -255,6 +281,9 @@ RULES: tuple[Rule, ...] = (
     _effects_are_told,
     _opsets_are_stated,
 )
+
+# Rules that hold where the target is known: of a function, on a tree.
+RULES_OF_PLACES: tuple[Callable[[Function, Target], Iterator[str]], ...] = (_paths_name_nodes, _memories_exist)
 
 
 def _cycles(module: Functions) -> Iterator[str]:

@@ -11,7 +11,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.plan import Plan, planned
-from tvmtarget.partition.request import Request
+from tvmtarget.partition.request import OBJECTIVES, Objective, Request
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
@@ -27,6 +27,7 @@ def decompose(
     costs: Costs | Mapping[str, object] | str | Path | None = None,
     *,
     where: Mapping[str, Constraint | str | Target] | None = None,
+    objective: Objective = "latency",
 ) -> Plan:
     """Split the entry of a module over the nodes of a target, down to single leaves.
 
@@ -38,6 +39,8 @@ def decompose(
             is the first of these.
         where: constraints by name or glob of operations (`decoder.*`), or by operator (`op:TopK`); the last
             rule that matches an operation counts.
+        objective: what costs make small: `latency`, the time of one input, or `throughput`, what the busiest machine of
+            a cluster has to do for each of many inputs.
 
     Returns the plan: `plan.module` with every decision as a constraint that names one node, and its report.
     Raises `InfeasibleError` with the reasons for operations that fit no site, `UnknownNameError` for names that
@@ -50,5 +53,9 @@ def decompose(
     if chosen is None:
         raise TargetError("no target is given and the module has none; pass one, such as 'llvm'")
     rules = {key: Constraint.parse(value) for key, value in (where or {}).items()}
-    request = Request(module, chosen, rules, None if costs is None else load_costs(costs))
+    if objective not in OBJECTIVES:
+        raise TargetError(f"objective is {' or '.join(OBJECTIVES)}, not {objective!r}")
+    if objective == "throughput" and costs is None:
+        raise TargetError("objective 'throughput' is about time, so it needs costs; pass some, such as 'roofline'")
+    request = Request(module, chosen, rules, None if costs is None else load_costs(costs), objective)
     return planned(request, request.feasibility())

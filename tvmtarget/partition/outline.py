@@ -10,7 +10,9 @@ from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.drivers import Block, Step, write_driver
-from tvmtarget.partition.control.forms import form_of, trips
+from tvmtarget.partition.control.forms import form_of, runs_of_bodies
+from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host
+from tvmtarget.partition.matching import Group
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 from tvmtarget.target.constraints.constraint import Constraint
@@ -23,7 +25,8 @@ class RegionRecord:
     """A region as a report tells it: its function, site, operations by source name, inputs and outputs.
 
     `calls` are the operations by their number in the undivided function, `inner` names what is in their nested
-    bodies. `runs` is how often the function is called in one run of the program, as far as is known.
+    bodies. `runs` is how often the function is called in one run of the program, as far as is known. `device` is the
+    path of the device that the function is for, if it is device code or what the host does for it.
     """
 
     function: str
@@ -34,6 +37,7 @@ class RegionRecord:
     outputs: tuple[str, ...]
     inner: tuple[str, ...] = ()
     runs: Fraction = Fraction(1)
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,13 @@ class Outlined:
     driven: tuple[DrivenRecord, ...] = ()
 
 
-def outline(program: Program, root: Region) -> Outlined:
-    """Make the functions of a tree of regions; the entry keeps the signature of the original function."""
-    outliner = _Outliner(program)
+def outline(program: Program, root: Region, groups: Iterable[Group] = ()) -> Outlined:
+    """Make the functions of a tree of regions; the entry keeps the signature of the original function.
+
+    A leaf function says in its attribute `matches` which of its operations patterns of the strategy take together:
+    for each match the pattern, then the names of the operations.
+    """
+    outliner = _Outliner(program, groups)
     function = program.function
     params = tuple(param.name for param in function.params)
     outliner.add(root, function.name, params, function.results, Fraction(1))
@@ -83,8 +91,9 @@ def outline(program: Program, root: Region) -> Outlined:
 
 
 class _Outliner:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, groups: Iterable[Group]) -> None:
         self.program = program
+        self.groups = {group.calls[-1]: group for group in groups}
         self.functions: list[Function] = []
         self.regions: list[RegionRecord] = []
         self.copies: list[CopyRecord] = []
@@ -92,12 +101,12 @@ class _Outliner:
         self.constants = program.constants
         self.names = Names(function.name for function in program.others)
         self.values = Names(program.types)
-        self.kept = tuple(item for item in program.function.attrs if item[0] != "role")  # of the entry
+        self.kept = tuple(item for item in program.function.attrs if item[0] not in ("role", *SIDED))  # of the entry
 
     def add(self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], runs: Fraction) -> str:
         """Add the function of a region, and those of its parts behind it; returns the name it got."""
         name = self.names.fresh(name)
-        add = self._driver if region.site.is_system else self._leaf
+        add = self._leaf if region.is_leaf else self._driver
         add(region, name, params, results, runs)
         return name
 
@@ -107,9 +116,18 @@ class _Outliner:
         body = tuple(self.program.body[index] for index in region.calls)
         inner = tuple(self.program.body[i].source for index in region.calls for i in self.program.nested(index))
         used = [used for call in body for used in call.uses()]
-        self.functions.append(self._function(region, name, params, results, body, [*used, *results], "leaf"))
+        function = self._function(region, name, params, results, body, [*used, *results], "leaf")
+        matches = self._matches(region)
+        self.functions.append(function.replace(attrs=(*function.attrs, ("matches", matches))) if matches else function)
         ops = tuple(call.source for call in body)
-        self.regions.append(RegionRecord(name, region.site.path, region.calls, ops, params, results, inner, runs))
+        self.regions.append(
+            RegionRecord(name, region.site.path, region.calls, ops, params, results, inner, runs, region.device)
+        )
+
+    def _matches(self, region: Region) -> tuple[tuple[str, ...], ...]:
+        kind, body = region.site.target.kind, self.program.body
+        found = (self.groups[index] for index in region.calls if index in self.groups)
+        return tuple((one.pattern, *(body[index].source for index in one.calls)) for one in found if one.kind == kind)
 
     def _driver(
         self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], runs: Fraction
@@ -163,7 +181,7 @@ class _Outliner:
         """Yield what the operations of a region read, as they run; of nested bodies only what they capture."""
         for part in region.parts:
             yield from self._uses(part)
-        if region.site.is_system and not region.bodies:
+        if not region.is_leaf and not region.bodies:
             return
         for index in region.calls:
             call = self.program.body[index]
@@ -180,7 +198,7 @@ class _Outliner:
         self.driven.append(DrivenRecord(driver, part.site.path, index, call.source))
         form = form_of(call)
         repeats = form is not None and form.repeats
-        inside = runs * trips(self.program.op(index)) if repeats else runs / len(part.bodies)
+        inside = runs * runs_of_bodies(self.program.op(index))
         blocks = tuple(
             Block(
                 scope.label,
@@ -206,7 +224,7 @@ class _Outliner:
     ) -> Function:
         domain = self.program.layout.home(region.site.path)
         constants = dict.fromkeys(used for used in used if used in self.constants)
-        return Function(
+        function = Function(
             name=name,
             params=tuple(Value(param, self.program.types[param], domain) for param in params),
             body=body,
@@ -216,3 +234,9 @@ class _Outliner:
             opsets=self.program.function.opsets,
             attrs=(*(self.kept if name == self.program.function.name else ()), ("role", role)),
         )
+        return function if region.device is None else self._sided(function, region, region.device)
+
+    def _sided(self, function: Function, region: Region, device: str) -> Function:
+        if region.is_leaf and region.site.path == device:
+            return as_device(function)
+        return as_host(function, self.program.layout[device].host, device)

@@ -12,10 +12,12 @@ from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError, did
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
+from tvmtarget.partition.assignment.pipeline import ByPipeline
 from tvmtarget.partition.costs.costs import Costs, OpCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.machines.pace import Pace, pace_of
 from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
 from tvmtarget.partition.program import Program, names_of
@@ -44,7 +46,7 @@ __all__ = ["Plan", "planned"]
 class Plan:
     """The result of `decompose`; `module` alone is enough to build from.
 
-    `estimates` and `prediction` are there if sites were chosen by cost.
+    `estimates` and `prediction` are there if sites were chosen by cost, and `pace` if there are several machines then.
     """
 
     module: IRModule
@@ -55,6 +57,7 @@ class Plan:
     outlined: Outlined
     estimates: Estimates | None = None
     prediction: Prediction | None = None
+    pace: Pace | None = None
 
     @property
     def layout(self) -> Layout:
@@ -81,8 +84,14 @@ class Plan:
         return tuple(self.module[region.function] for region in self.regions if region.site in leaves)
 
     def to_tvm(self) -> tvm.IRModule:
-        """Return the divided program as a module of Apache TVM, from which `relax.transform.RunCodegen` goes on."""
-        return self.module.to_tvm()
+        """Return the divided program as a module of Apache TVM, from which `relax.transform.RunCodegen` goes on.
+
+        Operations that a strategy takes together by one of its patterns are inner functions, as MergeCompositeFunctions
+        leaves them: `Composite` is `<kind>.<pattern>`.
+        """
+        from tvmtarget.partition.composites import with_composites
+
+        return with_composites(self.module, self.layout).to_tvm()
 
     def codegen_options(self) -> dict[str, dict[str, Any]]:
         """Return the options of `RunCodegen`: for each external generator the attributes of its node."""
@@ -194,7 +203,10 @@ class Plan:
 
     def explain(self, op: str) -> Explanation:
         """Say why an operation is where it is, why nowhere else, and why its neighbours are in other regions."""
-        return explain_op(self.program, self.feasibility, self.root, self.outlined, op, self.estimates)
+        objective = self.request.objective
+        return explain_op(
+            self.program, self.feasibility, self.root, self.outlined, op, self.estimates, objective=objective
+        )
 
     def with_costs(self, costs: Costs | Iterable[OpCost]) -> Plan:
         """Return the plan of the same program by other costs, or by its own and more measurements."""
@@ -255,6 +267,8 @@ class Plan:
         yield f"  copies: {len(sizes)}, {known} bytes{open_ended}"
         if self.prediction is not None:
             yield from self.prediction.lines()
+        if self.pace is not None:
+            yield from self.pace.lines()
 
     def to_json(self) -> dict[str, Any]:
         """Return regions, copies, and control flow that drivers run as data.
@@ -288,6 +302,7 @@ class Plan:
             }
             | self._driven_to_json()
             | ({} if self.prediction is None else {"predicted": self.prediction.to_json()})
+            | ({} if self.pace is None else {"machines": self.pace.to_json()})
         )
 
     def _driven_to_json(self) -> dict[str, Any]:
@@ -313,32 +328,38 @@ class Plan:
 def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None = None) -> Plan:
     """Choose sites by preference, or by costs, and make the plan of that choice; `sites` by operation are kept.
 
-    In a tree of one level the choice by cost is never slower than the one by preference. Deeper down it sees
-    of a system only its best leaves, so both are made, and the better one is kept.
+    In a tree of one level the choice by cost is never slower than the one by preference. Deeper down, in systems and
+    in nested bodies, it sees only what is best for each operation, so both are made, and the better one is kept.
     """
     program = feasibility.program
     estimates = None if request.costs is None else Estimates(program, request.costs)
     choosers: list[Chooser] = [by_preference] if estimates is None else [ByCost(feasibility, estimates)]
-    if estimates is not None and any(option.is_system for option in program.layout.options("")):
+    is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
+    if estimates is not None and is_deep:
         choosers.append(by_preference)
+    if estimates is not None and request.objective == "throughput":
+        choosers.append(ByPipeline(feasibility, estimates))
     if sites is not None:
         names = tuple(call.source for call in program.body)
         choosers = [Keeping(sites, names, choose) for choose in choosers]
     return min((_made(request, feasibility, estimates, choose) for choose in choosers), key=_rank)
 
 
-def _rank(plan: Plan) -> tuple[int, int]:
+def _rank(plan: Plan) -> tuple[int, ...]:
+    if plan.request.objective == "throughput" and plan.pace is not None:
+        return plan.pace.rank
     return plan.prediction.rank if plan.prediction is not None else (0, 0)
 
 
 def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:
     program = feasibility.program
     root = split(program, feasibility, program.layout[""], program.top, choose)
-    outlined = outline(program, root)
+    outlined = outline(program, root, feasibility.groups.all)
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
     prediction = None if estimates is None else predict(estimates, outlined, root.least_time)
-    return Plan(module, request, program, feasibility, root, outlined, estimates, prediction).verify()
+    pace = None if estimates is None else pace_of(estimates, outlined, module)
+    return Plan(module, request, program, feasibility, root, outlined, estimates, prediction, pace).verify()
 
 
 def _systems(region: Region) -> Iterator[Region]:

@@ -219,7 +219,7 @@ def _asked(
     """
     rules = _Rules(where, found)
     function = found.scopes[0].function
-    base = () if function.constraint is None else (Asked(function.constraint, f"function {function.name!r}"),)
+    base = () if function.asks is None else (Asked(function.asks, f"function {function.name!r}"),)
     plain: list[tuple[Asked, ...]] = []
     rule: list[Asked | None] = []
     for scope in found.scopes:

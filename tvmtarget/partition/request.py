@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from tvmtarget.errors import ArtifactError, TvmTargetError
 from tvmtarget.ir.module import IRModule
@@ -17,7 +17,10 @@ from tvmtarget.partition.program import normalise
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
-__all__ = ["Request", "read_plan", "write_plan"]
+__all__ = ["OBJECTIVES", "Objective", "Request", "read_plan", "write_plan"]
+
+Objective: TypeAlias = Literal["latency", "throughput"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 # The attribute of a saved module that makes it a plan, and the version of what it holds.
 _PLAN = "tvmtarget.plan"
@@ -26,16 +29,23 @@ _SCHEMA = "tvmtarget.plan/1"
 
 @dataclass(frozen=True)
 class Request:
-    """The module to divide, the tree to divide it over, the `where` rules, and costs if sites are chosen by them."""
+    """The module to divide, the tree to divide it over, the `where` rules, and costs if sites are chosen by them.
+
+    `objective` is what costs make small: the time of one input, or of the busiest machine.
+    """
 
     module: IRModule
     target: Target
     where: Mapping[str, Constraint]
     costs: Costs | None = None
+    objective: Objective = "latency"
 
-    def feasibility(self) -> Feasibility:
-        """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere."""
-        feasibility = Feasibility(normalise(self.module.verify(), self.target, self.where))
+    def feasibility(self, *, splits: bool = False) -> Feasibility:
+        """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere.
+
+        `splits` has mixed functions of host and device code split, whatever their code generator takes.
+        """
+        feasibility = Feasibility(normalise(self.module.verify(), self.target, self.where), splits=splits)
         feasibility.check_all()
         return feasibility
 
@@ -46,6 +56,7 @@ def write_plan(path: str | Path, request: Request, sites: Mapping[str, str]) -> 
         "schema": _SCHEMA,
         "where": {key: rule.to_json() for key, rule in request.where.items()},
         "costs": None if request.costs is None else write_costs(request.costs),
+        "objective": request.objective,
         "sites": dict(sites),
     }
     request.module.with_target(request.target).with_attrs(**{_PLAN: json.dumps(held)}).save(path)
@@ -59,15 +70,18 @@ def read_plan(path: str | Path) -> tuple[Request, dict[str, str]]:
     if held is None or module.target is None:
         raise ArtifactError(f"{str(path)!r} is a saved module without a plan; write one with Plan.save")
     try:
-        where, costs, sites = _read(json.loads(held))
+        where, costs, objective, sites = _read(json.loads(held))
     except (TvmTargetError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{str(path)!r} holds no plan that can be read: {error}") from error
-    return Request(replace(module, attrs=attrs), module.target, where, costs), sites
+    return Request(replace(module, attrs=attrs), module.target, where, costs, objective), sites
 
 
-def _read(held: dict[str, Any]) -> tuple[dict[str, Constraint], Costs | None, dict[str, str]]:
+def _read(held: dict[str, Any]) -> tuple[dict[str, Constraint], Costs | None, Objective, dict[str, str]]:
     if held["schema"] != _SCHEMA:
         raise ValueError(f"it is {held['schema']!r}; this version reads {_SCHEMA!r}")
     where = {key: Constraint.from_json(rule) for key, rule in held["where"].items()}
     costs = None if held["costs"] is None else load_costs(held["costs"])
-    return where, costs, {str(op): str(site) for op, site in held["sites"].items()}
+    objective = held.get("objective", "latency")
+    if objective not in OBJECTIVES:
+        raise ValueError(f"its objective is {objective!r}, which is none of {', '.join(OBJECTIVES)}")
+    return where, costs, objective, {str(op): str(site) for op, site in held["sites"].items()}

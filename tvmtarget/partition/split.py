@@ -14,7 +14,10 @@ import numpy.typing as npt
 from tvmtarget.errors import InfeasibleError, raise_all
 from tvmtarget.partition.atoms import atoms_of
 from tvmtarget.partition.conflict import blame
+from tvmtarget.partition.control.steering import steering_of
+from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility, has_taste
+from tvmtarget.partition.host_device.sides import host_work
 from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.portfolio import formed
@@ -35,7 +38,8 @@ class Region:
     Where the driver of a system runs an operation with nested bodies, that is the only call of a region which has the
     system's site, and `bodies` are how the system divides them.
     `least_parts` is a number of parts that no division can go below, given the sites of the operations;
-    `least_time` are picoseconds that no choice of sites can go below, None where nothing says so.
+    `least_time` are picoseconds that no choice of sites can go below, None where nothing says so. `device` is the
+    path of the device, for device code and for what its host does for it; with parts it is the host that drives.
     """
 
     site: Site
@@ -44,6 +48,12 @@ class Region:
     least_parts: int = 0
     least_time: int | None = None
     bodies: tuple[Region, ...] = ()
+    device: str | None = None
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether this is one function of operations, not one that drives others, nor a part of its driver."""
+        return not self.site.is_system and not self.parts and not self.bodies
 
     def walk(self) -> Iterator[Region]:
         """Yield this and all regions in it, in the order in which they run."""
@@ -57,10 +67,11 @@ class Level:
     """What is to be decided at one system: which of its sites each atom goes to.
 
     `allowed` says which of `options` (column) can take an atom (row) and are preferred by no less than any other
-    that can; `whole`, which of them take it as it is, without dividing its nested bodies. `is_divided` says that a
-    division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
-    the site itself is the last of the options. `values` pass between atoms, and `limits` are what regions of each
-    option may be; `room` is what memories hold of weights, None where they hold anything.
+    that can; `favoured`, which of them come before the others in order of preference: those that do not divide its
+    nested bodies, and for what only steers control flow those in the memory where that is read. `values` pass between
+    atoms, and `limits` are what regions of each option may be. `is_divided` says that a division which was made before
+    is kept, atom by atom. If operations with nested bodies can be run by the driver, the site itself is the last of
+    the options. `room` is what memories hold of weights, None where they hold anything.
     """
 
     site: Site
@@ -68,7 +79,7 @@ class Level:
     atoms: tuple[tuple[int, ...], ...]
     successors: list[list[int]]
     allowed: npt.NDArray[np.bool_]
-    whole: npt.NDArray[np.bool_]
+    favoured: npt.NDArray[np.bool_]
     is_divided: bool
     values: Values
     limits: tuple[Limits, ...]
@@ -92,15 +103,18 @@ Chooser: TypeAlias = Callable[[Level], Choice]
 
 
 def by_preference(level: Level) -> Choice:
-    """Choose for every atom the first site that may take it, as children stand in order of preference.
-
-    Sites that take it whole come before those that divide its nested bodies.
-    """
-    whole = level.allowed & level.whole
-    labels = np.where(whole.any(axis=1), whole.argmax(axis=1), level.allowed.argmax(axis=1))
+    """Choose for every atom the first site that may take it, as children stand in order of preference."""
+    labels = _first(level.allowed, level.favoured)
     if level.room is not None and not level.room.is_kept(labels):
         labels = level.room.repaired(labels, level.allowed, np.zeros(level.allowed.shape, dtype=np.int64))
     return Choice(labels.tolist())
+
+
+def _first(allowed: npt.NDArray[np.bool_], favoured: npt.NDArray[np.bool_]) -> Ints:
+    """Return the first column that is favoured among those allowed, else the first that is allowed, for each row."""
+    best = allowed & favoured
+    first: Ints = np.where(best.any(axis=1), best.argmax(axis=1), allowed.argmax(axis=1))
+    return first
 
 
 def split(
@@ -108,7 +122,7 @@ def split(
 ) -> Region:
     """Split operations over the sites below one site, recursively down to leaves."""
     if not site.is_system:
-        return Region(site, calls)
+        return _sides(program, feasibility, site, calls)
     level = _level(program, feasibility, site, calls)
     choice, groups = _decided(program, level, choose)
     parts = tuple(
@@ -116,34 +130,45 @@ def split(
         for group in groups
     )
     in_order = tuple(index for part in parts for index in part.calls)
-    return Region(site, in_order, parts, lower_bound(level.successors, choice.chosen), choice.least_time)
+    # What is read by a nested body that a driver runs is copied only as that needs, which no level above can see.
+    least_time = None if level.options and level.options[-1] is site else choice.least_time
+    return Region(site, in_order, parts, lower_bound(level.successors, choice.chosen), least_time)
 
 
 def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
-    atoms = atoms_of(program, calls, site.path)
+    atoms = atoms_of(program, feasibility.groups.of, calls, site.path)
     successors = _successors(program, atoms)
     _refuse_circles(program, atoms, successors)
     options = program.layout.options(site.path)
     if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
         options = (*options, site)
     allowed = _allowed(program, feasibility, atoms, options, site)
-    whole = np.ones_like(allowed)
+    favoured = np.ones_like(allowed)
     for number, atom in enumerate(atoms):
         if atom[0] in program.bodies:
-            whole[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
-    values = values_of(program.dataflow(atoms[0] if atoms else ()), owners(len(program.body), atoms), len(atoms))
+            favoured[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
+    if program.bodies:
+        chosen = zip(atoms, _first(allowed, favoured).tolist(), strict=True)
+        steering = steering_of(program, calls, {atom[0] for atom, choice in chosen if options[choice] is site})
+        at_home = [option is not site and option.domain == site.domain for option in options]
+        favoured[[number for number, atom in enumerate(atoms) if steering.issuperset(atom)]] = at_home
+    is_divided = _is_divided(program, atoms, site.path)
+    flow = program.dataflow(atoms[0] if atoms else ())
+    values = values_of(flow, owners(len(program.body), atoms), len(atoms))
+    limiter = Limiter(successors, atoms, values)
+    limits = tuple(_limits(option, site) for option in options)
     return Level(
         site=site,
         options=options,
         atoms=tuple(atoms),
         successors=successors,
         allowed=allowed,
-        whole=whole,
-        is_divided=_is_divided(program, atoms, site.path),
+        favoured=favoured,
+        is_divided=is_divided,
         values=values,
-        limits=tuple(Limits("single") if option is site else _limits(option) for option in options),
-        limiter=Limiter(successors, atoms, values),
-        room=room_of(program, options, atoms, {}),
+        limits=limits,
+        limiter=limiter,
+        room=room_of(program, site.domain, options, atoms, {}),
     )
 
 
@@ -187,6 +212,56 @@ def _refusal(program: Program, level: Level, chosen: Sequence[int], group: Seque
     return strategy.check_region([program.op(index) for index in _calls(level, group)])
 
 
+def _sides(
+    program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...], *, is_body: bool = False
+) -> Region:
+    """Split a mixed function into a host function that drives it, device functions, and what the host computes."""
+    on_host = host_work(program, site, calls, is_asked=feasibility.splits)
+    if on_host is None:
+        return Region(site, calls)
+    driven = frozenset(
+        index for index in calls if index not in on_host and _is_driven(program, feasibility, index, site)
+    )
+    if not on_host and not driven and site.path and not feasibility.splits and not is_body:
+        return Region(site, calls, device=site.path)  # whoever calls it drives it
+    options = (site, program.layout[site.host], driver := replace(site))
+    chosen = [2 if index in driven else int(index in on_host) for index in calls]
+    shapes = [_limits(option, driver).shape for option in options]
+    successors = _successors(program, [(index,) for index in calls])
+    groups = [
+        part
+        for region in waves(successors, chosen)
+        for part in ([[one] for one in region] if shapes[chosen[region[0]]] == "single" else [region])
+    ]
+    parts = tuple(
+        _side(
+            program, feasibility, options[chosen[group[0]]], tuple(sorted(calls[atom] for atom in group)), site, driver
+        )
+        for group in groups
+    )
+    in_order = tuple(index for part in parts for index in part.calls)
+    return Region(site, in_order, parts, lower_bound(successors, chosen), device=site.path)
+
+
+def _side(
+    program: Program, feasibility: Feasibility, side: Site, calls: tuple[int, ...], site: Site, driver: Site
+) -> Region:
+    """Return what one side runs; an operation of the driver has nested bodies, which are split as well."""
+    if side is not driver:
+        return Region(side, calls, device=site.path)
+    scopes = program.bodies[calls[0]]
+    bodies = tuple(_sides(program, feasibility, site, tuple(scope.calls), is_body=True) for scope in scopes)
+    return Region(site, calls, bodies=bodies, device=site.path)
+
+
+def _is_driven(program: Program, feasibility: Feasibility, index: int, site: Site) -> bool:
+    """Whether the driver of a device runs an operation with nested bodies, as the device does not or should not."""
+    if index not in program.bodies or feasibility.why_not_driven(index, site) is not None:
+        return False
+    strategy = strategy_for(site.target.kind)
+    return feasibility.splits or (strategy is not None and strategy.check(program.op(index)) is not None)
+
+
 def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:
     """Group atoms into regions by waves alone, in an order in which they can run."""
     if level.is_divided:
@@ -203,7 +278,10 @@ def _formed(level: Level, choice: Choice) -> list[list[int]]:
     return formed(level.successors, choice.chosen, level.limits, launches, level.limiter, level.values)
 
 
-def _limits(site: Site) -> Limits:
+def _limits(site: Site, driver: Site) -> Limits:
+    """Return what regions of an option may be; what the driver runs itself stands alone."""
+    if site is driver:
+        return Limits("single")
     strategy = strategy_for(site.target.kind)
     if strategy is None or site.is_system:
         return Limits()

@@ -67,6 +67,10 @@ class Layout:
         """Return the memory domain in which a site takes its inputs and leaves its outputs: a system's host's."""
         return self._sites[path].domain
 
+    def domains(self) -> frozenset[str]:
+        """Return the names of all memory domains."""
+        return frozenset(site.domain for site in self._sites.values())
+
     def canonical(self, path: str) -> str:
         """Return the path of a node as this layout spells it; `UnknownNameError` with the nearest ones."""
         return self.root.locate(path)[0]

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from statistics import median_low
 
 from tvmtarget.advice import alone, kernel_workload
-from tvmtarget.backends.protocol import Space, TunableBackend
+from tvmtarget.backends.protocol import Part, Space, TunableBackend
 from tvmtarget.building import choose_backend, part_of, standing_alone
 from tvmtarget.errors import BackendError
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.measuring import Limits, Outcome, Worker
+from tvmtarget.tuner.remote import Remotes, RemoteWorker
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
 from tvmtarget.tuner.search import Choices, Search, body_of
 from tvmtarget.tuning.log import TuningLog
@@ -53,8 +55,23 @@ class _Kernel:
 
     @property
     def name(self) -> str:
-        shape = self.workload.shapes[-2] if len(self.workload.shapes) > 1 else ()
-        return f"{self.space.kernel.body.get('op', self.space.kernel.name)}{list(shape)}"
+        result = ",".join(map(str, self.workload.shapes[-1]))
+        return f"{self.space.kernel.body.get('op', self.space.kernel.name)}[{result}]"
+
+    def measure(self, choices: Choices) -> Outcome:
+        return self.worker.measure(self.space.kernel.key, choices)
+
+    def read(self, candidate: Candidate) -> Choices | None:
+        """Return the choices of a candidate, None if it is none of the space's."""
+        blocks = candidate.body.get("blocks") if isinstance(candidate.body, dict) else None
+        if candidate.format != self.worker.format or not isinstance(blocks, list | tuple):
+            return None
+        spaces = self.space.choices
+        fits = len(blocks) == len(spaces) and all(
+            isinstance(block, dict) and set(block) == set(names) and all(type(value) is int for value in block.values())
+            for block, names in zip(blocks, spaces, strict=False)
+        )
+        return tuple(dict(block) for block in blocks) if fits else None
 
     @property
     def best(self) -> int:
@@ -79,7 +96,9 @@ class KernelTuner:
         seed: int,
         limits: Limits,
         progress: Progress | None,
+        remotes: Remotes | None = None,
     ) -> None:
+        self._remotes = remotes
         self._plans = plans
         self._log = log
         self._budget = budget
@@ -88,7 +107,6 @@ class KernelTuner:
         self._progress = progress
         self._workers: list[Worker] = []
         self._kernels: list[_Kernel] = []
-        self._known: dict[tuple[str, str], list[Trial]] = {}
         self.statuses: Counter[str] = Counter()
         self.left_out: list[str] = []
         self.reused = 0
@@ -102,7 +120,7 @@ class KernelTuner:
             for kernel in self._kernels:
                 self._measure_default(kernel)
             kept = 0.0 if self._budget.deadline is None else CONFIRM_SHARE * (self._budget.deadline - begin)
-            while not self._budget.is_spent(time.monotonic() + kept) and self._search_one():
+            while not self._budget.is_spent(time.monotonic() + kept) and self._search_some():
                 pass
             for kernel in self._kernels:
                 self._confirm(kernel)
@@ -124,7 +142,7 @@ class KernelTuner:
             yield Finding("kernel", what, kernel.site, default, best, calls, kernel.trials, is_confirmed, record)
 
     def _open(self) -> None:
-        """Open each leaf function once, whichever plan it is of; a plan of an equal one adds no calls."""
+        """Open each leaf function once, whichever of the plans it is in."""
         found: dict[tuple[str, str], _Kernel] = {}
         opened: set[tuple[str, str]] = set()
         for plan in self._plans:
@@ -134,11 +152,19 @@ class KernelTuner:
                     continue
                 opened.add((task.structure, task.codegen_key))
                 leaf = standing_alone(plan.layout, task.region.site)
-                worker = Worker(backend, part_of(plan, task.region, leaf), self._limits)
+                worker = self._worker(backend, part_of(plan, task.region, leaf))
                 self._use(worker)
-                self._add(found, worker, task.region.site, alone(leaf), task.weight)
+                try:
+                    self._add(found, worker, task.region.site, alone(leaf), task.weight)
+                except BackendError as error:
+                    self.left_out += error.problems
         self._kernels = list(found.values())
         self.left_out = list(dict.fromkeys(self.left_out))
+
+    def _worker(self, backend: str, part: Part) -> Worker:
+        if self._remotes is None:
+            return Worker(backend, part, self._limits)
+        return RemoteWorker(backend, part, self._limits, self._remotes)
 
     def _use(self, worker: Worker) -> Worker:
         """Return a worker that is about to be asked, and end those that were not asked for long."""
@@ -172,7 +198,7 @@ class KernelTuner:
         """Add the kernels of a leaf function; a worker without a new one is not needed."""
         spaces = worker.spaces()
         if not spaces:
-            self.left_out.append(f"kernels of @{site or '.'}: none has fixed sizes and sums that could be blocked")
+            self.left_out.append(f"kernels of @{site or '.'}: none has sums that could be blocked")
         key = target.tuning_key("kernel")
         for space in spaces:
             known = found.get((space.kernel.key, key))
@@ -194,22 +220,20 @@ class KernelTuner:
                 self._take(kernels[record.workload, record.target], record)
 
     def _take(self, kernel: _Kernel, trial: Trial) -> None:
-        body, status = trial.candidate.body, trial.measured.status
-        if trial.candidate.format != kernel.worker.format or not isinstance(body, dict):
+        """Take over one trial; what is no candidate of the kernel's space is left alone, as are infrastructure's."""
+        choices, measured = kernel.read(trial.candidate), trial.measured
+        if choices is None or (measured.status not in FAILURES and measured.cost is None):
             return
-        if status not in FAILURES and trial.measured.cost is None:
-            return
-        choices: Choices = tuple(dict(block) for block in body["blocks"])
-        if not kernel.search.knows(choices):
-            self.reused += 1
-        if trial.measured.kind == "confirm" and trial.measured.baseline is not None and trial.measured.cost is not None:
-            costs = trial.measured.cost, median_low(trial.measured.baseline.costs), trial.digest
+        is_known = kernel.search.knows(choices)
+        self.reused += not is_known
+        if measured.kind == "confirm" and measured.baseline is not None and measured.cost is not None:
+            costs = measured.cost, median_low(measured.baseline.costs), trial.digest
             kernel.confirmed[trial.candidate.key] = costs
-            kernel.search.tell(choices, trial.measured.cost)
-        elif not kernel.search.knows(choices):
-            kernel.search.tell(choices, min(trial.measured.costs, default=None))
+            kernel.search.tell(choices, measured.cost)
+        elif not is_known:
+            kernel.search.tell(choices, min(measured.costs, default=None))
         if list(choices) == list(kernel.space.default):
-            kernel.default = min(trial.measured.costs, default=0)
+            kernel.default = min(measured.costs, default=0)
 
     def _measure_default(self, kernel: _Kernel) -> None:
         if kernel.default or self._budget.is_spent(time.monotonic()):
@@ -219,67 +243,79 @@ class KernelTuner:
         if not kernel.default:
             self.left_out.append(f"kernel {kernel.name}: its default did not run here: {outcome.why}")
             kernel.is_exhausted = True
+        kernel.trials += 1
         self._write(kernel, tuple(kernel.space.default), outcome)
 
-    def _search_one(self) -> bool:
-        """Try one candidate of the most urgent kernel; return whether there was one."""
-        open_ = [kernel for kernel in self._kernels if not kernel.is_exhausted]
-        if not open_:
-            return False
-        kernel = max(open_, key=lambda each: each.urgency * (1.0 if each.worker.pid is not None else 1 / RELUCTANCE))
-        self._use(kernel.worker)
-        choices = kernel.search.propose()
-        if choices is None:
+    def _search_some(self) -> bool:
+        """Try a candidate of the most urgent kernel, or as many as there are machines; return whether there was one."""
+        chosen: list[tuple[_Kernel, Choices]] = []
+        while len(chosen) < self._budget.at_most(1 if self._remotes is None else self._remotes.size):
+            found = self._propose()
+            if found is None:
+                break
+            chosen.append(found)
+        if self._remotes is None:
+            outcomes: Iterable[Outcome] = (kernel.measure(choices) for kernel, choices in chosen)
+        else:
+            with ThreadPoolExecutor(max(1, len(chosen))) as threads:
+                outcomes = list(threads.map(lambda pair: pair[0].measure(pair[1]), chosen))
+        for (kernel, choices), outcome in zip(chosen, outcomes, strict=True):
+            self._write(kernel, choices, outcome)
+        return bool(chosen)
+
+    def _propose(self) -> tuple[_Kernel, Choices] | None:
+        """Return a candidate of the most urgent kernel that has one left."""
+        while open_ := [kernel for kernel in self._kernels if not kernel.is_exhausted]:
+            kernel = max(
+                open_, key=lambda each: each.urgency * (1.0 if each.worker.pid is not None else 1 / RELUCTANCE)
+            )
+            self._use(kernel.worker)
+            choices = kernel.search.propose()
+            if choices is not None:
+                kernel.search.skip(choices)
+                kernel.trials += 1
+                return kernel, choices
             kernel.is_exhausted = True
-            return True
-        self._write(kernel, choices, kernel.worker.measure(kernel.space.kernel.key, choices))
-        return True
+        return None
 
     def _write(self, kernel: _Kernel, choices: Choices, outcome: Outcome) -> None:
         """Write a trial and tell of it; failures of the machine are in the log, and say nothing of the candidate."""
         baseline = Baseline(costs=(kernel.default,)) if kernel.default else None
         measured = Measurement(status=outcome.status, costs=outcome.costs, baseline=baseline)
         self._budget.done += 1
-        kernel.trials += 1
         kernel.is_changed = True
         self.statuses[outcome.status] += 1
         search = {"tuner": "tvmtarget.search/1", "seed": self._seed, "i": self._budget.done}
         candidate = Candidate(format=kernel.worker.format, body=body_of(choices))
-        self._log.add(kernel.workload, kernel.target, candidate, measured, search=search | _why(outcome))
+        self._log.add(
+            kernel.workload, kernel.target, candidate, measured, search=search | _why(outcome), env=outcome.env
+        )
         if outcome.status in FAILURES or measured.cost is not None:
             kernel.search.tell(choices, min(outcome.costs, default=None))
-        else:
-            kernel.search.skip(choices)
         self._tell(kernel, outcome.status)
 
     def _confirm(self, kernel: _Kernel) -> None:
         """Compare the best candidates with the default by turns; where none is better, the default is confirmed."""
-        if not kernel.default:
+        if not kernel.default or (kernel.confirmed and not kernel.is_changed):
             return
         good = [choices for choices, cost in kernel.search.best(CONFIRMED) if cost < FAST_ENOUGH * kernel.default]
         default = tuple(kernel.space.default)
         good = [choices for choices in good if list(choices) != list(default)]
-        if not kernel.is_changed:
-            return
-        costs = self._use(kernel.worker).compare(kernel.space.kernel.key, [default, *good], ROUNDS)
-        if not costs:
+        outcomes = self._use(kernel.worker).compare(kernel.space.kernel.key, [default, *good], ROUNDS)
+        if not outcomes:
             self.left_out.append(f"kernel {kernel.name}: its candidates could not be compared")
             return
-        kernel.default = median_low(costs[0])
-        for choices, own in zip((default, *good), costs, strict=True):
-            self._write_confirmed(kernel, choices, own, costs[0])
+        kernel.default = median_low(outcomes[0].costs)
+        for choices, outcome in zip((default, *good), outcomes, strict=True):
+            self._write_confirmed(kernel, choices, outcome, outcomes[0].costs)
         self._tell(kernel, "ok")
 
-    def _write_confirmed(
-        self, kernel: _Kernel, choices: Choices, costs: Sequence[int], baseline: Sequence[int]
-    ) -> None:
-        measured = Measurement(
-            status="ok", kind="confirm", costs=tuple(costs), baseline=Baseline(costs=tuple(baseline))
-        )
+    def _write_confirmed(self, kernel: _Kernel, choices: Choices, outcome: Outcome, baseline: tuple[int, ...]) -> None:
+        measured = Measurement(status="ok", kind="confirm", costs=outcome.costs, baseline=Baseline(costs=baseline))
         candidate = Candidate(format=kernel.worker.format, body=body_of(choices))
-        trial = self._log.add(kernel.workload, kernel.target, candidate, measured)
-        kernel.search.tell(choices, median_low(costs))
-        kernel.confirmed[candidate.key] = median_low(costs), median_low(baseline), trial.digest
+        trial = self._log.add(kernel.workload, kernel.target, candidate, measured, env=outcome.env)
+        kernel.search.tell(choices, median_low(outcome.costs))
+        kernel.confirmed[candidate.key] = median_low(outcome.costs), median_low(baseline), trial.digest
 
     def _tell(self, kernel: _Kernel, status: str) -> None:
         if self._progress is None:

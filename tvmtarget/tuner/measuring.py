@@ -18,7 +18,7 @@ from typing import IO, Any, Self
 from tvmtarget.backends.protocol import Kernel, Part, Space
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.tuner.device import device_lock
-from tvmtarget.tuning.records import Status
+from tvmtarget.tuning.records import Environment, Status
 
 __all__ = ["USUAL_LIMITS", "Limits", "Outcome", "Worker"]
 
@@ -43,11 +43,12 @@ USUAL_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a candidate: a status of the log, costs in picoseconds, why not."""
+    """What became of a candidate: a status of the log, costs in picoseconds, why not; where, unless it was here."""
 
     status: Status
     costs: tuple[int, ...] = ()
     why: str = ""
+    env: Environment | None = None
 
 
 class _LostError(Exception):
@@ -114,25 +115,31 @@ class Worker:
             try:
                 answer = self._request(request)
             except _LostError as error:
-                if error.cause == "infra":
+                if error.cause == "infra" or error.phase == "open":
                     continue
                 return Outcome(_lost_status(error), why=str(error))
-            return Outcome(answer["status"], tuple(answer.get("costs", ())), answer.get("why", ""))
-        return Outcome("infra_error", why="the measuring process was killed twice from outside")
+            status: Status = "infra_error" if answer["status"] == "failed" else answer["status"]
+            return Outcome(status, tuple(answer.get("costs", ())), answer.get("why", ""))
+        return Outcome("infra_error", why="the measuring process was lost twice, not by what it measured")
 
-    def compare(self, key: str, candidates: Sequence[Choices], rounds: int) -> list[list[int]]:
-        """Time candidates by turns and return the costs of each; empty if the process was lost over it."""
+    def compare(self, key: str, candidates: Sequence[Choices], rounds: int) -> list[Outcome]:
+        """Time candidates by turns and return what became of each; nothing if the process was lost over it."""
         listed = [list(map(dict, choices)) for choices in candidates]
         try:
-            return list(self._request({"do": "compare", "key": key, "candidates": listed, "rounds": rounds})["costs"])
-        except (_LostError, KeyError):
+            answer = self._request({"do": "compare", "key": key, "candidates": listed, "rounds": rounds})
+        except _LostError:
             return []
+        return [Outcome("ok", tuple(costs)) for costs in answer.get("costs", ())]
 
     def _asked(self, request: Mapping[str, object]) -> dict[str, Any]:
+        """Ask what no candidate has a part in; if the process is lost, once more."""
         try:
             answer = self._request(request)
-        except _LostError as error:
-            raise RunError(f"the measuring process is lost: {error}") from error
+        except _LostError:
+            try:
+                answer = self._request(request)
+            except _LostError as error:
+                raise RunError(f"the measuring process was lost twice: {error}") from error
         if answer["status"] != "ok":
             raise RunError(f"the measuring process refused: {answer['why']}")
         return answer

@@ -73,6 +73,10 @@ class Budget:
     deadline: float | None
     done: int = 0
 
+    def at_most(self, count: int) -> int:
+        """Return how many of some trials may be made."""
+        return count if self.trials is None else min(count, self.trials - self.done)
+
     def is_spent(self, now: float) -> bool:
         """Whether no further trial may begin."""
         return (self.trials is not None and self.done >= self.trials) or (

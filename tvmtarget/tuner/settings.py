@@ -14,6 +14,7 @@ from statistics import median_low
 from tvmtarget.advice import SETTINGS, Settings, whole_workload
 from tvmtarget.backends.machine import processors
 from tvmtarget.building import build
+from tvmtarget.errors import BackendError, RunError
 from tvmtarget.executable import Executable
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.attributes import Value
@@ -65,6 +66,12 @@ class SettingsTuner:
             kinds = sorted({self._plan.layout[region.site].target.kind for region in self._plan.regions})
             self.left_out.append(f"settings: {', '.join(kinds)} has none that the target leaves open")
             return
+        try:
+            self._search(choices)
+        except (BackendError, RunError) as error:
+            self.left_out.append(f"settings: {error.problems[0]}")
+
+    def _search(self, choices: Sequence[tuple[str, str, tuple[Value, ...]]]) -> None:
         default = self._built({})
         helped: dict[tuple[str, str], tuple[float, Value]] = {}
         for site, name, values in choices:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tvmtarget.target.tree import Target
 from tvmtarget.tuner.kernels import KernelTuner
 from tvmtarget.tuner.measuring import USUAL_LIMITS, Limits
 from tvmtarget.tuner.placement import PlacementTuner, plans_by_leaf
+from tvmtarget.tuner.remote import Remotes
 from tvmtarget.tuner.result import Budget, Progress, TuneResult
 from tvmtarget.tuner.settings import SettingsTuner
 from tvmtarget.tuner.whole import compare_runs, made_up_inputs
@@ -41,6 +43,7 @@ def tune(
     seed: int = 0,
     where: Mapping[str, Constraint | str | Target] | None = None,
     limits: Limits = USUAL_LIMITS,
+    workers: str | None = None,
     progress: Progress | None = None,
 ) -> TuneResult:
     """Measure kernels, settings and placements of a program on this machine, and write what they cost into a log.
@@ -54,6 +57,8 @@ def tune(
         seed: makes the same search again.
         where: constraints by name or operator, as for `decompose`.
         limits: seconds that a candidate may take.
+        workers: a Dask scheduler, `tcp://HOST:PORT`, on whose workers kernels are measured; they should be equal
+            machines. Placement and settings are measured here.
         progress: is told of every trial.
 
     Without trials and seconds, each kernel gets a few dozen. What is measured is in the log at once, so that an
@@ -65,9 +70,10 @@ def tune(
     plan = module if isinstance(module, Plan) else decompose(module, target, where=where)
     with closing_log(log) as opened:
         budget = Budget(trials, None if seconds is None else begin + seconds)
-        return _Tuning(plan, opened, budget, begin, progress).run(
-            levels, seed=seed, limits=limits, is_fixed=isinstance(module, Plan)
-        )
+        with nullcontext() if workers is None else Remotes(workers) as remotes:
+            return _Tuning(plan, opened, budget, begin, progress, remotes).run(
+                levels, seed=seed, limits=limits, is_fixed=isinstance(module, Plan)
+            )
 
 
 @dataclass
@@ -79,6 +85,7 @@ class _Tuning:
     budget: Budget
     begin: float
     progress: Progress | None
+    remotes: Remotes | None
 
     def run(self, levels: Sequence[str], *, seed: int, limits: Limits, is_fixed: bool) -> TuneResult:
         is_placed = "placement" in levels and not is_fixed and self.plan.layout.root.is_composite
@@ -88,7 +95,9 @@ class _Tuning:
         if "kernel" in levels:
             plans = (self.plan, *plans_by_leaf(self.plan)) if is_placed else (self.plan,)
             part = self.part(KERNEL_SHARE if is_placed or "executor" in levels else 1.0)
-            kernels = KernelTuner(plans, self.log, part, seed=seed, limits=limits, progress=self.progress)
+            kernels = KernelTuner(
+                plans, self.log, part, seed=seed, limits=limits, progress=self.progress, remotes=self.remotes
+            )
             tuners.append(kernels)
             kernels.run()
             self.budget.done = part.done

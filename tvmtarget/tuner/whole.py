@@ -10,7 +10,7 @@ import numpy as np
 
 from tvmtarget.advice import Advice
 from tvmtarget.building import build
-from tvmtarget.errors import RunError
+from tvmtarget.errors import BackendError, RunError
 from tvmtarget.executable import Executable
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.plan import Plan
@@ -53,7 +53,7 @@ def compare_runs(plan: Plan, log: TuningLog, *, is_placed: bool) -> tuple[tuple[
         programs = [build(plan), build(Advice(log).placed(plan) if is_placed else plan, log=log)]
         with holding(device_lock()):
             before, after = run_by_turns(programs, inputs)
-    except RunError:
+    except (BackendError, RunError):
         return (), ()
     return tuple(before), tuple(after)
 

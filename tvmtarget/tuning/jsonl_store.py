@@ -79,9 +79,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         return connection
 
     def _text_at(self, place: int, size: int) -> str:
-        file = cast("BinaryIO", self._file)
-        file.seek(place)
-        return file.read(size).decode()
+        return os.pread(cast("BinaryIO", self._file).fileno(), size, place).decode()
 
     def _forget_file(self) -> None:
         if self._file is not None:

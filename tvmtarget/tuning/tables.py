@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
 from operator import itemgetter
@@ -221,18 +221,24 @@ class Tables:
 
     # Ranking
 
-    def _settle(self, groups: Iterable[_Group]) -> None:
-        """Rank candidates anew from all their trials: those of the groups, which may be short of the last columns."""
-        for group in sorted(groups):
-            where = " AND ".join(f"t.{name} = ?" for name in _GROUP[: len(group)])
+    def _settle(self, groups: Collection[_Group]) -> None:
+        """Rank candidates anew from all their trials: those of the groups, which may all be short of last columns."""
+        left = iter(sorted(groups))
+        while some := list(islice(left, _CHUNK // 4)):
+            names = _GROUP[: len(some[0])]
+            given = ", ".join([f"({_marks(names)})"] * len(some))
+            same = " AND ".join(f"trial.{name} = given.{name}" for name in names)
+            group = ", ".join(f"trial.{name}" for name in _GROUP)
             rows = self._all(
-                f"SELECT {', '.join(_GROUP)}, status, trust, score, ts, digest, id FROM trial t "
-                f"JOIN line l ON l.id = t.line WHERE {where} AND l.digest NOT IN (SELECT digest FROM gone) "
-                "ORDER BY candidate, env",
-                *group,
+                f"WITH given({', '.join(names)}) AS (VALUES {given}) "
+                f"SELECT {group}, status, trust, score, ts, digest, id "
+                f"FROM given CROSS JOIN trial ON {same} JOIN line ON id = trial.line "
+                f"WHERE digest NOT IN (SELECT digest FROM gone) ORDER BY {group}",
+                *(value for group in some for value in group),
             )
-            self._connection.execute(f"DELETE FROM choice AS t WHERE {where}", group)
-            ranked = [_ranked(key, list(some)) for key, some in groupby(rows, itemgetter(0, 1, 2, 3))]
+            where = " AND ".join(f"{name} = ?" for name in names)
+            self._connection.executemany(f"DELETE FROM choice WHERE {where}", some)
+            ranked = [_ranked(key, list(trials)) for key, trials in groupby(rows, itemgetter(0, 1, 2, 3))]
             self._connection.executemany(
                 "INSERT INTO choice VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [row for row in ranked if row is not None]
             )

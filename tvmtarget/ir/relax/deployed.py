@@ -18,8 +18,9 @@ from tvmtarget.ir.inline import inline_calls, rename_values
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import read_blob, write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS
+from tvmtarget.ir.relax.leaf import loose_symbols
 from tvmtarget.ir.relax.reader import GLOBALS
-from tvmtarget.ir.relax.spelling import on_vdevice, symbols_in
+from tvmtarget.ir.relax.spelling import on_vdevice
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType
 from tvmtarget.target.layout import Layout, Site
@@ -250,7 +251,7 @@ class _Writer:
 
     def _with_symbols(self, call: Call, callee: Function) -> Call:
         """Hand on the symbolic dimensions that the callee could not find in the shapes of its parameters."""
-        loose = _loose_symbols(callee)
+        loose = loose_symbols(callee)
         if not loose:
             return call
         operands = ", ".join(f"_{index}" for index in range(len(call.inputs)))
@@ -260,7 +261,7 @@ class _Writer:
         """Return the function of an external generator as `RunCodegen` finds it."""
         site = self._layout[_leaf_path(function) or ""]
         scope = self._scope(self._devices.of(site))
-        loose = _loose_symbols(function)
+        loose = loose_symbols(function)
         params = function.params
         if loose:
             params = (*params, Value(Names(function.types).fresh("symbols"), OpaqueType(f"Shape({', '.join(loose)})")))
@@ -319,23 +320,3 @@ def _with_target(function: Function, name: str, target: Any) -> Function:
         made = made.with_attr("target", target)
     call = replace(function.body[0], attrs=(("code", write_blob(made)),))
     return function.replace(name=name, body=(call,))
-
-
-def _loose_symbols(function: Function) -> tuple[str, ...]:
-    """Return the symbols that a function reads but cannot find in the shapes of its parameters, in order."""
-    known: set[str] = set()
-    used: dict[str, None] = {}
-    for value in function.params:
-        for dim in value.type.shape or () if isinstance(value.type, TensorType) else ():
-            words = [] if isinstance(dim, int | None) else symbols_in(dim)
-            known.update(words if words == [dim] else [])
-            used |= dict.fromkeys(words)
-        if isinstance(value.type, OpaqueType) and value.type.name.startswith("Shape("):
-            known.update(symbols_in(value.type.name))
-    for call in function.body:
-        text = call.attr("tvm.args")
-        used |= dict.fromkeys(symbols_in(text) if isinstance(text, str) else ())
-        for output in call.outputs:
-            dims = (output.type.shape or ()) if isinstance(output.type, TensorType) else ()
-            used |= dict.fromkeys(word for dim in dims if isinstance(dim, str) for word in symbols_in(dim))
-    return tuple(word for word in used if word not in known)

@@ -171,7 +171,8 @@ class _FunctionReader:
             return (self.values[body],), ()
         arguments = self._arguments([body])
         value = self._new_value("result", body.ty)
-        calls.append(Call("relax.value", arguments.inputs, (value,), (("tvm.args", arguments.text), (INLINE, True))))
+        attrs: tuple[tuple[str, Attribute], ...] = (("tvm.args", arguments.text), (INLINE, True))
+        calls.append(Call("relax.value", arguments.inputs, (value,), attrs, source=value.name))
         return (value.name,), ()
 
     def _block(self, bindings: Sequence[Any]) -> Iterator[Call]:
@@ -290,6 +291,10 @@ class _FunctionReader:
                 op, args = "relax.Call", [operator, *args]
                 attrs += self._fields(call.attrs, "")
         arguments = self._arguments(args)
+        is_whole = not arguments.is_plain or self.module.sites.is_external(operator)
+        if isinstance(operator, ir.GlobalVar) and is_whole:
+            # Never inlined: what an external generator was given, and what reads operands that are no values of ours.
+            op, arguments = "relax.Call", self._arguments([operator, *args])
         if not arguments.is_plain:
             attrs.append(("tvm.args", arguments.text))
         types = tuple(self._printer([]).type(one) for one in call.ty_args)

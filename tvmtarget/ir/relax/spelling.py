@@ -22,8 +22,9 @@ from typing import Any
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.tvm_library import the_tvm
+from tvmtarget.ir.types import OpaqueType, TensorType, Type, numpy_dtype
 
-__all__ = ["Printer", "Reader", "Symbols", "on_vdevice", "symbols_in"]
+__all__ = ["Printer", "Reader", "Symbols", "on_vdevice", "symbols_in", "tvm_dtype", "type_text"]
 
 _BINARY = {
     "Add": "+",
@@ -322,6 +323,25 @@ def symbols_in(text: str) -> list[str]:
     """Return the symbols in a type, an expression or a dimension, each as often as it stands there."""
     names = (word for word in _WORD.findall(text) if word[0] not in "'_")
     return [name for name in names if name not in _RESERVED and name not in _KEYWORDS]
+
+
+def type_text(type_: Type) -> str:
+    """Write a type of ours as `Printer.type` writes Relax's; `ModelError` for what Relax has not."""
+    match type_:
+        case TensorType(dtype=dtype, shape=shape):
+            if shape is None or None in shape:
+                return f"Tensor(None, {tvm_dtype(dtype)!r}, ndim={-1 if shape is None else len(shape)})"
+            return f"Tensor(({''.join(f'{dim}, ' for dim in shape).strip()}), {tvm_dtype(dtype)!r})"
+        case OpaqueType(name=text):
+            return text
+        case None:
+            return "Any()"
+    raise ModelError(f"Relax has no type {type_}")
+
+
+def tvm_dtype(name: str) -> str:
+    """Return TVM's name of an element type of ours."""
+    return numpy_dtype(name).name if name.startswith(("float8", "float4")) else name
 
 
 def on_vdevice(text: str, index: int | None) -> str:

@@ -13,7 +13,7 @@ from tvmtarget.ir.relax.attributes import node_of, read_blob, write_any
 from tvmtarget.ir.relax.blocks import INLINE, RESULT, blocks_of
 from tvmtarget.ir.relax.calls import CALLEE, TYPED
 from tvmtarget.ir.relax.reader import GLOBALS
-from tvmtarget.ir.relax.spelling import Reader
+from tvmtarget.ir.relax.spelling import Reader, tvm_dtype
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType, numpy_dtype
 
@@ -46,7 +46,7 @@ class _ModuleWriter:
             code = function.code
             made = self._code(function, code) if code is not None else _FunctionWriter(self, function).write()
             written[self.variables[name]] = made
-            if isinstance(made, self.tvm.relax.Function):
+            if not made.ty.is_missing():
                 self.tvm.relax.expr._update_type(self.variables[name], made.ty)
         own = {
             name.removeprefix(_OWN): write_any(value)
@@ -241,7 +241,7 @@ class _FunctionWriter:
                 return self.reader.type(text)
             case TensorType(dtype=dtype, shape=shape):
                 vdevice = self._vdevice(value.scope)
-                name = _tvm_dtype(dtype)
+                name = tvm_dtype(dtype)
                 if shape is None or None in shape:
                     return relax.TensorType(None, name, vdevice, -1 if shape is None else len(shape))
                 dims = [self.reader.scalar(str(dim)) for dim in shape]
@@ -271,10 +271,3 @@ class _FunctionWriter:
     def _constant(self, constant: Constant) -> Any:
         array = np.asarray(constant.data, numpy_dtype(constant.type.dtype), order="C")
         return self.tvm.relax.const(self.tvm.runtime.tensor(array))
-
-
-def _tvm_dtype(name: str) -> str:
-    """Return TVM's name of an element type."""
-    if name.startswith(("float8", "float4")):
-        return numpy_dtype(name).name
-    return name

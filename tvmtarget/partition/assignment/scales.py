@@ -12,7 +12,7 @@ from math import ceil, log2
 import numpy as np
 
 from tvmtarget.partition.assignment.placement import Placement
-from tvmtarget.partition.control.forms import form_of, trips
+from tvmtarget.partition.control.forms import runs_of_bodies
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility
@@ -41,7 +41,10 @@ class Scaled:
 def scaled(feasibility: Feasibility, estimates: Estimates, level: Level) -> Scaled:
     """Return what is to be decided at a level in numbers."""
     layout = feasibility.program.layout
-    launches = [min(estimates.launch(leaf) for leaf in feasibility.below(option)) for option in level.options]
+    launches = [
+        0 if option is level.site else min(estimates.launch(leaf) for leaf in feasibility.below(option))
+        for option in level.options
+    ]
     # Where every atom is a function of its own, it pays for its launch itself; elsewhere, regions do.
     passing = [
         0 if level.is_divided or limits.shape == "single" else launch
@@ -50,12 +53,13 @@ def scaled(feasibility: Feasibility, estimates: Estimates, level: Level) -> Scal
     home = layout.home(level.site.path)
     homes = [layout.home(option.path) for option in level.options]
     domains = tuple(dict.fromkeys([*homes, home]))
-    flow = feasibility.program.dataflow(level.atoms[0] if level.atoms else ())
     values = level.values
+    flow = feasibility.program.dataflow(level.atoms[0] if level.atoms else ())
     links = [_links(estimates, size, domains) for size in map(estimates.nbytes, flow.types)]
     times = {leaf.path: estimates.times(leaf) for option in level.options for leaf in feasibility.below(option)}
     shift = _shift(level, times.values(), links, values, max(launches, default=0))
-    known, unknown = _times(feasibility, level, times, shift)
+    least = min(launches[: len(launches) - (level.options[-1] is level.site)], default=0)
+    known, unknown = _times(feasibility, level, times, least, shift)
     known += np.array([launch - part >> shift for launch, part in zip(launches, passing, strict=True)], dtype=np.int64)
     flat = [[[UNKNOWN if cost is None else cost >> shift for cost in row] for row in rows] for rows in links]
     routes = np.array(flat, dtype=np.int64).reshape(len(links), len(domains), len(domains))
@@ -104,7 +108,9 @@ def _shift(
     return max(0, ceil(log2(known) + log2(1 + unknown)) - BITS)
 
 
-def _times(feasibility: Feasibility, level: Level, times: dict[str, list[int | None]], shift: int) -> tuple[Ints, Ints]:
+def _times(
+    feasibility: Feasibility, level: Level, times: dict[str, list[int | None]], launch: int, shift: int
+) -> tuple[Ints, Ints]:
     """Return what is known of the time of each atom under each option, and how many of its operations are unknown."""
     signatures = np.array(feasibility.program.signatures, dtype=np.int64)
     members = np.array([index for atom in level.atoms for index in atom], dtype=np.int64)
@@ -114,7 +120,7 @@ def _times(feasibility: Feasibility, level: Level, times: dict[str, list[int | N
     endless = np.iinfo(np.int64).max
     for option, site in enumerate(level.options):
         if site is level.site:
-            _driven(feasibility, level, times, shift, option, known, unknown)
+            _driven(feasibility, level, times, launch, shift, option, known, unknown)
             continue
         least = np.full(len(members), endless)
         for leaf, column in zip(feasibility.below(site), feasibility.columns(site), strict=True):
@@ -130,30 +136,34 @@ def _driven(
     feasibility: Feasibility,
     level: Level,
     times: dict[str, list[int | None]],
+    launch: int,
     shift: int,
     option: int,
     known: Ints,
     unknown: Ints,
 ) -> None:
-    """Add up what nested bodies take that the driver of a level runs, each operation where it is fastest."""
+    """Add up what nested bodies take that the driver of a level runs, each operation where it is fastest.
+
+    Every body with operations calls one function at least.
+    """
     program = feasibility.program
     leaves = list(zip(feasibility.below(level.site), feasibility.columns(level.site), strict=True))
     for atom in np.flatnonzero(level.allowed[:, option]).tolist():
-        for inner, runs in _runs(program, level.atoms[atom][0], 1.0):
+        for inner, runs, is_first in _runs(program, level.atoms[atom][0], 1.0):
             able = [leaf for leaf, column in leaves if feasibility.takes[inner, column]]
             found = [times[leaf.path][program.signatures[inner]] for leaf in able]
             stated = [time for time in found if time is not None]
-            known[atom, option] += round((min(stated, default=0) >> shift) * runs)
+            call = launch if is_first else 0
+            known[atom, option] += round((min(stated, default=0) + call >> shift) * runs)
             unknown[atom, option] += not stated
 
 
-def _runs(program: Program, index: int, runs: float) -> Iterator[tuple[int, float]]:
-    """Yield the operations in the bodies of one, and how often each runs: bodies of a branch are equally likely."""
-    form = form_of(program.body[index])
-    bodies = program.bodies[index]
-    inside = runs * trips(program.op(index)) if form is not None and form.repeats else runs / len(bodies)
-    for inner in (inner for scope in bodies for inner in scope.calls):
-        if inner in program.bodies:
-            yield from _runs(program, inner, inside)
-        else:
-            yield inner, inside
+def _runs(program: Program, index: int, runs: float) -> Iterator[tuple[int, float, bool]]:
+    """Yield the operations in the bodies of one, how often each runs, and whether it is the first of its body."""
+    inside = runs * float(runs_of_bodies(program.op(index)))
+    for scope in program.bodies[index]:
+        plain = (inner for inner in scope.calls if inner not in program.bodies)
+        yield from ((inner, inside, number == 0) for number, inner in enumerate(plain))
+        for inner in scope.calls:
+            if inner in program.bodies:
+                yield from _runs(program, inner, inside)

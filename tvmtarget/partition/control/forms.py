@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from tvmtarget.ir.function import Call
 from tvmtarget.partition.strategies.strategy import Op, Reject, reject
 
-__all__ = ["FORMS", "TRIPS", "Form", "form_of", "trips", "why_not_driven"]
+__all__ = ["FORMS", "TRIPS", "Form", "form_of", "runs_of_bodies", "why_not_driven"]
 
 # How often the body of a loop is taken to run where nothing says so.
 TRIPS = 10
@@ -64,9 +65,16 @@ def why_not_driven(op: Op) -> Reject | None:
 _BATCHED_SCAN = 8
 
 
-def trips(op: Op) -> int:
-    """Return how often the body of a loop runs: what is known of that, else `TRIPS`."""
+def runs_of_bodies(op: Op) -> Fraction:
+    """Return how often a body is expected to run for one run of an operation: branches in equal shares."""
     form = form_of(op.call)
+    if form is not None and form.kind == "branch":
+        return Fraction(1, max(1, len(op.call.regions)))
+    return Fraction(_trips(op, form))
+
+
+def _trips(op: Op, form: Form | None) -> int:
+    """Return how often the body of a loop runs: what is known of that, else `TRIPS`."""
     if form is not None and form.kind == "loop" and not op.operand(1):
         count = op.constant(0)
         if count is not None and count.size == 1:

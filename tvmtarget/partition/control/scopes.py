@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tvmtarget.errors import ModelError
 from tvmtarget.ir.flow import readers_of
 from tvmtarget.ir.function import COPY, Call, Constant, Function, Value
+from tvmtarget.ir.inference import infer_types
 from tvmtarget.ir.inline import Frame, Inlined
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import Type
@@ -120,7 +122,7 @@ class _Numbering:
         self.scopes.append(Scope(function, range(0)))
         kept = [index for index, call in enumerate(function.body) if call.op != COPY]
         if place is not None:
-            function = place.border.fill(function)
+            function = self._inferred(place.border.fill(function), names)
             names = {**names, **self._fresh(function)}
             self.types |= {names.get(name, name): type_ for name, type_ in function.types.items()}
         names = {**names, **_origins(function, names)}
@@ -148,6 +150,17 @@ class _Numbering:
         self.bodies[index] = tuple(found)
         regions = tuple((scope.label, scope.function) for scope in found)
         self.body[index] = replace(call, regions=regions)
+
+    def _inferred(self, function: Function, names: Mapping[str, str]) -> Function:
+        """Return a body with types that follow from those around it, where the model's own inference gave up."""
+        if all(output.type is not None for call in function.body for output in call.outputs if output.name):
+            return function
+        around = (Value(name, self.types.get(names.get(name, name))) for name in function.captures())
+        closed = function.replace(params=(*function.params, *around), opsets=self.root.opsets)
+        try:
+            return function.replace(body=infer_types(closed).body)
+        except ModelError:
+            return function
 
     def _fresh(self, function: Function) -> dict[str, str]:
         """Take the names of what a body defines; returns those that had to change."""

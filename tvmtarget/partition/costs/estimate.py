@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.partition.control.forms import runs_of_bodies
 from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
 from tvmtarget.partition.costs.links import PICOSECONDS, Links
 from tvmtarget.partition.costs.rates import Rates, rates_of, speaks_of
@@ -97,8 +99,23 @@ class Estimates:
         if rule is not None and rule.time is not None:
             return Estimate(round(rule.time * MICROSECOND), f"stated{origin}")
         share = rates.roofline if rule is None or rule.roofline is None else rule.roofline
+        if index in self.program.bodies:
+            estimate = self._of_bodies(index, leaf)
+            return Estimate(estimate.time, estimate.why + origin)
         estimate = _roofline(self.work(index), rates, share)
         return Estimate(estimate.time, estimate.why + origin)
+
+    def _of_bodies(self, index: int, leaf: Site) -> Estimate:
+        """Add up what is in the bodies of an operation that a leaf takes whole, as often as each is expected to run."""
+        program, total = self.program, Fraction(0)
+        runs = runs_of_bodies(program.op(index))
+        for scope in program.bodies[index]:
+            for inner in scope.calls:
+                estimate = self.time(inner, leaf)
+                if estimate.time is None:
+                    return Estimate(None, f"of {program.body[inner].source!r} in it, {estimate.why}")
+                total += estimate.time * runs
+        return Estimate(round(total), f"its bodies, each {float(runs):g} times")
 
     def _rules_for(self, leaf: Site) -> dict[str, list[tuple[int, OpCost]]]:
         rules: dict[str, list[tuple[int, OpCost]]] = {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from tvmtarget.partition.costs.estimate import Estimates, microseconds
 from tvmtarget.partition.outline import Outlined
@@ -60,25 +61,24 @@ class Prediction:
 
 
 def predict(estimates: Estimates, outlined: Outlined, least: int | None = None) -> Prediction:
-    """Add up what the functions and copies of a divided program take."""
+    """Add up what the functions and copies of a divided program take, as often as they are expected to run."""
     layout, body = estimates.program.layout, estimates.program.body
-    ops = launches = copies = 0
+    ops = launches = copies = Fraction(0)
     unknown: list[str] = []
     for region in outlined.regions:
         site = layout[region.site]
-        launches += estimates.launch(site)
+        launches += estimates.launch(site) * region.runs
         for index in region.calls:
             estimate = estimates.time(index, site)
-            ops += estimate.time or 0
+            ops += (estimate.time or 0) * region.runs
             if estimate.time is None:
                 unknown.append(f"op {body[index].source!r} on @{region.site or '.'}: {estimate.why}")
     for copy in outlined.copies:
         nbytes = estimates.nbytes(copy.type)
         time = None if nbytes is None else estimates.links.copy(nbytes, copy.src, copy.dst)
-        copies += time or 0
+        copies += (time or 0) * copy.runs
         if time is None:
             why = "its size is not known" if nbytes is None else "no link says what that takes"
             unknown.append(f"copy of {copy.value!r} from {copy.src} to {copy.dst}: {why}")
-    if least is not None:
-        least = min(least, ops + launches + copies)
-    return Prediction(ops, launches, copies, tuple(unknown), tuple(estimates.assumed()), least)
+    found = Prediction(round(ops), round(launches), round(copies), tuple(unknown), tuple(estimates.assumed()))
+    return found if least is None else replace(found, least=min(least, found.total))

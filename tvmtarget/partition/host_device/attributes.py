@@ -8,22 +8,36 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from tvmtarget.ir.function import Function
+from tvmtarget.ir.function import DRIVES, Function
+from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout
 
-__all__ = ["CALLING_CONVENTION", "DEVICE_KERNEL", "HOST_FUNCTION", "PACKED", "Side", "as_device", "as_host", "side_of"]
+__all__ = [
+    "CALLING_CONVENTION",
+    "DEVICE_KERNEL",
+    "HOST_FUNCTION",
+    "PACKED",
+    "SIDED",
+    "Side",
+    "as_device",
+    "as_host",
+    "side_of",
+]
 
 CALLING_CONVENTION = "calling-convention"
 HOST_FUNCTION = "is-host-function"
 PACKED = "packed"  # TVM's kCPackedFunc, 1
 DEVICE_KERNEL = "device-kernel-launch"  # TVM's kDeviceKernelLaunch, 2
 
+SIDED = (CALLING_CONVENTION, HOST_FUNCTION, DRIVES)
+
 Side = Literal["host", "device", "mixed"]
 
 
-def as_host(function: Function) -> Function:
-    """Return a function that drives a device and runs on its host."""
-    return _with(function, {CALLING_CONVENTION: PACKED, HOST_FUNCTION: True})
+def as_host(function: Function, host: str, device: str) -> Function:
+    """Return a function that works for a device and runs on its host, by the paths of both."""
+    attrs = {CALLING_CONVENTION: PACKED, HOST_FUNCTION: True, DRIVES: device}
+    return _with(function.replace(constraint=Constraint.at(host)), attrs)
 
 
 def as_device(function: Function) -> Function:

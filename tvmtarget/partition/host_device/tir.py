@@ -13,7 +13,7 @@ from tvmtarget.errors import MissingExtraError, TargetError
 from tvmtarget.partition.host_device.callers import CallSite, contexts, names_in
 from tvmtarget.target.tree import Target
 
-__all__ = ["bind_targets", "split_tir"]
+__all__ = ["bind_targets", "split_tir", "the_tvm"]
 
 Context: TypeAlias = Literal["device", "host"]
 
@@ -30,7 +30,7 @@ def bind_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN401 - TV
     call there is a copy `<name>_host`, which host code calls at any depth. Targets that functions have are kept. What
     nothing calls is for the device. TVM's own pipeline takes the result. `TargetError` for a system of targets.
     """
-    tvm = _tvm()
+    tvm = the_tvm()
     device, host = _pair(tvm, target)
     prims = {var: function for var, function in module.functions.items() if isinstance(function, tvm.tirx.PrimFunc)}
     by_name = {var.name_hint: function for var, function in prims.items()}
@@ -56,11 +56,12 @@ def bind_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN401 - TV
 
 def split_tir(module: Any, target: Target | str) -> Any:  # noqa: ANN401
     """Bind targets, then split every function into one for the host and kernels for the device, by TVM's own pass."""
-    tvm = _tvm()
+    tvm = the_tvm()
     return tvm.tirx.transform.SplitHostDevice()(bind_targets(module, target))
 
 
-def _tvm() -> Any:  # noqa: ANN401
+def the_tvm() -> Any:  # noqa: ANN401
+    """Return the package; `MissingExtraError` where it is not installed."""
     try:
         import tvm
         import tvm.s_tir

@@ -65,13 +65,16 @@ class _Projection:
         self.bodies[machine].append(call)
 
     def _machine(self, call: Call) -> str:
-        found = sorted({machine for function in _called(call, self.module) for machine in self._of(function)})
+        """Return the machine of a step; nested bodies are run by the host of the root, so all of them must be there."""
+        found = {machine for function in _called(call, self.module) for machine in self._of(function)}
+        if call.regions:
+            found.add(self.machines.home)
         if len(found) != 1:
             raise ModelError(
-                f"op {call.source!r} spans the machines {', '.join(found)}, which one step of a driver cannot; "
-                f"keep it on one of them: where={{{call.source!r}: '@{found[0] if found else self.machines.home}'}}"
+                f"op {call.source!r} has bodies on several machines ({', '.join(sorted(found))}), while one of them "
+                f"drives it; keep it on one: where={{{call.source!r}: '@{sorted(found)[0]}'}}"
             )
-        return found[0]
+        return found.pop()
 
     def _of(self, function: Function) -> Iterator[str]:
         path = function.constraint.path if function.constraint is not None else None

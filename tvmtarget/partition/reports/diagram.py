@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tvmtarget.ir.types import Type
+from tvmtarget.partition.outline import DrivenRecord, RegionRecord
 
 if TYPE_CHECKING:
     import networkx
@@ -21,7 +22,8 @@ MAX_NAMED = 3
 def region_graph(plan: Plan) -> networkx.MultiDiGraph:
     """Return regions, by position, with `function`, `site` and `ops`; edges bear `value`, `type` and `is_copied`.
 
-    The inputs and results of the program are the nodes `in` and `out`.
+    The inputs and results of the program are the nodes `in` and `out`. Behind the regions stand operations whose
+    nested bodies a driver runs: values go from them into their bodies, and back.
     """
     import networkx
 
@@ -29,31 +31,46 @@ def region_graph(plan: Plan) -> networkx.MultiDiGraph:
     graph.add_nodes_from(("in", "out"), function="", site="", ops=())
     function, layout = plan.program.function, plan.layout
     producer: dict[str, int | str] = {param.name: "in" for param in function.params}
-    for position, region in enumerate(plan.regions):
+    parts = _parts(plan)
+    for position, region in enumerate(parts):
         graph.add_node(position, function=region.function, site=region.site, ops=region.ops)
         producer |= dict.fromkeys(region.outputs, position)
-    homes: dict[int | str, str] = {position: layout.home(region.site) for position, region in enumerate(plan.regions)}
+    homes: dict[int | str, str] = {position: layout.home(region.site) for position, region in enumerate(parts)}
     homes |= dict.fromkeys(("in", "out"), layout.home(""))
-    uses: list[tuple[int | str, tuple[str, ...]]] = [
-        (place, region.inputs) for place, region in enumerate(plan.regions)
-    ]
+    uses: list[tuple[int | str, tuple[str, ...]]] = [(place, region.inputs) for place, region in enumerate(parts)]
     for reader, values in (*uses, ("out", function.results)):
         for value in values:
             if value in producer:
                 source = producer[value]
                 is_copied = homes[source] != homes[reader]
-                type_ = function.types.get(value)
+                type_ = plan.program.types.get(value)
                 graph.add_edge(source, reader, value=value, type=type_, is_copied=is_copied)
     return graph
 
 
+def _parts(plan: Plan) -> tuple[RegionRecord, ...]:
+    """Return the regions, and what drivers run as if that were some."""
+    return (*plan.regions, *(_driven(plan, one) for one in plan.outlined.driven))
+
+
+def _driven(plan: Plan, one: DrivenRecord) -> RegionRecord:
+    call, scopes = plan.program.body[one.call], plan.program.bodies[one.call]
+    read = (*filter(None, call.inputs), *(name for scope in scopes for name in scope.function.results))
+    given = (
+        *(output.name for output in call.outputs),
+        *(param.name for scope in scopes for param in scope.function.params),
+    )
+    site = plan.layout[one.system].host
+    return RegionRecord(f"run by {one.driver}", site, (one.call,), (one.op,), tuple(dict.fromkeys(read)), given)
+
+
 def to_dot(plan: Plan) -> str:
     """Write the regions for Graphviz: a cluster for each site, copies as thick edges with their values."""
-    graph = region_graph(plan)
+    graph, parts = region_graph(plan), _parts(plan)
     lines = ["digraph plan {", "  node [shape=box];", "  in [shape=ellipse];", "  out [shape=ellipse];"]
     for position, (site, members) in enumerate(_by_site(plan)):
         lines += [f"  subgraph cluster_{position} {{", f"    label={_quoted(site)};"]
-        lines += [f"    r{member} [label={_quoted(_label(plan, member, chr(10)))}];" for member in members]
+        lines += [f"    r{member} [label={_quoted(_label(parts[member], chr(10)))}];" for member in members]
         lines.append("  }")
     for source, reader, edge in graph.edges(data=True):
         style = ", penwidth=3" if edge["is_copied"] else ""
@@ -64,11 +81,11 @@ def to_dot(plan: Plan) -> str:
 
 def to_mermaid(plan: Plan) -> str:
     """Write the regions for Mermaid: a subgraph for each site, copies as thick arrows with their values."""
-    graph = region_graph(plan)
+    graph, parts = region_graph(plan), _parts(plan)
     lines = ["flowchart TD", "  in([in])", "  out([out])"]
     for position, (site, members) in enumerate(_by_site(plan)):
         lines.append(f"  subgraph s{position}[{_escaped(site)}]")
-        lines += [f"    r{member}[{_escaped(_label(plan, member, '<br>'))}]" for member in members]
+        lines += [f"    r{member}[{_escaped(_label(parts[member], '<br>'))}]" for member in members]
         lines.append("  end")
     for source, reader, edge in graph.edges(data=True):
         arrow = "==>" if edge["is_copied"] else "-->"
@@ -79,14 +96,13 @@ def to_mermaid(plan: Plan) -> str:
 
 def _by_site(plan: Plan) -> Iterator[tuple[str, list[int]]]:
     members: dict[str, list[int]] = {}
-    for position, region in enumerate(plan.regions):
+    for position, region in enumerate(_parts(plan)):
         members.setdefault(region.site, []).append(position)
     for site, positions in members.items():
         yield f"@{site or '.'} ({plan.layout[site].target.kind})", positions
 
 
-def _label(plan: Plan, position: int, newline: str) -> str:
-    region = plan.regions[position]
+def _label(region: RegionRecord, newline: str) -> str:
     more = len(region.ops) - MAX_NAMED
     named = ", ".join(region.ops[:MAX_NAMED]) + (f", and {more} more" if more > 0 else "")
     return f"{region.function}{newline}{named}"

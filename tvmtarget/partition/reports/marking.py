@@ -18,16 +18,20 @@ _IR_VERSION = 10
 
 
 def marked_model(plan: Plan) -> onnx.ModelProto:
-    """Return the undivided model; the metadata of each node tell its site and the function it became a part of."""
+    """Return the undivided model; the metadata of each node tell its site and the function it became a part of.
+
+    Of control flow that a driver runs, they tell the driver and its host.
+    """
     model = write_function(plan.program.function, {})
     model.ir_version = max(model.ir_version, _IR_VERSION)
-    owner = {op: region for region in plan.regions for op in region.ops}
+    owner = {op: (one.site, one.function) for one in plan.regions for op in (*one.ops, *one.inner)}
+    owner |= {one.op: (plan.layout[one.system].host, one.driver) for one in plan.outlined.driven}
     graphs = [model.graph]
     while graphs:
         for node in graphs.pop().node:
             if node.name in owner:
-                region = owner[node.name]
-                node.metadata_props.add(key="tvmtarget.site", value=f"@{region.site or '.'}")
-                node.metadata_props.add(key="tvmtarget.function", value=region.function)
+                site, function = owner[node.name]
+                node.metadata_props.add(key="tvmtarget.site", value=f"@{site or '.'}")
+                node.metadata_props.add(key="tvmtarget.function", value=function)
             graphs += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
     return model

@@ -1,0 +1,189 @@
+"""Stages of a pipeline: the linear dynamic program against all divisions, and what a plan says of its machines."""
+
+from dataclasses import replace
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from models import light
+
+import tvmtarget as tt
+from tvmtarget.errors import TargetError
+from tvmtarget.partition.assignment.pipeline import LONGEST, Line, Values, _contracted, _runs, balanced
+from tvmtarget.partition.dataflow import GIVEN
+
+MACHINES = 3
+
+
+@st.composite
+def lines(draw):
+    count, machines = draw(st.integers(1, 7)), draw(st.integers(1, MACHINES))
+    numbers = st.integers(0, 50)
+    values = []
+    for producer in range(GIVEN, count):
+        readers = draw(st.sets(st.integers(producer + 1, count - 1))) if producer + 1 < count else set()
+        is_wanted = producer != GIVEN and draw(st.booleans())
+        if readers or is_wanted:
+            values.append(Values(producer, tuple(sorted(readers)), is_wanted, draw(numbers)))
+    cells = st.lists(st.lists(numbers, min_size=machines, max_size=machines), min_size=count, max_size=count)
+    allowed = st.lists(
+        st.lists(st.integers(0, 5).map(bool), min_size=machines, max_size=machines), min_size=count, max_size=count
+    )
+    return Line(
+        costs=np.array(draw(cells), dtype=np.int64),
+        allowed=np.array(draw(allowed), dtype=np.bool_),
+        launches=tuple(draw(st.lists(numbers, min_size=machines, max_size=machines))),
+        values=tuple(values),
+        home=draw(st.one_of(st.none(), st.integers(0, machines - 1))),
+    )
+
+
+def load(line, stages, machine):
+    """Add up what one machine is busy with, from the definition."""
+    own = {place for place, stage in enumerate(stages) if stage == machine}
+    total = sum(int(line.costs[place, machine]) for place in own) + (line.launches[machine] if own else 0)
+    is_home = machine == line.home
+    for value in line.values:
+        is_here = is_home if value.producer == GIVEN else value.producer in own
+        reads, others = own & set(value.readers), set(value.readers) - own
+        if not is_here and (reads or (is_home and value.is_wanted)):
+            total += value.cost * (bool(reads) + (is_home and value.is_wanted))
+        if is_here and others:
+            total += value.cost
+        if is_here and value.is_wanted and not is_home:
+            total += value.cost
+    return total
+
+
+def all_stages(line):
+    """Yield every division of the line into consecutive stages that is allowed, and what the busiest machine does."""
+    count, machines = line.costs.shape
+    for cuts in combinations_with_replacement(range(count + 1), machines - 1):
+        stages = [sum(cut <= place for cut in cuts) for place in range(count)]
+        if all(line.allowed[place, machine] for place, machine in enumerate(stages)):
+            yield stages, max(load(line, stages, machine) for machine in range(machines))
+
+
+@given(line=lines())
+def test_no_division_into_stages_is_better(line):
+    found = balanced(line)
+    every = list(all_stages(line))
+    if not every:
+        assert found is None
+        return
+    stages, busiest = found
+    assert busiest == min(total for _, total in every)
+    assert busiest == max(load(line, stages, machine) for machine in range(line.costs.shape[1]))
+
+
+def chain(count, cost=10, value=3, machines=2):
+    values = [Values(place, (place + 1,), False, value) for place in range(count - 1)]
+    return Line(
+        costs=np.full((count, machines), cost, dtype=np.int64),
+        allowed=np.ones((count, machines), dtype=np.bool_),
+        launches=(0,) * machines,
+        values=(Values(GIVEN, (0,), False, value), *values, Values(count - 1, (), True, value)),
+        home=None,
+    )
+
+
+def test_a_long_line_is_cut_at_its_cheapest_places():
+    line = chain(6 * LONGEST)
+    cheap = {place for place in range(len(line.costs)) if place % 6 == 2}
+    values = tuple(replace(v, cost=1 if v.producer in cheap else 10**6) for v in line.values)
+    line = replace(line, values=values)
+    runs = _runs(line)
+    assert len(runs) <= LONGEST + 2
+    assert {begin - 1 for begin in runs[1:-1]} <= cheap
+    stages, busiest = balanced(_contracted(line, runs))
+    assert busiest == pytest.approx(10 * len(line.costs) / 2, rel=2e-2, abs=2e6)
+    assert sorted(set(stages)) == [0, 1]
+
+
+NODE = "[ort=onnxruntime,cpu=numpy](host=@cpu,count={})"
+LINKS = [("n.0", "n.1"), ("n.0", "n.2"), ("n.1", "n.2")]
+
+
+def costs(links=LINKS, **machines):
+    sites = {
+        "onnxruntime": {"launch": 20, "flops": {"float32": 1e11}, "mem_bw": 2e10, "roofline": 0.5},
+        "numpy": {"launch": 1, "flops": {"float32": 1e10}, "mem_bw": 2e10, "roofline": 0.5},
+    }
+    return {
+        "schema": "tvmtarget.cost/1",
+        "unit": "us",
+        "sites": sites | machines,
+        "links": [{"src": src, "dst": dst, "latency": 20, "bandwidth": 1e9} for src, dst in links],
+    }
+
+
+def cluster(count=3, home="n.0/cpu"):
+    return tt.Target.parse(f"[n={NODE.format(count)}](host=@{home})")
+
+
+@pytest.fixture(scope="module")
+def squeezenet():
+    return tt.IRModule.from_onnx(light("squeezenet"))
+
+
+def test_throughput_uses_all_machines_where_latency_uses_one(squeezenet):
+    near, fast = (tt.decompose(squeezenet, cluster(), costs(), objective=o) for o in ("latency", "throughput"))
+    assert {region.site for region in near.regions} == {"n.0/ort"}
+    assert {region.site for region in fast.regions} == {"n.0/ort", "n.1/ort", "n.2/ort"}
+    assert near.pace.latency == near.prediction.total <= fast.pace.latency
+    assert fast.pace.throughput > 2.5 * near.pace.throughput
+    assert "in a stream" in fast.summary()
+    told = fast.to_json()["machines"]
+    assert told["stages"][told["slowest"]]["busy"] == max(stage["busy"] for stage in told["stages"].values())
+    assert told["throughput"] == pytest.approx(1e6 / told["stages"][told["slowest"]]["busy"])
+
+
+def test_the_pace_adds_up_to_the_prediction(squeezenet):
+    """What machines run and transfer, each transfer at both ends, is what the plan takes in all."""
+    plan = tt.decompose(squeezenet, cluster(), costs(), objective="throughput")
+    run = sum(stage.run for stage in plan.pace.stages)
+    transfers = sum(stage.transfers for stage in plan.pace.stages)
+    assert run + transfers // 2 == plan.prediction.total
+
+
+def test_it_does_not_matter_which_replica_is_at_home(squeezenet):
+    plans = [tt.decompose(squeezenet, cluster(home=f"n.{n}/cpu"), costs(), objective="throughput") for n in range(3)]
+    assert len({plan.pace.slowest.busy for plan in plans}) == 1
+    assert len({tuple(sorted(stage.busy for stage in plan.pace.stages)) for plan in plans}) == 1
+
+
+def test_the_faster_machine_does_more(squeezenet):
+    fast = {"launch": 20, "flops": {"float32": 4e11}, "mem_bw": 8e10, "roofline": 0.5}
+    plan = tt.decompose(squeezenet, cluster(), costs(**{"n.2/ort": fast}), objective="throughput")
+    even = tt.decompose(squeezenet, cluster(), costs(), objective="throughput")
+    assert plan.pace.throughput > 1.5 * even.pace.throughput
+
+
+def test_what_operations_demand_comes_first(squeezenet):
+    plan = tt.decompose(squeezenet, cluster(), costs(), where={"op:Softmax": "@n.1/cpu"}, objective="throughput")
+    assert {plan.site_of(call.source) for call in squeezenet.main.body if call.kind == "Softmax"} == {"n.1/cpu"}
+
+
+def test_links_that_nobody_knows_are_avoided(squeezenet):
+    plan = tt.decompose(squeezenet, cluster(), costs(links=()), objective="throughput")
+    assert plan.pace.unknown == 0
+    assert {region.site for region in plan.regions} == {"n.0/ort"}
+
+
+def test_an_objective_is_kept_in_a_saved_plan(tmp_path, squeezenet):
+    plan = tt.decompose(squeezenet, cluster(2), costs(LINKS[:1]), objective="throughput")
+    plan.save(tmp_path / "plan.tt")
+    again = tt.Plan.load(tmp_path / "plan.tt")
+    assert again.request.objective == "throughput"
+    assert again.pace == plan.pace
+
+
+@pytest.mark.parametrize(
+    ("objective", "costs", "problem"),
+    [("speed", "roofline", "is latency or throughput, not"), ("throughput", None, "needs costs")],
+)
+def test_objectives_that_make_no_sense_are_refused(squeezenet, objective, costs, problem):
+    with pytest.raises(TargetError, match=problem):
+        tt.decompose(squeezenet, cluster(), costs, objective=objective)

@@ -1,0 +1,64 @@
+"""What external generators take together, as TVM's inner functions with the attribute `Composite`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tvmtarget.ir.flow import boundary, readers_of
+from tvmtarget.ir.function import Call, Function, Value
+from tvmtarget.ir.inline import rename_values
+from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.names import Names
+from tvmtarget.ir.relax.spelling import type_text
+from tvmtarget.ir.types import OpaqueType
+from tvmtarget.target.layout import Layout
+
+__all__ = ["with_composites"]
+
+
+def with_composites(module: IRModule, layout: Layout) -> IRModule:
+    """Return a divided module in whose leaf functions matches of the strategies' patterns are inner functions."""
+    return module.replace(functions=tuple(_fused(function, layout) for function in module.functions))
+
+
+def _fused(function: Function, layout: Layout) -> Function:
+    path = None if function.constraint is None else function.constraint.path
+    matches = function.attr("matches")
+    if path is None or not matches:
+        return function
+    kind = layout[path].target.kind
+    place = {call.source: index for index, call in enumerate(function.body)}
+    names = Names(function.types)
+    chosen = {place[sources[-1]]: (pattern, [place[source] for source in sources]) for pattern, *sources in matches}
+    inner = {index for _, calls in chosen.values() for index in calls}
+    body: list[Call] = []
+    for index, call in enumerate(function.body):
+        if index in chosen:
+            pattern, calls = chosen[index]
+            body += _composite(function, calls, f"{kind}.{pattern}", names)
+        elif index not in inner:
+            body.append(call)
+    return function.replace(body=tuple(body))
+
+
+def _composite(function: Function, calls: Sequence[int], name: str, names: Names) -> Iterator[Call]:
+    """Yield the definition of an inner function and its call, where the last of its operations stood."""
+    root = function.body[calls[-1]]
+    inputs, _ = boundary(function, calls, readers_of(function))
+    types = [function.types[value] for value in (*inputs, *(output.name for output in root.outputs))]
+    texts = [type_text(type_) for type_ in types]
+    results = texts[len(inputs) :]
+    returned = results[0] if len(results) == 1 else f"Tuple({', '.join(results)})"
+    params = "".join(f"{text}, " for text in texts[: len(inputs)])
+    renamed = {value: names.fresh(value) for value in (*inputs, *(output.name for output in root.outputs))}
+    region = Function(
+        "function",
+        tuple(Value(value, function.types[value]) for value in inputs),
+        tuple(function.body[index] for index in calls),
+        tuple(output.name for output in root.outputs),
+        attrs=(("Composite", name),),
+    )
+    own = names.fresh(name.rpartition(".")[2])
+    callee = Value(own, OpaqueType(f"Func(({params.strip()}), {returned}, True)"))
+    yield Call("relax.Function", (), (callee,), regions=(("function", rename_values(region, renamed)),), source=own)
+    yield Call("relax.Call", (own, *inputs), root.outputs, source=root.source)

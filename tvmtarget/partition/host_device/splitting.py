@@ -1,0 +1,58 @@
+"""`split_host_device`: every mixed function of host and device code becomes a host function and device functions."""
+
+from __future__ import annotations
+
+from tvmtarget.errors import TargetError
+from tvmtarget.ir.function import Function, callees_of
+from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.host_device.attributes import side_of
+from tvmtarget.partition.host_device.code import split_code
+from tvmtarget.partition.plan import planned
+from tvmtarget.partition.request import Request
+from tvmtarget.target.layout import Layout
+from tvmtarget.target.tree import Target
+
+__all__ = ["split_host_device"]
+
+
+def split_host_device(module: IRModule, target: Target | str | None = None) -> IRModule:
+    """Return the module with host and device code apart, whatever code generators take (TVM: SplitHostDevice).
+
+    A function that is constrained to a device which another site drives is mixed. It becomes a function that runs on
+    the host (`is-host-function`, calling convention `packed`, `drives` the device, constrained to the host), which
+    only calls, copies and branches; device functions (calling convention `device-kernel-launch`, constrained to the
+    device); and functions on the host for shape and scalar work. Opaque TIR functions are split by TVM's own pass.
+
+    `target` is the tree, the module's own unless given. Raises what `decompose` raises. Doing it twice changes
+    nothing.
+    """
+    chosen = Target.parse(target) if isinstance(target, str) else (target or module.target)
+    if chosen is None:
+        raise TargetError("no target is given and the module has none; pass one, such as 'cuda'")
+    placed = module.with_target(chosen.resolve())
+    layout = Layout(chosen.resolve())
+    coded = [function for function in placed if function.code is not None]
+    mixed = [function for function in coded if side_of(function, layout) == "mixed"]
+    if mixed:
+        placed = _with_split(placed, split_code(mixed, layout))
+    if _calls_code(placed, {function.name for function in coded}):
+        return placed.verify()
+    request = Request(placed, chosen, {})
+    return planned(request, request.feasibility(splits=True)).module
+
+
+def _with_split(module: IRModule, made: tuple[Function, ...]) -> IRModule:
+    for function in made:
+        module = module.with_function(function)
+    return module
+
+
+def _calls_code(module: IRModule, coded: set[str]) -> bool:
+    """Whether the entry, directly or through others, is or calls opaque code, which is placed as a whole."""
+    waiting, reached = ["main"], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += sorted(callees_of(module[name]))
+    return bool(coded & reached)

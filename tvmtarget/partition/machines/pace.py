@@ -1,0 +1,163 @@
+"""How fast a cluster is, by the estimates: what each machine is busy with, and when one input is through.
+
+Machines work at the same time on inputs that follow each other, so that the busiest one sets the pace. Both machines
+of a transfer are busy with it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tvmtarget.ir.function import COPY, Call, callees_of
+from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.types import Type
+from tvmtarget.partition.costs.estimate import Estimates, microseconds
+from tvmtarget.partition.machines.machine import Machines
+from tvmtarget.partition.outline import CopyRecord, Outlined
+
+__all__ = ["Pace", "Stage", "pace_of"]
+
+SECOND = 10**12  # picoseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What one machine does for each input, in picoseconds: run, with calls and copies of its own, and transfer."""
+
+    machine: str
+    run: int
+    transfers: int
+
+    @property
+    def busy(self) -> int:
+        """All of it, one after the other."""
+        return self.run + self.transfers
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The stages of a cluster, and picoseconds from one input to its results if no other is under way.
+
+    `unknown` counts what is reckoned as nothing because nobody knows it; the prediction of the plan lists it.
+    """
+
+    stages: tuple[Stage, ...]
+    latency: int
+    unknown: int = 0
+
+    @property
+    def slowest(self) -> Stage:
+        """The stage that sets the pace."""
+        return max(self.stages, key=lambda stage: stage.busy)
+
+    @property
+    def throughput(self) -> float | None:
+        """Inputs a second when they follow each other; None where nothing takes time."""
+        return SECOND / self.slowest.busy if self.slowest.busy else None
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Of two paces the smaller rank is better: fewer unknowns, then more inputs a second, then less latency."""
+        return self.unknown, self.slowest.busy, self.latency
+
+    def lines(self) -> Iterator[str]:
+        """Yield stages, latency and throughput line by line."""
+        for stage in self.stages:
+            parts = f"run {microseconds(stage.run)}, transfers {microseconds(stage.transfers)}"
+            yield f"  machine @{stage.machine}: busy {microseconds(stage.busy)} ({parts})"
+        beside = f", and {self.unknown} unknown" if self.unknown else ""
+        rate = "" if self.throughput is None else f"; in a stream {self.throughput:.4g} inputs a second"
+        yield f"  one input takes {microseconds(self.latency)}{rate}, as @{self.slowest.machine} allows{beside}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as data, in microseconds and inputs a second."""
+        stages = {
+            stage.machine: {"busy": stage.busy / 10**6, "run": stage.run / 10**6, "transfers": stage.transfers / 10**6}
+            for stage in self.stages
+        }
+        return {
+            "stages": stages,
+            "latency": self.latency / 10**6,
+            "throughput": self.throughput,
+            "slowest": self.slowest.machine,
+            "unknown": self.unknown,
+        }
+
+
+def pace_of(estimates: Estimates, outlined: Outlined, module: IRModule) -> Pace | None:
+    """Return the pace of a decomposed module; None where its target is no cluster, or one machine has all the work."""
+    machines = Machines(estimates.program.layout)
+    if len(machines.working) < 2 or module.main.attr("role") != "driver":
+        return None
+    times = _Times(estimates, outlined, module)
+    run: dict[str, int] = {machine.path: 0 for machine in machines}
+    transfers = dict(run)
+    clock = dict(run)
+    ready: defaultdict[str, int] = defaultdict(int)
+    for call in module.main.body:
+        time = times.of(call)
+        arrived = max((ready[name] for name in call.inputs), default=0)
+        src, dst = _ends(call, machines, module)
+        if src == dst:
+            run[dst] += time
+            clock[dst] = max(clock[dst], arrived) + time
+            done = clock[dst]
+        else:
+            transfers[src] += time
+            transfers[dst] += time
+            clock[src] = max(clock[src], arrived) + time
+            done = clock[dst] = max(clock[dst], clock[src])
+        ready.update((output.name, done) for output in call.outputs)
+    stages = tuple(Stage(path, run[path], transfers[path]) for path in run)
+    return Pace(stages, max(clock.values()), times.unknown)
+
+
+def _ends(call: Call, machines: Machines, module: IRModule) -> tuple[str, str]:
+    if call.op == COPY:
+        return machines.of_domain(str(call.attr("src"))), machines.of_domain(str(call.attr("dst")))
+    callee = module[call.callee] if call.callee is not None else module.main
+    path = callee.constraint.path if callee.constraint is not None else None
+    machine = machines.of_site(path) if path else machines.home
+    return machine, machine
+
+
+class _Times:
+    """What the steps of the root's driver take, in picoseconds; counts what nobody knows.
+
+    What nested bodies hold is reckoned as often as the plan expects it to run.
+    """
+
+    def __init__(self, estimates: Estimates, outlined: Outlined, module: IRModule) -> None:
+        self.estimates = estimates
+        self.module = module
+        self.regions = {region.function: region for region in outlined.regions}
+        self.copies: defaultdict[str, list[CopyRecord]] = defaultdict(list)
+        for copy in outlined.copies:
+            self.copies[copy.driver].append(copy)
+        self.unknown = 0
+
+    def of(self, call: Call) -> int:
+        """Return what a step of the root's driver takes."""
+        if call.op == COPY:
+            return self._moved(call.outputs[0].type, str(call.attr("src")), str(call.attr("dst")))
+        nested = sum(self.of(inner) for _, body in call.regions for inner in body.body)
+        return nested + (0 if call.callee is None else self._function(call.callee))
+
+    def _function(self, name: str) -> int:
+        region = self.regions.get(name)
+        if region is None:
+            copies = (int(copy.runs * self._moved(copy.type, copy.src, copy.dst)) for copy in self.copies[name])
+            return sum(copies) + sum(map(self._function, sorted(callees_of(self.module[name]))))
+        leaf = self.estimates.program.layout[region.site]
+        times = (self._known(self.estimates.time(index, leaf).time) for index in region.calls)
+        return int(region.runs * (self.estimates.launch(leaf) + sum(times)))
+
+    def _moved(self, type_: Type, src: str, dst: str) -> int:
+        nbytes = self.estimates.nbytes(type_)
+        return self._known(None if nbytes is None else self.estimates.links.copy(nbytes, src, dst))
+
+    def _known(self, time: int | None) -> int:
+        self.unknown += time is None
+        return time or 0
