@@ -46,8 +46,11 @@ def random_costs(seed, sites=SITES):
     return Costs(sites=launches, links=tuple(links), ops=tuple(ops))
 
 
-def recount(module, costs, labels, sites=SITES):
-    """Return what a choice of sites takes, in microseconds, written anew: every value has 24 bytes."""
+def recount(module, costs, labels, sites=SITES, called=None):
+    """Return what a choice of sites takes, in microseconds, written anew: every value has 24 bytes.
+
+    `called` are the sites of the functions; without it, those of waves.
+    """
     body = module.main.body
     times = {(rule.site, rule.op): rule.time for rule in costs.ops}
     direct = {frozenset((link.src, link.dst)): link.latency + 1 for link in costs.links}
@@ -70,7 +73,8 @@ def recount(module, costs, labels, sites=SITES):
     regions = waves(successors, labels)
     total = sum(times[sites[label], call.kind] for call, label in zip(body, labels, strict=True))
     total += sum(copy(home[name], site) for name, site in needed)
-    return total + sum(costs.sites[sites[labels[region[0]]]].launch for region in regions)
+    called = [sites[labels[region[0]]] for region in regions] if called is None else called
+    return total + sum(costs.sites[site].launch for site in called)
 
 
 @settings(max_examples=40, deadline=None)
@@ -80,9 +84,11 @@ def test_what_is_predicted_is_what_the_functions_and_copies_of_the_plan_take(siz
     rng = random.Random(seed)
     labels = [rng.randrange(3) for _ in module.main.body]
     where = {call.source: f"@{SITES[label]}" for call, label in zip(module.main.body, labels, strict=True)}
-    prediction = tt.decompose(module, APART, costs, where=where).prediction
-    assert prediction.total == recount(module, costs, labels) * 10**6
-    assert prediction.unknown == ()
+    plan = tt.decompose(module, APART, costs, where=where)
+    called = [region.site for region in plan.regions]
+    assert plan.prediction.total == recount(module, costs, labels, called=called) * 10**6
+    assert plan.prediction.total <= recount(module, costs, labels) * 10**6
+    assert plan.prediction.unknown == ()
 
 
 @settings(max_examples=25, deadline=None)
@@ -91,7 +97,7 @@ def test_small_programs_take_the_least_of_all_choices(size, seed):
     module, costs = tt.IRModule.from_onnx(random_graph(size, seed)), random_costs(seed)
     best = min(recount(module, costs, labels) for labels in product(range(3), repeat=len(module.main.body)))
     prediction = tt.decompose(module, APART, costs).prediction
-    assert prediction.total == best * 10**6
+    assert prediction.total <= best * 10**6
     assert prediction.least == prediction.total
 
 

@@ -108,16 +108,17 @@ class _Moving:
 
 
 def room_of(
-    program: Program, options: Sequence[Site], atoms: Sequence[tuple[int, ...]], stated: Mapping[str, int]
+    program: Program, home: str, options: Sequence[Site], atoms: Sequence[tuple[int, ...]], stated: Mapping[str, int]
 ) -> Room | None:
     """Return the room at a level, or None where no memory of its leaves is limited.
 
-    `stated` are bytes by memory that count instead of those of the target.
+    `stated` are bytes by memory that count instead of those of the target. The memory of the driver, `home`, is not
+    limited: it has the whole program before anything is placed.
     """
     known = {**_declared(program.layout), **stated}
     homes = [option.domain for option in options]
     names = tuple(dict.fromkeys(homes))
-    leaves = {option.domain for option in options if not option.is_system}
+    leaves = {option.domain for option in options if not option.is_system} - {home}
     limits = tuple(known.get(name) if name in leaves else None for name in names)
     if not any(limit is not None for limit in limits):
         return None

@@ -164,7 +164,7 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         values=values,
         limits=tuple(_limits(option, site) for option in options),
         limiter=Limiter(successors, atoms, values),
-        room=room_of(program, options, atoms, {}),
+        room=room_of(program, site.domain, options, atoms, {}),
     )
 
 

@@ -88,7 +88,9 @@ class ByCost:
         }
         if not stated:
             return level
-        return replace(level, room=room_of(self.feasibility.program, level.options, level.atoms, stated))
+        return replace(
+            level, room=room_of(self.feasibility.program, level.site.domain, level.options, level.atoms, stated)
+        )
 
 
 def _whole(placement: Placement) -> Iterator[Ints]:
