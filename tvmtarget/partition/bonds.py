@@ -83,6 +83,8 @@ def demands_of(
     if close is not None:
         unit, leaf = asking.parted(close)
         found |= dict.fromkeys(unit, leaf)
+        for index in (one for side in close for one in bonds.unit(side)):
+            found.setdefault(index, asking.site(index))  # else it might follow
     return found
 
 
