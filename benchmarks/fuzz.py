@@ -12,7 +12,17 @@ import sys
 import time
 
 import tvmtarget as tt
-from benchmarks.graphs import FAMILIES, KINDS_OF_ONE, KINDS_OF_TWO, SITES, Graph, costs_of, module_of, shuffled, tree_of
+from benchmarks._graphs import (
+    FAMILIES,
+    KINDS_OF_ONE,
+    KINDS_OF_TWO,
+    SITES,
+    Graph,
+    costs_of,
+    module_of,
+    shuffled,
+    tree_of,
+)
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.partition.plan import Plan
 

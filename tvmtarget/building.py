@@ -13,8 +13,9 @@ from tvmtarget.errors import BackendError, TargetError, raise_all
 from tvmtarget.executable import Executable, Leaf
 from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.relax.leaf import leaf_text, speaks_relax
 from tvmtarget.partition.decompose import decompose
-from tvmtarget.partition.machines.machine import is_distributed
+from tvmtarget.partition.machines.machine import is_distributed, undistributable
 from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.configuration import CompilationConfig
@@ -72,7 +73,7 @@ def build(
     else:
         chosen = _configured(target if target is not None else module.target, target_host, executor, runtime)
         plan = decompose(module.bind(params or {}), chosen, where=where)
-    raise_all(BackendError, _not_buildable(plan.layout.root))
+    raise_all(BackendError, [*_not_buildable(plan.layout.root), *undistributable(plan.layout)])
     if log is None:
         return _linked(plan, None, settings, mod_name, strict=strict, progress=progress)
     with closing_log(log) as opened:
@@ -158,11 +159,18 @@ def _compile_all(
     return leaves
 
 
+def _source_of(module: IRModule, name: str) -> bytes:
+    """Return a leaf function in the form of its dialect: TVM's JSON for Relax, else an ONNX model."""
+    if speaks_relax(module[name]):
+        return leaf_text(module[name], module.by_name)
+    return bytes(module.to_onnx(name).SerializeToString(deterministic=True))
+
+
 def part_of(plan: Plan, region: RegionRecord, target: Target, schedules: Schedules | None = None) -> Part:
     """Return the leaf function of a region as a backend takes it."""
     return Part(
         name=region.function,
-        source=plan.module.to_onnx(region.function).SerializeToString(deterministic=True),
+        source=_source_of(plan.module, region.function),
         site=region.site,
         target=target,
         ops=region.ops,

@@ -230,3 +230,10 @@ def test_constants_count_by_their_elements():
     same = MAIN.replace(constants=(constant, MAIN.constants[1]))
     assert same == MAIN
     assert structural_hash(same) == structural_hash(MAIN)
+
+
+def test_marks_of_compilers_can_be_left_out():
+    marks = (("tir.is_scheduled", 1), ("target", "llvm"), ("global_symbol", "f"))
+    marked = MAIN.replace(attrs=(*MAIN.attrs, *marks))
+    assert structural_hash(marked) != structural_hash(MAIN)
+    assert structural_hash(marked, marks=False) == structural_hash(MAIN, marks=False) == structural_hash(MAIN)

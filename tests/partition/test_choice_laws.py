@@ -145,11 +145,9 @@ def test_what_a_strategy_refuses_alone_goes_elsewhere_or_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(0, 24, 2))
-def test_random_programs_are_divided_validly(seed):
+def test_random_programs_are_divided_validly(seed, monkeypatch):
     """A sample of `python -m benchmarks fuzz`; seeds that once failed are added here."""
-    sys.path.insert(0, str(ROOT))
-    try:
-        from benchmarks.fuzz import attempt
-    finally:
-        sys.path.remove(str(ROOT))
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks.fuzz import attempt
+
     attempt(seed)

@@ -1,6 +1,7 @@
 """Laws of regions: whatever way they are formed, they cover, hold one colour, run in order and keep their limits."""
 
 import random
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -170,9 +171,10 @@ def test_what_is_refused_alone_is_returned_with_the_reason():
 
 
 @pytest.mark.slow
-def test_three_sites_are_near_the_lower_bound_on_outlines_of_nets():
+def test_three_sites_are_near_the_lower_bound_on_outlines_of_nets(monkeypatch):
     """Within 5 % of the bound on average, as kinds of operations fix the sites; the bound itself may be too low."""
-    from benchmarks.graphs import FAMILIES
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+    from benchmarks._graphs import FAMILIES
 
     for name in ("chain", "transformer", "resnet", "densenet"):
         graph = FAMILIES[name](2000)

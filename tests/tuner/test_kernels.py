@@ -16,10 +16,12 @@ from onnx import helper
 import tvmtarget as tt
 from tvmtarget.advice import alone
 from tvmtarget.backends.protocol import Part
+from tvmtarget.tuner.kernels import KernelTuner
 from tvmtarget.tuner.measuring import Limits, Worker
+from tvmtarget.tuner.result import Budget
 from tvmtarget.tuner.search import Search
 from tvmtarget.tuning.match import Policy
-from tvmtarget.tuning.records import Trial
+from tvmtarget.tuning.records import Baseline, Measurement, Trial
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
@@ -121,6 +123,29 @@ def test_tuning_again_measures_no_candidate_twice(tuned):
         every = [trial.candidate.key for trial in kernel_trials(log) if trial.measured.kind == "search"]
     assert again.reused == len(known)
     assert len(every) == len(set(every)) == len(known) + 1
+
+
+@pytest.mark.parametrize("body", ["text", {"blocks": [{"lanes": "x"}]}])
+def test_records_that_are_no_candidates_are_left_alone(tuned, body):
+    url, _ = tuned
+    log = tt.TuningLog("memory:")
+    with tt.TuningLog(url) as known:
+        log.merge(known)
+    workload = next(found for found in log.workloads() if found.level == "kernel")
+    good = kernel_trials(log)[0].candidate
+    ran = Measurement(status="ok", kind="confirm", costs=[1], baseline=Baseline(costs=[10**12]))
+    log.add(workload, alone(NATIVE), good.replace(body=body), ran)
+    (kernel,) = [
+        applied
+        for applied in tt.build(tt.IRModule.from_onnx(convolution()), NATIVE, log=log).tuned
+        if applied.level == "kernel"
+    ]
+    assert not kernel.is_used
+    assert "its body is not that of a candidate" in kernel.note
+    plan = tt.decompose(tt.IRModule.from_onnx(convolution()), NATIVE)
+    tuner = KernelTuner([plan], log, Budget(0, None), seed=0, limits=Limits(), progress=None)
+    tuner.run()
+    assert all(finding.best > 1 for finding in tuner.findings())
 
 
 def test_every_ratio_in_the_log_has_its_baseline_and_confirmed_ones_the_default_beside_them(tuned):

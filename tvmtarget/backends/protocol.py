@@ -86,6 +86,11 @@ class Part:
     native: Mapping[str, bytes] = field(default_factory=dict)
     schedules: Schedules | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def is_relax(self) -> bool:
+        """Whether the source is a module of Relax in TVM's JSON, not an ONNX model."""
+        return self.source[:1] == b"{"
+
     @cached_property
     def model(self) -> onnx.ModelProto:
         """The function as an ONNX model."""

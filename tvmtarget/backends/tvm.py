@@ -1,4 +1,4 @@
-"""Apache TVM for llvm leaves: the function's ONNX model through Relax into native code.
+"""Apache TVM for llvm leaves: the function's ONNX model through Relax, or Relax as it is, into native code.
 
 TVM's ONNX importer reads a static dimension of 0 as unknown, gives all unnamed dimensions one symbol, parses the
 names of symbols as expressions, and has a form of its own for shapes that most operators do not take; `_prepared`
@@ -66,7 +66,7 @@ class _Tvm:
 
     def compile(self, part: Part) -> _Program:
         tvm = _tvm()
-        never_empty = _never_empty(part.model.graph)
+        never_empty = frozenset[int]() if part.is_relax else _never_empty(part.model.graph)
         if _LIBRARY in part.native:
             return _Program(_load(tvm, part.native[_LIBRARY]), never_empty)
         try:
@@ -93,6 +93,8 @@ class _Tvm:
 
 
 def _imported(tvm: Any, part: Part) -> Any:  # noqa: ANN401
+    if part.is_relax:
+        return tvm.ir.load_json(part.source.decode())
     return tvm.relax.frontend.onnx.from_onnx(_prepared(part.model), sanitize_input_names=False)
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tvmtarget.errors import TextError
 from tvmtarget.ir.spelling import NAME, SYMBOL
+from tvmtarget.target.cursor import Cursor
 from tvmtarget.target.problems import syntax_error
 
 __all__ = ["Scanner"]
@@ -24,12 +25,10 @@ _BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\](){}]')
 _OPENING = "[({"
 
 
-class Scanner:
+class Scanner(Cursor):
     """A cursor; methods that look for something skip blanks and comments first."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
+    skipped = _SKIPPED
 
     def error(self, problem: str, at: int | None = None) -> TextError:
         """Return a `TextError` with line and column of a position, or of where the cursor is."""
@@ -39,20 +38,10 @@ class Scanner:
         end = self.text.find("\n", at)
         return syntax_error(problem, self.text[begin : end if end >= 0 else len(self.text)], at - begin, line)
 
-    def skip(self) -> None:
-        """Go on to what is neither blank nor comment."""
-        match = _SKIPPED.match(self.text, self.at)
-        self.at = match.end() if match else self.at
-
     def skip_blanks(self) -> None:
         """Go on within the line."""
         match = _BLANKS.match(self.text, self.at)
         self.at = match.end() if match else self.at
-
-    def peek(self) -> str:
-        """Return the next letter, or nothing at the end."""
-        self.skip()
-        return self.text[self.at : self.at + 1]
 
     def found(self) -> str:
         """Return the tail of a message that says what is there instead."""
@@ -64,27 +53,10 @@ class Scanner:
         if self.peek():
             raise self.error(f"expected the end of the text{self.found()}")
 
-    def accept(self, mark: str) -> bool:
-        """Pass over a mark if it is next."""
-        self.skip()
-        if not self.text.startswith(mark, self.at):
-            return False
-        self.at += len(mark)
-        return True
-
     def expect(self, mark: str, what: str) -> None:
         """Pass over a mark that must be next."""
         if not self.accept(mark):
             raise self.error(f"expected {what}{self.found()}")
-
-    def match(self, pattern: re.Pattern[str]) -> str | None:
-        """Pass over what a pattern matches, or return None."""
-        self.skip()
-        match = pattern.match(self.text, self.at)
-        if match is None:
-            return None
-        self.at = match.end()
-        return match.group()
 
     def span(self, pattern: re.Pattern[str]) -> tuple[str, int]:
         """Return what a pattern matches right here, and where it begins."""

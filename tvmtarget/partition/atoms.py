@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from tvmtarget.ir.inline import Frame
 from tvmtarget.partition.control.scopes import Scope
+from tvmtarget.partition.matching import Group
 from tvmtarget.partition.program import Program, binds, open_frame
 
 __all__ = ["atoms_of", "together", "untyped"]
@@ -20,12 +21,14 @@ def together(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: 
     return [tuple(members) for members in groups.values()]
 
 
-def atoms_of(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
-    """Group operations that cannot be parted: one call of a constrained function, or ends of a value without a type."""
-    if not program.has_bound and not any(program.frames[index] for index in calls):
+def atoms_of(program: Program, groups: Mapping[int, Group], calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
+    """Group operations that cannot be parted.
+
+    They are in one call of a constrained function or in one group, or at both ends of a value without a type.
+    """
+    if not groups and not program.has_bound and not any(program.frames[index] for index in calls):
         return [(index,) for index in calls]
-    groups = together(calls, program.frames, path)
-    leader = {index: members[0] for members in groups for index in members}
+    leader = {index: members[0] for members in together(calls, program.frames, path) for index in members}
     joined = {first: first for first in leader.values()}
 
     def find(first: int) -> int:
@@ -33,13 +36,18 @@ def atoms_of(program: Program, calls: tuple[int, ...], path: str) -> list[tuple[
             first = joined[first]
         return first
 
+    def join(one: int, other: int) -> None:
+        if one in leader and other in leader:
+            a, b = sorted((find(leader[one]), find(leader[other])))
+            joined[b] = a
+
     for index in calls:
+        if index in groups:
+            join(index, groups[index].calls[0])
         for output in program.body[index].outputs:
             readers = program.consumers.get(output.name, ()) if binds(output.type) else ()
             for reader in readers:
-                if reader in leader:
-                    a, b = sorted((find(leader[index]), find(leader[reader])))
-                    joined[b] = a
+                join(index, reader)
     atoms: dict[int, list[int]] = {}
     for index in calls:
         atoms.setdefault(find(leader[index]), []).append(index)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 from tvmtarget.ir.flow import boundary, readers_of
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.inline import rename_values
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.patterns import Match, Pattern, find_matches
 from tvmtarget.ir.relax.spelling import type_text
 from tvmtarget.ir.types import OpaqueType
-from tvmtarget.partition.strategies.strategy import strategy_for
 from tvmtarget.target.layout import Layout
 
 __all__ = ["with_composites"]
@@ -25,39 +23,28 @@ def with_composites(module: IRModule, layout: Layout) -> IRModule:
 
 def _fused(function: Function, layout: Layout) -> Function:
     path = None if function.constraint is None else function.constraint.path
-    if function.attr("role") != "leaf" or path is None:
+    matches = function.attr("matches")
+    if path is None or not matches:
         return function
     kind = layout[path].target.kind
-    strategy = strategy_for(kind)
-    chosen = {} if strategy is None else _chosen(function, strategy.patterns)
+    place = {call.source: index for index, call in enumerate(function.body)}
     names = Names(function.types)
+    chosen = {place[sources[-1]]: (pattern, [place[source] for source in sources]) for pattern, *sources in matches}
+    inner = {index for _, calls in chosen.values() for index in calls}
     body: list[Call] = []
-    inner = {index for match, _ in chosen.values() for index in match.calls}
     for index, call in enumerate(function.body):
         if index in chosen:
-            match, name = chosen[index]
-            body += _composite(function, match, f"{kind}.{name}", names)
+            pattern, calls = chosen[index]
+            body += _composite(function, calls, f"{kind}.{pattern}", names)
         elif index not in inner:
             body.append(call)
     return function.replace(body=tuple(body))
 
 
-def _chosen(function: Function, patterns: Mapping[str, str]) -> dict[int, tuple[Match, str]]:
-    """Return matches that do not overlap by their roots, with their names; of two that do, the larger one."""
-    found = [(match, name) for name, text in patterns.items() for match in find_matches(function, Pattern.parse(text))]
-    chosen: dict[int, tuple[Match, str]] = {}
-    taken: set[int] = set()
-    for match, name in sorted(found, key=lambda one: -len(one[0].calls)):
-        if not taken.intersection(match.calls):
-            taken.update(match.calls)
-            chosen[match.root] = (match, name)
-    return chosen
-
-
-def _composite(function: Function, match: Match, name: str, names: Names) -> Iterator[Call]:
-    """Yield the definition of an inner function and its call, where the root of a match stood."""
-    root = function.body[match.root]
-    inputs, _ = boundary(function, match.calls, readers_of(function))
+def _composite(function: Function, calls: Sequence[int], name: str, names: Names) -> Iterator[Call]:
+    """Yield the definition of an inner function and its call, where the last of its operations stood."""
+    root = function.body[calls[-1]]
+    inputs, _ = boundary(function, calls, readers_of(function))
     types = [function.types[value] for value in (*inputs, *(output.name for output in root.outputs))]
     texts = [type_text(type_) for type_ in types]
     results = texts[len(inputs) :]
@@ -67,7 +54,7 @@ def _composite(function: Function, match: Match, name: str, names: Names) -> Ite
     region = Function(
         "function",
         tuple(Value(value, function.types[value]) for value in inputs),
-        tuple(function.body[index] for index in match.calls),
+        tuple(function.body[index] for index in calls),
         tuple(output.name for output in root.outputs),
         attrs=(("Composite", name),),
     )

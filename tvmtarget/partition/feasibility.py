@@ -15,8 +15,9 @@ from tvmtarget.partition.atoms import atoms_of, together, untyped
 from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.control.forms import why_not_driven
 from tvmtarget.partition.host_device.sides import host_takes
+from tvmtarget.partition.matching import Groups, groups_of
 from tvmtarget.partition.program import Asked, Program, open_frame
-from tvmtarget.partition.strategies.strategy import Op, Reject, strategy_for
+from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy, strategy_for
 from tvmtarget.target.layout import Site
 
 __all__ = ["Feasibility", "has_taste"]
@@ -55,8 +56,12 @@ class Feasibility:
         supposed: dict[int, tuple[str, ...]] = {}
         for index, leaf in sorted(self.assumed):
             supposed[index] = (*supposed.get(index, ()), leaf)
+        groups = self.groups
+        refused = {index for index, _ in groups.refused}
         for index, signature in enumerate(self.program.signatures):
-            key = (asked[index], signature, supposed.get(index))
+            group = groups.of.get(index)
+            pattern = None if group is None else (group.kind, group.pattern)
+            key = (asked[index], signature, supposed.get(index), pattern, index in refused)
             place = places.get(key)
             if place is None:
                 row, has_read = self._row(index)
@@ -66,6 +71,14 @@ class Feasibility:
                     places[key] = place
             numbers.append(place)
         return np.array(rows, dtype=np.bool_).reshape(len(rows), len(self.leaves))[numbers]
+
+    @cached_property
+    def groups(self) -> Groups:
+        """What strategies take together by their patterns."""
+        return groups_of(self.program, self.leaves, self._allows)
+
+    def _allows(self, index: int, leaf: Site) -> bool:
+        return self._constraints(self.program.asked[index], leaf) is None
 
     def columns(self, site: Site) -> list[int]:
         """List the columns of the leaves at and below a site."""
@@ -141,7 +154,7 @@ class Feasibility:
             if unknown is not None:
                 hint = "give the value a type"
                 return Reject("NON_TENSOR", f"{unknown!r} in {scope.label!r} has no known type", hint)
-            for atom in atoms_of(program, tuple(scope.calls), site.path):
+            for atom in atoms_of(program, self.groups.of, tuple(scope.calls), site.path):
                 if not self._can_divide(atom, options, site):
                     names = ", ".join(repr(program.body[inner].source) for inner in atom[:4])
                     is_untyped = any(not output.type for inner in atom for output in program.body[inner].outputs)
@@ -188,11 +201,19 @@ class Feasibility:
         if strategy is None:
             kind = leaf.target.kind
             return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")
-        refusal = strategy.check(op)
+        refusal = self._judge_by_patterns(index, leaf, strategy, op) if strategy.patterns else strategy.check(op)
         if refusal is None or not (self.splits or strategy.takes == "device") or leaf.host == leaf.path:
             return refusal
         is_for_host = host_takes(self.program, op, leaf) or self.why_not_driven(index, leaf) is None
         return None if is_for_host else refusal
+
+    def _judge_by_patterns(self, index: int, leaf: Site, strategy: Strategy, op: Op) -> Reject | None:
+        """Return None if a group of the leaf's kind has an operation, or the strategy takes it alone; else why not."""
+        group = self.groups.of.get(index)
+        if group is not None and group.kind == leaf.target.kind:
+            return None
+        alone = strategy.check(op)
+        return None if alone is None else self.groups.check(index, leaf.target.kind) or alone
 
     def _constraints(self, asked: tuple[Asked, ...], leaf: Site) -> Reject | None:
         key = (asked, leaf.path)

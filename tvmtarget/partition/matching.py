@@ -36,11 +36,11 @@ class Groups:
     refused: Mapping[tuple[int, str], Reject]
 
     def check(self, index: int, kind: str) -> Reject | None:
-        """Return why a kind of leaf takes an operation in no group; None if it does, or if that says nothing."""
+        """Return why no pattern of a kind of leaf has an operation; None if one has, or if nothing says why."""
         group = self.of.get(index)
-        if group is None or group.kind == kind:
-            return None if group is not None else self.refused.get((index, kind))
-        return Reject("OVERLAP", f"pattern {group.pattern!r} of {group.kind} has it")
+        if group is not None and group.kind != kind:
+            return Reject("OVERLAP", f"pattern {group.pattern!r} of {group.kind} has it")
+        return self.refused.get((index, kind))
 
 
 def groups_of(program: Program, leaves: Iterable[Site], allows: Callable[[int, Site], bool]) -> Groups:
@@ -77,50 +77,59 @@ class _Chooser:
         self.refused: dict[tuple[int, str], Reject] = {}
 
     def match(self, taker: _Taker) -> None:
-        """Choose matches of one strategy, from the last operation to the first."""
-        body = self.program.function.body
+        """Choose matches of one strategy, in every body from the last operation to the first."""
         patterns: dict[str, list[tuple[str, Pattern]]] = {}
         for name, text in taker.strategy.patterns.items():
             pattern = Pattern.parse(text)
             for op in pattern.roots():
                 patterns.setdefault(op, []).append((name, pattern))
-        fixed = {index for index, call in enumerate(body) if call.regions or call.has_effect}
-        matcher = Matcher(self.program.function, fixed.union(self.of))
-        for root in reversed(range(len(body))):
-            if root in matcher.taken:
-                continue
-            fitting = [pair for op in dict.fromkeys(spellings(body[root].op)) for pair in patterns.get(op, ())]
-            found = [
-                Group(taker.kind, name, match.calls)
-                for name, pattern in fitting
-                if (match := self._first(taker, name, matcher.at(root, pattern))) is not None
-            ]
-            if found:
-                group = max(found, key=lambda group: len(group.calls))
-                self.groups.append(group)
-                self.of |= dict.fromkeys(group.calls, group)
-                matcher.taken.update(group.calls)
-                for index in group.calls:
-                    self.refused.pop((index, taker.kind), None)
+        for scope in self.program.scopes:
+            first, body = scope.calls.start, scope.function.body
+            fixed = (at for at, call in enumerate(body) if call.regions or call.has_effect or first + at in self.of)
+            matcher = Matcher(scope.function, fixed)
+            for root in reversed(range(len(body))):
+                if root not in matcher.taken:
+                    fitting = [pair for op in dict.fromkeys(spellings(body[root].op)) for pair in patterns.get(op, ())]
+                    self._take(taker, matcher, root, first, fitting)
 
-    def _first(self, taker: _Taker, name: str, matches: Iterable[Match]) -> Match | None:
+    def _take(
+        self, taker: _Taker, matcher: Matcher, root: int, first: int, patterns: Iterable[tuple[str, Pattern]]
+    ) -> None:
+        """Make a group of the largest match that has a root, if there is any."""
+        found = [
+            Group(taker.kind, name, tuple(first + at for at in match.calls))
+            for name, pattern in patterns
+            if (match := self._first(taker, name, first, matcher.at(root, pattern))) is not None
+        ]
+        if not found:
+            return
+        group = max(found, key=lambda group: len(group.calls))
+        self.groups.append(group)
+        self.of |= dict.fromkeys(group.calls, group)
+        matcher.taken.update(index - first for index in group.calls)
+        for index in group.calls:
+            self.refused.pop((index, taker.kind), None)
+
+    def _first(self, taker: _Taker, name: str, first: int, matches: Iterable[Match]) -> Match | None:
         """Return the first match that its constraints allow and the strategy takes."""
         for match in matches:
-            if not any(all(self.allows(index, site) for index in match.calls) for site in taker.sites):
+            calls = [first + at for at in match.calls]
+            if len({self.program.frames[index] for index in calls}) > 1:
                 continue
-            refusal = taker.strategy.check_match(self._view(name, match))
+            if not any(all(self.allows(index, site) for index in calls) for site in taker.sites):
+                continue
+            refusal = taker.strategy.check_match(self._view(name, first, match))
             if refusal is None:
                 return match
-            for index in match.calls:
+            for index in calls:
                 self.refused.setdefault((index, taker.kind), refusal)
         return None
 
-    def _view(self, name: str, match: Match) -> Matched:
-        program = self.program
-        types, constants = program.function.types, program.constants
+    def _view(self, name: str, first: int, match: Match) -> Matched:
+        types, constants = self.program.types, self.program.constants
         values = {
             variable: Operand(value, types.get(value), constants[value].data if value in constants else None)
             for variable, value in match.values.items()
         }
-        inner = [index for index in match.calls if index != match.root]
-        return Matched(name, tuple(program.op(index) for index in (*inner, match.root)), values)
+        ordered = [*(at for at in match.calls if at != match.root), match.root]
+        return Matched(name, tuple(self.program.op(first + at) for at in ordered), values)

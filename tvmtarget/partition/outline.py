@@ -12,6 +12,7 @@ from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.drivers import Block, Step, write_driver
 from tvmtarget.partition.control.forms import form_of, runs_of_bodies
 from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host
+from tvmtarget.partition.matching import Group
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 from tvmtarget.target.constraints.constraint import Constraint
@@ -76,9 +77,13 @@ class Outlined:
     driven: tuple[DrivenRecord, ...] = ()
 
 
-def outline(program: Program, root: Region) -> Outlined:
-    """Make the functions of a tree of regions; the entry keeps the signature of the original function."""
-    outliner = _Outliner(program)
+def outline(program: Program, root: Region, groups: Iterable[Group] = ()) -> Outlined:
+    """Make the functions of a tree of regions; the entry keeps the signature of the original function.
+
+    A leaf function says in its attribute `matches` which of its operations patterns of the strategy take together:
+    for each match the pattern, then the names of the operations.
+    """
+    outliner = _Outliner(program, groups)
     function = program.function
     params = tuple(param.name for param in function.params)
     outliner.add(root, function.name, params, function.results, Fraction(1))
@@ -86,8 +91,9 @@ def outline(program: Program, root: Region) -> Outlined:
 
 
 class _Outliner:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, groups: Iterable[Group]) -> None:
         self.program = program
+        self.groups = {group.calls[-1]: group for group in groups}
         self.functions: list[Function] = []
         self.regions: list[RegionRecord] = []
         self.copies: list[CopyRecord] = []
@@ -110,11 +116,18 @@ class _Outliner:
         body = tuple(self.program.body[index] for index in region.calls)
         inner = tuple(self.program.body[i].source for index in region.calls for i in self.program.nested(index))
         used = [used for call in body for used in call.uses()]
-        self.functions.append(self._function(region, name, params, results, body, [*used, *results], "leaf"))
+        function = self._function(region, name, params, results, body, [*used, *results], "leaf")
+        matches = self._matches(region)
+        self.functions.append(function.replace(attrs=(*function.attrs, ("matches", matches))) if matches else function)
         ops = tuple(call.source for call in body)
         self.regions.append(
             RegionRecord(name, region.site.path, region.calls, ops, params, results, inner, runs, region.device)
         )
+
+    def _matches(self, region: Region) -> tuple[tuple[str, ...], ...]:
+        kind, body = region.site.target.kind, self.program.body
+        found = (self.groups[index] for index in region.calls if index in self.groups)
+        return tuple((one.pattern, *(body[index].source for index in one.calls)) for one in found if one.kind == kind)
 
     def _driver(
         self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], runs: Fraction

@@ -13,6 +13,7 @@ from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.assignment.pipeline import ByPipeline
+from tvmtarget.partition.bonds import bonds_of, demands_of, with_demands
 from tvmtarget.partition.costs.costs import Costs, OpCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
@@ -203,7 +204,10 @@ class Plan:
 
     def explain(self, op: str) -> Explanation:
         """Say why an operation is where it is, why nowhere else, and why its neighbours are in other regions."""
-        return explain_op(self.program, self.feasibility, self.root, self.outlined, op, self.estimates)
+        objective = self.request.objective
+        return explain_op(
+            self.program, self.feasibility, self.root, self.outlined, op, self.estimates, objective=objective
+        )
 
     def with_costs(self, costs: Costs | Iterable[OpCost]) -> Plan:
         """Return the plan of the same program by other costs, or by its own and more measurements."""
@@ -270,7 +274,8 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return regions, copies, and control flow that drivers run as data.
 
-        Sizes of copies are in bytes, None where the shape is open; `runs` says how often a region or copy in a
+        Sizes of copies are in bytes, None where the shape is open; `least` is a number of regions that no division with
+        these sites can go below; `runs` says how often a region or copy in a
         nested body is expected to run, where that is not once.
         """
         return (
@@ -290,6 +295,10 @@ class Plan:
                 "copies": [
                     {"value": copy.value, "src": copy.src, "dst": copy.dst, "bytes": copy.nbytes, "driver": copy.driver}
                     for copy in self.copies
+                ],
+                "systems": [
+                    {"site": system.site.path, "regions": len(system.parts), "least": system.least_parts}
+                    for system in _systems(self.root)
                 ],
             }
             | self._driven_to_json()
@@ -318,6 +327,20 @@ class Plan:
 
 
 def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None = None) -> Plan:
+    """Make the best plan that keeps what is asked of several operations at once; `sites` by operation are kept."""
+    bonds = bonds_of(feasibility.program, request.same_site, request.apart)
+    plan = _best(request, feasibility, sites)
+    demands: dict[int, str] = {}
+    for _ in range(1 + 2 * len(bonds.apart) + len(bonds.same_site)):
+        wanted = demands_of(feasibility, bonds, plan.sites(), demands)
+        if wanted == demands:
+            return plan
+        demands = wanted
+        plan = _best(request, with_demands(feasibility, demands), sites)
+    raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; ask less of it")
+
+
+def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Plan:
     """Choose sites by preference, or by costs, and make the plan of that choice; `sites` by operation are kept.
 
     In a tree of one level the choice by cost is never slower than the one by preference. Deeper down, in systems and
@@ -346,7 +369,7 @@ def _rank(plan: Plan) -> tuple[int, ...]:
 def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:
     program = feasibility.program
     root = split(program, feasibility, program.layout[""], program.top, choose)
-    outlined = outline(program, root)
+    outlined = outline(program, root, feasibility.groups.all)
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
     prediction = None if estimates is None else predict(estimates, outlined, root.least_time)

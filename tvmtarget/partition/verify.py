@@ -31,6 +31,7 @@ def verify_plan(program: Program, feasibility: Feasibility, module: IRModule, ou
         *_every_op_runs_once(program, outlined, leaves),
         *_every_op_is_where_it_may_be(program, feasibility, outlined),
         *_every_leaf_names_one_leaf(program, leaves),
+        *_every_group_is_whole(program, feasibility, regions),
         *_every_call_is_in_its_body(program, module, regions),
         *_effects_keep_their_order(program, module),
         *(problem for driver in drivers for problem in _driver_only_drives(driver, driver.name)),
@@ -72,6 +73,15 @@ def _every_leaf_names_one_leaf(program: Program, leaves: Sequence[Function]) -> 
         path = None if leaf.constraint is None else leaf.constraint.path
         if path is None or path not in program.layout or program.layout[path].is_system:
             yield f"function {leaf.name!r} is not constrained to one leaf, but to {leaf.constraint}"
+
+
+def _every_group_is_whole(program: Program, feasibility: Feasibility, regions: Sequence[RegionRecord]) -> Iterator[str]:
+    """What a pattern takes together is in one function, wherever that runs, or in the bodies of one operation."""
+    owner = {index: place for place, region in enumerate(regions) for index in program.with_nested(region.calls)}
+    for group in feasibility.groups.all:
+        if len({owner.get(index) for index in group.calls}) > 1:
+            names = ", ".join(repr(program.body[index].source) for index in group.calls)
+            yield f"ops {names}, which pattern {group.pattern!r} of {group.kind} takes together, are apart"
 
 
 def _every_call_is_in_its_body(program: Program, module: IRModule, regions: Sequence[RegionRecord]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from typing import NoReturn, TypeAlias, TypeVar
 
 from tvmtarget.errors import TextError
 from tvmtarget.target.attributes import Word
+from tvmtarget.target.cursor import Cursor
 from tvmtarget.target.problems import shown, syntax_error
 
 __all__ = [
@@ -136,12 +137,11 @@ def read_json(text: str) -> object:
     return value
 
 
-class _Scanner:
+class _Scanner(Cursor):
     """A cursor over the text; each method reads one rule of the grammar."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
+        super().__init__(text)
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -150,29 +150,6 @@ class _Scanner:
 
     def fail(self, problem: str) -> NoReturn:
         raise syntax_error(problem, self.text, self.at)
-
-    def skip(self) -> None:
-        while self.text[self.at : self.at + 1].isspace():
-            self.at += 1
-
-    def peek(self) -> str:
-        self.skip()
-        return self.text[self.at : self.at + 1]
-
-    def accept(self, mark: str) -> bool:
-        self.skip()
-        if not self.text.startswith(mark, self.at):
-            return False
-        self.at += len(mark)
-        return True
-
-    def match(self, pattern: re.Pattern[str]) -> str | None:
-        self.skip()
-        match = pattern.match(self.text, self.at)
-        if match is None:
-            return None
-        self.at = match.end()
-        return match.group()
 
     def word(self, expected: str) -> str:
         word = self.match(_WORD)

@@ -61,6 +61,18 @@ class _Kernel:
     def measure(self, choices: Choices) -> Outcome:
         return self.worker.measure(self.space.kernel.key, choices)
 
+    def read(self, candidate: Candidate) -> Choices | None:
+        """Return the choices of a candidate, None if it is none of the space's."""
+        blocks = candidate.body.get("blocks") if isinstance(candidate.body, dict) else None
+        if candidate.format != self.worker.format or not isinstance(blocks, list | tuple):
+            return None
+        spaces = self.space.choices
+        fits = len(blocks) == len(spaces) and all(
+            isinstance(block, dict) and set(block) == set(names) and all(type(value) is int for value in block.values())
+            for block, names in zip(blocks, spaces, strict=False)
+        )
+        return tuple(dict(block) for block in blocks) if fits else None
+
     @property
     def best(self) -> int:
         found = self.search.best()
@@ -95,7 +107,6 @@ class KernelTuner:
         self._progress = progress
         self._workers: list[Worker] = []
         self._kernels: list[_Kernel] = []
-        self._known: dict[tuple[str, str], list[Trial]] = {}
         self.statuses: Counter[str] = Counter()
         self.left_out: list[str] = []
         self.reused = 0
@@ -131,7 +142,7 @@ class KernelTuner:
             yield Finding("kernel", what, kernel.site, default, best, calls, kernel.trials, is_confirmed, record)
 
     def _open(self) -> None:
-        """Open each leaf function once, whichever plan it is of; a plan of an equal one adds no calls."""
+        """Open each leaf function once, whichever of the plans it is in."""
         found: dict[tuple[str, str], _Kernel] = {}
         opened: set[tuple[str, str]] = set()
         for plan in self._plans:
@@ -209,22 +220,20 @@ class KernelTuner:
                 self._take(kernels[record.workload, record.target], record)
 
     def _take(self, kernel: _Kernel, trial: Trial) -> None:
-        body, status = trial.candidate.body, trial.measured.status
-        if trial.candidate.format != kernel.worker.format or not isinstance(body, dict):
+        """Take over one trial; what is no candidate of the kernel's space is left alone, as are infrastructure's."""
+        choices, measured = kernel.read(trial.candidate), trial.measured
+        if choices is None or (measured.status not in FAILURES and measured.cost is None):
             return
-        if status not in FAILURES and trial.measured.cost is None:
-            return
-        choices: Choices = tuple(dict(block) for block in body["blocks"])
-        if not kernel.search.knows(choices):
-            self.reused += 1
-        if trial.measured.kind == "confirm" and trial.measured.baseline is not None and trial.measured.cost is not None:
-            costs = trial.measured.cost, median_low(trial.measured.baseline.costs), trial.digest
+        is_known = kernel.search.knows(choices)
+        self.reused += not is_known
+        if measured.kind == "confirm" and measured.baseline is not None and measured.cost is not None:
+            costs = measured.cost, median_low(measured.baseline.costs), trial.digest
             kernel.confirmed[trial.candidate.key] = costs
-            kernel.search.tell(choices, trial.measured.cost)
-        elif not kernel.search.knows(choices):
-            kernel.search.tell(choices, min(trial.measured.costs, default=None))
+            kernel.search.tell(choices, measured.cost)
+        elif not is_known:
+            kernel.search.tell(choices, min(measured.costs, default=None))
         if list(choices) == list(kernel.space.default):
-            kernel.default = min(trial.measured.costs, default=0)
+            kernel.default = min(measured.costs, default=0)
 
     def _measure_default(self, kernel: _Kernel) -> None:
         if kernel.default or self._budget.is_spent(time.monotonic()):
@@ -287,13 +296,11 @@ class KernelTuner:
 
     def _confirm(self, kernel: _Kernel) -> None:
         """Compare the best candidates with the default by turns; where none is better, the default is confirmed."""
-        if not kernel.default:
+        if not kernel.default or (kernel.confirmed and not kernel.is_changed):
             return
         good = [choices for choices, cost in kernel.search.best(CONFIRMED) if cost < FAST_ENOUGH * kernel.default]
         default = tuple(kernel.space.default)
         good = [choices for choices in good if list(choices) != list(default)]
-        if not kernel.is_changed:
-            return
         outcomes = self._use(kernel.worker).compare(kernel.space.kernel.key, [default, *good], ROUNDS)
         if not outcomes:
             self.left_out.append(f"kernel {kernel.name}: its candidates could not be compared")

@@ -115,11 +115,12 @@ class Worker:
             try:
                 answer = self._request(request)
             except _LostError as error:
-                if error.cause == "infra":
+                if error.cause == "infra" or error.phase == "open":
                     continue
                 return Outcome(_lost_status(error), why=str(error))
-            return Outcome(answer["status"], tuple(answer.get("costs", ())), answer.get("why", ""))
-        return Outcome("infra_error", why="the measuring process was killed twice from outside")
+            status: Status = "infra_error" if answer["status"] == "failed" else answer["status"]
+            return Outcome(status, tuple(answer.get("costs", ())), answer.get("why", ""))
+        return Outcome("infra_error", why="the measuring process was lost twice, not by what it measured")
 
     def compare(self, key: str, candidates: Sequence[Choices], rounds: int) -> list[Outcome]:
         """Time candidates by turns and return what became of each; nothing if the process was lost over it."""

@@ -18,8 +18,9 @@ from tvmtarget.ir.inline import inline_calls, rename_values
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import read_blob, write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS
+from tvmtarget.ir.relax.leaf import loose_symbols
 from tvmtarget.ir.relax.reader import GLOBALS
-from tvmtarget.ir.relax.spelling import on_vdevice, symbols_in
+from tvmtarget.ir.relax.spelling import on_vdevice
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType
 from tvmtarget.target.layout import Layout, Site
@@ -63,6 +64,8 @@ def deployed(
     main = by_name.get("main")
     if tree is None or main is None or main.attr("role") is None:
         return tuple(functions), attrs
+    others = [function for function in functions if function.attr("role") is None]
+    attrs = attrs if any(map(_is_on_vdevices, others)) else _without_vdevices(attrs)
     layout = Layout(tree.resolve())
     outside = {f.name: f for f in functions if (path := _leaf_path(f)) and not is_native(layout[path].target.kind)}
     inlined = inline_calls(main, by_name, only=by_name.keys() - outside.keys() - {main.name})
@@ -71,13 +74,22 @@ def deployed(
     devices = _Devices(layout, main, sites, attrs)
     writer = _Writer(inlined.function, devices, by_name, outside, layout)
     driver = writer.write(sites)
-    reached = {one for one in by_name if by_name[one].attr("role") is not None}
-    others = [function for function in functions if function.name not in reached]
     parts = [writer.part(function) for function in outside.values()]
     codes = writer.codes
     rest = [function for function in others if function.name not in codes]
     infos = {**(attrs.get(GLOBALS) or {}), **devices.infos()}
     return (driver, *parts, *codes.values(), *rest), {**attrs, **({GLOBALS: infos} if infos else {})}
+
+
+def _is_on_vdevices(function: Function) -> bool:
+    values = (*function.params, *(output for call in function.body for output in call.outputs))
+    return any(value.scope.startswith("vdevice:") for value in values)
+
+
+def _without_vdevices(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Leave out the virtual devices that a module had, where every value gets one anew."""
+    infos = {key: value for key, value in (attrs.get(GLOBALS) or {}).items() if key != "vdevice"}
+    return {key: value for key, value in attrs.items() if key != GLOBALS} | ({GLOBALS: infos} if infos else {})
 
 
 def _leaf_path(function: Function) -> str | None:
@@ -196,7 +208,7 @@ class _Writer:
         params = tuple(_on(param, home) for param in main.params)
         self._where = {name: {home: name} for name in (*(one.name for one in params), *main.constant_names)}
         for call, site in zip(main.body, sites, strict=True):
-            if call.op == COPY:
+            if call.op in _COPIES:
                 source = call.inputs[0]
                 self._origin[call.outputs[0].name] = self._origin.get(source, source)
             else:
@@ -250,7 +262,7 @@ class _Writer:
 
     def _with_symbols(self, call: Call, callee: Function) -> Call:
         """Hand on the symbolic dimensions that the callee could not find in the shapes of its parameters."""
-        loose = _loose_symbols(callee)
+        loose = loose_symbols(callee)
         if not loose:
             return call
         operands = ", ".join(f"_{index}" for index in range(len(call.inputs)))
@@ -260,7 +272,7 @@ class _Writer:
         """Return the function of an external generator as `RunCodegen` finds it."""
         site = self._layout[_leaf_path(function) or ""]
         scope = self._scope(self._devices.of(site))
-        loose = _loose_symbols(function)
+        loose = loose_symbols(function)
         params = function.params
         if loose:
             params = (*params, Value(Names(function.types).fresh("symbols"), OpaqueType(f"Shape({', '.join(loose)})")))
@@ -303,6 +315,7 @@ def _attrs_on(attrs: tuple[tuple[str, Attribute], ...], scope: str) -> tuple[tup
     return tuple((name, on(name, value)) for name, value in attrs)
 
 
+_COPIES = (COPY, "relax.to_vdevice")  # made anew where a value is read on another device
 _TYPES = ("tvm.type", "tvm.value_type")
 
 
@@ -319,23 +332,3 @@ def _with_target(function: Function, name: str, target: Any) -> Function:
         made = made.with_attr("target", target)
     call = replace(function.body[0], attrs=(("code", write_blob(made)),))
     return function.replace(name=name, body=(call,))
-
-
-def _loose_symbols(function: Function) -> tuple[str, ...]:
-    """Return the symbols that a function reads but cannot find in the shapes of its parameters, in order."""
-    known: set[str] = set()
-    used: dict[str, None] = {}
-    for value in function.params:
-        for dim in value.type.shape or () if isinstance(value.type, TensorType) else ():
-            words = [] if isinstance(dim, int | None) else symbols_in(dim)
-            known.update(words if words == [dim] else [])
-            used |= dict.fromkeys(words)
-        if isinstance(value.type, OpaqueType) and value.type.name.startswith("Shape("):
-            known.update(symbols_in(value.type.name))
-    for call in function.body:
-        text = call.attr("tvm.args")
-        used |= dict.fromkeys(symbols_in(text) if isinstance(text, str) else ())
-        for output in call.outputs:
-            dims = (output.type.shape or ()) if isinstance(output.type, TensorType) else ()
-            used |= dict.fromkeys(word for dim in dims if isinstance(dim, str) for word in symbols_in(dim))
-    return tuple(word for word in used if word not in known)

@@ -7,17 +7,22 @@ faster one, then the one that children in order of preference give.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.assignment.drops import Drops
 from tvmtarget.partition.assignment.expansion import expanded
 from tvmtarget.partition.assignment.maxflow import Budget
 from tvmtarget.partition.assignment.placement import Placement, energy_of, enumerated
+from tvmtarget.partition.assignment.prices import priced
 from tvmtarget.partition.assignment.scales import scaled
 from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.costs.rates import speaks_of
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.split import Choice, Level, by_preference, grouped
 
 __all__ = ["ByCost"]
@@ -34,7 +39,7 @@ LARGE = 50_000
 
 # Visits of edges that the cuts of one level may take, for each atom and value, and beside: beyond it, sites are still
 # valid, but no longer the best.
-WORK, WORK_BESIDE = 15, 10**6
+WORK, WORK_BESIDE = 6, 10**6
 
 
 # Whole regions are offered other sites in programs with no more atoms and readers than this, in so many rounds.
@@ -52,6 +57,7 @@ class ByCost:
         """Choose a site for every atom of a level."""
         if not level.atoms or len(level.options) == 1:
             return by_preference(level)
+        level = self._with_room(level)
         numbers = scaled(self.feasibility, self.estimates, level)
         placement = numbers.placement
         judge = _Judge(level, placement)
@@ -63,12 +69,26 @@ class ByCost:
         else:
             found = _searched(placement)
             judge.look_at([by_preference_first, *_whole(placement), *found])
-            if len(placement.costs) + len(placement.readers) <= MAX_DROPPED:
+            if len(judge.chosen) and len(placement.costs) + len(placement.readers) <= MAX_DROPPED:
                 judge.drop_regions()
             least = _least(placement, found[0])
+        if level.room is not None and not (tried and len(judge.chosen)):
+            judge.look_within(level.room)
         is_known = least < numbers.beyond and not numbers.shift
         launches: list[int] = placement.launches.tolist()
         return Choice(judge.chosen.tolist(), least if is_known else None, launches)
+
+    def _with_room(self, level: Level) -> Level:
+        """Return the level with the capacities that the costs state."""
+        stated = {
+            leaf.domain: site.capacity
+            for name, site in self.estimates.costs.sites.items()
+            for leaf in self.estimates.leaves
+            if site.capacity is not None and speaks_of(name, leaf)
+        }
+        if not stated:
+            return level
+        return replace(level, room=room_of(self.feasibility.program, level.options, level.atoms, stated))
 
 
 def _whole(placement: Placement) -> Iterator[Ints]:
@@ -104,12 +124,23 @@ class _Judge:
         best = 0
         for place in sorted(range(len(candidates)), key=totals.__getitem__):
             labels = candidates[place]
+            if self.level.room is not None and not self.level.room.is_kept(labels):
+                continue
             if totals[place] + int(launches[np.unique(labels)].sum()) > self.least:
                 continue
             regions = grouped(self.level, labels.tolist())
             total = totals[place] + int(launches[labels[[region[0] for region in regions]]].sum())
             if (total, place) < (self.least, best):
                 self.chosen, self.least, best = labels, total, place
+
+    def look_within(self, room: Room) -> None:
+        """Look at choices that memories have room for; `InfeasibleError` if there is none."""
+        try:
+            for labels in priced(self.placement, room):
+                self.look_at([labels])
+        except InfeasibleError:
+            if not len(self.chosen):
+                raise
 
     def drop_regions(self) -> None:
         """Move regions that cost more than they bring, and those that this makes so, as long as the whole gains."""

@@ -62,6 +62,7 @@ def write_costs(costs: Costs) -> dict[str, object]:
                 mem_bw=site.mem_bw,
                 roofline=site.roofline,
                 domain=site.domain,
+                capacity=site.capacity,
                 origin=site.origin,
             )
             for name, site in costs.sites.items()
@@ -116,7 +117,7 @@ class _Reader:
         )
 
     def _site(self, data: object, place: str) -> SiteCost:
-        flat = self._object(data, place, ("launch", "flops", "mem_bw", "roofline", "domain", "from"))
+        flat = self._object(data, place, ("launch", "flops", "mem_bw", "roofline", "domain", "capacity", "from"))
         flops = self._object(flat.get("flops", {}), f"{place}.flops", tuple(DTYPES))
         rates = {dtype: self._number(rate, f"{place}.flops.{dtype}", is_rate=True) for dtype, rate in flops.items()}
         return SiteCost(
@@ -125,6 +126,7 @@ class _Reader:
             mem_bw=self._number(flat.get("mem_bw"), f"{place}.mem_bw", is_rate=True),
             roofline=self._share(flat.get("roofline"), f"{place}.roofline"),
             domain=self._text(flat.get("domain"), f"{place}.domain"),
+            capacity=None if "capacity" not in flat else self._whole(flat["capacity"], f"{place}.capacity"),
             origin=self._text(flat.get("from"), f"{place}.from") or "",
         )
 

@@ -22,7 +22,8 @@ class SiteCost:
 
     launch: microseconds that calling a function takes. flops: peak operations a second by element type.
     mem_bw: peak bytes a second. roofline: the share of the peaks that its code reaches. domain: a name by which
-    links may call its memory.
+    links may call its memory. capacity: bytes of weights that its memory holds; without it, those that the target
+    declares for the memory.
     """
 
     launch: float | None = None
@@ -30,6 +31,7 @@ class SiteCost:
     mem_bw: float | None = None
     roofline: float | None = None
     domain: str | None = None
+    capacity: int | None = None
     origin: str = ""
 
 

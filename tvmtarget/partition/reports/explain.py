@@ -21,7 +21,8 @@ class Explanation:
     """Verdicts by site, the decision, the region, why neighbours are elsewhere, and the copies this causes.
 
     With costs there are times by site; `structure` is by what measurements name such an operation. For control flow
-    that a driver runs, `site` is the driver's host and `members` counts what is in the nested bodies.
+    that a driver runs, `site` is the driver's host and `members` counts what is in the nested bodies. `levels` tells,
+    from the root down, which part of a system took the operation and with how many; there are several in a deep tree.
     """
 
     op: str
@@ -36,6 +37,7 @@ class Explanation:
     times: tuple[tuple[str, Estimate], ...] = ()
     structure: str = ""
     is_driven: bool = False
+    levels: tuple[tuple[str, str, int], ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -50,6 +52,8 @@ class Explanation:
             yield f"  run by driver {self.function!r}, with {self.members} ops in its bodies"
         else:
             yield f"  in region {self.function!r} of {self.members} ops"
+        for system, part, count in self.levels if len(self.levels) > 1 else ():
+            yield f"  system @{system or '.'} gave it to @{part} in a call of {count} ops"
         for neighbour, why in self.neighbours:
             yield f"  apart from {neighbour!r}: {why}"
         for copy in self.copies:
@@ -68,6 +72,7 @@ class Explanation:
             "neighbours": dict(self.neighbours),
             "copies": list(self.copies),
         } | ({"driven": True} if self.is_driven else {})
+        flat |= {"levels": [list(level) for level in self.levels]} if len(self.levels) > 1 else {}
         return flat | ({"times": times, "structure": self.structure} if times else {})
 
 
@@ -82,6 +87,8 @@ def explain_op(
     outlined: Outlined,
     op: str,
     estimates: Estimates | None = None,
+    *,
+    objective: str = "latency",
 ) -> Explanation:
     """Explain one operation of a plan; `UnknownNameError` if there is none of that name."""
     index = program.find(op)
@@ -95,7 +102,10 @@ def explain_op(
         kind=program.body[index].kind,
         site=site,
         function=record.function if record is not None else driven.driver if driven is not None else "",
-        reason=_why_driven(program, feasibility, index) if driven else _reason(program, feasibility, index, estimates),
+        reason=_why_driven(program, feasibility, index)
+        if driven
+        else _why_on_host(record)
+        or _reason(program, feasibility, index, None if estimates is None else _BY_COST[objective]),
         verdicts=tuple(_verdicts(feasibility, index, "" if driven is not None else site)),
         neighbours=tuple(_neighbours(program, index, owner, outlined.regions)),
         copies=tuple(f"{copy.value} from {copy.src} to {copy.dst}" for copy in outlined.copies if copy.value in values),
@@ -103,7 +113,21 @@ def explain_op(
         times=() if estimates is None else tuple(_times(feasibility, estimates, index)),
         structure=structure_of(program.op(index)),
         is_driven=driven is not None,
+        levels=tuple(_levels(root, index)),
     )
+
+
+_BY_COST = {
+    "latency": "the whole takes least so, with calls and copies, by the costs",
+    "throughput": "the busiest machine is least busy so, with calls and copies, by the costs",
+}
+
+
+def _levels(region: Region, index: int) -> Iterator[tuple[str, str, int]]:
+    part = next((part for part in region.parts if index in part.calls), None)
+    if part is not None:
+        yield region.site.path, part.site.path, len(part.calls)
+        yield from _levels(part, index)
 
 
 def _owners(program: Program, root: Region) -> dict[int, int]:
@@ -134,7 +158,13 @@ def _times(feasibility: Feasibility, estimates: Estimates, index: int) -> Iterat
             yield leaf.path, estimates.time(index, leaf)
 
 
-def _reason(program: Program, feasibility: Feasibility, index: int, estimates: Estimates | None) -> str:
+def _why_on_host(record: RegionRecord | None) -> str:
+    if record is None or record.device in (None, record.site):
+        return ""
+    return f"it is shape or scalar work, which its host does for @{record.device or '.'}"
+
+
+def _reason(program: Program, feasibility: Feasibility, index: int, by_cost: str | None) -> str:
     possible = [leaf.path for leaf in feasibility.leaves if feasibility.verdict(index, leaf) is None]
     asked = program.asked[index]
     if len(possible) == 1:
@@ -143,8 +173,8 @@ def _reason(program: Program, feasibility: Feasibility, index: int, estimates: E
     ranks = [sum(item.constraint.rank(program.layout[path].target, path) for item in asked) for path in possible]
     if len(set(ranks)) > 1:
         return f"preferred by {' and '.join(map(str, asked))}"
-    if estimates is not None:
-        return "the whole takes least so, with calls and copies, by the costs"
+    if by_cost is not None:
+        return by_cost
     return "the first site, in order of preference, that can take it"
 
 

@@ -1,0 +1,40 @@
+"""Import and export take time in proportion to the model; judged by ratios of processor time."""
+
+import time
+from itertools import pairwise
+
+import pytest
+from models import random_graph, small
+from onnx import helper
+
+import tvmtarget as tt
+
+
+def chain(size):
+    """Return a model of one operation after another."""
+    names = ["x", *(f"v{k}" for k in range(size))]
+    nodes = [helper.make_node("Abs", [a], [b], name=b) for a, b in pairwise(names)]
+    return small(*nodes, outputs=(names[-1],))
+
+
+def seconds(model):
+    data = model.SerializeToString()
+    begin = time.process_time()
+    module = tt.IRModule.from_onnx(data)
+    written = module.to_onnx()
+    module.structural_hash()
+    taken = time.process_time() - begin
+    assert len(written.graph.node) == len(model.graph.node)
+    return taken
+
+
+@pytest.mark.parametrize("make", [chain, lambda size: random_graph(size, 1)], ids=["chain", "graph"])
+def test_ten_thousand_operations_come_back_without_recursion(make):
+    assert seconds(make(10_000)) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [chain, lambda size: random_graph(size, 1)], ids=["chain", "graph"])
+def test_a_hundred_thousand_operations_take_ten_times_as_long_as_ten_thousand(make):
+    """Quadratic time would take a hundred times as long; 30 leaves room for caches and noise."""
+    assert seconds(make(100_000)) < 30 * max(seconds(make(10_000)) for _ in range(2))

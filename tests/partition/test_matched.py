@@ -1,0 +1,109 @@
+"""Strategies that take several operations together: matches of patterns go to one site as a whole."""
+
+import random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import DIGITS, inputs_of, random_graph, small
+from onnx import helper
+
+import tvmtarget as tt
+
+BOARD = "[npu=matching-npu,cpu=numpy](host=@cpu)"
+
+
+@tt.strategy("matching-npu")
+class Matching:
+    """An engine of two fused operations; what it is given alone, it does not take."""
+
+    patterns = {"conv_relu": "relu(conv(x, w, ...))", "gemm": "gemm(x, w, ...)"}
+
+    def conv_relu(self, match):
+        if match.w.shape[0] > 32:
+            return tt.reject("ATTR", f"{match.w.shape[0]} filters, not 32 or fewer", hint="split the convolution")
+        return None
+
+    def gemm(self, match):
+        return None if match.w.is_constant else tt.reject("NEED_CONST", "the weights are computed")
+
+
+def digits(where=None):
+    return tt.decompose(tt.IRModule.from_onnx(DIGITS), BOARD, where=where)
+
+
+def test_matches_are_taken_whole_and_named_in_the_function():
+    plan = digits()
+    on_npu = ["conv1", "relu1", "conv2", "relu2", "fc1", "fc2"]
+    assert [op for op, site in plan.sites().items() if site == "npu"] == on_npu
+    matches = [match for function in plan.functions("npu") for match in function.attr("matches")]
+    assert matches == [
+        ("conv_relu", "conv1", "relu1"),
+        ("conv_relu", "conv2", "relu2"),
+        ("gemm", "fc1"),
+        ("gemm", "fc2"),
+    ]
+    assert tt.IRModule.parse(str(plan.module), plan.module.constants()) == plan.module
+
+
+def test_why_a_match_is_refused_is_told():
+    plan = digits()
+    assert "@npu: no, ATTR: 64 filters, not 32 or fewer; split the convolution" in str(plan.explain("conv3"))
+    assert "@npu: no, NO_RULE: no pattern of it matches MaxPool here" in str(plan.explain("pool"))
+
+
+def test_no_match_goes_beyond_what_was_asked():
+    plan = digits({"relu1": "@cpu"})
+    assert plan.site_of("conv1") == "cpu"
+    assert plan.site_of("conv2") == "npu"
+    again = tt.decompose(plan.module, plan.layout.root)
+    assert again.module == plan.module
+
+
+def test_a_result_that_others_read_is_the_end_of_a_match():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("Add", ["r", "c"], ["y"], name="add"),
+    ]
+    model = small(*nodes, shape=(1, 1, 4, 4), w=np.ones((1, 1, 1, 1), "float32"))
+    assert set(tt.decompose(tt.IRModule.from_onnx(model), BOARD).sites().values()) == {"cpu"}
+
+
+def test_the_pattern_of_an_earlier_child_comes_first():
+    @tt.strategy("matching-other")
+    class Other:
+        """An engine of its own."""
+
+        patterns = {"relu": "relu(x)"}
+
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "[a=matching-other,b=matching-npu,cpu=numpy](host=@cpu)")
+    assert plan.site_of("relu1") == "a"
+    assert plan.site_of("conv1") == "cpu"
+    assert "@b: no, OVERLAP: pattern 'relu' of matching-other has it" in str(plan.explain("relu1"))
+
+
+@tt.strategy("matching-pairs")
+class Pairs:
+    """An engine of pairs of elementwise operations."""
+
+    patterns = {"add_tanh": "tanh(add(x, y))", "mul_add": "add(mul(x, y), z)", "relu_sub": "sub(relu(x), y)"}
+
+
+@settings(max_examples=25, deadline=None)
+@given(size=st.integers(1, 40), seed=st.integers(0, 10**6))
+def test_what_is_matched_computes_the_same(size, seed):
+    model = random_graph(size, seed)
+    module = tt.IRModule.from_onnx(model)
+    rng = random.Random(seed)
+    where = {call.source: "@cpu" for call in module.main.body if rng.random() < 0.2}
+    plan = tt.decompose(module, "[npu=matching-pairs,cpu=numpy](host=@cpu)", where=where)
+    for function in plan.functions("npu"):
+        assert sorted(op for _, *ops in function.attr("matches") for op in ops) == sorted(
+            c.source for c in function.body
+        )
+    inputs = inputs_of(model)
+    expected = tt.build(module, "numpy").run(inputs)
+    actual = tt.build(tt.IRModule.from_onnx(plan.module.to_onnx()), "numpy").run(inputs)
+    for one, other in zip(expected.values(), actual.values(), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -1,0 +1,77 @@
+"""Memories hold the weights of the operations that are placed there, or the plan is refused with the numbers."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tvmtarget as tt
+from tvmtarget.errors import InfeasibleError
+from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
+
+WEIGHT = 64 * 64 * 4
+
+
+def layers(count, shared=()):
+    """Return products one after the other, each with weights of its own but for some that share those of the first."""
+    names = [f"w{0 if index in shared else index}" for index in range(count)]
+    nodes = [helper.make_node("MatMul", [f"v{i}", names[i]], [f"v{i + 1}"], name=f"n{i}") for i in range(count)]
+    ends = [helper.make_tensor_value_info(f"v{end}", TensorProto.FLOAT, [1, 64]) for end in (0, count)]
+    weights = [numpy_helper.from_array(np.full((64, 64), i, np.float32), f"w{i}") for i in range(count)]
+    weights = [weight for weight in weights if weight.name in names]
+    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], initializer=weights)
+    return tt.IRModule.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+def tree(nbytes):
+    return tt.Target.parse("[b=onnxruntime,a=numpy](host=@a)").replace(
+        memory=(tt.Memory(name="mb", bytes=nbytes, of=("b",)),)
+    )
+
+
+def costs(slow, fast, capacity=None):
+    return Costs(
+        sites={"a": SiteCost(launch=0.0), "b": SiteCost(launch=1.0, capacity=capacity)},
+        links=(LinkCost("a", "b", 1.0, 1e9),),
+        ops=(OpCost("a", op="MatMul", time=slow), OpCost("b", op="MatMul", time=fast)),
+    )
+
+
+def on(plan, site):
+    return [op for region in plan.regions if region.site == site for op in region.ops]
+
+
+@pytest.mark.parametrize("count", [6, 40])
+@pytest.mark.parametrize("given", [None, costs(50.0, 5.0)])
+def test_no_more_weights_are_placed_than_a_memory_holds(count, given):
+    plan = tt.decompose(layers(count), tree(3 * WEIGHT + 100), given)
+    assert len(on(plan, "b")) == 3
+    assert len(on(tt.decompose(layers(count), tree(None), given), "b")) == count
+
+
+def test_weights_that_several_operations_read_are_there_once():
+    plan = tt.decompose(layers(30, shared=range(20)), tree(WEIGHT), costs(50.0, 5.0))
+    assert len(on(plan, "b")) == 20
+
+
+def test_the_costs_state_a_capacity_that_counts_instead():
+    plan = tt.decompose(layers(20), tree(100 * WEIGHT), costs(50.0, 5.0, capacity=2 * WEIGHT))
+    assert len(on(plan, "b")) == 2
+
+
+def test_a_small_choice_within_a_memory_is_the_best_of_all():
+    given, count = costs(9.0, 5.0), 6
+    module, board = layers(count), tree(3 * WEIGHT)
+    totals = []
+    for labels in product("ab", repeat=count):
+        if labels.count("b") <= 3:
+            where = {f"n{index}": f"@{label}" for index, label in enumerate(labels)}
+            totals.append(tt.decompose(module, board, given, where=where).prediction.total)
+    assert tt.decompose(module, board, given).prediction.total == min(totals)
+
+
+@pytest.mark.parametrize("given", [None, costs(50.0, 5.0)])
+def test_what_cannot_fit_is_refused_with_the_numbers(given):
+    with pytest.raises(InfeasibleError, match=rf"'mb' holds 100 bytes.* take {2 * WEIGHT}"):
+        tt.decompose(layers(20), tree(100), given, where={"n3": "@b", "n4": "@b"})

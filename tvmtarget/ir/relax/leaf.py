@@ -1,0 +1,58 @@
+"""One function of Relax by itself, as TVM's own backend compiles it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.function import Function, callees_of
+from tvmtarget.ir.relax.blocks import BLOCKS
+from tvmtarget.ir.relax.spelling import symbols_in
+from tvmtarget.ir.relax.tvm_library import the_tvm
+from tvmtarget.ir.relax.writer import write_tvm_module
+from tvmtarget.ir.types import OpaqueType, TensorType
+
+__all__ = ["leaf_text", "loose_symbols", "speaks_relax"]
+
+
+def speaks_relax(function: Function) -> bool:
+    """Whether a function has operations of Relax, or calls code, so that ONNX cannot hold it."""
+    return any(call.op.startswith("relax.") or call.callee is not None for call in function.body)
+
+
+def leaf_text(function: Function, functions: Mapping[str, Function]) -> bytes:
+    """Return a function as `main` of a module in TVM's JSON, with the code that it calls."""
+    loose = loose_symbols(function)
+    if loose:
+        raise ModelError(
+            f"function {function.name!r} needs dimension {loose[0]!r}, which no parameter of it has by itself; keep "
+            "its operations with one that reads a value of that dimension, by a constraint"
+        )
+    body = tuple(
+        replace(call, outputs=tuple(replace(output, scope="") for output in call.outputs)) for call in function.body
+    )
+    attrs = tuple((key, value) for key, value in function.attrs if key not in ("role", "global_symbol", BLOCKS))
+    main = function.replace(name="main", body=body, attrs=(*attrs, ("global_symbol", "main")))
+    codes = [functions[name] for name in sorted(callees_of(function))]
+    return str(the_tvm().ir.save_json(write_tvm_module((main, *codes), {}))).encode()
+
+
+def loose_symbols(function: Function) -> tuple[str, ...]:
+    """Return the symbols that a function reads but cannot find in the shapes of its parameters, in order."""
+    known: set[str] = set()
+    used: dict[str, None] = {}
+    for value in function.params:
+        for dim in value.type.shape or () if isinstance(value.type, TensorType) else ():
+            words = [] if isinstance(dim, int | None) else symbols_in(dim)
+            known.update(words if words == [dim] else [])
+            used |= dict.fromkeys(words)
+        if isinstance(value.type, OpaqueType) and value.type.name.startswith("Shape("):
+            known.update(symbols_in(value.type.name))
+    for call in function.body:
+        text = call.attr("tvm.args")
+        used |= dict.fromkeys(symbols_in(text) if isinstance(text, str) else ())
+        for output in call.outputs:
+            dims = (output.type.shape or ()) if isinstance(output.type, TensorType) else ()
+            used |= dict.fromkeys(word for dim in dims if isinstance(dim, str) for word in symbols_in(dim))
+    return tuple(word for word in used if word not in known)
