@@ -370,7 +370,7 @@ def test_random_programs_compute_the_same_when_divided(seed, size, target):
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 6), target=st.sampled_from([PAIR, FLAT, DEEP]))
 def test_many_random_programs_compute_the_same_when_divided(seed, size, target):
     check_random(seed, size, target)
