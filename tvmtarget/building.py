@@ -15,7 +15,7 @@ from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.leaf import leaf_text, speaks_relax
 from tvmtarget.partition.decompose import decompose
-from tvmtarget.partition.machines.machine import is_distributed
+from tvmtarget.partition.machines.machine import is_distributed, undistributable
 from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.configuration import CompilationConfig
@@ -73,7 +73,7 @@ def build(
     else:
         chosen = _configured(target if target is not None else module.target, target_host, executor, runtime)
         plan = decompose(module.bind(params or {}), chosen, where=where)
-    raise_all(BackendError, _not_buildable(plan.layout.root))
+    raise_all(BackendError, [*_not_buildable(plan.layout.root), *undistributable(plan.layout)])
     if log is None:
         return _linked(plan, None, settings, mod_name, strict=strict, progress=progress)
     with closing_log(log) as opened:

@@ -16,8 +16,8 @@ import numpy as np
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.backends.protocol import Array, Backend, Compiled, Kernel, Part, backend_named
 from tvmtarget.backends.sharing import device_index
-from tvmtarget.errors import ArtifactError, RunError, TvmTargetError
-from tvmtarget.executors.cluster import Cluster, Engine, RunProgram
+from tvmtarget.errors import ArtifactError, RunError, TvmTargetError, raise_all
+from tvmtarget.executors.cluster import Cluster, Engine, RunProgram, unmatched
 from tvmtarget.executors.engines import engine_of
 from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs
 from tvmtarget.executors.program import Program
@@ -45,6 +45,7 @@ def load(path: str | Path, *, trust: bool = False) -> Executable:
         program = Program.read(files["program.json"])
         tuned = tuple(map(Applied.from_json, manifest.get("tuned", ())))
         machines = {name: Program.read(files[f"machines/{name}.json"]) for name in manifest.get("machines", ())}
+        raise_all(ArtifactError, [f"{str(path)!r} cannot run: {problem}" for problem in unmatched(machines)][:5])
         return Executable(target, program, constants, leaves, manifest["name"], tuned, machines)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{str(path)!r} is not complete: {error}") from error

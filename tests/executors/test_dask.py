@@ -46,9 +46,7 @@ def test_two_machines_compute_what_one_does():
 
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
     monkeypatch.setattr("tvmtarget.executors.dask.CONNECT", 0.3)
-    exe = tt.build(
-        tt.IRModule.from_onnx(DIGITS), TWO.replace("dask", r"dask(address=tcp://127\.0\.0\.1:1)"), where=WHERE
-    )
+    exe = tt.build(tt.IRModule.from_onnx(DIGITS), TWO.replace("dask", "dask(address=tcp://127.0.0.1:1)"), where=WHERE)
     with pytest.raises(RunError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:1'"):
         exe.run(images())
 

@@ -1,5 +1,6 @@
 """The runtime `processes`: one process for each machine, and what becomes of failures."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,8 @@ from models import DIGITS, inputs_of, light, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.errors import RunError
+from tvmtarget.artifact import read_files, write_files
+from tvmtarget.errors import ArtifactError, RunError
 from tvmtarget.executors.graph import CallEvent
 
 pytest.importorskip("onnxruntime")
@@ -107,6 +109,19 @@ def test_a_saved_cluster_runs_again(tmp_path, running):
     again.close()
 
 
+def test_a_saved_cluster_that_would_hang_is_refused(tmp_path, running):
+    running.save(tmp_path / "digits.tt")
+    manifest, files = read_files(tmp_path / "digits.tt")
+    program = json.loads(files["machines/n1.json"])
+    steps = program["drivers"]["main"]["steps"]
+    del steps[next(place for place, step in enumerate(steps) if step["to"])]
+    files["machines/n1.json"] = json.dumps(program).encode()
+    facts = {name: value for name, value in manifest.items() if name not in ("files", "format", "schema")}
+    write_files(tmp_path / "broken.tt", files, **facts)
+    with pytest.raises(ArtifactError, match=r"transfer . from 'n1' to '.*' has one end only"):
+        tt.load(tmp_path / "broken.tt")
+
+
 def test_squeezenet_on_three_machines():
     model = light("squeezenet")
     module, inputs = tt.IRModule.from_onnx(model), inputs_of(model)
@@ -152,7 +167,12 @@ def is_gone(pid):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it looks into /proc")
 @pytest.mark.parametrize(
-    ("forever", "stop"), [(True, signal.SIGINT), (True, signal.SIGKILL), (False, None)], ids=["Ctrl-C", "kill", "end"]
+    ("forever", "stop"),
+    [
+        pytest.param(True, signal.SIGINT, id="Ctrl-C"),
+        pytest.param(True, signal.SIGKILL, id="kill", marks=pytest.mark.slow),
+        pytest.param(False, None, id="end", marks=pytest.mark.slow),
+    ],
 )
 def test_no_process_outlives_the_one_that_started_it(forever, stop):
     running, pids = started_script(forever)

@@ -73,12 +73,14 @@ def test_modules_come_back_as_they_were(module, tmp_path):
     assert_nothing_lost(module, tmp_path)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_modules_come_back_as_they_were(seed, tmp_path):
     assert_nothing_lost(random_module(20, seed), tmp_path)
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step", [pytest.param(s, marks=[pytest.mark.slow] * (s in ("legalized", "fused", "TIR"))) for s in STEPS]
+)
 def test_a_real_model_comes_back_at_every_step_of_tvms_own_way(step, tmp_path):
     module = from_onnx(light("squeezenet"))
     for transform in STEPS[step]:
@@ -89,7 +91,7 @@ def test_a_real_model_comes_back_at_every_step_of_tvms_own_way(step, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["densenet121", "inception_v2", "resnet50", "shufflenet"])
+@pytest.mark.parametrize("name", ["densenet121", "shufflenet"])
 def test_light_models_come_back_as_they_were(name, tmp_path):
     assert_nothing_lost(from_onnx(light(name)), tmp_path)
 

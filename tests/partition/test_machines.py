@@ -3,13 +3,15 @@
 import random
 from itertools import pairwise
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import DIGITS, random_graph
+from models import DIGITS, random_graph, small
+from onnx import TensorProto, helper
 
 import tvmtarget as tt
-from tvmtarget.errors import ModelError
+from tvmtarget.errors import BackendError, ModelError
 from tvmtarget.ir.function import RECV, SEND
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.machines.verify import verify_programs
@@ -52,6 +54,7 @@ def plan_of(seed, size=30, target=THREE):
     return tt.decompose(module, target, where={call.source: f"@{rng.choice(sites)}" for call in module.main.body})
 
 
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), target=st.sampled_from([TWO, THREE]))
 def test_programs_of_any_plan_do_its_steps_once_in_order_and_cannot_hang(seed, target):
     """Run with sends that wait for their receives: the programs end, each with all its steps done."""
@@ -93,6 +96,44 @@ def test_only_the_machine_at_home_has_inputs_and_results():
 def test_what_runs_on_one_machine_is_its_program():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "[a=onnxruntime,b=llvm]", where={"op:Gemm": "@b"})
     assert plan.programs() == {"b": plan.module}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[n0=[a=onnxruntime,b=numpy],n1=numpy](runtime=processes)", "but @n0, @n1 are one, as they share"),
+        ("[n0=[a=numpy,b=numpy](host=@a,runtime=dask),n1=numpy]", "'dask' of @n0 runs machines, which are children"),
+    ],
+)
+def test_a_distributed_runtime_without_machines_is_refused(text, problem):
+    with pytest.raises(BackendError, match=problem):
+        tt.build(tt.IRModule.from_onnx(DIGITS), text)
+
+
+def test_replicas_of_a_machine_share_what_is_compiled():
+    nodes = [helper.make_node("Abs", ["x"], ["z"], name="one"), helper.make_node("Abs", ["z"], ["y"], name="two")]
+    module = tt.IRModule.from_onnx(small(*nodes))
+    exe = tt.build(module, "[n=[a=numpy](host=@a,count=2)](host=@n.0/a)", where={"one": "@n.0", "two": "@n.1"})
+    assert len(exe._leaves) == 2
+    assert len({id(leaf.compiled) for leaf in exe._leaves.values()}) == 1
+
+
+def test_control_flow_on_several_machines_is_refused_by_name():
+    def body(name, op):
+        result = helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 3))
+        return helper.make_graph([helper.make_node(op, ["x"], [name], name=op.lower())], name, [], [result])
+
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["s"], name="sum", keepdims=0),
+        helper.make_node("Greater", ["s", "zero"], ["c"], name="compare"),
+        helper.make_node(
+            "If", ["c"], ["y"], name="choose", then_branch=body("a", "Relu"), else_branch=body("b", "Neg")
+        ),
+    ]
+    module = tt.IRModule.from_onnx(small(*nodes, zero=np.float32(0)))
+    with pytest.raises(ModelError, match=r"op 'choose' has bodies on several machines \(.*where=\{'choose': '@"):
+        tt.decompose(module, TWO, where={"relu": "@n1/a", "neg": "@n0/b"}).programs()
+    assert list(tt.decompose(module, TWO, where={"choose": "@n1"}).programs()) == ["n0", "n1", "host"]
 
 
 def changed(programs, machine, body):

@@ -5,13 +5,14 @@ import random
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plugin")
 
 import tvm_ffi  # noqa: E402
-from models import inputs_of, light  # noqa: E402
+from models import DIGITS, inputs_of, light  # noqa: E402
 from relax_modules import EVERYTHING, SIX, by_tvm, random_module, register_codegen, run  # noqa: E402
 from tvm import relax  # noqa: E402
 from tvm.relax.dpl import is_op, wildcard  # noqa: E402
@@ -50,34 +51,35 @@ def assert_equal(actual, expected):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def check_well_formed(seed):
-    """REQUIREMENTS: 1,000 random graphs never yield an ill-formed module."""
+def check_well_formed(seed, size=40):
     rng = random.Random(seed)
-    module = random_module(rng.randint(1, 40), seed)
+    module = random_module(rng.randint(1, size), seed)
     written = divided(module, NPU if seed % 2 else CORES, seed).to_tvm()
     relax.analysis.well_formed(written)
+    return written
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_divided_random_graphs_are_well_formed_and_read_back(seed):
+    written = check_well_formed(seed)
     tvm.ir.assert_structural_equal(tt.IRModule.from_tvm(written).to_tvm(), written)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_divided_random_graphs_are_well_formed_and_read_back(seed):
-    check_well_formed(seed)
-
-
 @pytest.mark.slow
-def test_a_thousand_divided_random_graphs_are_well_formed_and_read_back():
-    for seed in range(40, 1040):
-        check_well_formed(seed)
+def test_a_thousand_divided_random_graphs_are_well_formed():
+    """REQUIREMENTS: 1,000 random graphs never yield an ill-formed module."""
+    for seed in range(30, 1030):
+        check_well_formed(seed, 20)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_divided_random_graphs_compute_what_the_whole_one_does(seed):
     module = random_module(14, seed)
     executable = built(divided(module, NPU, seed))
     assert_equal(run(executable, values()), by_tvm(module, values()))
 
 
-@pytest.mark.parametrize("seed", range(6, 10))
+@pytest.mark.parametrize("seed", range(6, 8))
 def test_two_virtual_devices_compute_what_one_does(seed):
     module = random_module(14, seed)
     executable = tvm.compile(divided(module, CORES, seed).to_tvm())
@@ -185,16 +187,9 @@ def test_a_plan_of_cpu_and_gpu_becomes_cuda_source():
     assert "relu_cuda_kernel" in host.imports[0].inspect_source()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "squeezenet",
-        pytest.param("shufflenet", marks=pytest.mark.slow),
-        pytest.param("densenet121", marks=pytest.mark.slow),
-    ],
-)
-def test_real_models_are_divided_rebuilt_by_tvm_and_compute_the_same(name):
-    model = light(name)
+@pytest.mark.slow
+def test_a_real_model_is_divided_rebuilt_by_tvm_and_computes_the_same():
+    model = light("squeezenet")
     module = from_onnx(model)
     where = {"*": "@cpu", "op:relax.nn.relu": "@npu", "op:relax.add": "@npu"}
     plan = tt.decompose(module, NPU, where=where)
@@ -307,3 +302,22 @@ def test_what_tvm_gave_to_external_generators_stays_theirs():
     executable = tvm.compile(relax.transform.RunCodegen()(written))
     x = np.random.default_rng(1).normal(size=(1, 3, 8, 8)).astype("float32")
     assert_equal(run(executable, x, devices=[tvm.cpu(0), tvm.cpu(1)]), by_tvm(module, x))
+
+
+def test_what_was_divided_over_virtual_devices_stays_where_it_was():
+    once = tt.decompose(SIX, CORES, where={"op:relax.tanh": "@little"}).to_tvm()
+    plan = tt.decompose(once, CORES)
+    assert {op: site for op, site in plan.sites().items() if "copy" not in op} == {
+        "lv": "big", "lv1": "big", "lv2": "little", "lv3": "little", "lv4": "big", "lv5": "big"
+    }  # fmt: skip
+    relax.analysis.well_formed(plan.to_tvm())
+    executable = tvm.compile(plan.to_tvm())
+    assert_equal(run(executable, values(2, 3), devices=[tvm.cpu(0), tvm.cpu(1)]), by_tvm(SIX, values(2, 3)))
+
+
+def test_the_digits_are_divided_and_recognised_as_before():
+    module = from_onnx(onnx.load(DIGITS))
+    plan = tt.decompose(module, NPU, where={"*": "@cpu?", "op:relax.nn.relu": "@npu", "op:relax.nn.conv2d": "@npu"})
+    assert len([region for region in plan.regions if region.site == "npu"]) > 1
+    image = np.random.default_rng(0).random((2, 1, 8, 8)).astype("float32")
+    assert_equal(run(built(plan), image), by_tvm(module, image))

@@ -188,7 +188,7 @@ def test_a_module_on_a_system_moves_into_a_larger_one_with_all_its_decisions():
         embed(plan.module, RACK, "node0/cpu")
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(size=st.integers(2, 20), seed=st.integers(0, 10**6))
 def test_slices_of_random_programs_keep_their_sites_in_a_larger_system(size, seed):
     model, rng = random_graph(size, seed), random.Random(seed)

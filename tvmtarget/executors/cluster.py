@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from tvmtarget.executors.graph import Event, Transfers
 from tvmtarget.executors.program import Driver, Program
 
-__all__ = ["Cluster", "Engine", "OpenMachine", "Record", "RunProgram"]
+__all__ = ["Cluster", "Engine", "OpenMachine", "Record", "RunProgram", "unmatched"]
 
 Record: TypeAlias = "Callable[[Event], None]"
 OpenMachine: TypeAlias = "Callable[[bytes], RunProgram]"
@@ -28,6 +28,23 @@ class RunProgram(Protocol):
     ) -> list[Any]:
         """Run once on the program's parameters in order, or on those of a part of it; return its results in order."""
         ...
+
+
+def unmatched(programs: Mapping[str, Program]) -> Iterator[str]:
+    """Yield why programs that were read from a file could hang: ends of transfers without a match, or out of order."""
+    sent: set[tuple[int, str, str]] = set()
+    received: set[tuple[int, str, str]] = set()
+    for machine, program in programs.items():
+        last = -1
+        for step in (step for driver in program.drivers.values() for step in driver.walk() if step.order is not None):
+            order = step.order or 0
+            if order <= last:
+                yield f"machine {machine!r} makes transfer {order} after {last}"
+            last = order
+            sent |= {(order, machine, step.to)} if step.to is not None else set()
+            received |= {(order, step.from_, machine)} if step.from_ is not None else set()
+    for order, src, dst in sorted(sent ^ received):
+        yield f"transfer {order} from {src!r} to {dst!r} has one end only"
 
 
 @dataclass(frozen=True)

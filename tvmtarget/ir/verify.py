@@ -232,7 +232,7 @@ def _memories_exist(function: Function, target: Target) -> Iterator[str]:
     """Check that values are in memory domains of the target, or in memories that code generators have everywhere."""
     bodies = {id(function): function} | {id(body): body for body, _ in _all_calls(function)}
     values = [value for body in bodies.values() for value in _values(body) if value.scope]
-    named = [value for value in values if value.scope.split(".")[0] not in _MEMORIES]
+    named = [value for value in values if value.scope.replace(":", ".").split(".")[0] not in _MEMORIES]
     if not named:
         return
     try:
@@ -251,8 +251,9 @@ def _values(body: Function) -> Iterator[Value]:
         yield from call.outputs
 
 
-# Memories of TVM's code generators that are below any domain (StorageRank in TVM's runtime/thread_storage_scope.h).
-_MEMORIES = frozenset({"global", "shared", "warp", "local", "texture", "wmma", "m16n8k8", "metal", "amx"})
+# Memories of TVM's code generators that are below any domain (StorageRank in TVM's runtime/thread_storage_scope.h),
+# and `vdevice:0`, a virtual device of a module that came from TVM.
+_MEMORIES = frozenset({"global", "shared", "warp", "local", "texture", "wmma", "m16n8k8", "metal", "amx", "vdevice"})
 
 
 def _opsets_are_stated(_module: Functions, function: Function) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ def decompose(
     *,
     where: Mapping[str, Constraint | str | Target] | None = None,
     objective: Objective = "latency",
+    same_site: Iterable[Iterable[str]] = (),
+    apart: Iterable[Iterable[str]] = (),
 ) -> Plan:
     """Split the entry of a module over the nodes of a target, down to single leaves.
 
@@ -41,6 +43,8 @@ def decompose(
             rule that matches an operation counts.
         objective: what costs make small: `latency`, the time of one input, or `throughput`, what the busiest machine of
             a cluster has to do for each of many inputs.
+        same_site: groups of operations, named as in `where`, that must share a leaf.
+        apart: groups of operations of which no two may.
 
     Returns the plan: `plan.module` with every decision as a constraint that names one node, and its report.
     Raises `InfeasibleError` with the reasons for operations that fit no site, `UnknownNameError` for names that
@@ -57,5 +61,7 @@ def decompose(
         raise TargetError(f"objective is {' or '.join(OBJECTIVES)}, not {objective!r}")
     if objective == "throughput" and costs is None:
         raise TargetError("objective 'throughput' is about time, so it needs costs; pass some, such as 'roofline'")
-    request = Request(module, chosen, rules, None if costs is None else load_costs(costs), objective)
+    together, parted = (tuple(tuple(names) for names in groups) for groups in (same_site, apart))
+    loaded = None if costs is None else load_costs(costs)
+    request = Request(module, chosen, rules, loaded, objective, together, parted)
     return planned(request, request.feasibility())

@@ -13,6 +13,7 @@ from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.assignment.pipeline import ByPipeline
+from tvmtarget.partition.bonds import bonds_of, demands_of, with_demands
 from tvmtarget.partition.costs.costs import Costs, OpCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
@@ -326,6 +327,20 @@ class Plan:
 
 
 def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None = None) -> Plan:
+    """Make the best plan that keeps what is asked of several operations at once; `sites` by operation are kept."""
+    bonds = bonds_of(feasibility.program, request.same_site, request.apart)
+    plan = _best(request, feasibility, sites)
+    demands: dict[int, str] = {}
+    for _ in range(1 + 2 * len(bonds.apart) + len(bonds.same_site)):
+        wanted = demands_of(feasibility, bonds, plan.sites(), demands)
+        if wanted == demands:
+            return plan
+        demands = wanted
+        plan = _best(request, with_demands(feasibility, demands), sites)
+    raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; ask less of it")
+
+
+def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Plan:
     """Choose sites by preference, or by costs, and make the plan of that choice; `sites` by operation are kept.
 
     In a tree of one level the choice by cost is never slower than the one by preference. Deeper down, in systems and

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from tvmtarget.errors import ArtifactError, TvmTargetError
 from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.bonds import Named
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.feasibility import Feasibility
@@ -31,7 +32,8 @@ _SCHEMA = "tvmtarget.plan/1"
 class Request:
     """The module to divide, the tree to divide it over, the `where` rules, and costs if sites are chosen by them.
 
-    `objective` is what costs make small: the time of one input, or of the busiest machine.
+    `objective` is what costs make small: the time of one input, or of the busiest machine. `same_site` and `apart` are
+    groups of operations by name, glob or `op:KIND`.
     """
 
     module: IRModule
@@ -39,6 +41,8 @@ class Request:
     where: Mapping[str, Constraint]
     costs: Costs | None = None
     objective: Objective = "latency"
+    same_site: Named = ()
+    apart: Named = ()
 
     def feasibility(self, *, splits: bool = False) -> Feasibility:
         """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere.
@@ -57,6 +61,8 @@ def write_plan(path: str | Path, request: Request, sites: Mapping[str, str]) -> 
         "where": {key: rule.to_json() for key, rule in request.where.items()},
         "costs": None if request.costs is None else write_costs(request.costs),
         "objective": request.objective,
+        "same_site": [list(names) for names in request.same_site],
+        "apart": [list(names) for names in request.apart],
         "sites": dict(sites),
     }
     request.module.with_target(request.target).with_attrs(**{_PLAN: json.dumps(held)}).save(path)
@@ -70,10 +76,17 @@ def read_plan(path: str | Path) -> tuple[Request, dict[str, str]]:
     if held is None or module.target is None:
         raise ArtifactError(f"{str(path)!r} is a saved module without a plan; write one with Plan.save")
     try:
-        where, costs, objective, sites = _read(json.loads(held))
+        data = json.loads(held)
+        where, costs, objective, sites = _read(data)
+        same_site, apart = (_named(data.get(name, [])) for name in ("same_site", "apart"))
     except (TvmTargetError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{str(path)!r} holds no plan that can be read: {error}") from error
-    return Request(replace(module, attrs=attrs), module.target, where, costs, objective), sites
+    bare = replace(module, attrs=attrs)
+    return Request(bare, module.target, where, costs, objective, same_site, apart), sites
+
+
+def _named(groups: list[list[str]]) -> Named:
+    return tuple(tuple(str(name) for name in names) for names in groups)
 
 
 def _read(held: dict[str, Any]) -> tuple[dict[str, Constraint], Costs | None, Objective, dict[str, str]]:

@@ -68,10 +68,10 @@ class Level:
 
     `allowed` says which of `options` (column) can take an atom (row) and are preferred by no less than any other
     that can; `favoured`, which of them come before the others in order of preference: those that do not divide its
-    nested bodies, and for what only steers control flow those in the memory where that is read. `values` pass between
-    atoms, and `limits` are what regions of each option may be. `is_divided` says that a division which was made before
-    is kept, atom by atom. If operations with nested bodies can be run by the driver, the site itself is the last of
-    the options. `room` is what memories hold of weights, None where they hold anything.
+    nested bodies, and for what only steers control flow those in the memory where that is read. `is_divided` says that
+    a division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
+    the site itself is the last of the options. `values` pass between atoms, and `limits` are what regions of each
+    option may be; `room` is what memories hold of weights, None where they hold anything.
     """
 
     site: Site
@@ -152,11 +152,7 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         steering = steering_of(program, calls, {atom[0] for atom, choice in chosen if options[choice] is site})
         at_home = [option is not site and option.domain == site.domain for option in options]
         favoured[[number for number, atom in enumerate(atoms) if steering.issuperset(atom)]] = at_home
-    is_divided = _is_divided(program, atoms, site.path)
-    flow = program.dataflow(atoms[0] if atoms else ())
-    values = values_of(flow, owners(len(program.body), atoms), len(atoms))
-    limiter = Limiter(successors, atoms, values)
-    limits = tuple(_limits(option, site) for option in options)
+    values = values_of(program.dataflow(atoms[0] if atoms else ()), owners(len(program.body), atoms), len(atoms))
     return Level(
         site=site,
         options=options,
@@ -164,10 +160,10 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         successors=successors,
         allowed=allowed,
         favoured=favoured,
-        is_divided=is_divided,
+        is_divided=_is_divided(program, atoms, site.path),
         values=values,
-        limits=limits,
-        limiter=limiter,
+        limits=tuple(_limits(option, site) for option in options),
+        limiter=Limiter(successors, atoms, values),
         room=room_of(program, site.domain, options, atoms, {}),
     )
 
@@ -226,12 +222,13 @@ def _sides(
         return Region(site, calls, device=site.path)  # whoever calls it drives it
     options = (site, program.layout[site.host], driver := replace(site))
     chosen = [2 if index in driven else int(index in on_host) for index in calls]
-    shapes = [_limits(option, driver).shape for option in options]
-    successors = _successors(program, [(index,) for index in calls])
+    limits, atoms = [_limits(option, driver) for option in options], [(index,) for index in calls]
+    successors = _successors(program, atoms)
+    limiter = Limiter(
+        successors, atoms, values_of(program.dataflow(calls), owners(len(program.body), atoms), len(atoms))
+    )
     groups = [
-        part
-        for region in waves(successors, chosen)
-        for part in ([[one] for one in region] if shapes[chosen[region[0]]] == "single" else [region])
+        part for region in waves(successors, chosen) for part in limiter.limited(region, limits[chosen[region[0]]])
     ]
     parts = tuple(
         _side(

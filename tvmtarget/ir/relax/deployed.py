@@ -64,6 +64,8 @@ def deployed(
     main = by_name.get("main")
     if tree is None or main is None or main.attr("role") is None:
         return tuple(functions), attrs
+    others = [function for function in functions if function.attr("role") is None]
+    attrs = attrs if any(map(_is_on_vdevices, others)) else _without_vdevices(attrs)
     layout = Layout(tree.resolve())
     outside = {f.name: f for f in functions if (path := _leaf_path(f)) and not is_native(layout[path].target.kind)}
     inlined = inline_calls(main, by_name, only=by_name.keys() - outside.keys() - {main.name})
@@ -72,13 +74,22 @@ def deployed(
     devices = _Devices(layout, main, sites, attrs)
     writer = _Writer(inlined.function, devices, by_name, outside, layout)
     driver = writer.write(sites)
-    reached = {one for one in by_name if by_name[one].attr("role") is not None}
-    others = [function for function in functions if function.name not in reached]
     parts = [writer.part(function) for function in outside.values()]
     codes = writer.codes
     rest = [function for function in others if function.name not in codes]
     infos = {**(attrs.get(GLOBALS) or {}), **devices.infos()}
     return (driver, *parts, *codes.values(), *rest), {**attrs, **({GLOBALS: infos} if infos else {})}
+
+
+def _is_on_vdevices(function: Function) -> bool:
+    values = (*function.params, *(output for call in function.body for output in call.outputs))
+    return any(value.scope.startswith("vdevice:") for value in values)
+
+
+def _without_vdevices(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Leave out the virtual devices that a module had, where every value gets one anew."""
+    infos = {key: value for key, value in (attrs.get(GLOBALS) or {}).items() if key != "vdevice"}
+    return {key: value for key, value in attrs.items() if key != GLOBALS} | ({GLOBALS: infos} if infos else {})
 
 
 def _leaf_path(function: Function) -> str | None:
@@ -197,7 +208,7 @@ class _Writer:
         params = tuple(_on(param, home) for param in main.params)
         self._where = {name: {home: name} for name in (*(one.name for one in params), *main.constant_names)}
         for call, site in zip(main.body, sites, strict=True):
-            if call.op == COPY:
+            if call.op in _COPIES:
                 source = call.inputs[0]
                 self._origin[call.outputs[0].name] = self._origin.get(source, source)
             else:
@@ -304,6 +315,7 @@ def _attrs_on(attrs: tuple[tuple[str, Attribute], ...], scope: str) -> tuple[tup
     return tuple((name, on(name, value)) for name, value in attrs)
 
 
+_COPIES = (COPY, "relax.to_vdevice")  # made anew where a value is read on another device
 _TYPES = ("tvm.type", "tvm.value_type")
 
 

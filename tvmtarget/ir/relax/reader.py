@@ -291,8 +291,8 @@ class _FunctionReader:
                 op, args = "relax.Call", [operator, *args]
                 attrs += self._fields(call.attrs, "")
         arguments = self._arguments(args)
-        is_whole = not arguments.is_plain or self.module.sites.is_external(operator)
-        if isinstance(operator, ir.GlobalVar) and is_whole:
+        is_function = isinstance(operator, ir.GlobalVar) and op.startswith("@")
+        if is_function and (not arguments.is_plain or self.module.sites.is_external(operator)):
             # Never inlined: what an external generator was given, and what reads operands that are no values of ours.
             op, arguments = "relax.Call", self._arguments([operator, *args])
         if not arguments.is_plain:

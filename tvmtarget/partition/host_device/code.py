@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +10,13 @@ from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import CODE, Call, Function, Opaque, Value
 from tvmtarget.ir.types import DTYPES, TensorType, Type
 from tvmtarget.partition.host_device.attributes import as_device, as_host
-from tvmtarget.partition.host_device.tir import split_tir, the_tvm
+from tvmtarget.partition.host_device.tir import callees_of_prim, side_of_prim, split_tir, the_tvm
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout, Site
 
 __all__ = ["function_of", "prim_of", "split_code"]
 
 TVM = "tvm"  # the kind of opaque code that is TVM's JSON
-_KERNEL_LAUNCH = 2  # TVM's kDeviceKernelLaunch
 
 
 def prim_of(function: Function) -> Any:  # noqa: ANN401 - TVM ships no types
@@ -43,42 +42,62 @@ def function_of(name: str, prim: Any, constraint: Constraint | None = None) -> F
     return Function(name, params, (call,), (), constraint=constraint)
 
 
-def split_code(functions: Sequence[Function], layout: Layout) -> tuple[Function, ...]:
-    """Split opaque TIR functions on devices; those of one device in one go, as they may call each other.
+def split_code(functions: Sequence[Function], helpers: Mapping[str, Function], layout: Layout) -> tuple[Function, ...]:
+    """Split opaque TIR functions on devices; those of one device in one go, with the `helpers` that they call.
 
-    The host function keeps name and signature, and launches its kernels by name.
+    Helpers are functions without a constraint: they get that of the code that calls them. The host function keeps name
+    and signature, and launches its kernels by name. `ModelError` for a helper that code of two devices calls.
     """
     by_site: dict[str, dict[str, Function]] = {}
     for function in functions:
         path = function.constraint.path if function.constraint is not None else None
-        by_site.setdefault(path or "", {})[function.name] = function
-    return tuple(
-        made for path, ones in sorted(by_site.items()) for made in _split(ones, layout, layout[layout.canonical(path)])
-    )
-
-
-def _split(functions: dict[str, Function], layout: Layout, site: Site) -> list[Function]:
-    tvm = the_tvm()
-    prims = {tvm.ir.GlobalVar(name): prim_of(function) for name, function in functions.items()}
-    module = tvm.IRModule(prims)
-    alone = site.target.replace(
-        name=None, count=1, host=layout[site.host].target.replace(name=None, host=None, count=1)
-    )
+        by_site.setdefault(layout.canonical(path or ""), {})[function.name] = function
+    owner: dict[str, str] = {}
     made: list[Function] = []
-    split = split_tir(module, alone)
+    for path, ones in sorted(by_site.items()):
+        prims = _with_helpers(ones, helpers)
+        for name in sorted(prims.keys() - ones.keys()):
+            if owner.setdefault(name, path) != path:
+                raise ModelError(
+                    f"function {name!r} is called by code for @{owner[name]} and for @{path}; make a copy for each"
+                )
+        made += _split(prims, ones | dict(helpers), layout, layout[path])
+    return tuple(made)
+
+
+def _with_helpers(functions: Mapping[str, Function], helpers: Mapping[str, Function]) -> dict[str, Any]:
+    prims: dict[str, Any] = {}
+    waiting = list(functions.values())
+    while waiting:
+        function = waiting.pop()
+        if function.name not in prims:
+            prims[function.name] = prim_of(function)
+            waiting += [helpers[name] for name in callees_of_prim(prims[function.name]) if name in helpers]
+    return prims
+
+
+def _split(prims: Mapping[str, Any], old: Mapping[str, Function], layout: Layout, site: Site) -> list[Function]:
+    tvm = the_tvm()
+    module = tvm.IRModule({tvm.ir.GlobalVar(name): prim for name, prim in sorted(prims.items())})
+    host = layout[site.host].target.replace(name=None, host=None, count=1)
+    split = split_tir(module, site.target.replace(name=None, count=1, host=host))
+    made: list[Function] = []
     for var in sorted(split.functions.keys(), key=lambda var: str(var.name_hint)):
         name, prim = str(var.name_hint), split[var]
-        old = functions.get(name)
-        if int(prim.attrs.get("calling_conv", 0)) == _KERNEL_LAUNCH:
-            made.append(as_device(function_of(name, prim, Constraint.at(site.path))))
-        elif old is None:
-            made.append(as_host(function_of(name, prim), site.host, site.path))
+        function = _holding(old[name], prim) if name in old else function_of(name, prim)
+        if side_of_prim(prim) == "device":
+            made.append(as_device(function.replace(constraint=Constraint.at(site.path))))
         else:
-            code = Opaque(TVM, str(tvm.ir.save_json(prim)).encode())
-            (call,) = old.body
-            kept = tuple((key, code if key == "code" else value) for key, value in call.attrs)
-            made.append(as_host(old.replace(body=(replace(call, attrs=kept),)), site.host, site.path))
+            made.append(as_host(function, site.host, site.path))
     return made
+
+
+def _holding(function: Function, prim: Any) -> Function:  # noqa: ANN401
+    """Return an opaque function with other code."""
+    (call,) = function.body
+    code = Opaque(TVM, str(the_tvm().ir.save_json(prim)).encode())
+    attrs = tuple((key, code if key == "code" else value) for key, value in call.attrs)
+    return function.replace(body=(replace(call, attrs=attrs),))
 
 
 def _type(type_: Any) -> Type:  # noqa: ANN401

@@ -34,7 +34,8 @@ def split_host_device(module: IRModule, target: Target | str | None = None) -> I
     coded = [function for function in placed if function.code is not None]
     mixed = [function for function in coded if side_of(function, layout) == "mixed"]
     if mixed:
-        placed = _with_split(placed, split_code(mixed, layout))
+        helpers = {one.name: one for one in coded if one.constraint is None and one.name != "main"}
+        placed = _with_split(placed, split_code(mixed, helpers, layout))
     if _calls_code(placed, {function.name for function in coded}):
         return placed.verify()
     request = Request(placed, chosen, {})

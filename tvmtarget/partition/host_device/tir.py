@@ -13,7 +13,7 @@ from tvmtarget.errors import MissingExtraError, TargetError
 from tvmtarget.partition.host_device.callers import CallSite, contexts, names_in
 from tvmtarget.target.tree import Target
 
-__all__ = ["bind_targets", "split_tir", "the_tvm"]
+__all__ = ["Context", "bind_targets", "callees_of_prim", "side_of_prim", "split_tir", "the_tvm"]
 
 Context: TypeAlias = Literal["device", "host"]
 
@@ -34,7 +34,7 @@ def bind_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN401 - TV
     device, host = _pair(tvm, target)
     prims = {var: function for var, function in module.functions.items() if isinstance(function, tvm.tirx.PrimFunc)}
     by_name = {var.name_hint: function for var, function in prims.items()}
-    fixed = {name: (_side(function),) for name, function in by_name.items() if _is_decided(function)}
+    fixed = {name: (side_of_prim(function),) for name, function in by_name.items() if _is_decided(function)}
     found = contexts({name: _calls(tvm, function) for name, function in by_name.items()}, fixed)
     sides = {name: met or _SIDES[:1] for name, met in found.items()}
     names = names_in(sides, _SIDES.index, str)
@@ -88,7 +88,7 @@ def _is_decided(function: Any) -> bool:  # noqa: ANN401
     return any(key in function.attrs for key in ("global_symbol", "target", _HOST_FUNCTION))
 
 
-def _side(function: Any) -> Context:  # noqa: ANN401
+def side_of_prim(function: Any) -> Context:  # noqa: ANN401
     """Return where a function that says so runs, but for device scopes in it."""
     own = function.attrs.get("target")
     is_bare = own is not None and own.host is None and own.kind.name not in _HOST_KINDS
@@ -112,6 +112,11 @@ def _variable(tvm: Any, name: str, like: Any) -> Any:  # noqa: ANN401
     variable = tvm.ir.GlobalVar(name)
     tvm.relax.expr._update_type(variable, like.ty)
     return variable
+
+
+def callees_of_prim(function: Any) -> list[str]:  # noqa: ANN401
+    """Return the names of the functions that a PrimFunc calls, each once, in order."""
+    return list(dict.fromkeys(call.callee for call in _calls(the_tvm(), function)))
 
 
 def _calls(tvm: Any, function: Any) -> tuple[CallSite[Context], ...]:  # noqa: ANN401

@@ -15,7 +15,7 @@ from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.layout import Layout, Site
 from tvmtarget.target.tree import Target
 
-__all__ = ["Machine", "Machines", "is_distributed"]
+__all__ = ["Machine", "Machines", "is_distributed", "undistributable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +103,19 @@ def is_distributed(root: Target) -> bool:
     """Whether the runtime of a resolved target runs each machine in a process of its own."""
     kind = None if root.runtime is None else find_kind(root.runtime.kind, "runtime")
     return kind is not None and kind.is_distributed
+
+
+def undistributable(layout: Layout) -> Iterator[str]:
+    """Yield why distributed runtimes of a tree cannot be what they say: below the root, or with one machine only."""
+    for path, node in layout.root.walk():
+        if path and is_distributed(node) and node.runtime is not None:
+            kind = node.runtime.kind
+            yield f"runtime {kind!r} of @{path} runs machines, which are children of the root; state it there"
+    options = layout.options("") if layout[""].is_system else ()
+    runtime = layout.root.runtime
+    if runtime is not None and is_distributed(layout.root) and len(options) > 1 and len(Machines(layout)) == 1:
+        names = ", ".join(f"@{option.path}" for option in options)
+        yield (
+            f"runtime {runtime.kind!r} runs machines, but {names} are one, as they share a memory or a driver; "
+            "give each machine a host of its own: n0=[...](host=@...)"
+        )

@@ -104,7 +104,8 @@ def explain_op(
         function=record.function if record is not None else driven.driver if driven is not None else "",
         reason=_why_driven(program, feasibility, index)
         if driven
-        else _reason(program, feasibility, index, None if estimates is None else _BY_COST[objective]),
+        else _why_on_host(record)
+        or _reason(program, feasibility, index, None if estimates is None else _BY_COST[objective]),
         verdicts=tuple(_verdicts(feasibility, index, "" if driven is not None else site)),
         neighbours=tuple(_neighbours(program, index, owner, outlined.regions)),
         copies=tuple(f"{copy.value} from {copy.src} to {copy.dst}" for copy in outlined.copies if copy.value in values),
@@ -155,6 +156,12 @@ def _times(feasibility: Feasibility, estimates: Estimates, index: int) -> Iterat
     for leaf in feasibility.leaves:
         if feasibility.verdict(index, leaf) is None:
             yield leaf.path, estimates.time(index, leaf)
+
+
+def _why_on_host(record: RegionRecord | None) -> str:
+    if record is None or record.device in (None, record.site):
+        return ""
+    return f"it is shape or scalar work, which its host does for @{record.device or '.'}"
 
 
 def _reason(program: Program, feasibility: Feasibility, index: int, by_cost: str | None) -> str:

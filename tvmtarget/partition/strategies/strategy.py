@@ -231,7 +231,8 @@ class Strategy:
     gets each match and says why not. regions: `superstep` puts operations that do not feed each other into one
     function, `connected` does not, and `single` makes a function of each. max_ops, max_inputs, max_outputs: the most
     operations that a function may have, values that it may read (constants aside) and return, or None for any number;
-    larger ones are divided where fewest bytes pass.
+    larger ones are divided where fewest bytes pass. takes: `mixed` functions of host and device code whole, or code for
+    the `device` only: then its host is given shape and scalar work, and control flow.
     """
 
     ops: ClassVar[frozenset[str] | None] = None

@@ -1,0 +1,134 @@
+"""What is asked of several operations at once: that they share a leaf, or that no two of them do.
+
+A plan is made without it first. Where that breaks a bond, the operations are asked to go to one leaf that suits them,
+as if a user had pinned them there, and the plan is made again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TypeAlias
+
+from tvmtarget.errors import InfeasibleError
+from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.program import Asked, Program, names_of
+from tvmtarget.target.constraints.constraint import Constraint
+
+__all__ = ["Bonds", "Named", "bonds_of", "demands_of", "with_demands"]
+
+# Operations by name, glob or `op:KIND`, as in `where`.
+Named: TypeAlias = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Bonds:
+    """Operations by number: groups that share a leaf, and pairs that do not."""
+
+    same_site: tuple[tuple[int, ...], ...] = ()
+    apart: tuple[tuple[int, int], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.same_site or self.apart)
+
+    def unit(self, index: int) -> tuple[int, ...]:
+        """Return the operations that go wherever one goes, itself among them."""
+        return next((group for group in self.same_site if index in group), (index,))
+
+
+def bonds_of(program: Program, same_site: Named, apart: Named) -> Bonds:
+    """Return which operations are meant; `UnknownNameError` for names of none.
+
+    Groups that have an operation in common are one group. Of a group that is to be apart, every two operations are.
+    """
+    joined: list[set[int]] = []
+    for names in same_site:
+        found = set(_select(program, names))
+        for other in [other for other in joined if other & found]:
+            joined.remove(other)
+            found |= other
+        joined.append(found)
+    groups = tuple(tuple(sorted(found)) for found in joined)
+    sets = [sorted(set(_select(program, names))) for names in apart]
+    pairs = dict.fromkeys((a, b) for found in sets for place, b in enumerate(found) for a in found[:place])
+    return Bonds(groups, tuple(pairs))
+
+
+def _select(program: Program, names: Iterable[str]) -> Iterator[int]:
+    """Yield the operations that names, globs or `op:KIND` speak of; those with nested bodies by what is in them."""
+    for name in names:
+        found = [at for at, call in enumerate(program.body) if any(fnmatchcase(own, name) for own in names_of(call))]
+        if not found:
+            program.find(name)
+        yield from (one for index in found for one in program.with_nested((index,)) if one not in program.bodies)
+
+
+def demands_of(
+    feasibility: Feasibility, bonds: Bonds, sites: Mapping[str, str], demands: Mapping[int, str]
+) -> dict[int, str]:
+    """Return the leaf for each operation that a plan with these sites should ask for; the same again if bonds hold.
+
+    `InfeasibleError` where no leaf is left.
+    """
+    asking = _Asking(feasibility, bonds, sites)
+    found = dict(demands)
+    for group in bonds.same_site:
+        if group[0] not in found:
+            found |= dict.fromkeys(group, asking.shared(group))
+    if found != demands:
+        return found
+    close = next((pair for pair in bonds.apart if asking.site(pair[0]) == asking.site(pair[1])), None)
+    if close is not None:
+        unit, leaf = asking.parted(close)
+        found |= dict.fromkeys(unit, leaf)
+    return found
+
+
+@dataclass(frozen=True)
+class _Asking:
+    feasibility: Feasibility
+    bonds: Bonds
+    sites: Mapping[str, str]
+
+    def site(self, index: int) -> str:
+        """Return the leaf of an operation in the plan."""
+        return self.sites[self.feasibility.program.body[index].source]
+
+    def able(self, unit: Iterable[int]) -> list[str]:
+        """Return the leaves that can take all of some operations, in order of preference."""
+        leaves = self.feasibility.leaves
+        return [leaf.path for leaf in leaves if all(self.feasibility.verdict(index, leaf) is None for index in unit)]
+
+    def shared(self, group: tuple[int, ...]) -> str:
+        """Return the leaf that most of a group has already, of those that can take all of it."""
+        able = self.able(group)
+        if not able:
+            raise InfeasibleError(f"ops {self._names(group, ', ')} must share a site, and no leaf takes all of them")
+        counts = Counter(self.site(index) for index in group)
+        return max(able, key=lambda leaf: (counts[leaf], -able.index(leaf)))
+
+    def parted(self, pair: tuple[int, int]) -> tuple[tuple[int, ...], str]:
+        """Return which of two operations goes elsewhere, with those bound to it, and where."""
+        for index in reversed(pair):
+            unit = self.bonds.unit(index)
+            others = (other for one in self.bonds.apart if set(one) & set(unit) for other in one if other not in unit)
+            taken = {self.site(other) for other in others}
+            free = [leaf for leaf in self.able(unit) if leaf not in taken]
+            if free and not set(pair) <= set(unit):
+                return unit, free[0]
+        raise InfeasibleError(f"ops {self._names(pair, ' and ')} must be apart, and no other leaf is left to either")
+
+    def _names(self, calls: tuple[int, ...], separator: str) -> str:
+        return separator.join(repr(self.feasibility.program.body[index].source) for index in calls[:4])
+
+
+def with_demands(feasibility: Feasibility, demands: Mapping[int, str]) -> Feasibility:
+    """Return what fits where if operations are pinned to leaves as well."""
+    program = feasibility.program
+    asked = tuple(
+        (*items, Asked(Constraint.at(demands[index]), "same_site or apart")) if index in demands else items
+        for index, items in enumerate(program.asked)
+    )
+    return Feasibility(replace(program, asked=asked), feasibility.assumed, splits=feasibility.splits)
