@@ -34,16 +34,20 @@ def formed(
     """Return the best regions of atoms; `limits` and `launches` (what a call costs) are by colour."""
     candidates = (
         [part for region in regions for part in limiter.limited(region, limits[colours[region[0]]])]
-        for regions in _candidates(successors, colours, values)
+        for regions in _candidates(successors, colours, launches, values)
     )
     return min(candidates, key=lambda regions: _score(regions, colours, launches, values))
 
 
 def _candidates(
-    successors: Sequence[Sequence[int]], colours: Sequence[int], values: Values
+    successors: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int], values: Values
 ) -> Iterator[list[list[int]]]:
     swept = waves(successors, colours)
     yield swept
+    free = {colour for colour, launch in enumerate(launches) if not launch}
+    if free and len(free) < len(launches):
+        swept = waves(successors, colours, free)
+        yield swept
     count = len(set(colours))
     if count < 2 or len(successors) + sum(map(len, successors)) > LARGE:
         return

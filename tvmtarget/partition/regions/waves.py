@@ -7,7 +7,7 @@ two of them no division has fewer regions. O((V + E) log V).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from heapq import heappop, heappush
 
 __all__ = ["lower_bound", "topological_order", "waves"]
@@ -64,11 +64,11 @@ def lower_bound(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> 
     return max(1 + tallest + (len(begins) > 1), len(set(colours)))
 
 
-def waves(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> list[list[int]]:
+def waves(successors: Sequence[Sequence[int]], colours: Sequence[int], free: Container[int] = ()) -> list[list[int]]:
     """Divide an acyclic graph into one-coloured regions; every edge stays inside one or points to a later one.
 
     The next colour is the one with the most changes of colour still to come, then the one with most work ready,
-    then the smaller number.
+    then the smaller number. Colours that are `free` come before all others.
     """
     heights = _heights(successors, colours)
     waiting = [0] * len(successors)
@@ -84,7 +84,7 @@ def waves(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> list[l
             tallest[colour] = max(tallest[colour], heights[vertex])
     regions: list[list[int]] = []
     while any(ready.values()):
-        colour = max((c for c in ready if ready[c]), key=lambda c: (tallest[c], len(ready[c]), -c))
+        colour = max((c for c in ready if ready[c]), key=lambda c: (c in free, tallest[c], len(ready[c]), -c))
         region, ready[colour], tallest[colour] = ready[colour], [], -1
         for vertex in region:
             for target in successors[vertex]:
