@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
+from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.flow import boundary, detour, readers_of
 from tvmtarget.ir.function import Call, Function, Value, callees_of
 from tvmtarget.ir.inline import inline_calls
@@ -21,6 +21,7 @@ __all__ = [
     "inline",
     "outline",
     "outline_calls",
+    "positions_of",
     "refuse_detour",
     "remove_dead_code",
     "remove_dead_functions",
@@ -146,13 +147,17 @@ def outline(
 
     `ModelError` if a value would leave the function and come back: it shows the way.
     """
-    old = module[function]
-    positions = {call.source: index for index, call in enumerate(old.body)}
-    wanted = list(calls)
-    for source in wanted:
-        if source not in positions:
-            raise UnknownNameError(f"no op {source!r} in function {function!r}{did_you_mean(source, positions)}")
-    return outline_calls(module, sorted({positions[source] for source in wanted}), name, constraint, function=function)
+    return outline_calls(module, positions_of(module[function], calls), name, constraint, function=function)
+
+
+def positions_of(function: Function, calls: Iterable[str]) -> list[int]:
+    """Return where operations stand that are given by their source names, in order; `UnknownNameError` for others."""
+    positions = {call.source: index for index, call in enumerate(function.body)}
+    wanted = set(calls)
+    unknown = sorted(wanted - positions.keys())
+    name = function.name
+    raise_all(UnknownNameError, [f"no op {op!r} in function {name!r}{did_you_mean(op, positions)}" for op in unknown])
+    return sorted(positions[source] for source in wanted)
 
 
 def outline_calls(
