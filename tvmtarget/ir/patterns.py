@@ -198,10 +198,11 @@ class Matcher:
             if isinstance(branch, _Operation):
                 for calls, values in self._operation(branch, root, (), {}):
                     match = Match(self.function, tuple(sorted(set(calls))), root, values)
-                    if self._is_closed(match) and (pattern.condition is None or pattern.condition(match)):
+                    if self.is_closed(match) and (pattern.condition is None or pattern.condition(match)):
                         yield match
 
-    def _is_closed(self, match: Match) -> bool:
+    def is_closed(self, match: Match) -> bool:
+        """Whether only results of the root leave a match."""
         inside = set(match.calls)
         inner = [out.name for index in inside - {match.root} for out in self.function.body[index].outputs if out.name]
         return all(name not in self.results and inside.issuperset(self.readers.get(name, ())) for name in inner)

@@ -201,7 +201,7 @@ class Feasibility:
         if strategy is None:
             kind = leaf.target.kind
             return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")
-        refusal = self._judge_by_patterns(index, leaf, strategy, op) if strategy.patterns else strategy.check(op)
+        refusal = self._judge_by_patterns(index, leaf, strategy, op) if strategy.is_matching else strategy.check(op)
         if refusal is None or not (self.splits or strategy.takes == "device") or leaf.host == leaf.path:
             return refusal
         is_for_host = host_takes(self.program, op, leaf) or self.why_not_driven(index, leaf) is None

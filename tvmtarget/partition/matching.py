@@ -6,13 +6,14 @@ wait for each other: whatever is chosen, putting each into one atom makes no cir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.patterns import Match, Matcher, Pattern, spellings
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.strategies.matched import Matched, Operand
-from tvmtarget.partition.strategies.strategy import Reject, Strategy, strategy_for
+from tvmtarget.partition.strategies.strategy import Found, Reject, Strategy, strategy_for
 from tvmtarget.target.layout import Site
 
 __all__ = ["Group", "Groups", "groups_of"]
@@ -54,14 +55,14 @@ def groups_of(program: Program, leaves: Iterable[Site], allows: Callable[[int, S
     chooser = _Chooser(program, allows)
     for kind, alike in sites.items():
         strategy = strategy_for(kind)
-        if strategy is not None and strategy.patterns:
+        if strategy is not None and strategy.is_matching:
             chooser.match(_Taker(kind, strategy, alike))
     return Groups(tuple(chooser.groups), chooser.of, chooser.refused)
 
 
 @dataclass(frozen=True, slots=True)
 class _Taker:
-    """A kind of leaf whose strategy has patterns, and the leaves of that kind."""
+    """A kind of leaf whose strategy takes operations together, and the leaves of that kind."""
 
     kind: str
     strategy: Strategy
@@ -83,6 +84,7 @@ class _Chooser:
             pattern = Pattern.parse(text)
             for op in pattern.roots():
                 patterns.setdefault(op, []).append((name, pattern))
+        found = self._found(taker.strategy)
         for scope in self.program.scopes:
             first, body = scope.calls.start, scope.function.body
             fixed = (at for at, call in enumerate(body) if call.regions or call.has_effect or first + at in self.of)
@@ -90,40 +92,72 @@ class _Chooser:
             for root in reversed(range(len(body))):
                 if root not in matcher.taken:
                     fitting = [pair for op in dict.fromkeys(spellings(body[root].op)) for pair in patterns.get(op, ())]
-                    self._take(taker, matcher, root, first, fitting)
+                    groups = [*self._matched(taker, matcher, root, first, fitting)]
+                    groups += self._checked(taker, matcher, found.get(first + root, ()))
+                    self._take(matcher, first, groups)
 
-    def _take(
+    def _found(self, strategy: Strategy) -> dict[int, list[Found]]:
+        """Return what a strategy finds by its own means in the function itself, by the last operation."""
+        found: dict[int, list[Found]] = {}
+        module = IRModule((self.program.function, *self.program.others), attrs=self.program.attrs)
+        for one in strategy.find_matches(module):
+            found.setdefault(max(one.calls), []).append(one)
+        return found
+
+    def _matched(
         self, taker: _Taker, matcher: Matcher, root: int, first: int, patterns: Iterable[tuple[str, Pattern]]
-    ) -> None:
-        """Make a group of the largest match that has a root, if there is any."""
-        found = [
-            Group(taker.kind, name, tuple(first + at for at in match.calls))
-            for name, pattern in patterns
-            if (match := self._first(taker, name, first, matcher.at(root, pattern))) is not None
-        ]
-        if not found:
+    ) -> Iterator[Group]:
+        """Yield what patterns match at a root."""
+        for name, pattern in patterns:
+            match = self._first(taker, name, first, matcher.at(root, pattern))
+            if match is not None:
+                yield Group(taker.kind, name, tuple(first + at for at in match.calls))
+
+    def _checked(self, taker: _Taker, matcher: Matcher, found: Iterable[Found]) -> Iterator[Group]:
+        """Yield what can be a group of that which a strategy found by its own means."""
+        for one in found:
+            if not matcher.taken.isdisjoint(one.calls) or not self._may_take(taker, one.calls):
+                continue
+            refusal = one.refusal
+            if not matcher.is_closed(Match(matcher.function, one.calls, max(one.calls), {})):
+                refusal = Reject("RULE", f"a result inside a match of {one.pattern!r} is read outside of it")
+            if refusal is None:
+                yield Group(taker.kind, one.pattern, one.calls)
+            else:
+                self._refuse(taker, one.calls, refusal)
+
+    def _take(self, matcher: Matcher, first: int, groups: Sequence[Group]) -> None:
+        """Choose the largest of the groups that end in one operation, if there are any."""
+        if not groups:
             return
-        group = max(found, key=lambda group: len(group.calls))
+        group = max(groups, key=lambda group: len(group.calls))
         self.groups.append(group)
         self.of |= dict.fromkeys(group.calls, group)
         matcher.taken.update(index - first for index in group.calls)
         for index in group.calls:
-            self.refused.pop((index, taker.kind), None)
+            self.refused.pop((index, group.kind), None)
 
     def _first(self, taker: _Taker, name: str, first: int, matches: Iterable[Match]) -> Match | None:
         """Return the first match that its constraints allow and the strategy takes."""
         for match in matches:
             calls = [first + at for at in match.calls]
-            if len({self.program.frames[index] for index in calls}) > 1:
-                continue
-            if not any(all(self.allows(index, site) for index in calls) for site in taker.sites):
+            if not self._may_take(taker, calls):
                 continue
             refusal = taker.strategy.check_match(self._view(name, first, match))
             if refusal is None:
                 return match
-            for index in calls:
-                self.refused.setdefault((index, taker.kind), refusal)
+            self._refuse(taker, calls, refusal)
         return None
+
+    def _may_take(self, taker: _Taker, calls: Sequence[int]) -> bool:
+        """Whether operations stand in the same function, and what is asked of them lets all go to one leaf."""
+        if len({self.program.frames[index] for index in calls}) > 1:
+            return False
+        return any(all(self.allows(index, site) for index in calls) for site in taker.sites)
+
+    def _refuse(self, taker: _Taker, calls: Iterable[int], refusal: Reject) -> None:
+        for index in calls:
+            self.refused.setdefault((index, taker.kind), refusal)
 
     def _view(self, name: str, first: int, match: Match) -> Matched:
         types, constants = self.program.types, self.program.constants

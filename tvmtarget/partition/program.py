@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cached_property
+from typing import Any
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.function import Call, Constant, Function, callees_of
@@ -43,11 +44,12 @@ class Program:
     `i`, `frames[i]` the inlined calls around it, `bodies[i]` its nested bodies; `driven` are those that a driver held
     before. `producer` maps a value to the operation that computes it, `consumers` to those of the same body that
     read it, be it in their own bodies. `others` are the functions of the module that this one does not call, and code
-    that it calls: they stay as they are.
+    that it calls: they stay as they are, as do `attrs`, those of the module.
     """
 
     function: Function
     others: tuple[Function, ...]
+    attrs: Mapping[str, Any]
     layout: Layout
     body: tuple[Call, ...]
     asked: tuple[tuple[Asked, ...], ...]
@@ -173,6 +175,7 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
     return Program(
         function=found.scopes[0].function,
         others=kept,
+        attrs=module.attrs,
         layout=layout,
         body=found.body,
         asked=asked,

@@ -28,9 +28,10 @@ from tvmtarget.ir.function import COPY, Attribute, Call, Constant
 from tvmtarget.ir.types import TensorType, Type
 
 if TYPE_CHECKING:
+    from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.strategies.matched import Matched
 
-__all__ = ["Code", "Op", "Reject", "Rule", "Strategy", "reject", "strategy_for"]
+__all__ = ["Code", "Found", "Op", "Reject", "Rule", "Strategy", "reject", "strategy_for"]
 
 Code: TypeAlias = Literal[
     "NO_RULE",
@@ -62,6 +63,15 @@ class Reject:
 def reject(code: Code, message: str, *, hint: str = "") -> Reject:
     """Refuse an operation, saying why."""
     return Reject(code, message, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Operations that a strategy found by its own means: by position in the function, and why not, if it refuses."""
+
+    pattern: str
+    calls: tuple[int, ...]
+    refusal: Reject | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +267,18 @@ class Strategy:
         steps = (self._check_kind, self._check_types, self._check_row, self.check_op, self._check_nested)
         return next((refusal for step in steps if (refusal := step(op)) is not None), None)
 
+    @property
+    def is_matching(self) -> bool:
+        """Whether it takes operations together: it has patterns, or finds matches by its own means."""
+        return bool(self.patterns) or type(self).find_matches is not Strategy.find_matches
+
+    def find_matches(self, module: IRModule) -> Iterable[Found]:
+        """Return what it would take together of `main`; for strategies whose patterns are not text.
+
+        Of those with the same last operation the largest counts. Results of others than the last may not leave a match.
+        """
+        return ()
+
     def check_match(self, match: Matched) -> Reject | None:
         """Return None if this takes a match of one of its patterns, else why not; asks the method of that name."""
         asked = getattr(self, match.pattern, None)
@@ -274,7 +296,7 @@ class Strategy:
     def _check_kind(self, op: Op) -> Reject | None:
         if op.call.callee is not None:
             return reject("NO_RULE", f"function {op.call.callee!r} is code, which only TVM's own generators take")
-        if self.ops is None and self.patterns:
+        if self.ops is None and self.is_matching:
             return reject("NO_RULE", f"no pattern of it matches {op.kind} here")
         if self.ops is not None and op.kind not in self.ops:
             return reject("NO_RULE", f"it has no rule for {op.kind}")
