@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tvmtarget.errors import TargetError
 from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.bonds import Named
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.plan import Plan, planned
@@ -62,7 +63,15 @@ def decompose(
         raise TargetError(f"objective is {' or '.join(OBJECTIVES)}, not {objective!r}")
     if objective == "throughput" and costs is None:
         raise TargetError("objective 'throughput' is about time, so it needs costs; pass some, such as 'roofline'")
-    together, parted = (tuple(tuple(names) for names in groups) for groups in (same_site, apart))
+    together, parted = _groups("same_site", same_site), _groups("apart", apart)
     loaded = None if costs is None else load_costs(costs)
     request = Request(program, chosen, rules, loaded, objective, together, parted)
     return planned(request, request.feasibility())
+
+
+def _groups(name: str, groups: Iterable[Iterable[str]]) -> Named:
+    listed = [groups] if isinstance(groups, str) else list(groups)
+    for group in listed:
+        if isinstance(group, str):
+            raise TargetError(f"{name} is groups of names of ops, such as [['q', 'k']], so that {group!r} is none")
+    return tuple(tuple(names) for names in listed)
