@@ -80,9 +80,31 @@ def test_what_cannot_be_built_is_refused():
         f.call("Relu", x, a=object())
     with pytest.raises(ModelError, match="result 'q' is not defined; known: x"):
         f.build("q")
+    with pytest.raises(ModelError, match="attribute 'a' is a list of number and str; the items of one are of one type"):
+        f.call("Relu", x, a=[1, "a"])
+    for data, problem in (([[1], [1, 2]], "inhomogeneous"), (object(), "of numbers or texts, but of object")):
+        with pytest.raises(ModelError, match=rf"constant 'k' is no tensor.*{problem}"):
+            f.constant(data, "k")
     y = f.call("MatMul", x, x)
     with pytest.raises(ModelError, match=r"function 'main' does not fit together: .*Incompatible dimensions"):
         f.build(y)
+
+
+def test_numbers_of_numpy_are_attributes():
+    f = FunctionBuilder()
+    y = f.call("LeakyRelu", f.param("x", "float32[2]"), alpha=np.float32(0.5))
+    assert f.build(y).body[0].attr("alpha") == 0.5
+
+
+def test_passes_of_functions_are_mapped_over_a_module():
+    module = outline(parse(CHAIN), ["a"], "part").map(remove_dead_code).map(share_constants)
+    assert [function.name for function in module.verify()] == ["main", "part"]
+
+
+def test_names_of_several_operations_are_refused():
+    twice = parse(CHAIN.replace("as b", "as a"))
+    with pytest.raises(ModelError, match="2 ops of function 'main' are called 'a'; name them apart"):
+        outline(twice, ["a"], "part")
 
 
 def test_dead_code_goes_but_effects_stay():
@@ -178,6 +200,15 @@ def test_calls_in_nested_bodies_are_inlined():
     x = np.array([-1, 2], "float32")
     np.testing.assert_array_equal(exe.run({"c": np.array(True), "x": x})["y"], [1, 2])
     np.testing.assert_array_equal(exe.run({"c": np.array(False), "x": x})["y"], [1, -2])
+
+
+def test_constrained_calls_and_code_stay_functions():
+    with pytest.raises(ModelError, match="the call of 'f' in function 'main' is constrained to @b, so that it stays"):
+        inline(parse(NESTED.replace("@f(%x)", "@f(%x) [@b]")), "f")
+    code = """func @main(%x: float32[8]) { %y: float32[8] = @kernel(%x) return %y }
+    func @kernel(%x: float32[8]) { %y: float32[8] = tt.code(%x) {code=opaque "c" b"2f2f"} return %y }"""
+    with pytest.raises(ModelError, match="function 'kernel' is code of 'c', which stays a function"):
+        inline(parse(code), "kernel")
 
 
 def test_what_is_asked_of_functions_called_in_nested_bodies_holds():
@@ -303,6 +334,8 @@ def test_conditions_are_asked():
     variable = Pattern.parse("conv(x, w, ...)", lambda match: not match.is_constant("w"))
     assert len(find_matches(main, constant)) == 3
     assert find_matches(main, variable) == ()
+    with pytest.raises(UnknownNameError, match="no variable 'v' in the pattern; known: w, x"):
+        find_matches(main, Pattern.parse("conv(x, w, ...)", lambda match: match.is_constant("v")))
 
 
 def test_matches_are_outlined():

@@ -207,3 +207,16 @@ def test_memories_are_those_of_the_target():
     assert parse("gpu", text=PLACED.split("\n", 1)[1])
     with pytest.raises(ModelError, match="value 'x' is in memory ':cuda', which the target does not have"):
         parse(":cuda").with_target("llvm").verify()
+
+
+def test_parameters_are_bound_to_what_fits():
+    module = tt.IRModule.parse("func @main(%x: float32[n,3]) { return %x }")
+    assert module.bind({"x": np.zeros((2, 3), "float32")}).verify().main.types["x"] == TensorType("float32", (2, 3))
+    for shape in ((2, 4), (3,)):
+        with pytest.raises(ModelError, match=r"'x' is bound to float32\[.*\], not float32\[n,3\]"):
+            module.bind({"x": np.zeros(shape, "float32")})
+
+
+def test_lists_in_attributes_are_what_files_give_back():
+    module = tt.IRModule.parse("func @main(%x: float32[3]) { return %x }").with_attrs(sizes=[1, [2.0, "a"], []])
+    assert tt.IRModule.parse(str(module)) == tt.IRModule.from_json(module.to_json()) == module

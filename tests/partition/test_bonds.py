@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from models import DIGITS, random_graph
 
 import tvmtarget as tt
-from tvmtarget.errors import InfeasibleError, UnknownNameError
+from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError
 
 FLAT = "[a=numpy,b=onnxruntime,c=llvm]"
 DEEP = "[x=[a=numpy,b=onnxruntime](host=@a),y=[c=llvm,d=numpy](host=@d)](host=@x/a)"
@@ -51,11 +51,20 @@ def test_names_and_globs_are_those_of_where(tmp_path):
         tt.decompose(module, FLAT, apart=[["fc3", "fc1"]])
 
 
+def test_empty_groups_ask_nothing():
+    module = tt.IRModule.from_onnx(DIGITS)
+    assert not tt.decompose(module, FLAT, same_site=[[]], apart=[[]]).diff(tt.decompose(module, FLAT))
+
+
 def test_what_cannot_be_is_told():
     module = tt.IRModule.from_onnx(DIGITS)
     with pytest.raises(InfeasibleError, match=r"ops 'fc1', 'fc2' must share a site, and no leaf takes all of them"):
         tt.decompose(module, FLAT, where={"fc1": "@a", "fc2": "@b"}, same_site=[["op:Gemm"]])
     with pytest.raises(InfeasibleError, match="'fc1' and 'fc2' must be apart"):
         tt.decompose(module, "numpy", apart=[["op:Gemm"]])
+    with pytest.raises(InfeasibleError, match="'fc1' and 'fc2' are asked to share a site and to be apart"):
+        tt.decompose(module, FLAT, same_site=[["op:Gemm"]], apart=[["fc1", "fc2"]])
+    with pytest.raises(TargetError, match=r"same_site is groups of names of ops.*, so that 'fc1' is none"):
+        tt.decompose(module, FLAT, same_site=["fc1", "fc2"])
     with pytest.raises(InfeasibleError, match="must be apart"):
         tt.decompose(module, FLAT, where={"op:Gemm": "@a"}, apart=[["op:Gemm"]])

@@ -105,6 +105,29 @@ def test_an_edited_program_is_divided_alike():
     assert {op: site for op, site in plan.sites().items() if op in again.sites()} == again.sites()
 
 
+def test_what_was_asked_of_operations_that_are_gone_no_longer_counts():
+    module = tt.IRModule.from_onnx(DIGITS)
+    plan = tt.decompose(module, TWO, where={"fc2": "@cpu", "fc1": "@cpu"}, same_site=[["fc2", "fc1"]], apart=[["fc2"]])
+    shorter = module.replace(functions=(module.main.replace(body=module.main.body[:-1], results=("relu4",)),))
+    again = plan.replay(shorter)
+    assert (plan.diff(again).gone, plan.diff(again).moved, again.site_of("fc1")) == (("fc2",), {}, "cpu")
+
+
+def test_operations_in_bodies_are_explained_by_what_is_around_them():
+    text = """func @main(%c: bool[], %x: float32[2]) opsets(onnx=17) {
+      %y: float32[2] = onnx.If(%c) as if
+        then_branch @t() -> (float32[2]) captures(%x) { %t: float32[2] = onnx.Abs(%x) as abs return %t }
+        else_branch @e() -> (float32[2]) captures(%x) { %e: float32[2] = onnx.Neg(%x) as neg return %e }
+      return %y }"""
+    plan = tt.decompose(tt.IRModule.parse(text), BLOCKED)
+    assert plan.explain("neg").reason == "it is in a body of 'if', which runs there whole"
+
+
+def test_sites_of_no_target_are_named():
+    with pytest.raises(UnknownNameError, match="no site 'gpu' in the target; did you mean 'npu'"):
+        blocked().with_sites(["cpu", "gpu", "cpu"])
+
+
 def test_pictures_show_sites_regions_and_copies():
     board = tt.Target.parse(TWO).replace(memory=(tt.Memory(name="sram", of=("ort",)),))
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), board, where={"fc1": "@cpu"})

@@ -61,7 +61,14 @@ class FunctionBuilder:
 
     def constant(self, data: object, name: str = "constant") -> str:
         """Add a constant and return its name, which gets a number if it is taken."""
-        array: np.ndarray[Any, Any] = np.asarray(data)
+        try:
+            array: np.ndarray[Any, Any] = np.asarray(data)
+        except ValueError as error:
+            raise ModelError(f"constant {name!r} is no tensor: {error}") from error
+        if array.dtype == object and not all(isinstance(item, str | bytes) for item in array.flat):
+            raise ModelError(
+                f"constant {name!r} is no tensor of numbers or texts, but of {type(array.flat[0]).__name__}"
+            )
         self._constants.append(Constant(self._new(name), TensorType(dtype_of(array.dtype), array.shape), array))
         return self._constants[-1].name
 
@@ -124,7 +131,13 @@ def _attribute(name: str, value: object) -> Attribute:
     if isinstance(value, np.ndarray):
         return Constant(name, TensorType(dtype_of(value.dtype), value.shape), value)
     if isinstance(value, list | tuple):
-        return tuple(_attribute(name, item) for item in value)  # type: ignore[return-value]
+        items = tuple(_attribute(name, item) for item in value)
+        kinds = sorted({"number" if isinstance(item, int | float) else type(item).__name__ for item in items})
+        if len(kinds) > 1:
+            raise ModelError(f"attribute {name!r} is a list of {' and '.join(kinds)}; the items of one are of one type")
+        return items  # type: ignore[return-value]
+    if isinstance(value, np.generic):
+        return _attribute(name, value.item())
     if isinstance(value, int | float | str | bytes | Constant):
         return value
     raise ModelError(

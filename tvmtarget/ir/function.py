@@ -36,6 +36,7 @@ __all__ = [
     "Value",
     "all_names",
     "callees_of",
+    "calls_in",
     "constants_of",
 ]
 
@@ -212,6 +213,14 @@ def constants_of(function: Function) -> Iterator[Constant]:
 def _constants_in(attrs: tuple[tuple[str, Any], ...]) -> Iterator[Constant]:
     for _, value in attrs:
         yield from (item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, Constant))
+
+
+def calls_in(function: Function) -> Iterator[Call]:
+    """Yield the calls of a function and of its nested bodies."""
+    for call in function.body:
+        yield call
+        for _, region in call.regions:
+            yield from calls_in(region)
 
 
 def callees_of(function: Function) -> frozenset[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -48,7 +48,9 @@ class IRModule:
         twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) != len(names) else []
         if twice:
             raise ModelError(f"two functions are called {twice[0]!r}")
-        object.__setattr__(self, "attrs", MappingProxyType(dict(self.attrs)))
+        object.__setattr__(
+            self, "attrs", MappingProxyType({name: _frozen(value) for name, value in self.attrs.items()})
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return (IRModule, (self.functions, self.target, dict(self.attrs)))
@@ -111,6 +113,18 @@ class IRModule:
         from tvmtarget.ir.onnx_writer import save_function
 
         save_function(self[function], self.by_name, Path(path))
+
+    @classmethod
+    def of(cls, program: object, target: Target | str | None = None) -> IRModule:
+        """Return the module of whatever holds a program: itself, an ONNX file, bytes or model, a module of TVM.
+
+        `target` is for `from_tvm`; `ModelError` for anything else.
+        """
+        if isinstance(program, IRModule):
+            return program
+        if isinstance(program, str | Path | bytes) or type(program).__name__ == "ModelProto":
+            return cls.from_onnx(cast("str | Path | bytes | onnx.ModelProto", program))
+        return cls.from_tvm(cast("tvm.IRModule", program), target)
 
     @classmethod
     def from_tvm(cls, module: tvm.IRModule, target: Target | str | None = None) -> IRModule:
@@ -191,6 +205,10 @@ class IRModule:
             return self.replace(functions=(*self.functions, function))
         return self.replace(functions=tuple(function if old.name == function.name else old for old in self.functions))
 
+    def map(self, change: Callable[[Function], Function]) -> IRModule:
+        """Return the module with every function changed: `module.map(remove_dead_code)`."""
+        return self.replace(functions=tuple(change(function) for function in self))
+
     def bind(self, values: Mapping[str, np.ndarray[Any, Any]]) -> IRModule:
         """Return the module with parameters of the entry turned into constants; `ModelError` if they do not fit."""
         types = {param.name: param.type for param in self.main.params}
@@ -200,9 +218,10 @@ class IRModule:
             if not isinstance(type_, TensorType):
                 raise ModelError(f"{name!r} cannot be bound; tensors that can be: {', '.join(types)}")
             array = np.asarray(value)
-            if dtype_of(array.dtype) != type_.dtype:
-                raise ModelError(f"{name!r} is bound to {dtype_of(array.dtype)}, not {type_.dtype}")
-            constants.append(Constant(name, TensorType(type_.dtype, array.shape), array))
+            given = TensorType(dtype_of(array.dtype), array.shape)
+            if not given.agrees_with(type_):
+                raise ModelError(f"{name!r} is bound to {given}, not {type_}")
+            constants.append(Constant(name, given, array))
         params = tuple(param for param in self.main.params if param.name not in values)
         return self.with_function(self.main.replace(params=params, constants=(*self.main.constants, *constants)))
 
@@ -227,3 +246,8 @@ class IRModule:
 
     def __str__(self) -> str:
         return print_module(self.functions, self.target, self.attrs)
+
+
+def _frozen(value: object) -> object:
+    """Return the value of an attribute as files give it back: lists as tuples."""
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

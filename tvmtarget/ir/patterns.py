@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from tvmtarget.errors import TextError
+from tvmtarget.errors import TextError, UnknownNameError, did_you_mean
 from tvmtarget.ir.flow import producers_of, readers_of
 from tvmtarget.ir.function import Call, Function
 from tvmtarget.ir.module import IRModule
@@ -69,6 +69,8 @@ class Match:
 
     def is_constant(self, variable: str) -> bool:
         """Whether the value that a variable stands for is a constant."""
+        if variable not in self.values:
+            raise UnknownNameError(f"no variable {variable!r} in the pattern{did_you_mean(variable, self.values)}")
         return self.values[variable] in self.function.constant_names
 
 

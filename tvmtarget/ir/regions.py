@@ -15,7 +15,7 @@ from tvmtarget.ir.flow import producers_of, readers_of
 from tvmtarget.ir.function import Function, Value, callees_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.parser import parse_type
-from tvmtarget.ir.rewrite import extract, refuse_detour, remove_dead_functions, values_of
+from tvmtarget.ir.rewrite import extract, positions_of, refuse_detour, remove_dead_functions, values_of
 from tvmtarget.ir.types import TensorType, Type
 
 __all__ = ["body_of", "region_of", "with_shapes", "with_types"]
@@ -33,17 +33,12 @@ _OF_SHAPES = frozenset({"onnx.Shape", "onnx.Size"})
 def region_of(module: IRModule, calls: Iterable[str], *, function: str = "main") -> IRModule:
     """Return operations of a function, given by their source names, as a module; `ModelError` as `outline`."""
     old = module[function]
-    positions = {call.source: index for index, call in enumerate(old.body)}
-    wanted = list(calls)
-    for source in wanted:
-        if source not in positions:
-            raise UnknownNameError(f"no op {source!r} in function {function!r}{did_you_mean(source, positions)}")
-    if not wanted:
+    chosen = set(positions_of(old, calls))
+    if not chosen:
         raise ModelError(f"no operations of function {function!r} are given")
-    inside = with_shapes(old, {positions[source] for source in wanted})
+    inside = with_shapes(old, chosen)
     refuse_detour(old, inside)
     part, _ = extract(old, sorted(inside), "main", None, readers_of(old), values_of(old))
-    chosen = {positions[source] for source in wanted}
     copied = {output.name for index in inside - chosen for output in old.body[index].outputs}
     results = tuple(name for name in part.results if name not in copied)
     return _alone(module, part.replace(results=results))

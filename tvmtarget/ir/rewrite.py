@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
 from tvmtarget.ir.flow import boundary, detour, readers_of
-from tvmtarget.ir.function import Call, Function, Value, callees_of
+from tvmtarget.ir.function import Call, Function, Value, callees_of, calls_in
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.module import IRModule
 from tvmtarget.target.constraints.constraint import Constraint
@@ -21,6 +21,7 @@ __all__ = [
     "inline",
     "outline",
     "outline_calls",
+    "positions_of",
     "refuse_detour",
     "remove_dead_code",
     "remove_dead_functions",
@@ -122,9 +123,15 @@ def inline(module: IRModule, name: str) -> IRModule:
         raise ModelError(
             f"function {name!r} is constrained to {callee.constraint}, so that it stays one; it is not inlined"
         )
+    if callee.code is not None:
+        raise ModelError(
+            f"function {name!r} is code of {callee.code.kind!r}, which stays a function; it is not inlined"
+        )
     functions = []
     for function in module:
-        pinned = next((call for call in function.body if call.callee == name and call.constraint is not None), None)
+        pinned = next(
+            (call for call in calls_in(function) if call.callee == name and call.constraint is not None), None
+        )
         if pinned is not None:
             problem = f"the call of {name!r} in function {function.name!r} is constrained to {pinned.constraint}"
             raise ModelError(f"{problem}, so that it stays one; it is not inlined")
@@ -147,12 +154,23 @@ def outline(
     `ModelError` if a value would leave the function and come back: it shows the way.
     """
     old = module[function]
-    positions = {call.source: index for index, call in enumerate(old.body)}
-    wanted = list(calls)
-    for source in wanted:
-        if source not in positions:
-            raise UnknownNameError(f"no op {source!r} in function {function!r}{did_you_mean(source, positions)}")
-    return outline_calls(module, sorted({positions[source] for source in wanted}), name, constraint, function=function)
+    return outline_calls(module, positions_of(old, calls), name, constraint, function=function)
+
+
+def positions_of(function: Function, names: Iterable[str]) -> list[int]:
+    """Return where operations stand, given by their source names, in order; each name must be of one."""
+    positions: dict[str, list[int]] = {}
+    for index, call in enumerate(function.body):
+        positions.setdefault(call.source, []).append(index)
+    found: set[int] = set()
+    for name in names:
+        if name not in positions:
+            raise UnknownNameError(f"no op {name!r} in function {function.name!r}{did_you_mean(name, positions)}")
+        if len(positions[name]) > 1:
+            count = len(positions[name])
+            raise ModelError(f"{count} ops of function {function.name!r} are called {name!r}; name them apart")
+        found.update(positions[name])
+    return sorted(found)
 
 
 def outline_calls(

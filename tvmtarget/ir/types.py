@@ -72,6 +72,16 @@ class TensorType:
             return f"{self.dtype}[...]"
         return f"{self.dtype}[{','.join(map(_print_dim, self.shape))}]"
 
+    def agrees_with(self, other: TensorType) -> bool:
+        """Whether one value can be of both types: dimensions that are not numbers agree with all."""
+        if self.dtype != other.dtype:
+            return False
+        if self.shape is None or other.shape is None:
+            return True
+        pairs = zip(self.shape, other.shape, strict=False)
+        fit = all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
+        return len(self.shape) == len(other.shape) and fit
+
     @property
     def nbytes(self) -> int | None:
         """Size in bytes, or None while a dimension is not a number (or the elements are text)."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
@@ -24,12 +26,13 @@ Rule: TypeAlias = "Callable[[Functions, Function], Iterator[str]]"
 def verify_functions(module: Functions, target: Target | None = None) -> None:
     """Raise `ModelError` with the first problems if any function breaks any rule, or names no node of the target."""
     problems: list[str] = []
+    places = None if target is None else _Places(target)
     for function in module.values():
         deep = list(_bodies_are_not_too_deep(module, function))
         problems += [f"{problem} (function {function.name!r})" for problem in deep]
         for rule in () if deep else RULES:
             problems += [f"{problem} (function {function.name!r})" for problem in rule(module, function)]
-        placed = () if deep or target is None else (rule(function, target) for rule in RULES_OF_PLACES)
+        placed = () if deep or places is None else (rule(function, places) for rule in RULES_OF_PLACES)
         problems += [f"{problem} (function {function.name!r})" for found in placed for problem in found]
     if "main" not in module and not any(function.attr("global_symbol") for function in module.values()):
         problems.append("the module has no function 'main'")
@@ -135,16 +138,10 @@ def _types_at_calls_fit(module: Functions, function: Function) -> Iterator[str]:
 
 
 def _agree(one: Type, other: Type) -> bool:
-    """Whether two types can be of one value: dimensions that are not numbers agree with all."""
+    """Whether two types can be of one value."""
     if not isinstance(one, TensorType) or not isinstance(other, TensorType):
         return one == other or type(one) is type(other)
-    if one.dtype != other.dtype:
-        return False
-    if one.shape is None or other.shape is None:
-        return True
-    pairs = list(zip(one.shape, other.shape, strict=False))
-    fit = all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
-    return len(one.shape) == len(other.shape) and fit
+    return one.agrees_with(other)
 
 
 def _types_are_known(_module: Functions, function: Function) -> Iterator[str]:
@@ -219,26 +216,38 @@ def _effects_are_told(_module: Functions, function: Function) -> Iterator[str]:
             yield f"{_op(call)} is not marked with an effect, but its body has one"
 
 
-def _paths_name_nodes(function: Function, target: Target) -> Iterator[str]:
+@dataclass(frozen=True)
+class _Places:
+    """A target as rules see it."""
+
+    target: Target
+
+    @cached_property
+    def memories(self) -> frozenset[str] | None:
+        """The memory domains, found once and only if asked for; None if the tree contradicts itself."""
+        try:
+            return Layout(self.target.resolve()).domains()
+        except TargetError:
+            return None  # the tree says itself what is wrong with it, where it is used
+
+
+def _paths_name_nodes(function: Function, places: _Places) -> Iterator[str]:
     constraints = [function.constraint, *(call.constraint for _, call in _all_calls(function))]
     for path in sorted({path for constraint in constraints if constraint for path in constraint.paths()}):
         try:
-            target.at(path)
+            places.target.at(path)
         except UnknownNameError as error:
             yield str(error)
 
 
-def _memories_exist(function: Function, target: Target) -> Iterator[str]:
+def _memories_exist(function: Function, places: _Places) -> Iterator[str]:
     """Check that values are in memory domains of the target, or in memories that code generators have everywhere."""
     bodies = {id(function): function} | {id(body): body for body, _ in _all_calls(function)}
     values = [value for body in bodies.values() for value in _values(body) if value.scope]
     named = [value for value in values if value.scope.replace(":", ".").split(".")[0] not in _MEMORIES]
-    if not named:
+    memories = places.memories if named else None
+    if memories is None:
         return
-    try:
-        memories = Layout(target.resolve()).domains()
-    except TargetError:
-        return  # the tree says itself what is wrong with it, where it is used
     for value in named:
         if value.scope not in memories:
             there = did_you_mean(value.scope, memories, listing="memories of the target")
@@ -284,7 +293,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 # Rules that hold where the target is known: of a function, on a tree.
-RULES_OF_PLACES: tuple[Callable[[Function, Target], Iterator[str]], ...] = (_paths_name_nodes, _memories_exist)
+RULES_OF_PLACES: tuple[Callable[[Function, _Places], Iterator[str]], ...] = (_paths_name_nodes, _memories_exist)
 
 
 def _cycles(module: Functions) -> Iterator[str]:

@@ -39,7 +39,8 @@ class Bonds:
 
 
 def bonds_of(program: Program, same_site: Named, apart: Named) -> Bonds:
-    """Return which operations are meant; `UnknownNameError` for names of none.
+    """Return which operations are meant; `UnknownNameError` for names of none, `InfeasibleError` for what
+    is to be together and apart.
 
     Groups that have an operation in common are one group. Of a group that is to be apart, every two operations are.
     """
@@ -49,10 +50,15 @@ def bonds_of(program: Program, same_site: Named, apart: Named) -> Bonds:
         for other in [other for other in joined if other & found]:
             joined.remove(other)
             found |= other
-        joined.append(found)
+        if found:
+            joined.append(found)
     groups = tuple(tuple(sorted(found)) for found in joined)
     sets = [sorted(set(_select(program, names))) for names in apart]
     pairs = dict.fromkeys((a, b) for found in sets for place, b in enumerate(found) for a in found[:place])
+    for a, b in pairs:
+        if any(a in group and b in group for group in groups):
+            one, other = (repr(program.body[index].source) for index in (a, b))
+            raise InfeasibleError(f"ops {one} and {other} are asked to share a site and to be apart")
     return Bonds(groups, tuple(pairs))
 
 
@@ -118,7 +124,7 @@ class _Asking:
             others = (other for one in self.bonds.apart if set(one) & set(unit) for other in one if other not in unit)
             taken = {self.site(other) for other in others}
             free = [leaf for leaf in self.able(unit) if leaf not in taken]
-            if free and not set(pair) <= set(unit):
+            if free:
                 return unit, free[0]
         raise InfeasibleError(f"ops {self._names(pair, ' and ')} must be apart, and no other leaf is left to either")
 

@@ -156,7 +156,11 @@ class Plan:
         index, here = self.program.find(op), self.site_of(op)
         time = None if self.estimates is None else self.estimates.time(index, self.layout[here]).time
         if time is None or self.prediction is None:
-            why = "sites were not chosen by costs" if self.estimates is None else f"what it takes on @{here} is unknown"
+            why = (
+                "sites were not chosen by costs"
+                if self.estimates is None
+                else f"what it takes on @{here or '.'} is unknown"
+            )
             raise TargetError(f"nothing can be said of {op!r}: {why}; pass costs that speak of it")
         longer: dict[str, int] = {}
         for leaf in self.feasibility.leaves:
@@ -171,9 +175,10 @@ class Plan:
     def replay(self, module: IRModule) -> Plan:
         """Divide an edited module alike: operations of the same name stay where they are, as far as they still may.
 
-        What is new is placed as `decompose` would, given the rest. `plan.diff(plan.replay(module))` tells what changed.
+        What is new is placed as `decompose` would, given the rest; what was asked of operations that are gone no longer
+        counts. `plan.diff(plan.replay(module))` tells what changed.
         """
-        request = replace(self.request, module=module)
+        request = self.request.on(module)
         return planned(request, request.feasibility(), self.sites())
 
     def save(self, path: str | Path) -> None:
@@ -218,10 +223,13 @@ class Plan:
     def with_sites(self, sites: Sequence[str]) -> Plan:
         """Return the plan of the same program with the operations, in their order, on these sites.
 
-        Raises `InfeasibleError` for an operation that may not go to its site.
+        Raises `InfeasibleError` for an operation that may not go to its site, `UnknownNameError` for a site of none.
         """
         if len(sites) != len(self.program.body):
             raise InfeasibleError(f"{len(sites)} sites are given for {len(self.program.body)} ops")
+        unknown = next((site for site in sites if site not in self.layout), None)
+        if unknown is not None:
+            raise UnknownNameError(f"no site {unknown!r} in the target{did_you_mean(unknown, self._leaves(''))}")
         wanted = {call.source: site for call, site in zip(self.program.body, sites, strict=True)}
         plan = planned(self.request, self.feasibility, wanted)
         had = plan.sites()

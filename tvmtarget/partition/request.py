@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from tvmtarget.errors import ArtifactError, TvmTargetError
+from tvmtarget.ir.function import calls_in
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.bonds import Named
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.feasibility import Feasibility
-from tvmtarget.partition.program import normalise
+from tvmtarget.partition.program import names_of, normalise
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
@@ -52,6 +55,20 @@ class Request:
         feasibility = Feasibility(normalise(self.module.verify(), self.target, self.where), splits=splits)
         feasibility.check_all()
         return feasibility
+
+    def on(self, module: IRModule) -> Request:
+        """Return the request for an edited module, without what it asks of operations that are gone."""
+        flat = normalise(module.verify(), self.target, {})
+        known = {name for call in (*flat.body, *chain(*map(calls_in, module))) for name in names_of(call)}
+
+        def speaks(name: str) -> bool:
+            return name in known or any(fnmatchcase(own, name) for own in known)
+
+        same_site, apart = (
+            tuple(tuple(filter(speaks, names)) for names in groups) for groups in (self.same_site, self.apart)
+        )
+        where = {name: rule for name, rule in self.where.items() if speaks(name)}
+        return replace(self, module=module, where=where, same_site=same_site, apart=apart)
 
 
 def write_plan(path: str | Path, request: Request, sites: Mapping[str, str]) -> None:

@@ -105,7 +105,7 @@ def explain_op(
         reason=_why_driven(program, feasibility, index)
         if driven
         else _why_on_host(record)
-        or _reason(program, feasibility, index, None if estimates is None else _BY_COST[objective]),
+        or _reason(program, feasibility, index, record, None if estimates is None else _BY_COST[objective]),
         verdicts=tuple(_verdicts(feasibility, index, "" if driven is not None else site)),
         neighbours=tuple(_neighbours(program, index, owner, outlined.regions)),
         copies=tuple(f"{copy.value} from {copy.src} to {copy.dst}" for copy in outlined.copies if copy.value in values),
@@ -164,7 +164,9 @@ def _why_on_host(record: RegionRecord | None) -> str:
     return f"it is shape or scalar work, which its host does for @{record.device or '.'}"
 
 
-def _reason(program: Program, feasibility: Feasibility, index: int, by_cost: str | None) -> str:
+def _reason(
+    program: Program, feasibility: Feasibility, index: int, record: RegionRecord | None, by_cost: str | None
+) -> str:
     possible = [leaf.path for leaf in feasibility.leaves if feasibility.verdict(index, leaf) is None]
     asked = program.asked[index]
     if len(possible) == 1:
@@ -175,7 +177,12 @@ def _reason(program: Program, feasibility: Feasibility, index: int, by_cost: str
         return f"preferred by {' and '.join(map(str, asked))}"
     if by_cost is not None:
         return by_cost
-    return "the first site, in order of preference, that can take it"
+    if record is None or record.site == possible[0]:
+        return "the first site, in order of preference, that can take it"
+    around = next((outer for outer in record.calls if index in program.nested(outer)), None)
+    if around is not None:
+        return f"it is in a body of {program.body[around].source!r}, which runs there whole"
+    return "a site that can take it and what was decided together with it"
 
 
 def _verdicts(feasibility: Feasibility, index: int, site: str) -> Iterator[tuple[str, str]]:
