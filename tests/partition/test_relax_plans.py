@@ -371,3 +371,13 @@ def test_tuples_that_inlined_functions_return_are_bound():
         written = tt.decompose(module, target).to_tvm()
         relax.analysis.well_formed(written)
         tvm.ir.assert_structural_equal(tt.IRModule.from_tvm(written).to_tvm(), written)
+
+
+def test_parts_of_external_generators_stay_on_their_virtual_devices():
+    """Divided twice: the part of the first time says where its operands are, by the same virtual device."""
+    rack = "[cpu=llvm,soc=[npu=probe,cpu=llvm(num-cores=2)](host=@cpu)](host=@cpu)"
+    where = {"op:relax.nn.relu": "@soc/npu", "op:relax.tanh": "@soc/cpu", "op:relax.add": "@cpu"}
+    once = tt.decompose(SIX, rack, where=where).to_tvm()
+    twice = tt.decompose(once, rack).to_tvm()
+    relax.analysis.well_formed(twice)
+    assert len(twice.global_infos["vdevice"]) == len(once.global_infos["vdevice"]) == 2

@@ -139,8 +139,10 @@ class _Devices:
             leaf = self._layout[path].target
             number = numbers.get(leaf.device, 0)
             numbers[leaf.device] = number + 1
-            self._own[path] = len(self._kept) + len(self._written)
-            self._written.append(write_blob(tvm.relax.VDevice(self.tvm_target(path), number, "global")))
+            device = write_blob(tvm.relax.VDevice(self.tvm_target(path), number, "global"))
+            known = [*self._kept, *self._written]
+            self._own[path] = known.index(device) if device in known else len(known)
+            self._written += [device] * (device not in known)
 
     def _driver(self, site: Site) -> str:
         """Return the native leaf that a site's values are on: itself, or what drives it."""
