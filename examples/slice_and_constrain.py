@@ -48,4 +48,7 @@ def contradict(module):
 
 
 if __name__ == "__main__":
-    {"author": author, "integrator": integrator}[sys.argv[1]](Path(sys.argv[2]))
+    roles = {"author": author, "integrator": integrator}
+    if len(sys.argv) != 3 or sys.argv[1] not in roles:
+        raise SystemExit(__doc__)
+    roles[sys.argv[1]](Path(sys.argv[2]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tvmtarget.advice import SAME_DEVICE, Advice, Settings, closing_log
 from tvmtarget.backends.machine import refuses_triple
@@ -26,6 +27,10 @@ from tvmtarget.target.tree import Target
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.match import Policy
 
+if TYPE_CHECKING:
+    import onnx
+    import tvm
+
 __all__ = ["Progress", "build", "choose_backend", "part_of", "standing_alone"]
 
 # What this version can drive; the other kinds can be described, but not built for yet.
@@ -35,7 +40,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def build(
-    module: IRModule | Plan,
+    module: IRModule | Plan | onnx.ModelProto | tvm.IRModule | str | Path | bytes,
     target: Target | CompilationConfig | str | None = None,
     target_host: Target | str | None = None,
     executor: Executor | str | None = None,
@@ -53,7 +58,7 @@ def build(
     """Compile a program for a target and link it into something that runs.
 
     Args:
-        module: a program, or the plan of one, which is then built as it is.
+        module: a program, an ONNX file, its bytes or model, a module of Apache TVM, or a plan, which is built as it is.
         target: the tree, its text, or a flat configuration; the module's own unless given.
         target_host: what drives the root; an error where the target says otherwise.
         executor, runtime: how the program is driven; the target's own, else graph and python.
@@ -71,8 +76,9 @@ def build(
     if isinstance(module, Plan):
         plan = module
     else:
-        chosen = _configured(target if target is not None else module.target, target_host, executor, runtime)
-        plan = decompose(module.bind(params or {}), chosen, where=where)
+        own = module.target if isinstance(module, IRModule) else None
+        chosen = _configured(target if target is not None else own, target_host, executor, runtime)
+        plan = decompose(IRModule.of(module, chosen).bind(params or {}), chosen, where=where)
     raise_all(BackendError, [*_not_buildable(plan.layout.root), *undistributable(plan.layout)])
     if log is None:
         return _linked(plan, None, settings, mod_name, strict=strict, progress=progress)

@@ -235,3 +235,13 @@ def test_progress_is_told():
     told = []
     tt.build(tt.IRModule.from_onnx(DIGITS), FLAT, progress=lambda *step: told.append(step))
     assert told == [("compile main_0 for @a", 0, 1), ("compiled", 1, 1)]
+
+
+def test_a_program_is_taken_in_whatever_holds_it():
+    x = np.load(EXAMPLES / "digits.npz")["input"][:4]
+    expected = tt.build(tt.IRModule.from_onnx(DIGITS), "onnxruntime")(x)
+    for program in (DIGITS, str(DIGITS), DIGITS.read_bytes(), onnx.load(DIGITS)):
+        np.testing.assert_array_equal(tt.build(program, "onnxruntime")(x), expected)
+        assert len(tt.decompose(program, "onnxruntime").regions) == 1
+    with pytest.raises(ModelError, match=r"int is no tvm\.IRModule"):
+        tt.build(3, "onnxruntime")

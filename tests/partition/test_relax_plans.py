@@ -321,3 +321,53 @@ def test_the_digits_are_divided_and_recognised_as_before():
     assert len([region for region in plan.regions if region.site == "npu"]) > 1
     image = np.random.default_rng(0).random((2, 1, 8, 8)).astype("float32")
     assert_equal(run(built(plan), image), by_tvm(module, image))
+
+
+def tuples_constants_and_closures():
+    """Tuples taken apart where they are not, constants handed on as they are, and a local function with captures."""
+    x, c = relax.Var("x", relax.TensorType((2, 4), "float32")), relax.Var("c", relax.TensorType((2, 4), "float32"))
+    pair = relax.Var("pair", tvm.ir.TupleType([x.ty, tvm.ir.TupleType([x.ty, x.ty])]))
+    ones = relax.const(np.ones((2, 4), "float32"))
+    builder = relax.BlockBuilder()
+    local = relax.Var("inner", relax.FuncType([x.ty], x.ty))
+    with builder.function("main", [x, pair]):
+        alias = builder.emit(ones)
+        inner = builder.emit(relax.TupleGetItem(pair, 1))
+        taken = builder.emit(relax.TupleGetItem(inner, 0))
+        body = relax.op.add(c, x)
+        made = builder.emit(relax.op.multiply(taken, alias))
+        result = relax.Var("result", x.ty)
+        block = relax.BindingBlock([relax.VarBinding(result, body)])
+        closure = relax.Function([c], relax.SeqExpr([block], result), x.ty)
+        builder.emit_normalized(relax.VarBinding(local, closure))
+        called = builder.emit(relax.Call(local, [ones]))
+        joined = builder.emit(relax.op.concat(inner, axis=0))
+        builder.emit_func_output(relax.Tuple([called, made, ones, joined]))
+    return builder.get()
+
+
+@pytest.mark.parametrize("site", ["big", "little"])
+@pytest.mark.parametrize("op", ["value", "TupleGetItem", "multiply", "Function", "Call", "concat"])
+def test_tuples_constants_and_closures_are_on_the_virtual_devices_of_their_readers(op, site):
+    module = tuples_constants_and_closures()
+    written = tt.decompose(module, CORES, where={"*": f"@{site}?", f"op:relax.{op}": "@little?"}).to_tvm()
+    relax.analysis.well_formed(written)
+    tvm.ir.assert_structural_equal(tt.IRModule.from_tvm(written).to_tvm(), written)
+
+
+def test_tuples_that_inlined_functions_return_are_bound():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, 4), "float32"))
+    pair = relax.Var("pair", tvm.ir.TupleType([x.ty, x.ty]))
+    with builder.function("swapped", [pair], private=True):
+        first, second = (builder.emit(relax.TupleGetItem(pair, index)) for index in (0, 1))
+        builder.emit_func_output(relax.Tuple([relax.op.nn.relu(second), first]))
+    swapped = builder.get().get_global_var("swapped")
+    with builder.function("main", [x]):
+        once = builder.emit(relax.Call(swapped, [builder.emit(relax.Tuple([x, relax.op.tanh(x)]))]))
+        builder.emit_func_output(builder.emit(relax.op.concat(builder.emit(relax.Call(swapped, [once])))))
+    module = relax.transform.Normalize()(builder.get())
+    for target in ("llvm", NPU, CORES):
+        written = tt.decompose(module, target).to_tvm()
+        relax.analysis.well_formed(written)
+        tvm.ir.assert_structural_equal(tt.IRModule.from_tvm(written).to_tvm(), written)

@@ -73,7 +73,7 @@ def test_what_was_tuned_is_found_built_and_right_in_a_new_process(tuned, tmp_pat
     kernel = next(applied for applied in found["tuned"] if applied["level"] == "kernel")
     assert (kernel["tier"], set(kernel["body"])) == ("exact", {"blocks"})
     assert found["error"] < 1e-3
-    record_property("ratio", np.median(np.divide(found["before"], found["after"])))
+    record_property("ratio", float(np.median(np.divide(found["before"], found["after"]))))
     assert result.measured == 5
 
 

@@ -1,15 +1,18 @@
-"""What runs the programs of several machines: the protocol of engines, and what they are given."""
+"""What runs the programs of several machines: the engine, and what a runtime gives it."""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from tvmtarget.executors.graph import Event, Transfers
 from tvmtarget.executors.program import Driver, Program
 
-__all__ = ["Cluster", "Engine", "OpenMachine", "Record", "RunProgram", "unmatched"]
+__all__ = ["Cluster", "Crew", "Engine", "OpenMachine", "Record", "RunProgram", "unmatched"]
 
 Record: TypeAlias = "Callable[[Event], None]"
 OpenMachine: TypeAlias = "Callable[[bytes], RunProgram]"
@@ -67,17 +70,59 @@ class Cluster:
         )
 
 
-class Engine(Protocol):
-    """Runs a cluster; starts what it needs at the first run, and anew after a failure."""
+class Crew(Protocol):
+    """What runs a cluster once it is started: whatever it raises, it is then closed and never used again."""
 
-    def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
-        """Run once; `RunError` names the machine that failed or died."""
+    def begin(self, inputs: Sequence[Any], *, is_recorded: bool) -> Any:  # noqa: ANN401 - only `finish` reads it
+        """Begin a run; return what `finish` calls it."""
         ...
 
-    def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
-        """Run on inputs that follow each other, up to `depth` of them at a time; yield results in their order."""
+    def finish(self, run: Any, record: Record | None = None) -> list[Any]:  # noqa: ANN401
+        """Wait for a run and return its results; `RunError` names the machine that failed or died."""
         ...
 
     def close(self) -> None:
         """Stop everything that was started."""
         ...
+
+
+class Engine:
+    """Runs a cluster, by a crew that it hires at the first run, and anew after a failure."""
+
+    def __init__(self, hire: Callable[[], Crew]) -> None:
+        self._hire = hire
+        self._crew: Crew | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
+        """Run once; `RunError` names the machine that failed or died."""
+        with self._one_at_a_time, self._crew_at_work() as crew:
+            return crew.finish(crew.begin(inputs, is_recorded=record is not None), record)
+
+    def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
+        """Run on inputs that follow each other, up to `depth` of them at a time; yield results in their order."""
+        with self._one_at_a_time, self._crew_at_work() as crew:
+            begun: deque[Any] = deque()
+            for values in inputs:
+                begun.append(crew.begin(values, is_recorded=False))
+                if len(begun) == depth:
+                    yield crew.finish(begun.popleft())
+            while begun:
+                yield crew.finish(begun.popleft())
+
+    def close(self) -> None:
+        """Stop everything that was started."""
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
+
+    @contextmanager
+    def _crew_at_work(self) -> Iterator[Crew]:
+        """Lend the crew; it ends where anything goes wrong, the user's interrupt too."""
+        if self._crew is None:
+            self._crew = self._hire()
+        try:
+            yield self._crew
+        except BaseException:
+            self.close()
+            raise

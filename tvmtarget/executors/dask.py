@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from operator import itemgetter
@@ -23,54 +23,11 @@ from tvmtarget.executors.program import Driver
 from tvmtarget.executors.segments import Part, parts_of
 from tvmtarget.target.node import Runtime
 
-__all__ = ["Dask"]
+__all__ = ["DaskCrew"]
 
 LOOK = 0.5  # seconds between looks at whether all workers are there
 CONNECT = 30.0  # seconds in which a scheduler has answered
 START = 60.0  # seconds in which workers of this computer have started
-
-
-class Dask:
-    """Connects, or starts workers on this computer, at the first run; a failure ends that, the next run begins anew."""
-
-    def __init__(self, runtime: Runtime, cluster: Cluster) -> None:
-        self._runtime = runtime
-        self._cluster = cluster
-        self._crew: _Crew | None = None
-        self._one_at_a_time = threading.Lock()
-
-    def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
-        """Run once."""
-        with self._one_at_a_time, self._crew_at_work() as crew:
-            return crew.finish(crew.begin(inputs, is_recorded=record is not None), record)
-
-    def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
-        """Run on inputs that follow each other."""
-        with self._one_at_a_time, self._crew_at_work() as crew:
-            begun: list[_Run] = []
-            for values in inputs:
-                begun.append(crew.begin(values, is_recorded=False))
-                if len(begun) == depth:
-                    yield crew.finish(begun.pop(0))
-            for run in begun:
-                yield crew.finish(run)
-
-    def close(self) -> None:
-        """Leave the workers, and end those that were started here."""
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
-
-    @contextmanager
-    def _crew_at_work(self) -> Iterator[_Crew]:
-        """Lend the connection; it ends where anything goes wrong, the user's interrupt too."""
-        if self._crew is None:
-            self._crew = _Crew(self._runtime, self._cluster)
-        try:
-            yield self._crew
-        except BaseException:
-            self.close()
-            raise
 
 
 @dataclass
@@ -82,7 +39,7 @@ class _Run:
     events: list[Any] = field(default_factory=list)
 
 
-class _Crew:
+class DaskCrew:
     """A connection to a scheduler, the worker of each machine, and what was sent there to be run."""
 
     def __init__(self, runtime: Runtime, cluster: Cluster) -> None:
@@ -170,7 +127,7 @@ class _Crew:
 class _Writer:
     """Turns the programs of all machines into the tasks of one run."""
 
-    def __init__(self, crew: _Crew, is_recorded: bool) -> None:
+    def __init__(self, crew: DaskCrew, is_recorded: bool) -> None:
         self.crew = crew
         self.is_recorded = is_recorded
         self.run = _Run()

@@ -8,10 +8,9 @@ import secrets
 import signal
 import subprocess
 import sys
-import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
@@ -25,52 +24,10 @@ from tvmtarget.executors.mesh import Door
 from tvmtarget.executors.wire import Message, receive, send
 from tvmtarget.executors.worker import KEY_BYTES
 
-__all__ = ["Processes"]
+__all__ = ["ProcessCrew"]
 
 POLL = 0.1  # seconds between looks at processes that have not called yet
 GRACE = 2.0  # seconds in which a process that lost its connections has ended
-
-
-class Processes:
-    """Starts the processes at the first run; whatever fails ends them all, and the next run starts new ones."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._crew: _Crew | None = None
-        self._one_at_a_time = threading.Lock()
-
-    def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
-        """Run once."""
-        with self._one_at_a_time, self._crew_at_work() as crew:
-            return crew.finish(crew.begin(inputs, is_recorded=record is not None), record)
-
-    def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
-        """Run on inputs that follow each other."""
-        with self._one_at_a_time, self._crew_at_work() as crew:
-            begun: list[int] = []
-            for values in inputs:
-                begun.append(crew.begin(values, is_recorded=False))
-                if len(begun) == depth:
-                    yield crew.finish(begun.pop(0))
-            for run in begun:
-                yield crew.finish(run)
-
-    def close(self) -> None:
-        """End the processes."""
-        if self._crew is not None:
-            self._crew.end()
-            self._crew = None
-
-    @contextmanager
-    def _crew_at_work(self) -> Iterator[_Crew]:
-        """Lend the processes; they end where anything goes wrong, the user's interrupt too."""
-        if self._crew is None:
-            self._crew = _Crew(self._cluster)
-        try:
-            yield self._crew
-        except BaseException:
-            self.close()
-            raise
 
 
 @dataclass
@@ -83,7 +40,7 @@ class _Progress:
     problems: list[str] = field(default_factory=list)
 
 
-class _Crew:
+class ProcessCrew:
     """The processes of one start, and a connection to each of them."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -92,7 +49,7 @@ class _Crew:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._runs = 0
         self._open: dict[int, _Progress] = {}
-        self.end = weakref.finalize(self, _end, self._processes, self._controls)
+        self.close = weakref.finalize(self, _end, self._processes, self._controls)
         key = secrets.token_bytes(KEY_BYTES)
         calls: queue.Queue[tuple[Message, Connection]] = queue.Queue()
         door = Door(key, lambda hello, connection: calls.put((hello, connection)))
@@ -102,7 +59,7 @@ class _Crew:
             addresses = self._gathered(calls)
             self._prepare(addresses)
         except BaseException:
-            self.end()
+            self.close()
             raise
         finally:
             door.close()

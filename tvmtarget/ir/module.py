@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -113,6 +113,18 @@ class IRModule:
         from tvmtarget.ir.onnx_writer import save_function
 
         save_function(self[function], self.by_name, Path(path))
+
+    @classmethod
+    def of(cls, program: object, target: Target | str | None = None) -> IRModule:
+        """Return the module of whatever holds a program: itself, an ONNX file, bytes or model, a module of TVM.
+
+        `target` is for `from_tvm`; `ModelError` for anything else.
+        """
+        if isinstance(program, IRModule):
+            return program
+        if isinstance(program, str | Path | bytes) or type(program).__name__ == "ModelProto":
+            return cls.from_onnx(cast("str | Path | bytes | onnx.ModelProto", program))
+        return cls.from_tvm(cast("tvm.IRModule", program), target)
 
     @classmethod
     def from_tvm(cls, module: tvm.IRModule, target: Target | str | None = None) -> IRModule:

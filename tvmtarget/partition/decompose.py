@@ -17,13 +17,14 @@ from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:
+    import onnx
     import tvm
 
 __all__ = ["decompose"]
 
 
 def decompose(
-    module: IRModule | tvm.IRModule,
+    module: IRModule | onnx.ModelProto | tvm.IRModule | str | Path | bytes,
     target: Target | str | None = None,
     costs: Costs | Mapping[str, object] | str | Path | None = None,
     *,
@@ -35,7 +36,8 @@ def decompose(
     """Split the entry of a module over the nodes of a target, down to single leaves.
 
     Args:
-        module: a program, or a module of Apache TVM; constraints that its functions and calls already bear are kept.
+        module: a program, an ONNX file, its bytes or model, or a module of Apache TVM; constraints that its functions
+            and calls already bear are kept.
         target: the tree, or its text; the module's own unless given.
         costs: what operations and copies take (`load_costs`): data, a JSON file, or `roofline`, the target's own facts
             alone. Sites are then chosen by time among those that are allowed and preferred alike; without costs it
@@ -52,9 +54,8 @@ def decompose(
     are not in the model or the tree, `ModelError` for an invalid module.
     """
     chosen = Target.parse(target) if isinstance(target, str) else target
-    if not isinstance(module, IRModule):
-        module = IRModule.from_tvm(module, chosen)
-    chosen = chosen or module.target
+    program = IRModule.of(module, chosen)
+    chosen = chosen or program.target
     if chosen is None:
         raise TargetError("no target is given and the module has none; pass one, such as 'llvm'")
     rules = {key: Constraint.parse(value) for key, value in (where or {}).items()}
@@ -64,7 +65,7 @@ def decompose(
         raise TargetError("objective 'throughput' is about time, so it needs costs; pass some, such as 'roofline'")
     together, parted = _groups("same_site", same_site), _groups("apart", apart)
     loaded = None if costs is None else load_costs(costs)
-    request = Request(module, chosen, rules, loaded, objective, together, parted)
+    request = Request(program, chosen, rules, loaded, objective, together, parted)
     return planned(request, request.feasibility())
 
 

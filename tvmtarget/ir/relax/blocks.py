@@ -12,7 +12,18 @@ from dataclasses import dataclass
 
 from tvmtarget.ir.function import Call, Function
 
-__all__ = ["BLOCKS", "INLINE", "RESULT", "Binding", "Block", "bindings_of", "blocks_of", "canonical_blocks", "is_fit"]
+__all__ = [
+    "BLOCKS",
+    "INLINE",
+    "RESULT",
+    "Binding",
+    "Block",
+    "bindings_of",
+    "blocks_of",
+    "canonical_blocks",
+    "is_fit",
+    "is_inline",
+]
 
 BLOCKS = "tvm.blocks"
 INLINE = "tvm.inline"  # of a call whose value is no binding, but what the function returns
@@ -48,7 +59,7 @@ class Block:
 def bindings_of(function: Function) -> Iterator[Binding]:
     """Yield the bindings that the calls of a function become, in order."""
     for call in function.body:
-        if call.attr(INLINE):
+        if is_inline(function, call):
             continue
         is_pure = not call.has_effect and call.op != "relax.If"
         if len(call.outputs) == 1:
@@ -60,6 +71,13 @@ def bindings_of(function: Function) -> Iterator[Binding]:
     form = str(function.attr(RESULT) or "")
     if form.startswith("tuple ") or (not form and len(function.results) != 1):
         yield Binding("", function.results, True)
+
+
+def is_inline(function: Function, call: Call) -> bool:
+    """Whether the value of a call is no binding, but what the function returns, and nothing else reads it."""
+    if not call.attr(INLINE) or function.results != (call.outputs[0].name,):
+        return False
+    return not any(call.outputs[0].name in other.uses() for other in function.body)
 
 
 def tuple_name(call: Call) -> str:
@@ -91,9 +109,10 @@ def _block(function: Function, bindings: Sequence[Binding], group: Sequence[int]
 
 def _read_outside(function: Function, bindings: Sequence[Binding], first: int, last: int) -> frozenset[str]:
     others = (name for index, one in enumerate(bindings) if not first <= index <= last for name in one.reads)
-    inline = (name for call in function.body if call.attr(INLINE) for name in call.uses())
+    inline = (name for call in function.body if is_inline(function, call) for name in call.uses())
+    captured = (name for call in function.body for _, region in call.regions for name in region.captures())
     is_bound = bool(bindings) and bindings[-1].defines == ""
-    return frozenset(others).union(inline, ("",) if is_bound else function.results)
+    return frozenset(others).union(inline, captured, ("",) if is_bound else function.results)
 
 
 def blocks_of(function: Function, *, is_branch: bool = False) -> tuple[Block, ...]:

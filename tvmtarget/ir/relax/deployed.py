@@ -20,7 +20,7 @@ from tvmtarget.ir.relax.attributes import read_blob, write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.leaf import loose_symbols
 from tvmtarget.ir.relax.reader import GLOBALS
-from tvmtarget.ir.relax.spelling import on_vdevice
+from tvmtarget.ir.relax.spelling import fields_of_tuple, on_vdevice
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType
 from tvmtarget.target.layout import Layout, Site
@@ -194,6 +194,7 @@ class _Writer:
         self._by_name = by_name
         self._outside = outside
         self._layout = layout
+        self._home = self._scope(devices.of(None))
         self._names = Names(main.types)
         self._functions = Names(by_name)
         self._origin: dict[str, str] = {}
@@ -204,9 +205,10 @@ class _Writer:
 
     def write(self, sites: Sequence[Site | None]) -> Function:
         """Return the entry: operations of TVM's own generators, and calls of the others."""
-        main, home = self._main, self._scope(self._devices.of(None))
+        main, home = self._main, self._home
         params = tuple(_on(param, home) for param in main.params)
-        self._where = {name: {home: name} for name in (*(one.name for one in params), *main.constant_names)}
+        self._where = {param.name: {home: param.name} for param in params}
+        self._where |= {name: {"": name} for name in main.constant_names}
         for call, site in zip(main.body, sites, strict=True):
             if call.op in _COPIES:
                 source = call.inputs[0]
@@ -219,9 +221,11 @@ class _Writer:
 
     def _add(self, call: Call, site: Site | None) -> None:
         scope = self._scope(self._devices.of(site))
-        captured = {name: self._at(name, scope) for _, region in call.regions for name in region.captures()}
-        regions = tuple((label, _scoped(rename_values(region, captured), scope)) for label, region in call.regions)
-        inputs = tuple(self._at(name, scope) for name in call.inputs)
+        if call.op == "relax.TupleGetItem":
+            scope = next(iter(self._where.get(call.inputs[0], (scope,))))  # what it takes is where the tuple is
+        read = {name: self._at(name, scope, is_typed=name in _read_with_types(call)) for name in call.uses()}
+        regions = tuple((label, _scoped(rename_values(region, read), scope)) for label, region in call.regions)
+        inputs = tuple(read.get(name, name) for name in call.inputs)
         outputs = tuple(_on(out, scope) for out in call.outputs)
         attrs = _attrs_on(call.attrs, scope)
         call = replace(call, inputs=inputs, outputs=outputs, attrs=attrs, regions=regions, constraint=None)
@@ -236,18 +240,41 @@ class _Writer:
     def _scope(self, device: _Device | None) -> str:
         return "" if device is None else device.scope
 
-    def _at(self, value: str, scope: str) -> str:
-        """Return the name of a value on a virtual device; it is brought there once."""
+    def _at(self, value: str, scope: str, *, is_typed: bool = False) -> str:
+        """Return the name of a value on a virtual device, to which it is brought once.
+
+        Constants are where the module begins, though their types do not say so: `is_typed` asks for one that does.
+        """
         name = self._origin.get(value, value)
         copies = self._where.get(name)
-        if copies is None or scope in copies or not isinstance(self._main.types.get(name), TensorType):
-            return name if copies is None else copies.get(scope, name)
-        source = next(iter(copies.values()))
-        copied = Value(self._names.fresh(f"{name}_copy"), self._main.types[name], scope)
-        attrs = (("dst_vdevice", scope),)
-        self._body.append(Call("relax.to_vdevice", (source,), (copied,), attrs, source=copied.name))
-        copies[scope] = copied.name
-        return copied.name
+        if copies is None or (name in self._main.constant_names and scope == self._home and not is_typed):
+            return name
+        if scope not in copies:
+            at, source = next(iter(copies.items()))
+            copies[scope] = self._brought(Value(source, self._main.types.get(name)), at, scope)
+        return copies[scope]
+
+    def _brought(self, value: Value, at: str, scope: str) -> str:
+        """Return the name of a tensor, or of a tuple with its tensors, on another virtual device; of others its own."""
+        text = value.type.name if isinstance(value.type, OpaqueType) else ""
+        if isinstance(value.type, TensorType) or text.startswith("Tensor("):
+            return self._made(value, scope, "relax.to_vdevice", (value.name,), (("dst_vdevice", scope),))
+        if "Tensor(" not in text or not text.startswith("Tuple("):
+            return value.name
+        parts = []
+        for index, field in enumerate(fields_of_tuple(text)):
+            part = replace(value, type=OpaqueType(field))
+            taken = self._made(part, at, "relax.TupleGetItem", (value.name,), (("index", index),))
+            parts.append(self._brought(replace(part, name=taken), at, scope))
+        return self._made(value, scope, "relax.Tuple", tuple(parts), ())
+
+    def _made(
+        self, like: Value, scope: str, op: str, inputs: tuple[str, ...], attrs: tuple[tuple[str, Attribute], ...]
+    ) -> str:
+        """Add a call that makes a value of a type on a virtual device, and return the name of that."""
+        made = _on(Value(self._names.fresh(f"{like.name}_copy"), like.type), scope)
+        self._body.append(Call(op, inputs, (made,), attrs, source=made.name))
+        return made.name
 
     def _code(self, name: str, site: Site | None) -> str:
         """Return the name of code for the site that runs it; it bears the target of that site."""
@@ -265,8 +292,8 @@ class _Writer:
         loose = loose_symbols(callee)
         if not loose:
             return call
-        operands = ", ".join(f"_{index}" for index in range(len(call.inputs)))
-        return replace(call, attrs=(*call.attrs, ("tvm.args", f"{operands}, Shape({', '.join(loose)})")))
+        operands = (*(f"_{index}" for index in range(len(call.inputs))), f"Shape({', '.join(loose)})")
+        return replace(call, attrs=(*call.attrs, ("tvm.args", ", ".join(operands))))
 
     def part(self, function: Function) -> Function:
         """Return the function of an external generator as `RunCodegen` finds it."""
@@ -278,6 +305,14 @@ class _Writer:
             params = (*params, Value(Names(function.types).fresh("symbols"), OpaqueType(f"Shape({', '.join(loose)})")))
         attrs = (("Codegen", site.target.kind), ("global_symbol", function.name), ("tvm.own_symbols", True))
         return _scoped(function.replace(params=params, attrs=attrs, constraint=None), scope)
+
+
+def _read_with_types(call: Call) -> frozenset[str]:
+    """Return the values whose types have to say where they are, as a call hands them on as they are."""
+    read = set(call.inputs) if call.op in _HANDING_ON or call.callee is not None else set()
+    for _, region in call.regions:
+        read.update(region.results, *map(_read_with_types, region.body))
+    return frozenset(read)
 
 
 def _scoped(function: Function, scope: str) -> Function:
@@ -316,6 +351,7 @@ def _attrs_on(attrs: tuple[tuple[str, Attribute], ...], scope: str) -> tuple[tup
 
 
 _COPIES = (COPY, "relax.to_vdevice")  # made anew where a value is read on another device
+_HANDING_ON = frozenset({"relax.value", "relax.match_cast", "relax.Tuple", "relax.Call"})
 _TYPES = ("tvm.type", "tvm.value_type")
 
 

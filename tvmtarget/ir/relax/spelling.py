@@ -24,7 +24,7 @@ from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType, Type, numpy_dtype
 
-__all__ = ["Printer", "Reader", "Symbols", "on_vdevice", "symbols_in", "tvm_dtype", "type_text"]
+__all__ = ["Printer", "Reader", "Symbols", "fields_of_tuple", "on_vdevice", "symbols_in", "tvm_dtype", "type_text"]
 
 _BINARY = {
     "Add": "+",
@@ -354,6 +354,11 @@ def on_vdevice(text: str, index: int | None) -> str:
             node.keywords = [key for key in node.keywords if key.arg != "vdevice"]
             node.keywords += [] if index is None else [ast.keyword("vdevice", ast.Constant(index))]
     return ast.unparse(tree)
+
+
+def fields_of_tuple(text: str) -> tuple[str, ...]:
+    """Return the texts of the types in that of a tuple."""
+    return tuple(map(ast.unparse, _call(ast.parse(text, mode="eval").body)[1]))
 
 
 def _call(node: ast.expr) -> tuple[str, list[ast.expr], dict[str, Any]]:

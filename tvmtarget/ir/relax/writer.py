@@ -10,7 +10,7 @@ import numpy as np
 from tvmtarget.errors import ModelError, did_you_mean
 from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.relax.attributes import node_of, read_blob, write_any
-from tvmtarget.ir.relax.blocks import INLINE, RESULT, blocks_of
+from tvmtarget.ir.relax.blocks import RESULT, blocks_of, is_inline
 from tvmtarget.ir.relax.calls import CALLEE, TYPED
 from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.ir.relax.spelling import Reader, tvm_dtype
@@ -112,7 +112,7 @@ class _FunctionWriter:
         result: Any = None
         for call in self.function.body:
             try:
-                if call.attr(INLINE):
+                if is_inline(self.function, call):
                     self.values[call.outputs[0].name] = self._value(call, None)
                 else:
                     bindings += self._bindings(call, kinds)

@@ -128,6 +128,7 @@ def _cut_all(differences: Ints, terms: Terms, decisions: Decisions, budget: Budg
     order = np.argsort(np.concatenate([np.arange(len(decisions)), beside]), kind="stable")
     for component in _components(core, order):
         beyond = component.cut(budget)
+        budget.is_kept &= beyond is not None
         found[component.vertices] = component.cut_windows(budget) if beyond is None else beyond
     restored(found, eliminated)
     is_open = decisions < 0

@@ -22,6 +22,7 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.rates import speaks_of
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.regions.waves import lower_bound
 from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.split import Choice, Level, by_preference, grouped
 
@@ -40,7 +41,6 @@ LARGE = 50_000
 # Visits of edges that the cuts of one level may take, for each atom and value, and beside: beyond it, sites are still
 # valid, but no longer the best.
 WORK, WORK_BESIDE = 6, 10**6
-
 
 # Whole regions are offered other sites in programs with no more atoms and readers than this, in so many rounds.
 MAX_DROPPED, MAX_ROUNDS = 60_000, 4
@@ -65,13 +65,14 @@ class ByCost:
         tried = list(enumerated(placement, ENUMERATED))
         if tried:
             judge.look_at([by_preference_first, *tried])
-            least = judge.least
+            least = _least_of(level, placement, tried)
         else:
-            found = _searched(placement)
+            budget = Budget(WORK * (len(placement.costs) + len(placement.readers)) + WORK_BESIDE)
+            found = _searched(placement, budget)
             judge.look_at([by_preference_first, *_whole(placement), *found])
             if len(judge.chosen) and len(placement.costs) + len(placement.readers) <= MAX_DROPPED:
                 judge.drop_regions()
-            least = _least(placement, found[0])
+            least = _least(placement, found[0] if budget.is_kept else None)
         if level.room is not None and not (tried and len(judge.chosen)):
             judge.look_within(level.room)
         is_known = least < numbers.beyond and not numbers.shift
@@ -100,9 +101,8 @@ def _whole(placement: Placement) -> Iterator[Ints]:
         yield np.where(placement.allowed[:, option], option, first)
 
 
-def _searched(placement: Placement) -> list[Ints]:
+def _searched(placement: Placement, budget: Budget) -> list[Ints]:
     """Return the choices that cuts find: the first is without regard to launches."""
-    budget = Budget(WORK * (len(placement.costs) + len(placement.readers)) + WORK_BESIDE)
     found = [expanded(placement, 0.0, budget)]
     for share in SHARES if len(placement.costs) <= LARGE else SHARES[:1]:
         found.append(expanded(placement, share, budget, found[-1]))
@@ -154,9 +154,27 @@ class _Judge:
                 break
 
 
-def _least(placement: Placement, without_launches: Ints) -> int:
-    """Return what no choice can go below: exact but for launches with two sites, else only the operations."""
-    if len(placement.launches) == 2:
+def _least_of(level: Level, placement: Placement, choices: Sequence[Ints]) -> int:
+    """Return what none of some choices can go below, however its regions are formed."""
+    energy, launches = energy_of(placement, 0.0), placement.launches
+    floors = [energy.total(labels) + int(launches[np.unique(labels)].sum()) for labels in choices]
+    least: int | None = None
+    for place in sorted(range(len(choices)), key=floors.__getitem__):
+        if least is not None and floors[place] >= least:
+            break
+        used = np.unique(choices[place])
+        more = lower_bound(level.successors, choices[place].tolist()) - len(used)
+        floor = floors[place] + more * int(launches[used].min())
+        least = floor if least is None else min(least, floor)
+    return least or 0
+
+
+def _least(placement: Placement, without_launches: Ints | None) -> int:
+    """Return what no choice can go below: exact but for launches with two sites, else only the operations.
+
+    `without_launches` is the best choice if calls were free, None if no proof says that it is.
+    """
+    if len(placement.launches) == 2 and without_launches is not None:
         return placement.total(without_launches) + int(placement.launches.min())
     endless = np.iinfo(np.int64).max
     operations = np.where(placement.allowed, placement.costs, endless).min(axis=1).sum()

@@ -11,9 +11,13 @@ __all__ = ["Budget", "Network"]
 
 @dataclass(slots=True)
 class Budget:
-    """Work that may still be done, in visits of edges: what bounds the time without making it depend on the clock."""
+    """Work that may still be done, in visits of edges: what bounds the time without making it depend on the clock.
+
+    `is_kept` until a cut was not finished for lack of it: what was found is then no longer proven to be the best.
+    """
 
     left: int
+    is_kept: bool = True
 
 
 class Network:
