@@ -37,7 +37,7 @@ RELU, TANH = module().main.body
         (body(TANH), "op 't' reads 'a' but nothing defines it (function 'main')"),
         (body(RELU, RELU, TANH), "value 'a' is defined again by op 'r' (function 'main')"),
         (changed(results=("z",)), "result 'z' is not defined"),
-        (changed(opsets=()), "operators of domain '' are used, but no version of it is stated"),
+        (changed(opsets=()), "is of domain 'onnx', but no version of it is stated"),
         (changed(name="other"), "the module has no function 'main'"),
         (body(RELU, replace(TANH, op="@f")), "op 't' calls '@f', which is not in the module"),
         (body(RELU, replace(TANH, op="@main")), "functions call each other in a circle: main -> main"),
@@ -83,7 +83,7 @@ HEAD = "func @main(%x: int8[2], %c: bool[]) opsets(onnx=17) {"
         ),
         (
             f"{HEAD} %y = onnx.If(%c) then @t() {{ %z = onnx.ml::Abs(%c) return %z }} return %y }}",
-            "operators of domain 'ml' are used, but no version of it is stated",
+            "is of domain 'ml', but no version of it is stated",
         ),
         (f"{HEAD} %y = onnx.If(%c) t @t() {{ return %c }} t @t() {{ return %c }} return %y }}", "has two bodies 't'"),
         (
@@ -96,7 +96,7 @@ HEAD = "func @main(%x: int8[2], %c: bool[]) opsets(onnx=17) {"
         ),
         (
             f"{HEAD} %y: int8[3] = @f(%x) return %y }} func @f(%a: int8[2]) {{ return %a }}",
-            "'@f' returns int8[2] as 'a', but 'y' is int8[3]",
+            "calls '@f', which returns int8[2] as 'a', but 'y' is int8[3]",
         ),
         (f"{HEAD} %y = tt.code(%x) {{code=1}} return %y }}", "op 'tt.code' is code, which stands alone"),
         (
@@ -146,11 +146,13 @@ def test_bodies_are_not_nested_without_end():
 def test_calls_must_fit_their_callee():
     callee = module().main.replace(name="f")
     call = tt.Call("@f", ("x", "x"), (tt.Value("y", FLOAT),), source="c")
-    with pytest.raises(ModelError, match="'@f' takes 1 and returns 1 values, not 2 and 1"):
+    with pytest.raises(ModelError, match="op 'c' calls '@f', which takes 1 and returns 1 values, not 2 and 1"):
         tt.IRModule((module().main.replace(body=(call,)), callee)).verify()
     wide = callee.replace(params=(tt.Value("x", TensorType("float64", (2, 3))),))
     call = replace(call, inputs=("x",))
-    with pytest.raises(ModelError, match=r"'@f' takes float64\[2,3\] as 'x', but 'x' is float32\[2,3\]"):
+    with pytest.raises(
+        ModelError, match=r"op 'c' calls '@f', which takes float64\[2,3\] as 'x', but 'x' is float32\[2,3\]"
+    ):
         tt.IRModule((module().main.replace(body=(call,)), wide)).verify()
 
 
@@ -220,3 +222,11 @@ def test_parameters_are_bound_to_what_fits():
 def test_lists_in_attributes_are_what_files_give_back():
     module = tt.IRModule.parse("func @main(%x: float32[3]) { return %x }").with_attrs(sizes=[1, [2.0, "a"], []])
     assert tt.IRModule.parse(str(module)) == tt.IRModule.from_json(module.to_json()) == module
+
+
+def test_calls_of_functions_with_an_effect_have_one():
+    text = """func @main(%x: float32[2]) { () = @f(%x) as c return %x }
+    func @f(%x: float32[2]) { () = tt.print(%x) effect return }"""
+    with pytest.raises(ModelError, match="op 'c' is not marked with an effect, but '@f' has one"):
+        tt.IRModule.parse(text)
+    assert tt.IRModule.parse(text.replace("as c", "effect as c"))

@@ -41,6 +41,38 @@ def test_what_is_declared_wrongly_is_told():
         tt.strategy("llvm")(type("Mine", (), {}))
 
 
+@pytest.mark.parametrize(
+    ("tables", "problem"),
+    [
+        ({"ops": "Relu"}, "ops is 'Relu'; it should be a set of texts"),
+        ({"dtypes": {"flot32"}}, "no element type 'flot32'; did you mean 'float32'"),
+        ({"regions": "one"}, "regions is 'one'; it should be 'superstep' or 'connected' or 'single'"),
+        ({"max_ops": 0}, "max_ops is 0; it should be a number from 1"),
+        ({"patterns": ["relu(x)"]}, "patterns is .*; it should map names to patterns"),
+        ({"patterns": {"act": "relu("}}, "pattern 'act': expected an operator"),
+        ({"patterns": {"check": "relu(x)"}}, "no pattern can be called 'check'"),
+    ],
+)
+def test_wrong_tables_of_a_strategy_are_told_where_it_is_declared(tables, problem):
+    with pytest.raises(TargetError, match=f"strategy 'declared-wrong': {problem}"):
+        tt.strategy("declared-wrong")(type("Wrong", (), tables))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"ops": ["Conv"], "check_op": lambda self, op: False},
+        {"patterns": {"act": "conv(...)"}, "act": lambda self, match: False},
+    ],
+)
+def test_answers_that_are_none_are_told(body):
+    tt.strategy("declared-answer")(type("Answering", (), body))
+    with pytest.raises(
+        TargetError, match=r"strategy 'Answering' answers False about .*; it should be None, or why not"
+    ):
+        tt.decompose(tt.IRModule.from_onnx(DIGITS), "[npu=declared-answer,cpu=numpy](host=@cpu)")
+
+
 def test_a_table_of_operators_is_a_strategy(tmp_path):
     path = tmp_path / "ops.csv"
     path.write_text("op,dtypes,constants,max_rank,opsets\nConv,float32 int8,1 2,4,\nGemm,,,2,7-17\n")
@@ -74,3 +106,17 @@ def test_the_examples_of_declaring():
     failed, tried = doctest.testmod(declaring)
     assert tried
     assert not failed
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([{"op": "Conv"}, {"op": "Conv"}], "row 2: there is a row of 'Conv' already"),
+        ([{"op": "Conv", "opsets": "9-7"}], "row 1: opsets '9-7' are none"),
+        ([{"op": "Conv", "opsets": "9-"}], "row 1: '' should be a whole number"),
+    ],
+)
+def test_rows_that_say_nothing_are_refused(rows, problem):
+    with pytest.raises(TargetError, match=problem):
+        from_op_table(rows)
+    assert from_op_table([{"op": "Conv", "max_rank": 4}]).rules["Conv"].max_rank == 4

@@ -198,3 +198,13 @@ def test_intervals_need_costs():
         digits().sensitivity("fc1")
     with pytest.raises(UnknownNameError, match="did you mean 'fc1'"):
         digits().sensitivity("fc11")
+
+
+def test_operations_without_a_name_of_their_own_get_one(tmp_path):
+    text = """func @main(%x: float32[4,3,3]) opsets(onnx=17) {
+      %a: float32[4,3,3] = onnx.Relu(%x) %b: float32[4] = onnx.Det(%a) as a %c: float32[4] = onnx.Relu(%b) as a
+      return %c }"""
+    plan = tt.decompose(tt.IRModule.parse(text), BLOCKED)
+    assert plan.sites() == {"Relu": "npu", "a": "cpu", "a_1": "npu"}
+    plan.save(tmp_path / "a.plan")
+    assert tt.Plan.load(tmp_path / "a.plan").module == plan.module

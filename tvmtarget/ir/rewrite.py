@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
 from tvmtarget.ir.flow import boundary, detour, readers_of
-from tvmtarget.ir.function import Call, Function, Value, callees_of, calls_in
+from tvmtarget.ir.function import CODE, COPY, Call, Function, Value, callees_of, calls_in
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.names import Names
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "share_constants",
     "values_of",
     "with_body",
+    "with_op_names",
 ]
 
 
@@ -139,6 +141,30 @@ def inline(module: IRModule, name: str) -> IRModule:
         functions.append(inline_calls(function, {name: callee}, only={name}).function if is_called else function)
     changed = module.replace(functions=tuple(functions))
     return changed if name == "main" else changed.replace(functions=tuple(one for one in changed if one.name != name))
+
+
+def with_op_names(function: Function) -> Function:
+    """Return a function whose operations each have a name of their own: one is made up where it is missing or taken."""
+    sources = [call.source for call in calls_in(function) if _is_told_by_name(call)]
+    if len(set(sources)) == len(sources) and "" not in sources:
+        return function
+    return _with_op_names(function, Names(sources), set())
+
+
+def _with_op_names(function: Function, names: Names, given: set[str]) -> Function:
+    body = []
+    for call in function.body:
+        regions = tuple((label, _with_op_names(region, names, given)) for label, region in call.regions)
+        source = call.source
+        if _is_told_by_name(call) and (not source or source in given):
+            source = names.fresh(source or call.kind)
+        given.add(source)
+        body.append(replace(call, regions=regions, source=source))
+    return function.replace(body=tuple(body))
+
+
+def _is_told_by_name(call: Call) -> bool:
+    return call.callee is None and call.op not in (COPY, CODE)
 
 
 def outline(

@@ -119,7 +119,8 @@ def _callees_exist_and_fit(module: Functions, function: Function) -> Iterator[st
         callee = module[call.callee]
         expected, given = (len(callee.params), len(callee.results)), (len(call.inputs), len(call.outputs))
         if expected != given:
-            yield f"{call.op!r} takes {expected[0]} and returns {expected[1]} values, not {given[0]} and {given[1]}"
+            fits = f"takes {expected[0]} and returns {expected[1]} values, not {given[0]} and {given[1]}"
+            yield f"{_op(call)} calls {call.op!r}, which {fits}"
 
 
 def _types_at_calls_fit(module: Functions, function: Function) -> Iterator[str]:
@@ -130,11 +131,13 @@ def _types_at_calls_fit(module: Functions, function: Function) -> Iterator[str]:
         for name, param in zip(call.inputs, callee.params, strict=False):
             have = body.types.get(name)
             if have is not None and param.type is not None and not _agree(have, param.type):
-                yield f"{call.op!r} takes {param.type} as {param.name!r}, but {name!r} is {have}"
+                takes = f"takes {param.type} as {param.name!r}, but {name!r} is {have}"
+                yield f"{_op(call)} calls {call.op!r}, which {takes}"
         for output, result in zip(call.outputs, callee.results, strict=False):
             gives = callee.types.get(result)
             if gives is not None and output.type is not None and not _agree(output.type, gives):
-                yield f"{call.op!r} returns {gives} as {result!r}, but {output.name!r} is {output.type}"
+                returns = f"returns {gives} as {result!r}, but {output.name!r} is {output.type}"
+                yield f"{_op(call)} calls {call.op!r}, which {returns}"
 
 
 def _agree(one: Type, other: Type) -> bool:
@@ -210,8 +213,11 @@ def _transfers_have_ends(_module: Functions, function: Function) -> Iterator[str
             yield f"{_op(call)} is no {end!r} end of a transfer: one value at most, a machine, an order, an effect"
 
 
-def _effects_are_told(_module: Functions, function: Function) -> Iterator[str]:
+def _effects_are_told(module: Functions, function: Function) -> Iterator[str]:
     for _, call in _all_calls(function):
+        callee = module.get(call.callee or "")
+        if not call.has_effect and callee is not None and any(inner.has_effect for inner in callee.body):
+            yield f"{_op(call)} is not marked with an effect, but {call.op!r} has one"
         if not call.has_effect and any(inner.has_effect for _, region in call.regions for inner in region.body):
             yield f"{_op(call)} is not marked with an effect, but its body has one"
 
@@ -267,9 +273,9 @@ _MEMORIES = frozenset({"global", "shared", "warp", "local", "texture", "wmma", "
 
 def _opsets_are_stated(_module: Functions, function: Function) -> Iterator[str]:
     domains = {domain for domain, _ in function.opsets}
-    used = {_domain(call) for _, call in _all_calls(function) if call.op.startswith("onnx.")}
-    for domain in sorted(used - domains):
-        yield f"operators of domain {domain!r} are used, but no version of it is stated"
+    used = {_domain(call): call for _, call in _all_calls(function) if call.op.startswith("onnx.")}
+    for domain in sorted(used.keys() - domains):
+        yield f"{_op(used[domain])} is of domain {domain or 'onnx'!r}, but no version of it is stated"
 
 
 def _domain(call: Call) -> str:

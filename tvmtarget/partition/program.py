@@ -13,6 +13,7 @@ from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.function import Call, Constant, Function, callees_of
 from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.dataflow import Dataflow, dataflow_of, signatures_of
@@ -169,7 +170,8 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
     """Inline all calls, drop copies that an earlier decomposition made, and collect what is asked of each operation."""
     layout = Layout(target.resolve())
     kept = _uncalled(module)
-    found = scopes_of(inline_calls(module.main, module.by_name))
+    functions = {one.name: with_op_names(one) for one in module}
+    found = scopes_of(inline_calls(functions["main"], functions))
     codes = {one.name: one.constraint for one in kept if one.code is not None}
     asked, spelled = _checked(_asked(found, where, codes), layout)
     return Program(

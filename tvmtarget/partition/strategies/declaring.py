@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
-from tvmtarget.partition.strategies.strategy import Rule, Strategy
+from tvmtarget.partition.strategies.strategy import Rule, Strategy, check_strategy
 from tvmtarget.target.kinds import Kind, find_kind
 
 __all__ = ["from_op_table", "strategy"]
@@ -27,7 +27,8 @@ def strategy(kind: str, **options: Any) -> Callable[[type], type[Strategy]]:  # 
     >>> FancyNpu().dtypes
     frozenset({'float16'})
 
-    Raises `TargetError` for options that no strategy has, and if a package registers a strategy for the kind.
+    Raises `TargetError` for options that no strategy has, for tables that are wrong, and if a package registers a
+    strategy for the kind.
     """
     known = get_type_hints(Strategy)
     raise_all(
@@ -35,12 +36,16 @@ def strategy(kind: str, **options: Any) -> Callable[[type], type[Strategy]]:  # 
     )
 
     def register(described: type) -> type[Strategy]:
+        if not isinstance(described, type):
+            raise TargetError(f"strategy {kind!r} should be a class, not {described!r}")
         bases = (described,) if issubclass(described, Strategy) else (described, Strategy)
         stated = {name: getattr(described, name) for name in known if name in vars(described)} | options
-        body = {name: frozenset(value) if isinstance(value, set) else value for name, value in stated.items()}
+        listed = {name: frozenset(stated[name]) for name in _SETS if isinstance(stated.get(name), set | list | tuple)}
+        body = stated | listed
         made = type(
             described.__name__, bases, body | {"__module__": described.__module__, "__doc__": described.__doc__}
         )
+        check_strategy(kind, made())
         if find_kind(kind) is None:
             row = Kind(name=kind, device="ext_dev", keys=(kind,), is_external=True, doc=described.__doc__ or "")
             plugins.register("tvmtarget.kinds", kind, (row,))
@@ -48,6 +53,10 @@ def strategy(kind: str, **options: Any) -> Callable[[type], type[Strategy]]:  # 
         return made
 
     return register
+
+
+# Options that are sets of texts, which may be stated as any list of them.
+_SETS = ("ops", "dtypes")
 
 
 def from_op_table(table: str | Path | Iterable[Mapping[str, str]]) -> type[Strategy]:
@@ -65,6 +74,8 @@ def from_op_table(table: str | Path | Iterable[Mapping[str, str]]) -> type[Strat
     rules: dict[str, Rule] = {}
     for number, row in enumerate(_rows(table), 1):
         try:
+            if _op(row) in rules:
+                raise ValueError(f"there is a row of {_op(row)!r} already")
             rules[_op(row)] = _rule(row)
         except ValueError as error:
             problems.append(f"{where}, row {number}: {error}")
@@ -77,10 +88,11 @@ _COLUMNS = ("op", "dtypes", "constants", "max_rank", "opsets")
 
 def _rows(table: str | Path | Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     if not isinstance(table, str | Path):
-        return [dict(row) for row in table]
+        return [{key: str(value) for key, value in row.items() if value is not None} for row in table]
     try:
         with Path(table).open(encoding="utf-8", newline="") as file:
-            return [{key or "": value or "" for key, value in row.items()} for row in csv.DictReader(file)]
+            rows = csv.DictReader(file, restkey="more than there are columns")
+            return [{key: value or "" for key, value in row.items()} for row in rows]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TargetError(f"op table {str(table)!r} cannot be read: {error}") from error
 
@@ -99,13 +111,20 @@ def _rule(row: Mapping[str, str]) -> Rule:
     for dtype in dtypes:
         if dtype not in DTYPES:
             raise ValueError(f"no element type {dtype!r}{did_you_mean(dtype, DTYPES)}")
-    first, _, last = row.get("opsets", "").partition("-")
     return Rule(
         dtypes=frozenset(dtypes) or None,
         constants=tuple(_number(text) for text in row.get("constants", "").split()),
         max_rank=_number(row["max_rank"]) if row.get("max_rank") else None,
-        opsets=range(_number(first), _number(last or first) + 1) if first else None,
+        opsets=_opsets(row["opsets"]) if row.get("opsets") else None,
     )
+
+
+def _opsets(text: str) -> range:
+    first, separator, last = text.partition("-")
+    versions = range(_number(first), _number(last if separator else first) + 1)
+    if not versions:
+        raise ValueError(f"opsets {text!r} are none; write the first, '-', and the last")
+    return versions
 
 
 def _number(text: str) -> int:

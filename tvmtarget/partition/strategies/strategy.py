@@ -16,22 +16,33 @@ not. It is found by the entry-point group `tvmtarget.strategies`, under the name
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from tvmtarget import plugins
-from tvmtarget.errors import TargetError
+from tvmtarget.errors import TargetError, TextError, did_you_mean, raise_all
 from tvmtarget.ir.function import COPY, Attribute, Call, Constant
-from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.ir.patterns import Pattern
+from tvmtarget.ir.types import DTYPES, TensorType, Type
 
 if TYPE_CHECKING:
     from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.strategies.matched import Matched
 
-__all__ = ["Code", "Found", "Op", "Reject", "Rule", "Strategy", "reject", "strategy_for"]
+__all__ = [
+    "Code",
+    "Found",
+    "Op",
+    "Reject",
+    "Rule",
+    "Strategy",
+    "check_strategy",
+    "reject",
+    "strategy_for",
+]
 
 Code: TypeAlias = Literal[
     "NO_RULE",
@@ -265,7 +276,8 @@ class Strategy:
         if op.call.op == COPY:
             return None
         steps = (self._check_kind, self._check_types, self._check_row, self.check_op, self._check_nested)
-        return next((refusal for step in steps if (refusal := step(op)) is not None), None)
+        answer = next((refusal for step in steps if (refusal := step(op)) is not None), None)
+        return self._checked(answer, op.kind)
 
     @property
     def is_matching(self) -> bool:
@@ -282,8 +294,13 @@ class Strategy:
     def check_match(self, match: Matched) -> Reject | None:
         """Return None if this takes a match of one of its patterns, else why not; asks the method of that name."""
         asked = getattr(self, match.pattern, None)
-        refusal: Reject | None = None if asked is None else asked(match)
-        return refusal
+        return None if asked is None else self._checked(asked(match), f"a match of {match.pattern!r}")
+
+    def _checked(self, answer: object, about: str) -> Reject | None:
+        if answer is None or isinstance(answer, Reject):
+            return answer
+        should = "None, or why not: tvmtarget.reject(code, message)"
+        raise TargetError(f"strategy {type(self).__name__!r} answers {answer!r} about {about}; it should be {should}")
 
     def check_op(self, op: Op) -> Reject | None:
         """Refine the tables; called for operations that they let pass."""
@@ -336,4 +353,39 @@ def strategy_for(kind: str) -> Strategy | None:
     strategy = found() if isinstance(found, type) else found
     if not isinstance(strategy, Strategy):
         raise TargetError(f"strategy {kind!r} is {found!r}; it should be a tvmtarget.Strategy")
+    check_strategy(kind, strategy)
     return strategy
+
+
+def check_strategy(kind: str, strategy: Strategy) -> None:
+    """Raise `TargetError` with all that is wrong in the tables of a strategy."""
+    raise_all(TargetError, [f"strategy {kind!r}: {problem}" for problem in _problems(strategy)])
+
+
+def _problems(strategy: Strategy) -> Iterator[str]:
+    for name in ("ops", "dtypes"):
+        value: object = getattr(strategy, name)
+        if value is not None and not isinstance(value, Set):
+            yield f"{name} is {value!r}; it should be a set of texts, or None for all"
+    for dtype in sorted(strategy.dtypes - DTYPES.keys()) if isinstance(strategy.dtypes, Set) else ():
+        yield f"no element type {dtype!r}{did_you_mean(dtype, DTYPES)}"
+    for name, choices in _CHOICES.items():
+        if getattr(strategy, name) not in choices:
+            yield f"{name} is {getattr(strategy, name)!r}; it should be {' or '.join(map(repr, choices))}"
+    for name in ("max_ops", "max_inputs", "max_outputs"):
+        most: object = getattr(strategy, name)
+        if most is not None and not (isinstance(most, int) and most > 0):
+            yield f"{name} is {most!r}; it should be a number from 1, or None for any"
+    if not isinstance(strategy.patterns, Mapping):
+        yield f"patterns is {strategy.patterns!r}; it should map names to patterns"
+        return
+    for name, text in strategy.patterns.items():
+        if hasattr(Strategy, name):
+            yield f"no pattern can be called {name!r}, since strategies have something else of that name"
+        try:
+            Pattern.parse(text)
+        except TextError as error:
+            yield f"pattern {name!r}: {error}"
+
+
+_CHOICES = {"regions": ("superstep", "connected", "single"), "takes": ("mixed", "device")}
