@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tvmtarget as tt
-from tvmtarget.errors import ModelError, TargetError
+from tvmtarget.errors import InfeasibleError, ModelError, TargetError
 from tvmtarget.partition.host_device.callers import CallSite, contexts
 
 TREE = "[gpu=cuda,npu=probe,cpu=llvm](host=@cpu)"
@@ -115,6 +115,21 @@ def test_functions_that_call_each_other_in_a_circle_are_refused_by_name():
                 )
             )
         )
+
+
+def test_what_is_no_module_of_tvm_gets_no_targets():
+    pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
+    with pytest.raises(ModelError, match=r"int is no tvm\.IRModule"):
+        tt.bind_targets(7, "cuda")
+
+
+def test_operations_without_a_name_are_named_by_their_results_where_they_fit_nowhere():
+    module = module_of("""
+func @main(%x: float32[4]) [@gpu] { %y = @f(%x) return %y }
+func @f(%x: float32[4]) opsets(onnx=17) [@cpu] { %r: float32[4] = onnx.Relu(%x) return %r }
+""")
+    with pytest.raises(InfeasibleError, match=r"op '[ry]' \(Relu\) fits no site"):
+        tt.decompose(module)
 
 
 def test_a_divided_module_with_inferred_targets_decides_the_same():

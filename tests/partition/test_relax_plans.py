@@ -381,3 +381,30 @@ def test_parts_of_external_generators_stay_on_their_virtual_devices():
     twice = tt.decompose(once, rack).to_tvm()
     relax.analysis.well_formed(twice)
     assert len(twice.global_infos["vdevice"]) == len(once.global_infos["vdevice"]) == 2
+
+
+def test_tensors_of_one_size_go_to_and_fro_between_virtual_devices():
+    """TVM's memory planner, where it is not left out, gives storage of one device to tensors of the other."""
+    builder = relax.BlockBuilder()
+    value = x = relax.Var("x", relax.TensorType((2, 4), "float32"))
+    with builder.function("main", [x]):
+        for _ in range(3):
+            value = builder.emit(relax.op.tanh(builder.emit(relax.op.nn.relu(value))))
+        builder.emit_func_output(value)
+    module = builder.get()
+    written = tt.decompose(module, CORES, where={"op:relax.tanh": "@little", "op:relax.nn.relu": "@big"}).to_tvm()
+    with tvm.transform.PassContext(disabled_pass=["StaticPlanBlockMemory"]):
+        executable = tvm.compile(written)
+    assert_equal(run(executable, values(), devices=[tvm.cpu(0), tvm.cpu(1)]), by_tvm(module, values()))
+
+
+def test_a_tuple_whose_readers_would_have_to_be_apart_is_refused_as_such():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, 4), "float32"))
+    pair = relax.Var("pair", tvm.ir.TupleType([tvm.ir.TupleType([x.ty, x.ty]), x.ty]))
+    with builder.function("main", [pair]):
+        inner = builder.emit(relax.TupleGetItem(pair, 0))
+        relu = builder.emit(relax.op.nn.relu(builder.emit(relax.TupleGetItem(inner, 0))))
+        builder.emit_func_output(relax.Tuple([inner, relu]))
+    with pytest.raises(InfeasibleError, match="a value between them is a tuple or has no known type"):
+        tt.decompose(builder.get(), NPU, where={"op:relax.nn.relu": "@npu"})

@@ -57,8 +57,8 @@ def bonds_of(program: Program, same_site: Named, apart: Named) -> Bonds:
     pairs = dict.fromkeys((a, b) for found in sets for place, b in enumerate(found) for a in found[:place])
     for a, b in pairs:
         if any(a in group and b in group for group in groups):
-            both = " and ".join(repr(program.body[index].source) for index in (a, b))
-            raise InfeasibleError(f"ops {both} are asked to share a site and to be apart")
+            first, second = (repr(program.body[index].source) for index in (a, b))
+            raise InfeasibleError(f"ops {first} and {second} are asked to share a site and to be apart")
     return Bonds(groups, tuple(pairs))
 
 

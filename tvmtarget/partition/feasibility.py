@@ -158,7 +158,7 @@ class Feasibility:
                 if not self._can_divide(atom, options, site):
                     names = ", ".join(repr(program.body[inner].source) for inner in atom[:4])
                     is_untyped = any(not output.type for inner in atom for output in program.body[inner].outputs)
-                    hint = "they stay together, as a value between them has no known type: give it one"
+                    hint = "they stay together, as a value between them is a tuple or has no known type"
                     message = f"no site can take {names} of {scope.label!r}"
                     return Reject("CONTROL_FLOW", message, hint if len(atom) > 1 and is_untyped else "")
         return None
@@ -253,7 +253,8 @@ class Feasibility:
         listed = "; ".join(reasons) if reasons else "the target has no leaves"
         about = tuple(self.program.with_nested((index,)))
         guilty = blame(self.program, about, lambda program: Feasibility(program).fits((index,), program.layout[""]))
-        return f"op {call.source!r} ({call.kind}) fits no site of the target: {listed}{guilty}"
+        name = call.source or next((output.name for output in call.outputs if output.name), "")
+        return f"op {name!r} ({call.kind}) fits no site of the target: {listed}{guilty}"
 
 
 class _Watched(Mapping[str, Constant]):

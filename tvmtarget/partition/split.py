@@ -322,8 +322,8 @@ def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], successo
     if wide is not None:
         first, last = (program.body[index].source for index in (atoms[wide][0], atoms[wide][-1]))
         raise InfeasibleError(
-            f"ops {first!r} and {last!r} must stay together, because a value between them has no known type, "
-            "but other ops lie between; give the value a type"
+            f"ops {first!r} and {last!r} must stay together, because a value between them is a tuple or has no known "
+            "type, but other ops lie between; take the tuple apart, or give the value a type"
         )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 from tvmtarget.errors import MissingExtraError, TargetError
+from tvmtarget.ir.relax.tvm_library import checked_module
 from tvmtarget.partition.host_device.callers import CallSite, contexts, names_in
 from tvmtarget.target.tree import Target
 
@@ -28,11 +29,16 @@ def bind_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN401 - TV
 
     `target` is one device and its host. Public functions get both, private ones what runs them; of one that both
     call there is a copy `<name>_host`, which host code calls at any depth. Targets that functions have are kept. What
-    nothing calls is for the device. TVM's own pipeline takes the result. `TargetError` for a system of targets.
+    nothing calls is for the device. TVM's own pipeline takes the result. `TargetError` for a system of targets,
+    `ModelError` for what is no `tvm.IRModule`.
     """
     tvm = the_tvm()
     device, host = _pair(tvm, target)
-    prims = {var: function for var, function in module.functions.items() if isinstance(function, tvm.tirx.PrimFunc)}
+    prims = {
+        var: function
+        for var, function in checked_module(module).functions.items()
+        if isinstance(function, tvm.tirx.PrimFunc)
+    }
     by_name = {var.name_hint: function for var, function in prims.items()}
     fixed = {name: (side_of_prim(function),) for name, function in by_name.items() if _is_decided(function)}
     found = contexts({name: _calls(tvm, function) for name, function in by_name.items()}, fixed)
