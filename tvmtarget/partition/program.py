@@ -173,7 +173,7 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
     functions = {one.name: with_op_names(one) for one in module}
     found = scopes_of(inline_calls(functions["main"], functions))
     codes = {one.name: one.constraint for one in kept if one.code is not None}
-    asked, spelled = _checked(_asked(found, where, codes), layout)
+    asked, spelled = _checked(_asked(found, where, codes, layout), layout)
     return Program(
         function=found.scopes[0].function,
         others=kept,
@@ -215,7 +215,7 @@ def _uncalled(module: IRModule) -> tuple[Function, ...]:
 
 
 def _asked(
-    found: Scopes, where: Mapping[str, Constraint], codes: Mapping[str, Constraint | None]
+    found: Scopes, where: Mapping[str, Constraint], codes: Mapping[str, Constraint | None], layout: Layout
 ) -> tuple[tuple[Asked, ...], ...]:
     """Return what is asked of each operation; what is asked of one holds for all in its nested bodies.
 
@@ -239,9 +239,31 @@ def _asked(
                 own.append(Asked(code, f"function {call.callee!r}"))
             if call.constraint is not None:
                 own.append(Asked(call.constraint, f"op {call.source!r}"))
-            plain.append((*around, *own))
+            plain.append(_innermost((*around, *own), layout))
             rule.append(rules.last(index) or outer)
     return tuple(ones if last is None else (*ones, last) for ones, last in zip(plain, rule, strict=True))
+
+
+def _innermost(asked: tuple[Asked, ...], layout: Layout) -> tuple[Asked, ...]:
+    """Leave out that a device is asked for where something within asks for its host: a mixed function has both."""
+    kept: list[Asked] = []
+    for one in asked:
+        host = _pinned(one)
+        if host is not None:
+            kept = [around for around in kept if not _drives(layout, host, _pinned(around))]
+        kept.append(one)
+    return tuple(kept)
+
+
+def _pinned(asked: Asked) -> str | None:
+    constraint = asked.constraint
+    return constraint.path if constraint.is_required and not constraint.is_negated else None
+
+
+def _drives(layout: Layout, host: str, device: str | None) -> bool:
+    if device is None or device == host or device not in layout:
+        return False
+    return not layout[device].is_system and layout[device].host == host
 
 
 def names_of(call: Call) -> tuple[str, ...]:
