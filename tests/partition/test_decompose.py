@@ -10,7 +10,7 @@ from models import DIGITS, LIGHT, inputs_of, light, random_graph, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.errors import InfeasibleError, UnknownNameError
+from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError
 from tvmtarget.ir.function import COPY
 from tvmtarget.ir.inline import inline_calls
 
@@ -230,3 +230,11 @@ def test_plan_functions_can_be_asked_for_by_path_kind_or_key():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), FLAT, where={"op:Gemm": "@c"})
     assert {f.name for f in plan.functions("c")} == {f.name for f in plan.functions("llvm")} != set()
     assert len(plan.functions("cpu")) == len(plan.regions)
+
+
+def test_a_target_is_a_tree_its_text_or_a_flat_configuration():
+    module = tt.IRModule.from_onnx(DIGITS)
+    flat = tt.CompilationConfig.from_target(tt.Target.parse("[ort=onnxruntime,cpu=llvm](host=@cpu)"))
+    assert set(tt.decompose(module, flat).sites().values()) <= {"onnxruntime", "llvm", "ort", "cpu"}
+    with pytest.raises(TargetError, match="a target is a Target, its text or a CompilationConfig, not 5"):
+        tt.decompose(module, 5)

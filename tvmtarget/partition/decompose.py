@@ -13,7 +13,9 @@ from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.partition.request import OBJECTIVES, Objective, Request
+from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ __all__ = ["decompose"]
 
 def decompose(
     module: IRModule | onnx.ModelProto | tvm.IRModule | str | Path | bytes,
-    target: Target | str | None = None,
+    target: Target | CompilationConfig | str | None = None,
     costs: Costs | Mapping[str, object] | str | Path | None = None,
     *,
     where: Mapping[str, Constraint | str | Target] | None = None,
@@ -38,7 +40,7 @@ def decompose(
     Args:
         module: a program, an ONNX file, its bytes or model, or a module of Apache TVM; constraints that its functions
             and calls already bear are kept.
-        target: the tree, or its text; the module's own unless given.
+        target: the tree, its text, or a flat configuration; the module's own unless given.
         costs: what operations and copies take (`load_costs`): data, a JSON file, or `roofline`, the target's own facts
             alone. Sites are then chosen by time among those that are allowed and preferred alike; without costs it
             is the first of these.
@@ -53,7 +55,7 @@ def decompose(
     Raises `InfeasibleError` with the reasons for operations that fit no site, `UnknownNameError` for names that
     are not in the model or the tree, `ModelError` for an invalid module.
     """
-    chosen = Target.parse(target) if isinstance(target, str) else target
+    chosen = _tree(target)
     program = IRModule.of(module, chosen)
     chosen = chosen or program.target
     if chosen is None:
@@ -75,3 +77,14 @@ def _groups(name: str, groups: Iterable[Iterable[str]]) -> Named:
         if isinstance(group, str):
             raise TargetError(f"{name} is groups of names of ops, such as [['q', 'k']], so that {group!r} is none")
     return tuple(tuple(names) for names in listed)
+
+
+def _tree(target: Target | CompilationConfig | str | None) -> Target | None:
+    """Return the tree that a target is given by; `TargetError` for what is none."""
+    if isinstance(target, str):
+        return Target.parse(target)
+    if isinstance(target, CompilationConfig):
+        return target.to_target()
+    if target is not None and not isinstance(target, Target):
+        raise TargetError(f"a target is a Target, its text or a CompilationConfig, not {shown(target)}")
+    return target
