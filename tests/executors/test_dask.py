@@ -3,8 +3,8 @@
 import os
 import signal
 
-import numpy as np
 import pytest
+from clusters import assert_same, images, whole
 from models import DIGITS, inputs_of, light
 
 import tvmtarget as tt
@@ -17,20 +17,6 @@ pytest.importorskip("onnxruntime")
 TWO = "[n0=[a=onnxruntime,b=numpy](host=@b),n1=[a=onnxruntime,b=numpy](host=@b)](runtime=dask)"
 THREE = "[n=[a=onnxruntime,b=numpy](host=@b,count=3)](host=@n.0/b)"
 WHERE = {"fc*": "@n1", "relu*": "@n0/b"}
-
-
-def images(count=2, seed=0):
-    return {"input": np.random.default_rng(seed).normal(size=(count, 1, 8, 8)).astype("float32")}
-
-
-def whole(model, inputs):
-    return tt.build(tt.IRModule.from_onnx(model), "onnxruntime").run(inputs)
-
-
-def assert_same(actual, expected):
-    assert list(actual) == list(expected)
-    for name, array in expected.items():
-        np.testing.assert_allclose(actual[name], array, rtol=1e-4, atol=1e-5)
 
 
 def test_two_machines_compute_what_one_does():

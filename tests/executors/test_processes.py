@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clusters import assert_same, images, whole
 from models import DIGITS, inputs_of, light, small
 from onnx import helper
 
@@ -27,20 +28,6 @@ THREE = "[n=[a=onnxruntime,b=numpy](host=@b,count=3)](host=@n.0/b,runtime=proces
 
 def digits():
     return tt.build(tt.IRModule.from_onnx(DIGITS), TWO, where={"fc*": "@n1", "relu*": "@n0/b"})
-
-
-def images(count=2, seed=0):
-    return {"input": np.random.default_rng(seed).normal(size=(count, 1, 8, 8)).astype("float32")}
-
-
-def whole(model, inputs):
-    return tt.build(tt.IRModule.from_onnx(model), "onnxruntime").run(inputs)
-
-
-def assert_same(actual, expected):
-    assert list(actual) == list(expected)
-    for name, array in expected.items():
-        np.testing.assert_allclose(actual[name], array, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import mean, median_low
 
-from tvmtarget.advice import PLACEMENT, whole_workload
+from tvmtarget.advice import PLACEMENT
 from tvmtarget.building import build
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.executable import Executable
@@ -26,7 +26,7 @@ from tvmtarget.partition.costs.work import Work
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.tuner.device import device_lock, holding
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
-from tvmtarget.tuner.whole import Inputs, run_by_turns
+from tvmtarget.tuner.whole import Inputs, WholeTuner, run_by_turns
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.records import Baseline, Candidate, Measurement
 
@@ -59,22 +59,16 @@ class _Measured:
         return sites_of(self.plan)
 
 
-class PlacementTuner:
+class PlacementTuner(WholeTuner):
     """Tunes the placement of one program into a log; `best` is the plan to go on with."""
 
+    level = "graph"
+
     def __init__(self, plan: Plan, log: TuningLog, budget: Budget, inputs: Inputs, progress: Progress | None) -> None:
-        self._plan = plan
-        self._log = log
-        self._budget = budget
-        self._inputs = inputs
-        self._progress = progress
-        self._workload = whole_workload(plan, "graph")
+        super().__init__(plan, log, budget, inputs, progress)
         self._measured: dict[tuple[str, ...], _Measured] = {}
-        self._finding: Finding | None = None
         self.best = plan
         self.costs: Costs | None = None
-        self.statuses: Counter[str] = Counter()
-        self.left_out: list[str] = []
 
     def run(self) -> None:
         """Measure, plan again until nothing changes, and confirm."""
@@ -89,11 +83,6 @@ class PlacementTuner:
                 break
             self._measure(plan)
         self._confirm()
-
-    def findings(self) -> Iterator[Finding]:
-        """Yield what is known of the placement."""
-        if self._finding is not None:
-            yield self._finding
 
     def _can_go_on(self) -> bool:
         return len(self._measured) < MAX_PLANS and not self._budget.is_spent(time.monotonic())

@@ -7,11 +7,10 @@ by `build`, which says so.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_low
 
-from tvmtarget.advice import SETTINGS, Settings, whole_workload
+from tvmtarget.advice import SETTINGS, Settings
 from tvmtarget.backends.machine import processors
 from tvmtarget.building import build
 from tvmtarget.errors import BackendError, RunError
@@ -19,9 +18,8 @@ from tvmtarget.executable import Executable
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.attributes import Value
 from tvmtarget.tuner.device import device_lock, holding
-from tvmtarget.tuner.result import Budget, Finding, Progress, Step
-from tvmtarget.tuner.whole import Inputs, run_by_turns
-from tvmtarget.tuning.log import TuningLog
+from tvmtarget.tuner.result import Finding, Step
+from tvmtarget.tuner.whole import WholeTuner, run_by_turns
 from tvmtarget.tuning.records import Baseline, Candidate, Measurement
 
 __all__ = ["SettingsTuner", "open_settings"]
@@ -45,19 +43,10 @@ def _choices(kind: str) -> Mapping[str, tuple[Value, ...]]:
     return {"intra-op-threads": tuple(sorted(counts)), "optimization-level": (1, 2)}
 
 
-class SettingsTuner:
+class SettingsTuner(WholeTuner):
     """Tunes the settings of the leaves of one plan into a log; where nothing helps, that no setting is best."""
 
-    def __init__(self, plan: Plan, log: TuningLog, budget: Budget, inputs: Inputs, progress: Progress | None) -> None:
-        self._plan = plan
-        self._log = log
-        self._budget = budget
-        self._inputs = inputs
-        self._progress = progress
-        self._workload = whole_workload(plan, "executor")
-        self._finding: Finding | None = None
-        self.statuses: Counter[str] = Counter()
-        self.left_out: list[str] = []
+    level = "executor"
 
     def run(self) -> None:
         """Try every open setting beside the default, then what helped together."""
@@ -85,11 +74,6 @@ class SettingsTuner:
         for (site, name), (_, value) in helped.items():
             together.setdefault(site, {})[name] = value
         self._compare(default, together, "confirm")
-
-    def findings(self) -> Iterator[Finding]:
-        """Yield what is known of the settings."""
-        if self._finding is not None:
-            yield self._finding
 
     def _built(self, settings: Settings) -> Executable:
         return build(self._plan, log=self._log, settings=settings)

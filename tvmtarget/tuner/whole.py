@@ -3,27 +3,52 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from tvmtarget.advice import Advice
+from tvmtarget.advice import Advice, whole_workload
 from tvmtarget.building import build
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.executable import Executable
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.plan import Plan
 from tvmtarget.tuner.device import device_lock, holding
+from tvmtarget.tuner.result import Budget, Finding, Progress
 from tvmtarget.tuning.log import TuningLog
+from tvmtarget.tuning.records import Level
 
-__all__ = ["Inputs", "compare_runs", "made_up_inputs", "run_by_turns"]
+__all__ = ["Inputs", "WholeTuner", "compare_runs", "made_up_inputs", "run_by_turns"]
 
 Inputs: TypeAlias = "Mapping[str, np.ndarray[Any, Any]]"
 
 ROUNDS = 9
 OPEN_SIZE = 1  # of a dimension without a number
 SLOW = 0.5  # seconds a run from which on fewer rounds do
+
+
+class WholeTuner:
+    """What tunes one program as a whole into a log: its settings, or its placement."""
+
+    level: ClassVar[Level]
+
+    def __init__(self, plan: Plan, log: TuningLog, budget: Budget, inputs: Inputs, progress: Progress | None) -> None:
+        self._plan = plan
+        self._log = log
+        self._budget = budget
+        self._inputs = inputs
+        self._progress = progress
+        self._workload = whole_workload(plan, self.level)
+        self._finding: Finding | None = None
+        self.statuses: Counter[str] = Counter()
+        self.left_out: list[str] = []
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield what is known after it ran."""
+        if self._finding is not None:
+            yield self._finding
 
 
 def made_up_inputs(plan: Plan) -> Inputs | None:
