@@ -67,6 +67,10 @@ _AOT_CRT = "executor 'aot' on runtime 'crt' needs "
             "[a=[cpu=c](runtime=crt(system-lib=true)),b=llvm](host=@b,executor=vm)",
             "executor 'vm' does not run on runtime 'crt'; it runs on: python, cpp (at 'a')",
         ),
+        (
+            "[a=[cpu=numpy]](runtime=crt(system-lib=true))",
+            "executor 'graph' on runtime 'crt' needs a host of kind llvm or c, not 'numpy' (at 'a')",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_the_option_and_the_place(text, expected):

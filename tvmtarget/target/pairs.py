@@ -81,18 +81,20 @@ def effective_pair(nodes: Iterable[NestedNode]) -> tuple[Executor, Runtime]:
 
 
 def pair_conflicts(root: NestedNode, driven: Mapping[str, Driver]) -> Iterator[str]:
-    """Yield what is wrong with the executors and runtimes of a tree, at the nodes that state them."""
-    yield from _conflicts_below([root], "", driven)
+    """Yield what is wrong with the executors and runtimes of a tree, at the nodes that state or begin to drive them."""
+    yield from _conflicts_below([root], "", None, driven)
 
 
-def _conflicts_below(nodes: list[NestedNode], path: str, driven: Mapping[str, Driver]) -> Iterator[str]:
-    node = nodes[-1]
-    if node.executor is not None or node.runtime is not None:
+def _conflicts_below(
+    nodes: list[NestedNode], path: str, around: str | None, driven: Mapping[str, Driver]
+) -> Iterator[str]:
+    node, driver = nodes[-1], driven[path].effective
+    if node.executor is not None or node.runtime is not None or driver != around:
         executor, runtime = effective_pair(nodes)
-        for problem in _problems(executor, runtime, _host_kind(nodes[0], driven[path].effective)):
+        for problem in _problems(executor, runtime, _host_kind(nodes[0], driver)):
             yield problem + place(path)
     for child in node.targets:
-        yield from _conflicts_below([*nodes, child], join(path, child.slot), driven)
+        yield from _conflicts_below([*nodes, child], join(path, child.slot), driver, driven)
 
 
 def _host_kind(root: NestedNode, path: str) -> str | None:
