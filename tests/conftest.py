@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, settings
 
 # The first text that a fresh checkout draws makes hypothesis tabulate Unicode, for seconds on a slow machine.
 _SETTINGS = {"suppress_health_check": [HealthCheck.too_slow], "deadline": None}
-settings.register_profile("explore", **_SETTINGS)  # other examples on each run: --hypothesis-profile=explore
-settings.register_profile("tvmtarget", derandomize=True, **_SETTINGS)  # the same on each, so that a failure is a change's
+# The same examples on each run, so that what fails is the change; others with --hypothesis-profile=explore.
+settings.register_profile("tvmtarget", derandomize=True, **_SETTINGS)
+settings.register_profile("explore", **_SETTINGS)
 settings.load_profile("tvmtarget")
 
 sys.path.insert(0, str(Path(__file__).parent))
