@@ -18,16 +18,17 @@ from tvmtarget.ir.types import dtype_of
 __all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "Transfers", "check_inputs"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-LeafCall: TypeAlias = Callable[[str, Sequence[Any]], Sequence[Any]]
+LeafCall: TypeAlias = Callable[[str, Sequence[Any], str], Sequence[Any]]
 Copy: TypeAlias = Callable[[Any, str, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CallEvent:
-    """A leaf function was called; it took so many nanoseconds."""
+    """A leaf function was called; it took so many nanoseconds. `call` is which of its calls it was (`Plan.regions`)."""
 
     function: str
     duration_ns: int
+    call: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,17 @@ class Transfers(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """Who is told of what happens, and the names of the calls that are under way, joined by `/`."""
+
+    record: Callable[[Event], None]
+    call: str = ""
+
+    def inner(self, name: str) -> _Trace:
+        return _Trace(self.record, f"{self.call}/{name}" if self.call else name)
+
+
 class GraphExecutor:
     """Runs a program; leaf functions and copies are done by the functions it is given."""
 
@@ -79,41 +91,41 @@ class GraphExecutor:
         """
         driver = entry or self._program.drivers.get(self._program.entry)
         if driver is not None:
-            return self._drive(driver, inputs, record or (lambda _: None), transfers)
-        return self._function(self._program.entry, inputs, record or (lambda _: None))
+            return self._drive(driver, inputs, _Trace(record or (lambda _: None)), transfers)
+        return self._function(self._program.entry, inputs, _Trace(record or (lambda _: None), self._program.entry))
 
-    def _function(self, name: str, inputs: Sequence[Any], record: Callable[[Event], None]) -> list[Any]:
+    def _function(self, name: str, inputs: Sequence[Any], trace: _Trace) -> list[Any]:
         driver = self._program.drivers.get(name)
         if driver is None:
             begin = time.perf_counter_ns()
-            results = list(self._call_leaf(name, inputs))
-            record(CallEvent(name, time.perf_counter_ns() - begin))
+            results = list(self._call_leaf(name, inputs, trace.call))
+            trace.record(CallEvent(name, time.perf_counter_ns() - begin, trace.call))
             return results
-        return self._drive(driver, inputs, record)
+        return self._drive(driver, inputs, trace)
 
     def _drive(
         self,
         driver: Driver,
         inputs: Sequence[Any],
-        record: Callable[[Event], None],
+        trace: _Trace,
         transfers: Transfers | None = None,
     ) -> list[Any]:
         constants = {name: self._constants[name] for name in driver.constants}
-        return self._block(driver, inputs, constants, record, transfers)
+        return self._block(driver, inputs, constants, trace, transfers)
 
     def _block(
         self,
         block: Block,
         inputs: Sequence[Any],
         around: Mapping[str, Any],
-        record: Callable[[Event], None],
+        trace: _Trace,
         transfers: Transfers | None,
     ) -> list[Any]:
         """Run the steps of a block; it sees the values around it and adds its own only for itself."""
         values: ChainMap[str, Any] = ChainMap(dict(zip(block.params, inputs, strict=True)), around)  # type: ignore[arg-type]
         for step in block.steps:
             arguments = [values[name] if name else None for name in step.inputs]
-            results = self._step(step, arguments, values, record, transfers)
+            results = self._step(step, arguments, values, trace, transfers)
             values.update((name, one) for name, one in zip(step.outputs, results, strict=True) if name)
             for name in step.free:
                 values.pop(name, None)
@@ -124,22 +136,22 @@ class GraphExecutor:
         step: Step,
         arguments: list[Any],
         values: Mapping[str, Any],
-        record: Callable[[Event], None],
+        trace: _Trace,
         transfers: Transfers | None,
     ) -> Sequence[Any]:
         if step.call is not None:
-            return self._function(step.call, arguments, record)
+            return self._function(step.call, arguments, trace.inner(step.name or step.call))
         if step.order is not None:
             return _transfer(step, arguments, transfers)
         if step.control is not None:
             return run_control(
-                step.control, arguments, lambda body, given: self._block(body, given, values, record, transfers)
+                step.control, arguments, lambda body, given: self._block(body, given, values, trace, transfers)
             )
         src, dst = str(step.src), str(step.dst)
         begin = time.perf_counter_ns()
         copied = self._copy(arguments[0], src, dst)
         taken = time.perf_counter_ns() - begin
-        record(CopyEvent(step.inputs[0], src, dst, _nbytes(arguments[0]), taken))
+        trace.record(CopyEvent(step.inputs[0], src, dst, _nbytes(arguments[0]), taken))
         return [copied]
 
 

@@ -44,12 +44,13 @@ class Signature(_Data):
 class Step(_Data):
     """A call of a function, a copy from memory `src` to memory `dst`, control flow, or one end of a transfer.
 
-    `inputs` that are absent are ''. `nbytes` is the size of what is copied, None where its shape is open; `free` are
-    values not read again. A transfer between machines goes `to` one or comes `from_` one, and `order` is its place
-    among all transfers of the program.
+    `name` is that of a call, where it is another one than the function's. `inputs` that are absent are ''. `nbytes` is
+    the size of what is copied, None where its shape is open; `free` are values not read again. A transfer between
+    machines goes `to` one or comes `from_` one, and `order` is its place among all transfers of the program.
     """
 
     call: str | None = None
+    name: str | None = None
     control: Control | None = None
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -216,7 +217,8 @@ def _step(call: Call, outputs: tuple[str, ...], free: tuple[str, ...]) -> Step:
         return Step(inputs=call.inputs, outputs=outputs, to=to, from_=from_, order=order, free=free)
     if call.regions:
         return Step(control=_control(call), inputs=call.inputs, outputs=outputs, free=free)
-    return Step(call=call.callee, inputs=call.inputs, outputs=outputs, free=free)
+    name = None if call.source == call.callee else call.source
+    return Step(call=call.callee, name=name, inputs=call.inputs, outputs=outputs, free=free)
 
 
 def _control(call: Call) -> Control:

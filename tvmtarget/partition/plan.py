@@ -82,7 +82,8 @@ class Plan:
     def functions(self, target: str = "") -> tuple[Function, ...]:
         """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`."""
         leaves = self._leaves(target)
-        return tuple(self.module[region.function] for region in self.regions if region.site in leaves)
+        names = dict.fromkeys(region.function for region in self.regions if region.site in leaves)
+        return tuple(map(self.module.__getitem__, names))
 
     def to_tvm(self) -> tvm.IRModule:
         """Return the divided program as a module of Apache TVM, from which `relax.transform.RunCodegen` goes on.
