@@ -10,7 +10,10 @@ from models import random_graph, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.errors import ModelError
+from tvmtarget.errors import ModelError, TargetError
+from tvmtarget.executors.graph import CopyEvent
+from tvmtarget.partition.plan import Plan
+from tvmtarget.partition.strategies.strategy import Rule, strategy_for
 
 PAIR = "composite[a=onnxruntime,b=numpy,cpu=llvm](host=@cpu)"
 
@@ -63,6 +66,50 @@ def test_calls_tell_what_ops_are_called_there_so_that_inlining_gives_the_model_b
 def test_constants_of_other_values_make_another_function():
     plan = divided(layers(4, weights=[1, 2, 1, 2]))
     assert [call.callee for call in plan.module.main.body][::2] == ["main_0", "main_2", "main_0", "main_2"]
+
+
+@pytest.mark.parametrize(
+    ("constants", "functions", "given"),
+    [("bind", ["main_0", "main_2", "main_2"], 1), ("lift", ["main_0"] * 3, 2), ("share", ["main_0"] * 3, 2)],
+)
+def test_weights_are_bound_given_or_shared(constants, functions, given, tmp_path):
+    model = layers(3, weights=[1, 2, 2])
+    plan = divided(model, constants=constants)
+    called = plan.module.main.body[::2]
+    assert [call.callee for call in called] == functions
+    assert {len(call.inputs) for call in called} == {given}
+    assert tt.decompose(plan.module, constants=constants).module == plan.module
+    plan.save(tmp_path / "plan")
+    assert Plan.load(tmp_path / "plan").module == plan.module
+    x = np.ones((2, 3), "float32")
+    np.testing.assert_allclose(tt.build(plan)(x), tt.build(model, "numpy")(x), rtol=1e-6)
+
+
+def test_a_weight_that_nothing_shares_stays_in_its_function_unless_all_are_lifted():
+    model = layers(1)
+    assert [len(divided(model, constants=how).module["main_0"].params) for how in ("share", "lift")] == [1, 2]
+    with pytest.raises(TargetError, match="constants is bind or lift or share, not 'keep'"):
+        divided(model, constants="keep")
+
+
+def test_weights_that_a_code_generator_must_know_stay_bound(monkeypatch):
+    monkeypatch.setattr(type(strategy_for("onnxruntime")), "rules", {"MatMul": Rule(constants=(1,))})
+    plan = divided(layers(2, weights=[1, 2]), constants="lift")
+    assert [len(function.params) for function in plan.functions("a")] == [1, 1]
+
+
+def test_a_weight_that_is_given_is_copied_to_where_it_is_read_once_for_all_runs():
+    target = tt.Target.parse(PAIR).replace(memory=(tt.Memory(name="ma", bytes=10**6, of=("a",)),))
+    plan = divided(layers(2, weights=[1, 2]), target, constants="share")
+    assert [(copy.value, copy.dst, copy.runs) for copy in plan.copies if copy.value.startswith("w")] == [
+        ("w0", "ma", 0),
+        ("w1", "ma", 0),
+    ]
+    exe = tt.build(plan)
+    x = np.ones((2, 3), "float32")
+    runs = [[event.value for event in exe.profile({"x": x}) if isinstance(event, CopyEvent)] for _ in range(2)]
+    assert [[value for value in values if value.startswith("w")] for values in runs] == [["w0", "w1"], []]
+    np.testing.assert_allclose(exe(x), tt.build(layers(2, weights=[1, 2]), "numpy")(x), rtol=1e-6)
 
 
 def test_a_function_is_compiled_once_and_every_call_of_it_is_told():

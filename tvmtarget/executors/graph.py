@@ -76,6 +76,7 @@ class GraphExecutor:
         self._constants = constants
         self._call_leaf = call_leaf
         self._copy = copy
+        self._placed: dict[str, Any] = {}  # copies of constants, by their names, which are made at first use
 
     def run(
         self,
@@ -147,12 +148,19 @@ class GraphExecutor:
             return run_control(
                 step.control, arguments, lambda body, given: self._block(body, given, values, trace, transfers)
             )
+        if not step.once:
+            return [self._copied(step, arguments[0], trace)]
+        if step.outputs[0] not in self._placed:
+            self._placed[step.outputs[0]] = self._copied(step, arguments[0], trace)
+        return [self._placed[step.outputs[0]]]
+
+    def _copied(self, step: Step, value: Any, trace: _Trace) -> Any:  # noqa: ANN401
         src, dst = str(step.src), str(step.dst)
         begin = time.perf_counter_ns()
-        copied = self._copy(arguments[0], src, dst)
+        copied = self._copy(value, src, dst)
         taken = time.perf_counter_ns() - begin
-        trace.record(CopyEvent(step.inputs[0], src, dst, _nbytes(arguments[0]), taken))
-        return [copied]
+        trace.record(CopyEvent(step.inputs[0], src, dst, _nbytes(value), taken))
+        return copied
 
 
 def _transfer(step: Step, arguments: Sequence[Any], transfers: Transfers | None) -> list[Any]:

@@ -46,7 +46,8 @@ class Step(_Data):
 
     `name` is that of a call, where it is another one than the function's. `inputs` that are absent are ''. `nbytes` is
     the size of what is copied, None where its shape is open; `free` are values not read again. A transfer between
-    machines goes `to` one or comes `from_` one, and `order` is its place among all transfers of the program.
+    machines goes `to` one or comes `from_` one, and `order` is its place among all transfers of the program. What is
+    done `once` gives the same for every run: a copy of a constant.
     """
 
     call: str | None = None
@@ -61,6 +62,7 @@ class Step(_Data):
     from_: str | None = None
     order: int | None = None
     free: tuple[str, ...] = ()
+    once: bool = False
 
 
 class Block(_Data):
@@ -200,17 +202,18 @@ def _block(body: Function) -> dict[str, Any]:
         touched = dict.fromkeys((*call.uses(), *outputs))
         free = tuple(name for name in touched if name in own and name not in needed)
         needed |= set(touched)
-        steps.append(_step(call, outputs, free))
+        once = call.op == COPY and call.inputs[0] in body.constant_names
+        steps.append(_step(call, outputs, free, once=once))
     params = tuple(param.name for param in body.params)
     return {"params": params, "results": body.results, "steps": tuple(reversed(steps))}
 
 
-def _step(call: Call, outputs: tuple[str, ...], free: tuple[str, ...]) -> Step:
+def _step(call: Call, outputs: tuple[str, ...], free: tuple[str, ...], *, once: bool = False) -> Step:
     if call.op == COPY:
         src, dst = (str(call.attr(end)) for end in ("src", "dst"))
         type_ = call.outputs[0].type
         nbytes = type_.nbytes if isinstance(type_, TensorType) else None
-        return Step(inputs=call.inputs, outputs=outputs, src=src, dst=dst, nbytes=nbytes, free=free)
+        return Step(inputs=call.inputs, outputs=outputs, src=src, dst=dst, nbytes=nbytes, free=free, once=once)
     if call.op in (SEND, RECV):
         to, from_ = (None if call.attr(end) is None else str(call.attr(end)) for end in ("to", "from"))
         order = int(str(call.attr("order")))

@@ -38,6 +38,11 @@ class Shapes:
     def __init__(self, program: Program, groups: Iterable[Group] = ()) -> None:
         self.program = program
         self._groups = {group.calls[-1]: group for group in groups}
+        self._matched = frozenset(index for group in self._groups.values() for index in group.calls)
+
+    def is_matched(self, index: int) -> bool:
+        """Whether a pattern takes an operation together with others."""
+        return index in self._matched
 
     def of(self, region: Region, results: Sequence[str], held: Callable[[Region], Collection[str]]) -> Shape:
         """Return the shape of a region that returns these values; `held` are the constants that a leaf's function has.

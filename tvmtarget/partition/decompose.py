@@ -13,6 +13,7 @@ from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.partition.request import OBJECTIVES, Objective, Request
+from tvmtarget.partition.weights import CONSTANTS, Constants
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown
@@ -34,6 +35,7 @@ def decompose(
     objective: Objective = "latency",
     same_site: Iterable[Iterable[str]] = (),
     apart: Iterable[Iterable[str]] = (),
+    constants: Constants | None = None,
 ) -> Plan:
     """Split the entry of a module over the nodes of a target, down to single leaves.
 
@@ -50,6 +52,8 @@ def decompose(
             a cluster has to do for each of many inputs.
         same_site: groups of operations, named as in `where`, that must share a leaf.
         apart: groups of operations of which no two may.
+        constants: `bind` makes weights parts of functions, `lift` gives them to functions as parameters, `share` does
+            where one function so does for several parts of the program; unless given, as each code generator says.
 
     Returns the plan: `plan.module` with every decision as a constraint that names one node, and its report.
     Raises `InfeasibleError` with the reasons for operations that fit no site, `UnknownNameError` for names that
@@ -65,9 +69,11 @@ def decompose(
         raise TargetError(f"objective is {' or '.join(OBJECTIVES)}, not {objective!r}")
     if objective == "throughput" and costs is None:
         raise TargetError("objective 'throughput' is about time, so it needs costs; pass some, such as 'roofline'")
+    if constants is not None and constants not in CONSTANTS:
+        raise TargetError(f"constants is {' or '.join(CONSTANTS)}, not {constants!r}")
     together, parted = _groups("same_site", same_site), _groups("apart", apart)
     loaded = None if costs is None else load_costs(costs)
-    request = Request(program, chosen, rules, loaded, objective, together, parted)
+    request = Request(program, chosen, rules, loaded, objective, together, parted, constants)
     return planned(request, request.feasibility())
 
 

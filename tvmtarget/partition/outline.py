@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -16,6 +16,7 @@ from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host
 from tvmtarget.partition.matching import Group
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
+from tvmtarget.partition.weights import Constants, given_weights
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["CopyRecord", "DrivenRecord", "Outlined", "RegionRecord", "outline"]
@@ -84,15 +85,18 @@ class Outlined:
     driven: tuple[DrivenRecord, ...] = ()
 
 
-def outline(program: Program, root: Region, groups: Iterable[Group] = ()) -> Outlined:
+def outline(
+    program: Program, root: Region, groups: Iterable[Group] = (), *, constants: Constants | None = None
+) -> Outlined:
     """Make the functions of a tree of regions; the entry keeps the signature of the original function.
 
     Regions that are alike become calls of one function; calls after the first say in their attribute `ops` what the
-    operations are called there.
+    operations are called there. `constants` says which weights are parameters of functions (`weights.py`).
     A leaf function says in its attribute `matches` which of its operations patterns of the strategy take together:
     for each match the pattern, then the names of the operations.
     """
     outliner = _Outliner(program, groups)
+    outliner.given = given_weights(program, outliner.shapes, root, lambda leaf: outliner.border(leaf)[1], constants)
     function = program.function
     params = tuple(param.name for param in function.params)
     outliner.add(root, outliner.names.fresh(function.name), params, function.results, _Around("", Fraction(1)))
@@ -127,6 +131,7 @@ class _Outliner:
         self.program = program
         self.groups = {group.calls[-1]: group for group in groups}
         self.shapes = Shapes(program, self.groups.values())
+        self.given: Mapping[int, frozenset[str]] = {}  # constants that are parameters of leaf functions
         self.made: dict[Hashable, list[_Made]] = {}
         self.functions: list[Function] = []
         self.regions: list[RegionRecord] = []
@@ -148,9 +153,9 @@ class _Outliner:
         self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], around: _Around
     ) -> Call:
         """Return the call of a region: of a function that was made for one like it, else of a new one."""
-        shape = self.shapes.of(region, results, lambda leaf: self.constants)
+        shape = self.shapes.of(region, results, self._held)
         alike = self.made.setdefault(shape.key, [])
-        made = next((one for one in alike if self._is_same(one.shape, shape)), None)
+        made = next((one for one in alike if one.around.runs and self._is_same(one.shape, shape)), None)
         if made is not None:
             self._repeat(made, shape, around)
             return self._called(made.name, name, params, results, shape, (OPS, self._sources(shape)))
@@ -175,6 +180,11 @@ class _Outliner:
 
     def _sources(self, shape: Shape) -> tuple[str, ...]:
         return tuple(self.program.body[index].source for index in shape.ops)
+
+    def _held(self, leaf: Region) -> Collection[str]:
+        """Return the constants that a leaf function has, if it reads them: all but those that it is given."""
+        given = self.given.get(leaf.calls[0]) if leaf.calls else None
+        return self.constants.keys() - given if given else self.constants
 
     def _is_same(self, one: Shape, other: Shape) -> bool:
         pairs = zip(one.constants, other.constants, strict=True)
@@ -266,20 +276,21 @@ class _Outliner:
         )
 
     def _call(self, part: Region, name: str, around: _Around) -> Step:
-        inputs, outputs = self._border(part)
+        inputs, outputs = self.border(part)
         name = self.names.fresh(name)
         call = self.shared(part, name, inputs, outputs, around.inner(name, around.runs))
         return Step(call, self.program.layout.home(part.site.path))
 
-    def _border(self, part: Region) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def border(self, part: Region) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return what a part reads from outside, by first use, and what is read of it outside, as it is computed.
 
-        Constants are no inputs: whoever reads one holds it.
+        Constants are no inputs of drivers: whoever reads one holds it.
         """
         program, inside = self.program, set(part.calls)
         defined = [output.name for index in part.calls for output in program.body[index].outputs if output.name]
         own = set(defined)
-        inputs = dict.fromkeys(name for name in self._uses(part) if name not in own and name not in self.constants)
+        held = self._held(part) if part.is_leaf else self.constants
+        inputs = dict.fromkeys(name for name in self._uses(part) if name not in own and name not in held)
         outputs = (
             name
             for name in defined
@@ -333,7 +344,7 @@ class _Outliner:
         role: str,
     ) -> Function:
         domain = self.program.layout.home(region.site.path)
-        constants = dict.fromkeys(used for used in used if used in self.constants)
+        constants = dict.fromkeys(used for used in used if used in self.constants and used not in params)
         function = Function(
             name=name,
             params=tuple(Value(param, self.program.types[param], domain) for param in params),

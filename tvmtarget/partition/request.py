@@ -18,6 +18,7 @@ from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import names_of, normalise
+from tvmtarget.partition.weights import CONSTANTS, Constants
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
@@ -36,7 +37,8 @@ class Request:
     """The module to divide, the tree to divide it over, the `where` rules, and costs if sites are chosen by them.
 
     `objective` is what costs make small: the time of one input, or of the busiest machine. `same_site` and `apart` are
-    groups of operations by name, glob or `op:KIND`.
+    groups of operations by name, glob or `op:KIND`. `constants` says which weights are parameters of functions, None
+    leaves that to the strategies.
     """
 
     module: IRModule
@@ -46,6 +48,7 @@ class Request:
     objective: Objective = "latency"
     same_site: Named = ()
     apart: Named = ()
+    constants: Constants | None = None
 
     def feasibility(self, *, splits: bool = False) -> Feasibility:
         """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere.
@@ -80,6 +83,7 @@ def write_plan(path: str | Path, request: Request, sites: Mapping[str, str]) -> 
         "objective": request.objective,
         "same_site": [list(names) for names in request.same_site],
         "apart": [list(names) for names in request.apart],
+        "constants": request.constants,
         "sites": dict(sites),
     }
     request.module.with_target(request.target).with_attrs(**{_PLAN: json.dumps(held)}).save(path)
@@ -96,10 +100,13 @@ def read_plan(path: str | Path) -> tuple[Request, dict[str, str]]:
         data = json.loads(held)
         where, costs, objective, sites = _read(data)
         same_site, apart = (_named(data.get(name, [])) for name in ("same_site", "apart"))
+        constants = data.get("constants")
+        if constants is not None and constants not in CONSTANTS:
+            raise ValueError(f"its constants are {constants!r}, which is none of {', '.join(CONSTANTS)}")
     except (TvmTargetError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{str(path)!r} holds no plan that can be read: {error}") from error
     bare = replace(module, attrs=attrs)
-    return Request(bare, module.target, where, costs, objective, same_site, apart), sites
+    return Request(bare, module.target, where, costs, objective, same_site, apart, constants), sites
 
 
 def _named(groups: list[list[str]]) -> Named:

@@ -95,6 +95,8 @@ class _Copies:
     def body(self, body: Function, loops: tuple[str, ...]) -> Iterator[str]:
         for param in body.params:
             self._add(param.name, param.scope, loops)
+        for constant in body.constants:
+            self._add(constant.name, self.home, loops)
         for call in body.body:
             yield from self.call(call, loops)
         for result in body.results:
