@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
-from tvmtarget.partition.strategies.strategy import Strategy, strategy_for
+from tvmtarget.partition.strategies.strategy import strategy_at
 
 __all__ = ["neighbours_of", "owners_of"]
 
@@ -72,7 +72,7 @@ def _why(
 def _refusal(program: Program, one: RegionRecord, other: RegionRecord) -> str:
     """Return why the code generator of a site takes no function with all operations of two; '' if it would."""
     kind = program.layout[one.site].target.kind
-    strategy = strategy_for(kind)
+    strategy = strategy_at(program.layout[one.site].target)
     if strategy is None:
         return ""
     if strategy.regions == "single":
@@ -89,10 +89,9 @@ def _refusal(program: Program, one: RegionRecord, other: RegionRecord) -> str:
     ):
         if most is not None and number > most:
             return f"{code}, together they would have {number} {what}, and {kind} takes at most {most}"
-    if type(strategy).check_region is not Strategy.check_region:
-        answer = strategy.check_region([program.op(call) for call in calls])
-        if answer is not None:
-            return f"VETO, {kind} refuses a function of both: {answer}"
+    answer = strategy.check_together([program.op(call) for call in calls])
+    if answer is not None:
+        return f"VETO, {kind} refuses a function of both: {answer}"
     return ""
 
 

@@ -10,7 +10,7 @@ from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import Outlined, RegionRecord
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.room import capacities
-from tvmtarget.partition.strategies.strategy import Strategy, strategy_for
+from tvmtarget.partition.strategies.strategy import strategy_at
 from tvmtarget.target.layout import Site
 
 __all__ = ["reason_for", "released", "why_driven"]
@@ -92,10 +92,8 @@ def _forced(
 
 
 def _vetoes(program: Program, index: int, leaf: Site) -> Iterator[str]:
-    strategy = strategy_for(leaf.target.kind)
-    if strategy is None or type(strategy).check_region is Strategy.check_region:
-        return
-    answer = strategy.check_region([program.op(index)])
+    strategy = strategy_at(leaf.target)
+    answer = None if strategy is None else strategy.check_together([program.op(index)])
     if answer is not None:
         yield f"VETO, {leaf.target.kind} on @{leaf.path or '.'} refuses a function of it alone: {answer}"
 
