@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tvmtarget.tuning.entries import Entry, entry_of, packed, read_entry, spelled
 from tvmtarget.tuning.lines import Line, parse_record
@@ -30,8 +30,7 @@ SELECT l.digest FROM trial t JOIN line l ON l.id = t.line WHERE NOT EXISTS (
 """
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Choice:
+class Choice(NamedTuple):
     """A candidate of one target as a log ranks it, the least first; `digest` names the trial that stands for it."""
 
     trust: int
