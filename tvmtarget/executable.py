@@ -154,8 +154,10 @@ class _Kept:
     def __init__(self, tuned: Sequence[Applied]) -> None:
         self._bodies = {(applied.key, applied.format): applied.body for applied in tuned if applied.is_used}
 
-    def find(self, kernel: Kernel, format_: str) -> object | None:
-        return self._bodies.get((kernel.key, format_))
+    def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
+        return next(
+            ((one, self._bodies[kernel.key, one]) for one in formats if (kernel.key, one) in self._bodies), None
+        )
 
     def refuse(self, kernel: Kernel, reason: str) -> None:
         """Do nothing: what is refused now was refused when the program was built."""
@@ -194,12 +196,12 @@ class Executable:
             self._engine = engine_of(target.runtime, cluster)
         self._in_memory = {layout[leaf.part.site].domain: leaf.backend for leaf in self._leaves.values()}
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs, in order."""
         return tuple(signature.name for signature in self._program.inputs)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs, in order."""
         return tuple(signature.name for signature in self._program.outputs)
@@ -318,7 +320,8 @@ class Executable:
             raise
         except Exception as error:
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            names = next((one.ops for one in self._calls if one.call == call), leaf.part.ops)
+            alike = (one for one in self._calls if one.function == name and one.call.rpartition("/")[2] == call)
+            names = next((one.ops for one in alike), leaf.part.ops)
             ops = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise RunError(f"function {name!r} of @{leaf.part.site or '.'} ({ops}) failed: {reason}") from error
 
