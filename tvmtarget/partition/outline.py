@@ -15,6 +15,7 @@ from tvmtarget.partition.control.forms import form_of, runs_of_bodies
 from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host
 from tvmtarget.partition.matching import Group
 from tvmtarget.partition.program import Program
+from tvmtarget.partition.routes import Routes
 from tvmtarget.partition.split import Region
 from tvmtarget.partition.weights import Constants, given_weights
 from tvmtarget.target.constraints.constraint import Constraint
@@ -83,24 +84,33 @@ class Outlined:
     regions: tuple[RegionRecord, ...]
     copies: tuple[CopyRecord, ...]
     driven: tuple[DrivenRecord, ...] = ()
+    routes: Routes | None = None
 
 
 def outline(
-    program: Program, root: Region, groups: Iterable[Group] = (), *, constants: Constants | None = None
+    program: Program,
+    root: Region,
+    groups: Iterable[Group] = (),
+    *,
+    constants: Constants | None = None,
+    routes: Routes | None = None,
 ) -> Outlined:
     """Make the functions of a tree of regions; the entry keeps the signature of the original function.
 
     Regions that are alike become calls of one function; calls after the first say in their attribute `ops` what the
-    operations are called there. `constants` says which weights are parameters of functions (`weights.py`).
+    operations are called there. `constants` says which weights are parameters of functions (`weights.py`), `routes`
+    over which memories values are copied: unless given, along the links of the tree.
+
     A leaf function says in its attribute `matches` which of its operations patterns of the strategy take together:
     for each match the pattern, then the names of the operations.
     """
-    outliner = _Outliner(program, groups)
+    outliner = _Outliner(program, groups, routes or Routes(program.layout))
     outliner.given = given_weights(program, outliner.shapes, root, lambda leaf: outliner.border(leaf)[1], constants)
     function = program.function
     params = tuple(param.name for param in function.params)
     outliner.add(root, outliner.names.fresh(function.name), params, function.results, _Around("", Fraction(1)))
-    return Outlined(tuple(outliner.functions), tuple(outliner.regions), tuple(outliner.copies), tuple(outliner.driven))
+    functions, regions, copies = tuple(outliner.functions), tuple(outliner.regions), tuple(outliner.copies)
+    return Outlined(functions, regions, copies, tuple(outliner.driven), outliner.routes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +137,9 @@ class _Made:
 
 
 class _Outliner:
-    def __init__(self, program: Program, groups: Iterable[Group]) -> None:
+    def __init__(self, program: Program, groups: Iterable[Group], routes: Routes) -> None:
         self.program = program
+        self.routes = routes
         self.groups = {group.calls[-1]: group for group in groups}
         self.shapes = Shapes(program, self.groups.values())
         self.given: Mapping[int, frozenset[str]] = {}  # constants that are parameters of leaf functions
@@ -258,7 +269,8 @@ class _Outliner:
         steps = self._steps(region, name, name, around)
         block = Block("", params, results, steps, runs=around.runs)
         home = self.program.layout.home(region.site.path)
-        written = write_driver(block, home, self.constants, self.program.types.__getitem__, self.values)
+        types = self.program.types.__getitem__
+        written = write_driver(block, home, self.constants, types, self.values, self.routes)
         self.copies += (
             CopyRecord(name, copy.value, copy.src, copy.dst, self.program.types[copy.value], copy.runs, around.call)
             for copy in written.copies

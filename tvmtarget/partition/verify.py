@@ -39,6 +39,7 @@ def verify_plan(program: Program, feasibility: Feasibility, module: IRModule, ou
         *(problem for driver in drivers for problem in _driver_only_drives(driver, driver.name)),
         *(problem for driver in drivers for problem in values_are_exact(driver, module)),
         *(problem for driver in drivers for problem in copies_are_needed(driver, _home(driver, program))),
+        *_copies_follow_links(outlined),
     ]
     if problems:
         raise ModelError(*problems[:5])
@@ -137,6 +138,14 @@ def _driver_only_drives(body: Function, driver: str) -> Iterator[str]:
             yield from _driver_only_drives(region, driver)
             if region.constants:
                 yield f"the body {region.name!r} of {call.source!r} holds constants, which its driver should"
+
+
+def _copies_follow_links(outlined: Outlined) -> Iterator[str]:
+    for copy in outlined.copies if outlined.routes is not None else ():
+        stops = outlined.routes.between(copy.src, copy.dst) if outlined.routes is not None else ()
+        if stops:
+            way = " -> ".join((copy.src, *stops, copy.dst))
+            yield f"{copy.value!r} is copied from {copy.src!r} straight to {copy.dst!r}, while links lead {way}"
 
 
 def _home(driver: Function, program: Program) -> str:

@@ -11,7 +11,7 @@ from tvmtarget.partition.alike import Shape, Shapes, same_data
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
-from tvmtarget.partition.strategies.strategy import strategy_for
+from tvmtarget.partition.strategies.strategy import strategy_at
 
 __all__ = ["CONSTANTS", "Constants", "given_weights"]
 
@@ -50,7 +50,7 @@ def given_weights(
 
 
 def _policy(region: Region, wanted: Constants | None) -> Constants:
-    strategy = strategy_for(region.site.target.kind)
+    strategy = strategy_at(region.site.target)
     return wanted or ("bind" if strategy is None else strategy.constants)
 
 
@@ -81,7 +81,7 @@ def _weights(program: Program, shapes: Shapes, region: Region) -> Iterator[str]:
     """Yield the weights of a region that all operations which read them are taken without."""
     bound: set[str] = set()
     read: dict[str, None] = {}
-    strategy = strategy_for(region.site.target.kind)
+    strategy = strategy_at(region.site.target)
     for index in region.calls:
         op = program.op(index)
         weights = [name for name in op.call.uses() if name in program.constants and _is_weight(program.constants[name])]

@@ -1,8 +1,9 @@
 """What a driver does, step by step, and where it copies values between memories.
 
 A value is copied once for each memory in which it is needed: in the innermost body that all who need it there are
-in, before the first of them, but outside of every loop in which the value does not change. Constants that a driver
-gives to functions are copied once for all runs.
+in, before the first of them, but outside of every loop in which the value does not change. Where no link leads there,
+it is copied from memory to memory along the links of the tree (`routes.py`). Constants that a driver gives to
+functions are copied once for all runs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from fractions import Fraction
 from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import Type
+from tvmtarget.partition.routes import Routes
 
 __all__ = ["Block", "Copied", "Step", "Written", "write_driver"]
 
@@ -71,10 +73,10 @@ class Written:
 
 
 def write_driver(
-    block: Block, home: str, constants: Container[str], types: Callable[[str], Type], names: Names
+    block: Block, home: str, constants: Container[str], types: Callable[[str], Type], names: Names, routes: Routes
 ) -> Written:
     """Write the steps of a driver with all copies that they need; names of copies are taken from `names`."""
-    writer = _Writer(home, constants, types, names)
+    writer = _Writer(home, constants, types, names, routes)
     writer.define(block, 0)
     writer.look(block, ())
     writer.place()
@@ -88,6 +90,7 @@ class _Writer:
     constants: Container[str]
     types: Callable[[str], Type]
     names: Names
+    routes: Routes
     where: dict[str, tuple[int, str]] = field(default_factory=dict)  # of a value: depth of its block, and domain
     uses: dict[tuple[str, str], list[tuple[tuple[Block, int], ...]]] = field(default_factory=dict)
     placed: dict[tuple[Block, int], list[tuple[str, str]]] = field(default_factory=dict)
@@ -113,8 +116,9 @@ class _Writer:
             self._use(name, self.home, (*path, (block, len(block.steps))))
 
     def _use(self, name: str, domain: str, path: tuple[tuple[Block, int], ...]) -> None:
-        if name and self.place_of(name)[1] != domain:
-            self.uses.setdefault((name, domain), []).append(path)
+        src = self.place_of(name)[1] if name else domain
+        for stop in (*self.routes.between(src, domain), domain) if src != domain else ():
+            self.uses.setdefault((name, stop), []).append(path)
 
     def place(self) -> None:
         """Decide before which step each copy is made."""
@@ -150,11 +154,13 @@ class _Writer:
     def _copies(self, block: Block, position: int) -> Iterator[Call]:
         for name, domain in self.placed.get((block, position), ()):
             copy = self.names.fresh(f"{name}.copy")
-            src = self.place_of(name)[1]
+            made = self.place_of(name)[1]
+            src = (made, *self.routes.between(made, domain))[-1]
+            source = self._at(name, src)
             self.copied[name, domain] = copy
             self.copies.append(Copied(name, src, domain, Fraction(0) if name in self.constants else block.runs))
             value = Value(copy, self.types(name), domain)
-            yield Call(COPY, (name,), (value,), (("src", src), ("dst", domain)), source=f"copy {name}")
+            yield Call(COPY, (source,), (value,), (("src", src), ("dst", domain)), source=f"copy {name}")
 
     def _at(self, name: str, domain: str) -> str:
         if not name or self.place_of(name)[1] == domain:
