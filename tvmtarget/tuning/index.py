@@ -74,7 +74,8 @@ class Index(Tables):
     def best(self, workload: str, target: str, limit: int) -> list[Choice]:
         """Return the best candidates for a workload on exactly one target, by its digest."""
         self.rank(workload)
-        return [Choice(*row[:3], spelled(row[3]), *row[4:]) for row in self._ask(_BEST, workload, target, limit)]
+        rows = self._ask(_BEST, workload, target, limit)
+        return [Choice(trust, score, ts, spelled(digest), *rest) for trust, score, ts, digest, *rest in rows]
 
     def targets_by_key(self, level: Level, key: str) -> list[str]:
         """List the targets with a tuning key, by their digests, sorted."""
@@ -122,7 +123,8 @@ class Index(Tables):
     def find(self, digest: str) -> list[str]:
         """List the digests that begin so, at most three."""
         first, last = (packed(digest.ljust(35, digit)) for digit in "0f")
-        return self._digests("SELECT digest FROM line WHERE digest BETWEEN ? AND ? ORDER BY digest LIMIT 3", first, last)
+        between = "SELECT digest FROM line WHERE digest BETWEEN ? AND ? ORDER BY digest LIMIT 3"
+        return self._digests(between, first, last)
 
     def texts(self, type_: str = "") -> Iterator[str]:
         """Yield all lines, or those of a type, as they were added; what is added meanwhile may be among them."""
