@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tvmtarget.tuning.match import Tier
     from tvmtarget.tuning.records import Workload
 
-__all__ = ["app"]
+__all__ = ["app", "read_log"]
 
 Log: TypeAlias = Annotated[
     str, typer.Argument(help="NAME.jsonl, NAME.db, or another URL of a log.", show_default=False)
@@ -28,7 +28,7 @@ Log: TypeAlias = Annotated[
 app = typer.Typer(help="Read, look up, merge, import, check and mend tuning logs.", no_args_is_help=True)
 
 
-def _open(url: str, *, layers: Sequence[str] = (), new: bool = False) -> TuningLog:
+def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> TuningLog:
     """Open a log; one that is only read has to be there."""
     from tvmtarget.tuning.log import TuningLog
 
@@ -41,7 +41,7 @@ def _open(url: str, *, layers: Sequence[str] = (), new: bool = False) -> TuningL
 @app.command("stats")
 def stats(log: Log, as_json: Json = False) -> None:
     """Count what a log holds."""
-    found = _open(log).stats()
+    found = read_log(log).stats()
     if as_json:
         print_json(found.to_json())
     else:
@@ -64,7 +64,7 @@ def lookup(
     """Say what a log knows for a workload on a target, from which tier, and why nothing nearer."""
     from tvmtarget.tuning.match import Policy
 
-    opened = _open(log, layers=layer or ())
+    opened = read_log(log, layers=layer or ())
     policy = Policy(max_distance=max_distance, strict=strict)
     match = opened.lookup(_workload(opened, workload), read_target(target, Changes()), policy=policy)
     if require is not None:
@@ -78,8 +78,8 @@ def lookup(
 @app.command("merge")
 def merge(log: Log, others: Annotated[list[str], typer.Argument(help="Logs to take in.", show_default=False)]) -> None:
     """Take the lines of other logs into one; in which order does not matter."""
-    sources = [_open(other) for other in others]
-    with _open(log, new=True) as opened:
+    sources = [read_log(other) for other in others]
+    with read_log(log, new=True) as opened:
         typer.echo(f"{opened.merge(*sources)} lines new")
 
 
@@ -93,7 +93,7 @@ def import_(
 ) -> None:
     """Take in logs of other tools; every line that is rejected is told with its reason."""
     rejected = 0
-    with _open(log, new=True) as opened:
+    with read_log(log, new=True) as opened:
         for source in sources:
             outcome = _import(opened, source)
             typer.echo(f"{source}: {outcome}")
@@ -114,7 +114,7 @@ def export(
     ] = "lines",
 ) -> None:
     """Write a log to a file of lines that can be compared and mailed, or for TVM."""
-    opened = _open(log)
+    opened = read_log(log)
     if format_ == "lines":
         typer.echo(f"{opened.export(output)} lines written to {output}")
         return
@@ -128,7 +128,7 @@ def export(
 def verify(log: Log) -> None:
     """Read everything in a log again; exit code 1 if a line is bad, 2 if the log cannot be read."""
     try:
-        problems = _open(log).verify()
+        problems = read_log(log).verify()
     except LogError as error:
         for problem in error.problems:
             typer.echo(f"error: {problem}", err=True)
@@ -143,7 +143,7 @@ def verify(log: Log) -> None:
 @app.command("repair")
 def repair(log: Log) -> None:
     """Move the lines that cannot be read to NAME.rejected, beside the log."""
-    typer.echo(f"{_open(log).repair()} lines moved")
+    typer.echo(f"{read_log(log).repair()} lines moved")
 
 
 @app.command("retract")
@@ -153,7 +153,7 @@ def retract(
     why: Annotated[str, typer.Option("--why", help="What is wrong with it.", show_default=False)],
 ) -> None:
     """Say that a line no longer counts; it stays, and so does the reason."""
-    typer.echo(f"{_open(log).retract(digest, why).of} retracted")
+    typer.echo(f"{read_log(log).retract(digest, why).of} retracted")
 
 
 @app.command("compact")
@@ -162,7 +162,7 @@ def compact(
     best: Annotated[int, typer.Option("--best", min=1, help="Candidates to keep for each workload and target.")],
 ) -> None:
     """Drop the trials of all but the best candidates; the only command that takes records out of a log."""
-    for trial in (dropped := _open(log).compact(best=best)):
+    for trial in (dropped := read_log(log).compact(best=best)):
         typer.echo(f"dropped {trial.digest}  {trial.workload}  {trial.measured.status}")
     typer.echo(f"{len(dropped)} trials dropped")
 
@@ -170,7 +170,7 @@ def compact(
 @app.command("diff")
 def diff(left: Log, right: Log) -> None:
     """Say how two logs differ, and where they would choose differently; exit code 1 if they do."""
-    found = _open(left).diff(_open(right))
+    found = read_log(left).diff(read_log(right))
     typer.echo(str(found))
     if found:
         raise typer.Exit(1)
