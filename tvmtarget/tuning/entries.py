@@ -73,8 +73,7 @@ def _pack(digest: str) -> bytes:
 
 def read_entry(text: str) -> Entry:
     """Return the entry of a line, kept as its text; a `LogError` says what is wrong with it."""
-    quick = quick_entry(text.encode(), (text,))
-    if quick is not None:
+    if isinstance(text, str) and (quick := quick_entry(text.encode(), (text,))) is not None:
         return quick
     record = parse_record(text)
     return entry_of(record, (record.text,))

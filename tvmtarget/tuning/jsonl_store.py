@@ -244,6 +244,13 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
                 os.ftruncate(descriptor, before)
                 raise
 
+    def mend(self) -> int:
+        """Write the file anew without the lines that cannot be read; return how many those were."""
+        bad = len(self.problems())
+        if bad:
+            self.drop([])
+        return bad
+
     def drop(self, digests: Iterable[str]) -> None:
         """Write the file anew without some lines; those that cannot be read go to `NAME.rejected`."""
         fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")

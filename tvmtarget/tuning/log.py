@@ -225,16 +225,16 @@ class TuningLog:
 
     def verify(self) -> list[str]:
         """Read everything again and return what is wrong: bad lines, damaged tables, references to nothing."""
-        return [*map(str, self.problems()), *self._store.check(), *_unreadable(self._store.texts()), *(
+        return [*map(str, self.problems()), *self._store.check(), *(
             f"nothing says what {key!r} is" for key in self._store.dangling()
         )]  # fmt: skip
 
     def repair(self) -> int:
-        """Take the lines that cannot be read out of the log, into `NAME.rejected` beside it; return how many."""
-        bad = len(self.problems())
-        if bad:
-            self._store.drop([])
-        return bad
+        """Take the lines that cannot be read out of the log, into `NAME.rejected` beside it; return how many.
+
+        What a database keeps beside the lines is made anew of them.
+        """
+        return self._store.mend()
 
     def compact(self, *, best: int) -> tuple[Trial, ...]:
         """Drop the trials of all but the `best` candidates for each workload and target; return what was dropped.
@@ -252,14 +252,6 @@ class TuningLog:
 def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:
     left = iter(items)
     return iter(lambda: list(islice(left, _BATCH)), [])
-
-
-def _unreadable(texts: Iterator[str]) -> Iterator[str]:
-    for text in texts:
-        try:
-            parse_record(text)
-        except LogError as error:
-            yield f"{text[:60]!r}...: {error}"
 
 
 def _workload(given: Workload | Function) -> Workload:
