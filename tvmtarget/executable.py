@@ -133,8 +133,10 @@ class _Kept:
     def __init__(self, tuned: Sequence[Applied]) -> None:
         self._bodies = {(applied.key, applied.format): applied.body for applied in tuned if applied.is_used}
 
-    def find(self, kernel: Kernel, format_: str) -> object | None:
-        return self._bodies.get((kernel.key, format_))
+    def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
+        return next(
+            ((one, self._bodies[kernel.key, one]) for one in formats if (kernel.key, one) in self._bodies), None
+        )
 
     def refuse(self, kernel: Kernel, reason: str) -> None:
         """Do nothing: what is refused now was refused when the program was built."""
@@ -171,12 +173,12 @@ class Executable:
             self._engine = engine_of(target.runtime, cluster)
         self._in_memory = {layout[leaf.part.site].domain: leaf.backend for leaf in self._leaves.values()}
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs, in order."""
         return tuple(signature.name for signature in self._program.inputs)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs, in order."""
         return tuple(signature.name for signature in self._program.outputs)
