@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from tvmtarget.tuning.importers.taking import Imported
     from tvmtarget.tuning.log import TuningLog
     from tvmtarget.tuning.match import Tier
-    from tvmtarget.tuning.records import Workload
+    from tvmtarget.tuning.records import Candidate, Workload
 
 __all__ = ["app", "read_log"]
 
@@ -29,13 +32,24 @@ app = typer.Typer(help="Read, look up, merge, import, check and mend tuning logs
 
 
 def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> TuningLog:
-    """Open a log; one that is only read has to be there."""
+    """Open a log; one that is only read has to be there, and may be lines from standard input, `-`."""
     from tvmtarget.tuning.log import TuningLog
 
+    if url == "-" and not new:
+        return _from_stdin(layers)
     for name in (*layers, *(() if new else (url,))):
         if ":" not in name and not Path(name).exists():
             raise LogError(f"there is no log {name!r}")
     return TuningLog(url, layers=layers)
+
+
+def _from_stdin(layers: Sequence[str]) -> TuningLog:
+    from tvmtarget.tuning.log import TuningLog
+
+    with NamedTemporaryFile(suffix=".jsonl") as file:  # an open log needs no name
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        return TuningLog(file.name, layers=layers)
 
 
 @app.command("stats")
@@ -59,6 +73,9 @@ def lookup(
     max_distance: Annotated[float, typer.Option("--max-distance", help="How far a record may be carried.")] = 8.0,
     strict: Annotated[bool, typer.Option("--strict", help="Only what was measured with these versions.")] = False,
     require: Annotated[str | None, typer.Option("--require", help="Fail beyond this tier.", show_default=False)] = None,
+    top: Annotated[
+        int | None, typer.Option("--top", min=1, help="List so many of the best measured here.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say what a log knows for a workload on a target, from which tier, and why nothing nearer."""
@@ -66,7 +83,15 @@ def lookup(
 
     opened = read_log(log, layers=layer or ())
     policy = Policy(max_distance=max_distance, strict=strict)
-    match = opened.lookup(_workload(opened, workload), read_target(target, Changes()), policy=policy)
+    asked, tree = _workload(opened, workload), read_target(target, Changes())
+    if top is not None:
+        matches = opened.top_k(asked, tree, top)
+        if as_json:
+            print_json([match.to_json() for match in matches])
+        else:
+            typer.echo("\n".join(match.explain() for match in matches) or "no record")
+        return
+    match = opened.lookup(asked, tree, policy=policy)
     if require is not None:
         match.require(_tier(require))
     if as_json:
@@ -107,16 +132,24 @@ def import_(
 @app.command("export")
 def export(
     log: Log,
-    output: Annotated[Path, typer.Argument(help="A new .jsonl or .jsonl.gz, or a folder.", show_default=False)],
+    output: Annotated[Path, typer.Argument(help="A new .jsonl or .jsonl.gz, '-', or a folder.", show_default=False)],
     format_: Annotated[
         Literal["lines", "metaschedule"],
         typer.Option("--format", help="Our lines, sorted; or a folder with a database of TVM for each tuning key."),
     ] = "lines",
+    best: Annotated[
+        int | None,
+        typer.Option("--best", min=1, help="Only so many candidates for each workload and target.", show_default=False),
+    ] = None,
 ) -> None:
     """Write a log to a file of lines that can be compared and mailed, or for TVM."""
     opened = read_log(log)
+    if format_ == "lines" and str(output) == "-":
+        for line in opened.lines(best=best):
+            typer.echo(line)
+        return
     if format_ == "lines":
-        typer.echo(f"{opened.export(output)} lines written to {output}")
+        typer.echo(f"{opened.export(output, best=best)} lines written to {output}")
         return
     from tvmtarget.tuning.importers.metaschedule import export_metaschedule
 
@@ -156,6 +189,25 @@ def retract(
     typer.echo(f"{read_log(log).retract(digest, why).of} retracted")
 
 
+@app.command("pin")
+def pin(
+    log: Log,
+    workload: Annotated[
+        str, typer.Argument(help="A key (w1:...) or how it begins, an ONNX file, or a JSON body.", show_default=False)
+    ],
+    target: TargetText,
+    candidate: Annotated[
+        str, typer.Option("--candidate", help='{"format": ..., "body": ...}, or the digest of a trial (d1:...).')
+    ],
+    why: Annotated[str, typer.Option("--why", help="Why this one.", show_default=False)],
+) -> None:
+    """Choose a candidate for a workload on a target, whatever was or will be measured."""
+    opened = read_log(log)
+    chosen = _candidate(opened, candidate)
+    pinned = opened.pin(_workload(opened, workload), read_target(target, Changes()), chosen, why)
+    typer.echo(f"{pinned.digest} pinned")
+
+
 @app.command("compact")
 def compact(
     log: Log,
@@ -184,6 +236,21 @@ def _import(log: TuningLog, source: Path) -> Imported:
     from tvmtarget.tuning.importers.autotvm import import_autotvm
 
     return import_autotvm(log, source)
+
+
+def _candidate(log: TuningLog, text: str) -> Candidate:
+    """Read a candidate: its JSON, or the trial of the log that tried it."""
+    from tvmtarget.tuning.records import Candidate, Trial
+
+    if text.startswith("{"):
+        try:
+            return Candidate(**json.loads(text))
+        except (ValueError, TypeError, TvmTargetError) as error:
+            raise LogError(f"{text!r} is no candidate: {error}") from error
+    found = [one for one in log if isinstance(one, Trial) and one.digest.startswith(text)]
+    if len(found) != 1:
+        raise LogError(f"{'no trial' if not found else f'{len(found)} trials'} of the log begins with {text!r}")
+    return found[0].candidate
 
 
 def _tier(text: str) -> Tier:

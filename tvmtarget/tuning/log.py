@@ -195,13 +195,17 @@ class TuningLog:
         """Take in all lines of other logs; return how many were new. The order of merging does not matter."""
         return sum(self._store.take(batch) for other in others for batch in _batches(other._store.texts()))
 
-    def lines(self) -> Iterator[str]:
-        """Yield all lines by type and text: equal logs give equal lines, whatever was written first."""
-        return self._store.sorted_texts()
+    def lines(self, *, best: int | None = None) -> Iterator[str]:
+        """Yield all lines by type and text: equal logs give equal lines, whatever was written first.
 
-    def export(self, path: str | Path) -> int:
-        """Write all lines, sorted, to a new file, `.gz` compressed; return how many. The file is whole or not there."""
-        return write_lines(Path(path), self.lines())
+        With `best`, the trials are those of so many candidates for each workload and target.
+        """
+        left_out = {f'"{digest}"}}' for digest in (() if best is None else self._store.beyond(best))}
+        return (line for line in self._store.sorted_texts() if line[-38:] not in left_out)
+
+    def export(self, path: str | Path, *, best: int | None = None) -> int:
+        """Write the lines, sorted, to a new file, `.gz` compressed; return how many. The file is whole or not there."""
+        return write_lines(Path(path), self.lines(best=best))
 
     def stats(self) -> Stats:
         """Count what is in the log."""
