@@ -13,7 +13,8 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.assignment.pipeline import ByPipeline
 from tvmtarget.partition.bonds import bonds_of, demands_of, with_demands
-from tvmtarget.partition.costs.costs import Costs, OpCost
+from tvmtarget.partition.costs.cost_file import load_costs
+from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
 from tvmtarget.partition.feasibility import Feasibility
@@ -214,11 +215,18 @@ class Plan:
             self.program, self.feasibility, self.root, self.outlined, op, self.estimates, objective=objective
         )
 
-    def with_costs(self, costs: Costs | Iterable[OpCost]) -> Plan:
-        """Return the plan of the same program by other costs, or by its own and more measurements."""
-        if not isinstance(costs, Costs):
+    def with_costs(self, costs: Costs | Mapping[str, object] | str | Path | Iterable[OpCost | RegionCost]) -> Plan:
+        """Return the plan of the same program by other costs, as `decompose` takes them, or by more measurements.
+
+        With measurements of whole functions this plan's own sites are kept, if they are better so.
+        """
+        if isinstance(costs, Costs | Mapping | str | Path):
+            costs = load_costs(costs)
+        else:
             costs = (self.request.costs or Costs()).with_records(costs)
-        return planned(replace(self.request, costs=costs), self.feasibility)
+        request = replace(self.request, costs=costs)
+        anew = planned(request, self.feasibility)
+        return min(anew, planned(request, self.feasibility, self.sites()), key=_rank) if costs.regions else anew
 
     def with_sites(self, sites: Sequence[str]) -> Plan:
         """Return the plan of the same program with the operations, in their order, on these sites.
@@ -330,7 +338,7 @@ def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] |
     estimates = None if request.costs is None else Estimates(program, request.costs)
     choosers: list[Chooser] = [by_preference] if estimates is None else [ByCost(feasibility, estimates)]
     is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
-    if estimates is not None and is_deep:
+    if estimates is not None and (is_deep or estimates.costs.regions):
         choosers.append(by_preference)
     if estimates is not None and request.objective == "throughput":
         choosers.append(ByPipeline(feasibility, estimates))
@@ -352,7 +360,7 @@ def _made(request: Request, feasibility: Feasibility, estimates: Estimates | Non
     outlined = outline(program, root, feasibility.groups.all)
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
-    prediction = None if estimates is None else predict(estimates, outlined, root.least_time)
+    prediction = None if estimates is None else predict(estimates, outlined, module, root.least_time)
     pace = None if estimates is None else pace_of(estimates, outlined, module)
     return Plan(module, request, program, feasibility, root, outlined, estimates, prediction, pace).verify()
 
