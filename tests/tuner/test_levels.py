@@ -7,7 +7,8 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.advice import PLACEMENT, SETTINGS, whole_workload
-from tvmtarget.tuner.placement import PlacementTuner, plans_by_leaf, sites_of
+from tvmtarget.tuner.exploring import plans_by_leaf, sites_of
+from tvmtarget.tuner.placement import PlacementTuner
 from tvmtarget.tuner.result import Budget
 from tvmtarget.tuner.whole import made_up_inputs
 from tvmtarget.tuning.records import Candidate, Measurement, Trial

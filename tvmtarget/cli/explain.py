@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tvmtarget.cli.options import Json, Model, Where, print_json, read_where
+from tvmtarget.cli.options import Json, Log, Model, Near, Where, print_json, read_policy, read_where
+from tvmtarget.cli.plans import Apart, Asked, CostsText, ObjectiveText, SameSite, Sizes
 from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, TargetText, Unset, With, read_target
 from tvmtarget.errors import ArtifactError, TextError
 
@@ -35,15 +36,13 @@ def explain(
     executor: Executor = None,
     runtime: Runtime = None,
     where: Where = None,
-    costs: Annotated[
-        str | None,
-        typer.Option(
-            "--costs",
-            metavar="FILE",
-            help="Choose sites by cost: a JSON file, or 'roofline' for what the target itself says.",
-            show_default=False,
-        ),
-    ] = None,
+    costs: CostsText = None,
+    objective: ObjectiveText = None,
+    same_site: SameSite = None,
+    apart: Apart = None,
+    sizes: Sizes = None,
+    log: Log = None,
+    near: Near = False,
     op: Annotated[str | None, typer.Option("--op", help="Explain one operation, by name.", show_default=False)] = None,
     what_if: Annotated[
         str | None,
@@ -63,6 +62,10 @@ def explain(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to a file.", show_default=False)
     ] = None,
+    save_costs: Annotated[
+        Path | None,
+        typer.Option("--save-costs", metavar="FILE", help="Write the costs to a file for --costs.", show_default=False),
+    ] = None,
     mark: Annotated[
         Path | None,
         typer.Option(
@@ -76,13 +79,14 @@ def explain(
 ) -> None:
     """Split a model over a target and say what went where, without compiling anything."""
     from tvmtarget.ir.module import IRModule
-    from tvmtarget.partition.decompose import decompose
 
-    rules = read_where(where)
+    asked = Asked(read_where(where), costs, objective, same_site, apart, sizes)
     tree = read_target(target, Changes(overlays, executor, runtime, context.args, values, unset))
-    plan = decompose(IRModule.from_onnx(model), tree, costs, where=rules)
+    plan = asked.plan(IRModule.from_onnx(model), tree, log, policy=read_policy(near=near))
     if save is not None:
         plan.save(save)
+    if save_costs is not None:
+        _write_costs(plan, save_costs)
     if mark is not None:
         _write(plan, mark)
     if draw is not None:
@@ -111,6 +115,19 @@ def _write(plan: Plan, path: Path) -> None:
         onnx.save(plan.marked(), path)
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{str(path)!r} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _write_costs(plan: Plan, path: Path) -> None:
+    import json
+
+    from tvmtarget.partition.costs.cost_file import write_costs
+
+    if plan.request.costs is None:
+        raise TextError("--save-costs has nothing to write; it needs --costs, such as --costs measured")
+    try:
+        path.write_text(json.dumps(write_costs(plan.request.costs), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
 
 
 def _show(text: str, data: object, *, as_json: bool) -> None:
