@@ -79,7 +79,7 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
     """Build all programs of a model."""
     import tvmtarget as tt
     from tvmtarget.tuner.exploring import plans_by_leaf
-    from tvmtarget.tuner.whole import made_up_inputs
+    from tvmtarget.tuner.whole import made_up_inputs, open_sizes
 
     model = module_of(name)
     module = tt.IRModule.from_onnx(model)
@@ -87,8 +87,8 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
     inputs = made_up_inputs(first)
     if inputs is None:
         sys.exit(f"no inputs can be made up for {name}")
-    sizes = {dim: 1 for param in module.main.params for dim in param.type.shape if isinstance(dim, str)}
-    plans = {"preference": first, "by rates": tt.decompose(module, tree, replace(rates, symbolic_hints=sizes))}
+    by_rates = tt.decompose(module, tree, replace(rates, symbolic_hints=open_sizes(first)))
+    plans = {"preference": first, "by rates": by_rates}
     begin = time.monotonic()
     with tt.TuningLog(options.log) as log:
         result = tt.tune(module, tree, log=log, levels=["placement"])

@@ -105,21 +105,23 @@ class Asked:
             if sizes:
                 raise TextError("--size is for costs; it needs --costs, such as --costs measured")
             return None
-        costs = self._loaded(target)
+        costs = _costs(self.costs, target)
         return replace(costs, symbolic_hints={**costs.symbolic_hints, **sizes})
 
-    def _loaded(self, target: Target) -> Costs:
-        if self.costs == MEASURED:
-            from tvmtarget.tuner.rates import measure_rates
 
-            rates = measure_rates(target)
-            for line in rates.lines():
-                typer.echo(line, err=True)
-            return rates.costs
-        from tvmtarget.partition.costs.cost_file import load_costs
+def _costs(text: str, target: Target) -> Costs:
+    """Measure costs, or read them from a file."""
+    if text == MEASURED:
+        from tvmtarget.tuner.rates import measure_rates
 
-        with _named("--costs", self.costs):
-            return load_costs(self.costs or "")
+        rates = measure_rates(target)
+        for line in rates.lines():
+            typer.echo(line, err=True)
+        return rates.costs
+    from tvmtarget.partition.costs.cost_file import load_costs
+
+    with _named("--costs", text):
+        return load_costs(text)
 
 
 def _groups(flag: str, texts: Sequence[str] | None) -> list[list[str]]:

@@ -29,7 +29,7 @@ from tvmtarget.tuner.device import device_lock, holding
 from tvmtarget.tuner.exploring import plans_by_leaf, plans_by_segment, plans_by_work, sites_of, weight
 from tvmtarget.tuner.learning import learned
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
-from tvmtarget.tuner.whole import Inputs, WholeTuner, run_by_turns
+from tvmtarget.tuner.whole import Inputs, WholeTuner, open_sizes, run_by_turns
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.records import Baseline, Candidate, Measurement, Trial
 
@@ -61,7 +61,9 @@ class PlacementTuner(WholeTuner):
     def __init__(self, plan: Plan, log: TuningLog, budget: Budget, inputs: Inputs, progress: Progress | None) -> None:
         super().__init__(plan, log, budget, inputs, progress)
         self._measured: dict[tuple[str, ...], _Measured] = {}
-        self._estimates = Estimates(plan.program, plan.request.costs or Costs())
+        costs = plan.request.costs or Costs()
+        sizes = {**open_sizes(plan), **costs.symbolic_hints}
+        self._estimates = Estimates(plan.program, replace(costs, symbolic_hints=sizes))
         self._trials: dict[str, Trial] = {}
         self._confirmed: list[Trial] = []
         self.best = plan

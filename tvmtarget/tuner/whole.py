@@ -21,7 +21,7 @@ from tvmtarget.tuning.environment import environment
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.records import Level, Trial
 
-__all__ = ["Inputs", "WholeTuner", "compare_runs", "made_up_inputs", "run_by_turns"]
+__all__ = ["Inputs", "WholeTuner", "compare_runs", "made_up_inputs", "open_sizes", "run_by_turns"]
 
 Inputs: TypeAlias = "Mapping[str, np.ndarray[Any, Any]]"
 
@@ -69,6 +69,13 @@ class WholeTuner:
         """Yield what is known after it ran."""
         if self._finding is not None:
             yield self._finding
+
+
+def open_sizes(plan: Plan) -> dict[str, int]:
+    """Return the sizes of the made-up inputs in dimensions without a number, by the names of these."""
+    types = [param.type for param in plan.module.main.params]
+    shapes = [type_.shape or () for type_ in types if isinstance(type_, TensorType)]
+    return {dim: OPEN_SIZE for shape in shapes for dim in shape if isinstance(dim, str)}
 
 
 def made_up_inputs(plan: Plan) -> Inputs | None:
