@@ -2,8 +2,9 @@
 
 Each leaf runs small programs: one operation on next to nothing, convolutions, elementwise operations, and operators
 as they are in networks, between two convolutions. Such an operator takes what the program takes longer than without
-it, which is nothing where it is fused. What is found are costs that `decompose` takes, as shares of peaks, so that
-they hold for other sizes. Leaves of one code generator and equal targets are measured once.
+it, which is nothing where it is fused. A call takes what two programs take longer than both in one, so that what is
+lost where a program is cut counts, layouts and fusion. What is found are costs that `decompose` takes, as shares of
+peaks, so that they hold for other sizes. Leaves of one code generator and equal targets are measured once.
 """
 
 from __future__ import annotations
@@ -103,16 +104,16 @@ def measure_rates(target: Target | str) -> MeasuredRates:
 def _measured(leaf: Target, origin: str) -> tuple[SiteCost, list[OpCost]]:
     """Return the rates of a leaf, and what operators reach of them."""
     launch = _Bench(_model([2, 2], [helper.make_node("Relu", ["x"], ["y"])]), leaf).least()
-    convolutions, moving = _Bench(_network(None), leaf), _Bench(_elementwise(), leaf)
-    plain = convolutions.least()
-    peaks = SiteCost(launch=launch, flops={DTYPE: 1e9}, mem_bw=1e9, roofline=1.0, origin=origin)
-    flops = 1e9 * convolutions.ideal(peaks) / max(plain - launch, LEAST_TIME)
+    convolutions, moving = _Bench(_convolutions(2, kernel=3), leaf), _Bench(_elementwise(), leaf)
+    one, plain = (_Bench(_convolutions(count, kernel=1), leaf).least() for count in (1, 2))
+    peaks = SiteCost(flops={DTYPE: 1e9}, mem_bw=1e9, roofline=1.0, origin=origin, launch=max(launch, 2 * one - plain))
+    flops = 1e9 * convolutions.ideal(peaks) / max(convolutions.least() - launch, LEAST_TIME)
     mem_bw = 1e9 * moving.ideal(peaks) / max(moving.least() - launch, LEAST_TIME)
     peaks = replace(peaks, flops={DTYPE: HEADROOM * flops}, mem_bw=HEADROOM * mem_bw, roofline=1 / HEADROOM)
     found: list[OpCost] = []
     for kind in (*BETWEEN, "Gemm"):
         try:
-            bench = _Bench(_product() if kind == "Gemm" else _network(kind), leaf)
+            bench = _Bench(_product() if kind == "Gemm" else _convolutions(2, kernel=1, between=kind), leaf)
             taken = bench.least() - (launch if kind == "Gemm" else plain)
         except TvmTargetError:
             continue
@@ -161,23 +162,22 @@ def _elementwise() -> onnx.ModelProto:
     return _model([1, CHANNELS, 2 * SIZE, 2 * SIZE], nodes)
 
 
-def _network(kind: str | None) -> onnx.ModelProto:
-    """Two convolutions of three by three, and an operator between them."""
+def _convolutions(count: int, kernel: int, between: str | None = None) -> onnx.ModelProto:
+    """Convolutions one after the other, and an operator before each but the first."""
     random = np.random.default_rng(0)
-    filters = random.standard_normal((CHANNELS, CHANNELS, 3, 3)) / np.sqrt(9 * CHANNELS)
+    filters = random.standard_normal((CHANNELS, CHANNELS, kernel, kernel)) / (kernel * np.sqrt(CHANNELS))
     weights = [numpy_helper.from_array(filters.astype(DTYPE), "w")]
-    inputs = ["before"]
-    if kind == "Add":
-        inputs.append("x")
-    if kind == "BatchNormalization":
-        inputs += [f"p{number}" for number in range(4)]
-        weights += [numpy_helper.from_array(np.ones(CHANNELS, DTYPE), name) for name in inputs[1:]]
-    between = [] if kind is None else [helper.make_node(kind, inputs, ["between"], **BETWEEN[kind])]
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["before"], pads=[1] * 4),
-        *between,
-        helper.make_node("Conv", ["between" if between else "before", "w"], ["y"], pads=[1] * 4),
-    ]
+    beside = ["x"] if between == "Add" else []
+    if between == "BatchNormalization":
+        beside = [f"p{number}" for number in range(4)]
+        weights += [numpy_helper.from_array(np.ones(CHANNELS, DTYPE), name) for name in beside]
+    nodes, last = [], "x"
+    for number in range(count):
+        if number and between is not None:
+            nodes.append(helper.make_node(between, [last, *beside], [f"op{number}"], **BETWEEN[between]))
+            last = f"op{number}"
+        nodes.append(helper.make_node("Conv", [last, "w"], [f"conv{number}"], pads=[kernel // 2] * 4))
+        last = f"conv{number}"
     return _model([1, CHANNELS, SIZE, SIZE], nodes, weights)
 
 
