@@ -27,6 +27,7 @@ from tvmtarget.backends.machine import processors, refuses_native
 from tvmtarget.backends.protocol import Array, Part
 from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, TunedChoice
 from tvmtarget.backends.tvm_schedule import cpu_pipeline, legal_passes
+from tvmtarget.backends.tvm_traces import TRACE_FORMAT
 from tvmtarget.errors import BackendError, MissingExtraError
 from tvmtarget.target.kinds import kind_of
 from tvmtarget.target.tree import Target
@@ -57,6 +58,7 @@ class _Tvm:
     kinds = ("llvm",)
     shares_code = True
     format = FORMAT
+    trace_format = TRACE_FORMAT
 
     def version(self) -> str:
         return f"apache-tvm {_tvm().__version__}"

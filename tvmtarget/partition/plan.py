@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,8 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.assignment.pipeline import ByPipeline
 from tvmtarget.partition.bonds import bonds_of, demands_of, with_demands
-from tvmtarget.partition.costs.costs import Costs, OpCost
+from tvmtarget.partition.costs.cost_file import load_costs
+from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
 from tvmtarget.partition.feasibility import Feasibility
@@ -29,6 +29,7 @@ from tvmtarget.partition.reports.difference import PlanDifference, difference
 from tvmtarget.partition.reports.explain import Explanation, explain_op
 from tvmtarget.partition.reports.marking import marked_model
 from tvmtarget.partition.reports.sensitivity import Sensitivity
+from tvmtarget.partition.reports.summary import summary_of, systems_in
 from tvmtarget.partition.request import Request, read_plan, write_plan
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
 from tvmtarget.partition.tasks import Task, tasks_of
@@ -214,11 +215,18 @@ class Plan:
             self.program, self.feasibility, self.root, self.outlined, op, self.estimates, objective=objective
         )
 
-    def with_costs(self, costs: Costs | Iterable[OpCost]) -> Plan:
-        """Return the plan of the same program by other costs, or by its own and more measurements."""
-        if not isinstance(costs, Costs):
+    def with_costs(self, costs: Costs | Mapping[str, object] | str | Path | Iterable[OpCost | RegionCost]) -> Plan:
+        """Return the plan of the same program by other costs, as `decompose` takes them, or by more measurements.
+
+        With measurements of whole functions this plan's own sites are kept, if they are better so.
+        """
+        if isinstance(costs, Costs | Mapping | str | Path):
+            costs = load_costs(costs)
+        else:
             costs = (self.request.costs or Costs()).with_records(costs)
-        return planned(replace(self.request, costs=costs), self.feasibility)
+        request = replace(self.request, costs=costs)
+        anew = planned(request, self.feasibility)
+        return min(anew, planned(request, self.feasibility, self.sites()), key=_rank) if costs.regions else anew
 
     def with_sites(self, sites: Sequence[str]) -> Plan:
         """Return the plan of the same program with the operations, in their order, on these sites.
@@ -248,36 +256,8 @@ class Plan:
         return programs_of(self.module, self.layout)
 
     def summary(self) -> str:
-        """Tell coverage, regions against their lower bound, and copies, a line each."""
-        return "\n".join(self._summary())
-
-    def _summary(self) -> Iterator[str]:
-        total = len(self.program.body)
-        counts: Counter[str] = Counter()
-        calls: Counter[str] = Counter()
-        for region in self.regions:
-            counts[region.site] += len(region.ops) + len(region.inner)
-            calls[region.site] += 1
-        yield f"{total} ops in {len(self.regions)} regions on {len(counts)} sites of {self.layout.root.kind}"
-        for site in (leaf.path for leaf in self.layout.leaves()):
-            share = 100 * counts[site] / total if total else 0.0
-            kind = self.layout[site].target.kind
-            yield f"  @{site or '.'} ({kind}): {counts[site]} ops ({share:.0f} %) in {calls[site]} regions"
-        for system in _systems(self.root):
-            where = f"@{system.site.path or '.'}"
-            yield f"  driver of {where}: {len(system.parts)} regions, at least {system.least_parts} for these sites"
-        if self.outlined.driven:
-            kinds = Counter(self.program.body[one.call].kind for one in self.outlined.driven)
-            counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-            yield f"  run by drivers: {counted}, whose bodies are divided"
-        sizes = [copy.nbytes for copy in self.copies]
-        known = sum(size for size in sizes if size is not None)
-        open_ended = f", {sizes.count(None)} of them of open size" if None in sizes else ""
-        yield f"  copies: {len(sizes)}, {known} bytes{open_ended}"
-        if self.prediction is not None:
-            yield from self.prediction.lines()
-        if self.pace is not None:
-            yield from self.pace.lines()
+        """Tell coverage, regions against their lower bound, copies, and preferences that are not kept, a line each."""
+        return "\n".join(summary_of(self))
 
     def to_json(self) -> dict[str, Any]:
         """Return regions, copies, and control flow that drivers run as data.
@@ -306,7 +286,7 @@ class Plan:
                 ],
                 "systems": [
                     {"site": system.site.path, "regions": len(system.parts), "least": system.least_parts}
-                    for system in _systems(self.root)
+                    for system in systems_in(self.root)
                 ],
             }
             | self._driven_to_json()
@@ -358,7 +338,7 @@ def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] |
     estimates = None if request.costs is None else Estimates(program, request.costs)
     choosers: list[Chooser] = [by_preference] if estimates is None else [ByCost(feasibility, estimates)]
     is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
-    if estimates is not None and is_deep:
+    if estimates is not None and (is_deep or estimates.costs.regions):
         choosers.append(by_preference)
     if estimates is not None and request.objective == "throughput":
         choosers.append(ByPipeline(feasibility, estimates))
@@ -380,17 +360,9 @@ def _made(request: Request, feasibility: Feasibility, estimates: Estimates | Non
     outlined = outline(program, root, feasibility.groups.all)
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
-    prediction = None if estimates is None else predict(estimates, outlined, root.least_time)
+    prediction = None if estimates is None else predict(estimates, outlined, module, root.least_time)
     pace = None if estimates is None else pace_of(estimates, outlined, module)
     return Plan(module, request, program, feasibility, root, outlined, estimates, prediction, pace).verify()
-
-
-def _systems(region: Region) -> Iterator[Region]:
-    """Yield the systems that are called outside of nested bodies."""
-    if region.site.is_system and not region.bodies:
-        yield region
-        for part in region.parts:
-            yield from _systems(part)
 
 
 def _is_path(layout: Layout, target: str) -> bool:
