@@ -229,7 +229,9 @@ def _misfits(signature: Signature, value: Array, sizes: dict[str, tuple[int, str
     if len(value.shape) != len(signature.shape):
         return [f"input {name!r} has shape {value.shape}, not {_shown(signature.shape)}"]
     for size, dim in zip(value.shape, signature.shape, strict=True):
-        if isinstance(dim, int) and dim != size:
+        if size == dim:
+            continue
+        if isinstance(dim, int):
             return [f"input {name!r} has shape {value.shape}, not {_shown(signature.shape)}"]
         if isinstance(dim, str):
             known, first = sizes.setdefault(dim, (size, name))
