@@ -68,6 +68,7 @@ class GraphExecutor:
         self._program = program
         self._constants = constants
         self._call_leaf = call_leaf
+        self._entry = _entry(program)
         self._copy = copy
 
     def run(
@@ -82,9 +83,9 @@ class GraphExecutor:
 
         The program of one machine of several needs `transfers`. Another `entry` is a part of that program.
         """
-        driver = entry or self._program.drivers.get(self._program.entry)
-        if driver is None:
-            return self._leaf(self._program.entry, inputs, record)
+        driver = entry or self._entry
+        if isinstance(driver, str):
+            return self._leaf(driver, inputs, record)
         return self._drive(driver, inputs, record, transfers)
 
     def _leaf(self, name: str, inputs: Sequence[Any], record: Record) -> list[Any]:
@@ -156,6 +157,17 @@ class GraphExecutor:
         return self._block(body, ChainMap(own, around), record, transfers)
 
 
+def _entry(program: Program) -> Driver | str:
+    """Return the driver to begin with, or the leaf function that is all it calls."""
+    driver = program.drivers.get(program.entry)
+    if driver is None:
+        return program.entry
+    only = driver.steps[0] if len(driver.steps) == 1 else None
+    if only is None or only.call is None or only.call in program.drivers:
+        return driver
+    return only.call if (only.inputs, only.outputs) == (driver.params, driver.results) else driver
+
+
 def _transfer(step: Step, arguments: Sequence[Any], transfers: Transfers | None) -> list[Any]:
     if transfers is None or step.order is None:
         raise RunError("this is the program of one machine, which runs together with those of the others")
@@ -214,14 +226,19 @@ def _misfits(signature: Signature, value: Array, sizes: dict[str, tuple[int, str
         return [f"input {name!r} is {dtype}, not {signature.dtype}; convert it with .astype({signature.dtype!r})"]
     if signature.shape is None or value.shape == signature.shape:
         return []
-    shown = "(" + ", ".join("?" if dim is None else str(dim) for dim in signature.shape) + ")"
     if len(value.shape) != len(signature.shape):
-        return [f"input {name!r} has shape {value.shape}, not {shown}"]
+        return [f"input {name!r} has shape {value.shape}, not {_shown(signature.shape)}"]
     for size, dim in zip(value.shape, signature.shape, strict=True):
-        if isinstance(dim, int) and dim != size:
-            return [f"input {name!r} has shape {value.shape}, not {shown}"]
+        if size == dim:
+            continue
+        if isinstance(dim, int):
+            return [f"input {name!r} has shape {value.shape}, not {_shown(signature.shape)}"]
         if isinstance(dim, str):
             known, first = sizes.setdefault(dim, (size, name))
             if known != size:
                 return [f"input {name!r} has {size} for {dim!r}, but input {first!r} has {known}"]
     return []
+
+
+def _shown(shape: Sequence[int | str | None]) -> str:
+    return "(" + ", ".join("?" if dim is None else str(dim) for dim in shape) + ")"
