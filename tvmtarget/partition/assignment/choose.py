@@ -35,7 +35,7 @@ ENUMERATED = 4096
 # known afterwards, so several are tried, beside none.
 SHARES = (0.5, 1.0)
 
-# With more atoms than this only the first share is tried.
+# With more atoms than this only the first share is tried, and none where that would prove nothing.
 LARGE = 50_000
 
 # Visits of edges that the cuts of one level may take, for each atom and value, and beside: beyond it, sites are still
@@ -102,10 +102,13 @@ def _whole(placement: Placement) -> Iterator[Ints]:
 
 
 def _searched(placement: Placement, budget: Budget) -> list[Ints]:
-    """Return the choices that cuts find: the first is without regard to launches."""
-    found = [expanded(placement, 0.0, budget)]
-    for share in SHARES if len(placement.costs) <= LARGE else SHARES[:1]:
-        found.append(expanded(placement, share, budget, found[-1]))
+    """Return the choices that cuts find: with two sites the first is without regard to launches."""
+    shares = (0.0, *SHARES) if len(placement.costs) <= LARGE else (0.0, SHARES[0])
+    if len(placement.costs) > LARGE and len(placement.launches) > 2:
+        shares = shares[1:]
+    found: list[Ints] = []
+    for share in shares:
+        found.append(expanded(placement, share, budget, found[-1] if found else None))
     return found
 
 

@@ -6,7 +6,7 @@ All of it is whole arrays of whole numbers, so that every step over a large prog
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import TypeAlias
@@ -116,7 +116,7 @@ class Energy:
         own = np.take_along_axis(self.costs, labels[:, None], axis=1).sum()
         present = self.settled.copy()
         present[self.owner, self.groups[self.layer[self.owner], labels[self.readers]]] = True
-        return int(own + (self.prices(labels) * present).sum())
+        return int(own + np.einsum("ij,ij->", self.prices(labels), present))
 
     def sources(self, labels: Ints) -> Ints:
         """Return the group that every edge comes from."""
@@ -127,7 +127,42 @@ class Energy:
 
     def prices(self, labels: Ints) -> Ints:
         """Return what every edge pays for each group that it goes to."""
-        return self.routes[self.routing, self.sources(labels)]
+        return self.rows(self.sources(labels))
+
+    def rows(self, sources: Ints) -> Ints:
+        """Return what every edge would pay for each group if it came from these groups."""
+        width = self.routes.shape[-1]
+        return self.routes.reshape(-1, width).take(self.routing * width + sources, axis=0)
+
+    def touching(self, atoms: Bools) -> Bools:
+        """Tell which edges come from some atoms or go to them."""
+        edges = (self.producer >= 0) & atoms[self.producer]
+        edges[self.owner[atoms[self.readers]]] = True
+        return edges
+
+    def neighbours(self, atoms: Bools) -> Bools:
+        """Return atoms and those that share an edge with them."""
+        edges = self.touching(atoms)
+        found = atoms.copy()
+        found[self.readers[edges[self.owner]]] = True
+        found[self.producer[edges & (self.producer >= 0)]] = True
+        return found
+
+    def around(self, atoms: Bools) -> Energy:
+        """Return the part of the sum that depends on some atoms, and maybe more costs of single atoms."""
+        edges = self.touching(atoms)
+        entries = edges[self.owner]
+        place = np.cumsum(edges) - 1
+        return replace(
+            self,
+            producer=self.producer[edges],
+            source=self.source[edges],
+            owner=place[self.owner[entries]],
+            readers=self.readers[entries],
+            settled=self.settled[edges],
+            layer=self.layer[edges],
+            routing=self.routing[edges],
+        )
 
 
 def energy_of(placement: Placement, share: float) -> Energy:
