@@ -7,7 +7,7 @@ fixes is who reads whom. Kinds repeat as in the nets, and which of them a site t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.module import IRModule
@@ -109,11 +109,13 @@ FAMILIES: Mapping[str, Callable[[int], Graph]] = {
 }
 
 
-def module_of(graph: Graph, seed: int = 0) -> IRModule:
-    """Return a graph as a program; values that nothing reads are its results."""
+def module_of(graph: Graph, seed: int = 0, sizes: Sequence[int] | None = None) -> IRModule:
+    """Return a graph as a program; values that nothing reads are its results.
+
+    `sizes` are numbers of elements that tensors have; with a single one the program can run.
+    """
     rng = random.Random(seed)
-    sizes = [rng.choice(SIZES) for _ in range(16)]
-    types = [TensorType("float32", (size,)) for size in sizes]
+    types = [TensorType("float32", (rng.choice(sizes or SIZES),)) for _ in range(16)]
     body = tuple(_calls(graph, types))
     read = {before for reads, _ in graph for before in reads}
     results = tuple(f"v{index}" for index in range(len(graph)) if index not in read)
@@ -133,26 +135,27 @@ def _calls(graph: Graph, types: list[TensorType]) -> Iterator[Call]:
 SITES = ("npu", "gpu", "dsp", "cpu")
 
 
-def tree_of(count: int) -> Target:
+def tree_of(count: int, kind: str = "onnxruntime") -> Target:
     """Return a tree of the last of `SITES`, each with a memory of its own; the CPU drives."""
     sites = SITES[-count:]
-    tree = Target.parse(f"[{','.join(f'{site}=onnxruntime' for site in sites)}](host=@cpu)")
+    tree = Target.parse(f"[{','.join(f'{site}={kind}' for site in sites)}](host=@cpu)")
     return tree.replace(memory=tuple(Memory(name=f"of-{site}", of=(site,)) for site in sites if site != "cpu"))
 
 
-def costs_of(count: int, seed: int = 3) -> Costs:
-    """Return a time for every operator and site; some are heavy and far faster off the CPU, others are not."""
+def costs_of(sites: Sequence[str], seed: int = 3) -> Costs:
+    """Return a time for every operator and site; some are heavy and far faster off the last site, which drives."""
     rng = random.Random(seed)
-    sites = SITES[-count:]
+    home = sites[-1]
     ops = []
     for kind in (*KINDS_OF_ONE, *KINDS_OF_TWO):
         is_heavy = rng.random() < 0.25
         slow = rng.uniform(100, 400) if is_heavy else rng.uniform(1, 20)
         for site in sites:
-            gain = 1 if site == "cpu" else rng.uniform(5, 25) if is_heavy else rng.uniform(0.02, 2)
+            gain = 1 if site == home else rng.uniform(5, 25) if is_heavy else rng.uniform(0.02, 2)
             ops.append(OpCost(site, op=kind, time=slow / gain))
-    links = tuple(LinkCost("cpu", site, 8.0, 1.2e10) for site in sites if site != "cpu")
-    launches = {site: SiteCost(launch=0.0 if site == "cpu" else 10.0) for site in sites}
+    ops += [OpCost(site, op="Identity", time=1.0) for site in sites]
+    links = tuple(LinkCost(home, site, 8.0, 1.2e10) for site in sites if site != home)
+    launches = {site: SiteCost(launch=0.0 if site == home else 10.0) for site in sites}
     return Costs(sites=launches, links=links, ops=tuple(ops))
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from multiprocessing.connection import Connection
 
-from benchmarks._graphs import FAMILIES, Graph, costs_of, module_of, tree_of
+from benchmarks._graphs import FAMILIES, SITES, Graph, costs_of, module_of, tree_of
 from benchmarks._partitioners import PEERS, cut_tensors
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.costs.estimate import Estimates
@@ -120,7 +120,7 @@ def by_cost(sizes: Sequence[int]) -> None:
                 feasibility = Feasibility(program)
                 feasibility.check_all()
                 steps.append(time.process_time())
-                chooser = ByCost(feasibility, Estimates(program, costs_of(count)))
+                chooser = ByCost(feasibility, Estimates(program, costs_of(SITES[-count:])))
                 root = split(program, feasibility, program.layout[""], tuple(range(size)), chooser)
                 steps.append(time.process_time())
                 taken = steps[-1] - steps[1]

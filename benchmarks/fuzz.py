@@ -1,8 +1,12 @@
-"""Random programs divided in random ways: every plan must be proven valid, and no worse for the order of operations.
+"""Random programs divided in random ways: plans must be valid, compute the same, and be no worse for another order.
 
-Run as `python -m benchmarks fuzz [COUNT [FIRST_SEED]]`. A program has 50 to 400 operations in a random valid order,
-one to four sites, and operators that a site must or must not take; half of them have costs. Printed are seeds that
-fail, and how many were tried. `attempt(seed)` does one of them, which is how a failure becomes a test.
+Run as `python -m benchmarks fuzz [COUNT [FIRST_SEED]]`. A program has 50 to 400 operations in a random valid order, a
+few of them branches and loops around some; trees have one to four sites, replicas, systems in systems, or machines;
+sites must or must not take some operators; half of the programs have costs. `decompose` proves every plan (I1 to I9 of
+the design). Checked here beside it are bounds; on every `ORDERS`th seed with costs, that another order of the
+operations takes as long, and on as many others the programs of machines; and on every `RUNS`th, that the divided
+program computes what the whole one does on the numpy backend, bit by bit. Printed are seeds that fail, and how many
+were tried. `attempt(seed)` does one of them, which is how a failure becomes a test.
 """
 
 from __future__ import annotations
@@ -10,13 +14,17 @@ from __future__ import annotations
 import random
 import sys
 import time
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
 
 import tvmtarget as tt
+from benchmarks._control import controlled
 from benchmarks._graphs import (
     FAMILIES,
     KINDS_OF_ONE,
     KINDS_OF_TWO,
-    SITES,
     Graph,
     costs_of,
     module_of,
@@ -25,31 +33,55 @@ from benchmarks._graphs import (
 )
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.partition.plan import Plan
+from tvmtarget.target.layout import Layout
 
 COUNT = 1000
 
 # What another order of the same operations may change of the predicted time.
 MOST = 1.02
 
+# One of so many seeds is divided in a second order, one of as many into programs of machines, and one of so many runs.
+ORDERS, RUNS = 4, 10
 
-def attempt(seed: int) -> None:
-    """Divide the program of a seed in two orders; raise whatever is wrong."""
+# Trees deeper than a row of sites; KIND is what takes operations. The last leaf drives.
+DEEP = (
+    "[npu=KIND(count=2),cpu=KIND](host=@cpu)",
+    "[soc=[npu=KIND,dsp=KIND](host=@dsp),gpu=KIND,cpu=KIND](host=@cpu)",
+    "[gpu=KIND,board=[soc=[npu=KIND,dsp=KIND](host=@dsp),cpu=KIND](host=@cpu)](host=@board/cpu)",
+    "[n1=[npu=KIND,dsp=KIND](host=@dsp),n0=[gpu=KIND,cpu=KIND](host=@cpu)](host=@n0/cpu)",
+)
+
+
+def attempt(seed: int) -> Counter[str]:
+    """Divide the program of a seed; raise whatever is wrong, and return what was looked at."""
     rng = random.Random(seed)
     graph = _graph(rng)
-    count = rng.randint(1, 4)
+    is_run = seed % RUNS == 0
+    tree = _tree(rng, "numpy" if is_run else "onnxruntime")
+    leaves = [leaf.path for leaf in Layout(tree.resolve()).leaves()]
+    is_controlled = rng.random() < 0.06
+    graph = shuffled(graph[:100] if is_controlled else graph, rng)
+    module = controlled(graph, rng) if is_controlled else module_of(graph, sizes=(8,) if is_run else None)
+    kinds = sorted({call.kind for call in module.main.body} & {*KINDS_OF_ONE, *KINDS_OF_TWO})
     where = {}
-    for kind in (*KINDS_OF_ONE, *KINDS_OF_TWO):
-        if count > 1 and rng.random() < 0.4 and any(_kind(part) == kind for part in graph):
-            where[f"op:{kind}"] = rng.choice(("@", "!@")) + rng.choice(SITES[-count:])
-    costs = costs_of(count, seed) if rng.random() < 0.5 else None
-    tree = tree_of(count)
-    plan = tt.decompose(module_of(shuffled(graph, rng)), tree, costs, where=where)
+    for kind in kinds:
+        if len(leaves) > 1 and rng.random() < 0.4:
+            where[f"op:{kind}"] = rng.choice(("@", "!@")) + rng.choice(leaves)
+    costs = costs_of(leaves, seed) if rng.random() < 0.5 else None
+    plan = tt.decompose(module, tree, costs, where=where)
     _check(plan)
-    if costs is not None and seed % 8 == 0:
-        other = tt.decompose(module_of(shuffled(graph, rng)), tree, costs, where=where)
-        totals = sorted(found.prediction.total for found in (plan, other) if found.prediction is not None)
-        if totals[-1] > MOST * totals[0]:
-            raise AssertionError(f"another order takes {totals[-1] / totals[0]:.3f} times as long")
+    seen = Counter({"control flow": int(is_controlled), "deep": int(len(tree.targets) < len(leaves))})
+    # Of control flow that is refused by name where its bodies are on several machines.
+    if seed % ORDERS == 1 and not is_controlled and len(plan.programs()) > 1:
+        seen["machines"] += 1
+    if is_run:
+        _run(plan, module, rng)
+        seen["run"] += 1
+    if costs is not None and not is_controlled and seed % ORDERS == 0:
+        again = module_of(shuffled(graph, rng), sizes=(8,) if is_run else None)
+        _compare(plan, tt.decompose(again, tree, costs, where=where))
+        seen["other order"] += 1
+    return seen
 
 
 def _graph(rng: random.Random) -> Graph:
@@ -64,9 +96,12 @@ def _graph(rng: random.Random) -> Graph:
     return graph
 
 
-def _kind(part: tuple[tuple[int, ...], int]) -> str:
-    kinds = KINDS_OF_TWO if len(part[0]) == 2 else KINDS_OF_ONE
-    return kinds[part[1] % len(kinds)]
+def _tree(rng: random.Random, kind: str) -> tt.Target:
+    if rng.random() < 0.85:
+        return tree_of(rng.randint(1, 4), kind)
+    tree = tt.Target.parse(rng.choice(DEEP).replace("KIND", kind))
+    slots = [child.slot for child in tree.targets if child.slot not in ("cpu", "board", "n0")]
+    return tree.replace(memory=tuple(tt.Memory(name=f"of-{slot}", of=(slot,)) for slot in slots))
 
 
 def _check(plan: Plan) -> None:
@@ -78,19 +113,40 @@ def _check(plan: Plan) -> None:
         raise AssertionError(f"{found.total} is below the bound {found.least}")
 
 
+def _compare(*plans: Plan) -> None:
+    totals = sorted(found.prediction.total for found in plans if found.prediction is not None)
+    if totals[-1] > MOST * totals[0]:
+        raise AssertionError(f"another order takes {totals[-1] / totals[0]:.3f} times as long")
+
+
+def _run(plan: Plan, module: tt.IRModule, rng: random.Random) -> None:
+    """Check that both programs compute the same on the same inputs, bit by bit."""
+    x = np.random.default_rng(rng.randrange(2**32)).normal(size=8).astype("float32")
+    inputs: Mapping[str, np.ndarray] = {"x": x}
+    if len(module.main.params) > 1:
+        inputs = {"x": x, "flag": np.array(rng.random() < 0.7), "trips": np.array(rng.randint(0, 3))}
+    with np.errstate(all="ignore"):
+        whole, divided = tt.build(module, "numpy").run(inputs), tt.build(plan).run(inputs)
+    wrong = [name for name, value in whole.items() if value.tobytes() != divided[name].tobytes()]
+    if wrong:
+        raise AssertionError(f"the divided program computes another {wrong[0]!r}")
+
+
 def main() -> None:
     """Print failing seeds, and how many were tried."""
     words = [int(word) for word in sys.argv[1:]]
     count, first = (*words, *(COUNT, 0)[len(words) :])[:2]
     begin = time.process_time()
     failed = 0
+    seen: Counter[str] = Counter()
     for seed in range(first, first + count):
         try:
-            attempt(seed)
+            seen += attempt(seed)
         except (TvmTargetError, AssertionError) as error:
             failed += 1
             print(f"seed {seed}: {error}", flush=True)
-    print(f"{count} programs from seed {first}, {failed} failed, {time.process_time() - begin:.1f} s CPU")
+    parts = ", ".join(f"{number} {what}" for what, number in sorted(seen.items()))
+    print(f"{count} programs from seed {first} ({parts}), {failed} failed, {time.process_time() - begin:.1f} s CPU")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Fixtures of all tests."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,10 @@ settings.register_profile("explore", **_SETTINGS)
 settings.load_profile("tvmtarget")
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and what they start, which some interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):

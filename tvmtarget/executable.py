@@ -171,12 +171,12 @@ class Executable:
             self._engine = engine_of(target.runtime, cluster)
         self._in_memory = {layout[leaf.part.site].domain: leaf.backend for leaf in self._leaves.values()}
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs, in order."""
         return tuple(signature.name for signature in self._program.inputs)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs, in order."""
         return tuple(signature.name for signature in self._program.outputs)

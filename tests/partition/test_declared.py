@@ -120,3 +120,84 @@ def test_rows_that_say_nothing_are_refused(rows, problem):
     with pytest.raises(TargetError, match=problem):
         from_op_table(rows)
     assert from_op_table([{"op": "Conv", "max_rank": 4}]).rules["Conv"].max_rank == 4
+
+
+def relu_chain():
+    return tt.IRModule.parse("""func @main(%x: float32[2,n]) opsets(onnx=17) {
+      %a: float32[2,n] = onnx.Relu(%x) as a
+      %b: float32[2,n] = onnx.Add(%a, %a) as b
+      return %b }""")
+
+
+def test_operators_are_added_to_a_strategy_with_limits_and_a_check():
+    """Facts, section 4: `@NPU.op("Add", "Mul", dtypes={"float16"}, max_rank=4)`."""
+
+    @tt.strategy("declared-adder")
+    class Adder:
+        patterns = {"relu": "relu(x)"}
+
+        def relu(self, match):
+            return tt.reject("SHAPE_DYNAMIC", dims=match.dynamic_dims) if match.is_dynamic else None
+
+    @Adder.op("Add", "Mul", dtypes={"float16"}, max_rank=4)
+    def check_elementwise(op):
+        return tt.reject("RULE", "one value twice") if op.operand(0) == op.operand(1) else None
+
+    board = "[npu=declared-adder,cpu=numpy](host=@cpu)"
+    plan = tt.decompose(relu_chain(), board)
+    assert dict(plan.explain("a").verdicts)["npu"] == "no, SHAPE_DYNAMIC: dimensions n are not known"
+    assert dict(plan.explain("b").verdicts)["npu"] == "no, DTYPE: it takes no Add on float32; cast to float16"
+
+    @Adder.op("Add")
+    def check_add(op):
+        return None
+
+    assert tt.decompose(relu_chain(), board).site_of("b") == "npu"
+    with pytest.raises(TargetError, match="no element type 'flot16'; did you mean 'float16'"):
+        Adder.op("Add", dtypes={"flot16"})
+
+
+def test_checks_read_the_options_that_the_target_carries():
+    """Issue: options of a code generator come with the Target, never from global state."""
+
+    @tt.strategy("declared-tiled", attributes={"max_rank": 1, "mode": "fast"})
+    class Tiled:
+        ops = frozenset({"Relu"})
+        patterns = {"add": "add(x, y)"}
+
+        def check_op(self, op):
+            rank = len(op.inputs[0].shape)
+            return tt.reject("RANK", f"{rank} dimensions") if rank > self.target["max-rank"] else None
+
+        def add(self, match):
+            return tt.reject("RULE", "slow") if self.target["mode"] == "slow" else None
+
+    def sites(text):
+        return tt.decompose(relu_chain(), text).sites()
+
+    assert sites("[npu=declared-tiled,cpu=numpy](host=@cpu)") == {"a": "cpu", "b": "npu"}
+    assert sites("[npu=declared-tiled(max-rank=2),cpu=numpy](host=@cpu)") == {"a": "npu", "b": "npu"}
+    two = "[n1=declared-tiled(mode=slow),n2=declared-tiled(max-rank=2),cpu=numpy](host=@cpu)"
+    assert sites(two) == {"a": "n2", "b": "cpu"}
+    with pytest.raises(TargetError, match="attribute 'x' of a kind is a number, a text, true or false, not"):
+        tt.strategy("declared-odd", attributes={"x": 1.5})(type("Odd", (), {}))
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ({"check_op": lambda self, op: op.nothing}, "fails on Relu: AttributeError: 'Op' object has no attribute"),
+        ({"check_op": lambda self, op: False}, "answers False about Relu; it should be None, or why not"),
+        ({"check_region": lambda self, ops: 1 / 0}, "fails on a region of 2 ops: ZeroDivisionError"),
+        ({"check_region": lambda self, ops: True}, "answers True about a region of 2 ops; it should be None"),
+        (
+            {"patterns": {"r": "relu(x)"}, "r": lambda self, m: m.w},
+            "fails on a match of 'r': AttributeError",
+        ),
+        ({"check_op": lambda self, op: tt.reject("TOO_LONG")}, "no code 'TOO_LONG' of refusals; there are: ATTR"),
+    ],
+)
+def test_what_is_wrong_with_a_check_is_told_with_its_strategy(body, problem):
+    tt.strategy("declared-faulty")(type("Faulty", (), {"ops": {"Relu", "Add"}} | body))
+    with pytest.raises(TargetError, match=problem):
+        tt.decompose(relu_chain(), "[npu=declared-faulty,cpu=numpy](host=@cpu)")

@@ -204,27 +204,39 @@ def test_p9_a_failure_of_the_machine_leaves_the_best_candidate_eligible():
     assert [match.candidate for match in log.top_k(MATMUL, ZNVER4, 5)] == [knobs(mb=1), knobs(mb=2)]
 
 
-V1 = """
-DROP TABLE trial; DROP TABLE choice; DROP TABLE gone; PRAGMA user_version = 1;
+OLD = """
+CREATE TABLE old(id INTEGER PRIMARY KEY, digest TEXT UNIQUE NOT NULL, type TEXT NOT NULL, text TEXT NOT NULL);
+INSERT INTO old SELECT id, 'd1:' || lower(substr(hex(digest), 3)), type, text FROM line;
+DROP VIEW line; DROP TABLE kept; ALTER TABLE old RENAME TO line; DROP TABLE trial; DROP TABLE gone;
 CREATE TABLE trial(line INTEGER PRIMARY KEY, workload INTEGER, target INTEGER, env INTEGER, candidate BLOB, status TEXT,
     trust INTEGER, score INTEGER, ts INTEGER);
+PRAGMA user_version = 1;
+"""
+OLD_2 = """
+CREATE TABLE choice(workload INTEGER, target INTEGER, candidate BLOB, env INTEGER, trust INTEGER, score INTEGER,
+    ts INTEGER, line INTEGER, PRIMARY KEY(workload, target, candidate, env)) WITHOUT ROWID;
+CREATE TABLE gone(digest TEXT PRIMARY KEY) WITHOUT ROWID; INSERT INTO gone VALUES ('d1:00');
+PRAGMA user_version = 2;
 """
 
 
-def old_log(path, count):
+def old_log(path, count, schema=1):
     """Write a database as an older version would have left it."""
     with TuningLog(str(path)) as log:
         log.extend(
             [*known(ZNVER4), *(trial(at, 1000 + 100 * at) for at in range(count)), Retraction(of="d1:00", why="?")]
         )
     connection = sqlite3.connect(path)
-    connection.executescript(V1)
+    connection.executescript(OLD)
+    if schema == 2:
+        connection.executescript(OLD_2)
     connection.close()
 
 
-def test_p10_a_database_of_an_older_version_is_brought_up_to_date(tmp_path):
+@pytest.mark.parametrize("schema", [1, 2])
+def test_p10_a_database_of_an_older_version_is_brought_up_to_date(tmp_path, schema):
     path = tmp_path / "log.db"
-    old_log(path, 5)
+    old_log(path, 5, schema)
     with TuningLog(str(path)) as log:
         assert log.lookup(MATMUL, ZNVER4, env=HERE).candidate == knobs(mb=0)
         assert numbers(log) == list(range(5))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -20,6 +21,9 @@ __all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "Transfers", "che
 Array: TypeAlias = "np.ndarray[Any, Any]"
 LeafCall: TypeAlias = Callable[[str, Sequence[Any]], Sequence[Any]]
 Copy: TypeAlias = Callable[[Any, str, str], Any]
+
+# Making the name of an element type takes longer than all else that is asked of an input.
+_name_of = lru_cache(maxsize=256)(dtype_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class CopyEvent:
 
 
 Event: TypeAlias = "CallEvent | CopyEvent"
+Record: TypeAlias = "Callable[[Event], None] | None"
 
 
 class Transfers(Protocol):
@@ -68,7 +73,7 @@ class GraphExecutor:
     def run(
         self,
         inputs: Sequence[Any],
-        record: Callable[[Event], None] | None = None,
+        record: Record = None,
         transfers: Transfers | None = None,
         *,
         entry: Driver | None = None,
@@ -78,43 +83,35 @@ class GraphExecutor:
         The program of one machine of several needs `transfers`. Another `entry` is a part of that program.
         """
         driver = entry or self._program.drivers.get(self._program.entry)
-        if driver is not None:
-            return self._drive(driver, inputs, record or (lambda _: None), transfers)
-        return self._function(self._program.entry, inputs, record or (lambda _: None))
-
-    def _function(self, name: str, inputs: Sequence[Any], record: Callable[[Event], None]) -> list[Any]:
-        driver = self._program.drivers.get(name)
         if driver is None:
-            begin = time.perf_counter_ns()
-            results = list(self._call_leaf(name, inputs))
-            record(CallEvent(name, time.perf_counter_ns() - begin))
-            return results
-        return self._drive(driver, inputs, record)
+            return self._leaf(self._program.entry, inputs, record)
+        return self._drive(driver, inputs, record, transfers)
+
+    def _leaf(self, name: str, inputs: Sequence[Any], record: Record) -> list[Any]:
+        if record is None:
+            return list(self._call_leaf(name, inputs))
+        begin = time.perf_counter_ns()
+        results = list(self._call_leaf(name, inputs))
+        record(CallEvent(name, time.perf_counter_ns() - begin))
+        return results
 
     def _drive(
-        self,
-        driver: Driver,
-        inputs: Sequence[Any],
-        record: Callable[[Event], None],
-        transfers: Transfers | None = None,
+        self, driver: Driver, inputs: Sequence[Any], record: Record, transfers: Transfers | None = None
     ) -> list[Any]:
-        constants = {name: self._constants[name] for name in driver.constants}
-        return self._block(driver, inputs, constants, record, transfers)
+        values = {name: self._constants[name] for name in driver.constants}
+        values.update(zip(driver.params, inputs, strict=True))
+        return self._block(driver, values, record, transfers)
 
     def _block(
-        self,
-        block: Block,
-        inputs: Sequence[Any],
-        around: Mapping[str, Any],
-        record: Callable[[Event], None],
-        transfers: Transfers | None,
+        self, block: Block, values: MutableMapping[str, Any], record: Record, transfers: Transfers | None
     ) -> list[Any]:
-        """Run the steps of a block; it sees the values around it and adds its own only for itself."""
-        values: ChainMap[str, Any] = ChainMap(dict(zip(block.params, inputs, strict=True)), around)  # type: ignore[arg-type]
+        """Run the steps of a block on values, to which it adds its own."""
         for step in block.steps:
             arguments = [values[name] if name else None for name in step.inputs]
             results = self._step(step, arguments, values, record, transfers)
-            values.update((name, one) for name, one in zip(step.outputs, results, strict=True) if name)
+            for name, one in zip(step.outputs, results, strict=True):
+                if name:
+                    values[name] = one
             for name in step.free:
                 values.pop(name, None)
         return [values[name] for name in block.results]
@@ -123,24 +120,40 @@ class GraphExecutor:
         self,
         step: Step,
         arguments: list[Any],
-        values: Mapping[str, Any],
-        record: Callable[[Event], None],
+        values: MutableMapping[str, Any],
+        record: Record,
         transfers: Transfers | None,
     ) -> Sequence[Any]:
         if step.call is not None:
-            return self._function(step.call, arguments, record)
+            driver = self._program.drivers.get(step.call)
+            return (
+                self._leaf(step.call, arguments, record) if driver is None else self._drive(driver, arguments, record)
+            )
         if step.order is not None:
             return _transfer(step, arguments, transfers)
         if step.control is not None:
             return run_control(
-                step.control, arguments, lambda body, given: self._block(body, given, values, record, transfers)
+                step.control, arguments, lambda body, given: self._nested(body, given, values, record, transfers)
             )
         src, dst = str(step.src), str(step.dst)
         begin = time.perf_counter_ns()
         copied = self._copy(arguments[0], src, dst)
-        taken = time.perf_counter_ns() - begin
-        record(CopyEvent(step.inputs[0], src, dst, _nbytes(arguments[0]), taken))
+        if record is not None:
+            taken = time.perf_counter_ns() - begin
+            record(CopyEvent(step.inputs[0], src, dst, _nbytes(arguments[0]), taken))
         return [copied]
+
+    def _nested(
+        self,
+        body: Block,
+        inputs: Sequence[Any],
+        around: MutableMapping[str, Any],
+        record: Record,
+        transfers: Transfers | None,
+    ) -> list[Any]:
+        """Run a body of control flow: it sees the values around it, and adds its own only for itself."""
+        own = dict(zip(body.params, inputs, strict=True))
+        return self._block(body, ChainMap(own, around), record, transfers)
 
 
 def _transfer(step: Step, arguments: Sequence[Any], transfers: Transfers | None) -> list[Any]:
@@ -196,10 +209,10 @@ def _as_array(value: object, dtype: str) -> Array:
 
 def _misfits(signature: Signature, value: Array, sizes: dict[str, tuple[int, str]]) -> list[str]:
     name = signature.name
-    dtype = dtype_of(value.dtype)
+    dtype = _name_of(value.dtype)
     if dtype != signature.dtype:
         return [f"input {name!r} is {dtype}, not {signature.dtype}; convert it with .astype({signature.dtype!r})"]
-    if signature.shape is None:
+    if signature.shape is None or value.shape == signature.shape:
         return []
     shown = "(" + ", ".join("?" if dim is None else str(dim) for dim in signature.shape) + ")"
     if len(value.shape) != len(signature.shape):

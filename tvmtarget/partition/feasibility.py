@@ -17,7 +17,7 @@ from tvmtarget.partition.control.forms import why_not_driven
 from tvmtarget.partition.host_device.sides import host_takes
 from tvmtarget.partition.matching import Groups, groups_of
 from tvmtarget.partition.program import Asked, Program, open_frame
-from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy, strategy_for
+from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy, strategy_at
 from tvmtarget.target.layout import Site
 
 __all__ = ["Feasibility", "has_taste"]
@@ -197,7 +197,7 @@ class Feasibility:
         refusal = self._constraints(self.program.asked[index], leaf) or self._nested_constraints(index, leaf)
         if refusal is not None or (index, leaf.path) in self.assumed:
             return refusal
-        strategy = strategy_for(leaf.target.kind)
+        strategy = strategy_at(leaf.target)
         if strategy is None:
             kind = leaf.target.kind
             return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")

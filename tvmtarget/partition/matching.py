@@ -13,7 +13,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.patterns import Match, Matcher, Pattern, spellings
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.strategies.matched import Matched, Operand
-from tvmtarget.partition.strategies.strategy import Found, Reject, Strategy, strategy_for
+from tvmtarget.partition.strategies.strategy import Found, Reject, Strategy, strategy_at
 from tvmtarget.target.layout import Site
 
 __all__ = ["Group", "Groups", "groups_of"]
@@ -54,19 +54,28 @@ def groups_of(program: Program, leaves: Iterable[Site], allows: Callable[[int, S
         sites.setdefault(leaf.target.kind, []).append(leaf)
     chooser = _Chooser(program, allows)
     for kind, alike in sites.items():
-        strategy = strategy_for(kind)
-        if strategy is not None and strategy.is_matching:
-            chooser.match(_Taker(kind, strategy, alike))
+        by_options = {leaf.target.attrs: strategy_at(leaf.target) for leaf in reversed(alike)}
+        strategies = tuple(strategy for strategy in reversed(by_options.values()) if strategy is not None)
+        if strategies and strategies[0].is_matching:
+            chooser.match(_Taker(kind, strategies, alike))
     return Groups(tuple(chooser.groups), chooser.of, chooser.refused)
 
 
 @dataclass(frozen=True, slots=True)
 class _Taker:
-    """A kind of leaf whose strategy takes operations together, and the leaves of that kind."""
+    """A kind of leaf whose strategy takes operations together, and the leaves of that kind.
+
+    Where these have different options, there is a strategy for each, and all of them must take a match.
+    """
 
     kind: str
-    strategy: Strategy
+    strategies: tuple[Strategy, ...]
     sites: list[Site]
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy of the first leaf."""
+        return self.strategies[0]
 
 
 class _Chooser:
@@ -143,7 +152,9 @@ class _Chooser:
             calls = [first + at for at in match.calls]
             if not self._may_take(taker, calls):
                 continue
-            refusal = taker.strategy.check_match(self._view(name, first, match))
+            view = self._view(name, first, match)
+            answers = (strategy.check_match(view) for strategy in taker.strategies)
+            refusal = next((answer for answer in answers if answer is not None), None)
             if refusal is None:
                 return match
             self._refuse(taker, calls, refusal)

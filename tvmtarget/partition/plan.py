@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from tvmtarget.partition.reports.difference import PlanDifference, difference
 from tvmtarget.partition.reports.explain import Explanation, explain_op
 from tvmtarget.partition.reports.marking import marked_model
 from tvmtarget.partition.reports.sensitivity import Sensitivity
+from tvmtarget.partition.reports.summary import summary_of, systems_in
 from tvmtarget.partition.request import Request, read_plan, write_plan
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
 from tvmtarget.partition.tasks import Task, tasks_of
@@ -248,36 +248,8 @@ class Plan:
         return programs_of(self.module, self.layout)
 
     def summary(self) -> str:
-        """Tell coverage, regions against their lower bound, and copies, a line each."""
-        return "\n".join(self._summary())
-
-    def _summary(self) -> Iterator[str]:
-        total = len(self.program.body)
-        counts: Counter[str] = Counter()
-        calls: Counter[str] = Counter()
-        for region in self.regions:
-            counts[region.site] += len(region.ops) + len(region.inner)
-            calls[region.site] += 1
-        yield f"{total} ops in {len(self.regions)} regions on {len(counts)} sites of {self.layout.root.kind}"
-        for site in (leaf.path for leaf in self.layout.leaves()):
-            share = 100 * counts[site] / total if total else 0.0
-            kind = self.layout[site].target.kind
-            yield f"  @{site or '.'} ({kind}): {counts[site]} ops ({share:.0f} %) in {calls[site]} regions"
-        for system in _systems(self.root):
-            where = f"@{system.site.path or '.'}"
-            yield f"  driver of {where}: {len(system.parts)} regions, at least {system.least_parts} for these sites"
-        if self.outlined.driven:
-            kinds = Counter(self.program.body[one.call].kind for one in self.outlined.driven)
-            counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-            yield f"  run by drivers: {counted}, whose bodies are divided"
-        sizes = [copy.nbytes for copy in self.copies]
-        known = sum(size for size in sizes if size is not None)
-        open_ended = f", {sizes.count(None)} of them of open size" if None in sizes else ""
-        yield f"  copies: {len(sizes)}, {known} bytes{open_ended}"
-        if self.prediction is not None:
-            yield from self.prediction.lines()
-        if self.pace is not None:
-            yield from self.pace.lines()
+        """Tell coverage, regions against their lower bound, copies, and preferences that are not kept, a line each."""
+        return "\n".join(summary_of(self))
 
     def to_json(self) -> dict[str, Any]:
         """Return regions, copies, and control flow that drivers run as data.
@@ -306,7 +278,7 @@ class Plan:
                 ],
                 "systems": [
                     {"site": system.site.path, "regions": len(system.parts), "least": system.least_parts}
-                    for system in _systems(self.root)
+                    for system in systems_in(self.root)
                 ],
             }
             | self._driven_to_json()
@@ -383,14 +355,6 @@ def _made(request: Request, feasibility: Feasibility, estimates: Estimates | Non
     prediction = None if estimates is None else predict(estimates, outlined, root.least_time)
     pace = None if estimates is None else pace_of(estimates, outlined, module)
     return Plan(module, request, program, feasibility, root, outlined, estimates, prediction, pace).verify()
-
-
-def _systems(region: Region) -> Iterator[Region]:
-    """Yield the systems that are called outside of nested bodies."""
-    if region.site.is_system and not region.bodies:
-        yield region
-        for part in region.parts:
-            yield from _systems(part)
 
 
 def _is_path(layout: Layout, target: str) -> bool:

@@ -14,7 +14,7 @@ from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.program import Program
 from tvmtarget.target.layout import Layout, Site
 
-__all__ = ["Room", "room_of"]
+__all__ = ["Room", "capacities", "room_of"]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def room_of(
     `stated` are bytes by memory that count instead of those of the target. The memory of the driver, `home`, is not
     limited: it has the whole program before anything is placed.
     """
-    known = {**_declared(program.layout), **stated}
+    known = capacities(program.layout, stated)
     homes = [option.domain for option in options]
     names = tuple(dict.fromkeys(homes))
     leaves = {option.domain for option in options if not option.is_system} - {home}
@@ -138,11 +138,11 @@ def room_of(
     )
 
 
-def _declared(layout: Layout) -> dict[str, int]:
-    """Return the bytes of the memories that a target declares, by the names of its memory domains."""
+def capacities(layout: Layout, stated: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes that memory domains hold: those that a target declares, and those stated, which win."""
     found: dict[str, int] = {}
     for path, node in layout.root.walk():
         for memory in node.memory:
             if memory.bytes is not None:
                 found[f"{path}/{memory.name}" if path else memory.name] = memory.bytes
-    return found
+    return found | dict(stated)

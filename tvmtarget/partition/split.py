@@ -24,7 +24,7 @@ from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.regions.veto import vetted
 from tvmtarget.partition.regions.waves import lower_bound, topological_order, waves
 from tvmtarget.partition.room import Room, room_of
-from tvmtarget.partition.strategies.strategy import Reject, Strategy, strategy_for
+from tvmtarget.partition.strategies.strategy import Reject, strategy_at
 from tvmtarget.partition.values import Values, owners, values_of
 from tvmtarget.target.layout import Site
 
@@ -202,10 +202,10 @@ def _decided(program: Program, level: Level, choose: Chooser) -> tuple[Choice, l
 
 def _refusal(program: Program, level: Level, chosen: Sequence[int], group: Sequence[int]) -> Reject | None:
     site = level.options[chosen[group[0]]]
-    strategy = None if site.is_system else strategy_for(site.target.kind)
-    if strategy is None or type(strategy).check_region is Strategy.check_region:
+    strategy = None if site.is_system else strategy_at(site.target)
+    if strategy is None or not strategy.is_vetoing:
         return None
-    return strategy.check_region([program.op(index) for index in _calls(level, group)])
+    return strategy.check_together([program.op(index) for index in _calls(level, group)])
 
 
 def _sides(
@@ -255,7 +255,7 @@ def _is_driven(program: Program, feasibility: Feasibility, index: int, site: Sit
     """Whether the driver of a device runs an operation with nested bodies, as the device does not or should not."""
     if index not in program.bodies or feasibility.why_not_driven(index, site) is not None:
         return False
-    strategy = strategy_for(site.target.kind)
+    strategy = strategy_at(site.target)
     return feasibility.splits or (strategy is not None and strategy.check(program.op(index)) is not None)
 
 
@@ -279,7 +279,7 @@ def _limits(site: Site, driver: Site) -> Limits:
     """Return what regions of an option may be; what the driver runs itself stands alone."""
     if site is driver:
         return Limits("single")
-    strategy = strategy_for(site.target.kind)
+    strategy = strategy_at(site.target)
     if strategy is None or site.is_system:
         return Limits()
     return Limits(strategy.regions, strategy.max_ops, strategy.max_inputs, strategy.max_outputs)

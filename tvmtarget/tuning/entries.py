@@ -7,6 +7,7 @@ checked here too, in a fifth of the time. Any other line is left to the records,
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Annotated, Literal, NamedTuple, NotRequired, TypeAlias
 
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -16,15 +17,19 @@ from typing_extensions import TypedDict
 from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.records import MAX_INT, Amount, Level, Record, Status, Trial, rank_of
 
-__all__ = ["Entry", "Measured", "entry_of", "quick_entry", "read_entry"]
+__all__ = ["Entry", "Measured", "entry_of", "packed", "quick_entry", "read_entry", "spelled"]
 
 _SIGN = b',"d":"d1:'  # stands before the 32 digits of a digest, the last two bytes of a line behind them
 _TAIL = len(_SIGN) + 32 + 2
 _MAX_DEPTH = 8  # what is nested deeper is left to the records
+_DIGEST = re.compile(r"d([01]):([0-9a-f]{32})")
 
 
 class Measured(NamedTuple):
-    """What a trial is found and ranked by; `trust` and `score` are None for what never ran."""
+    """What a trial is found and ranked by; `trust` and `score` are None for what never ran.
+
+    A candidate is known by the first eight bytes of its key, which are enough among those of one workload and target.
+    """
 
     workload: str
     target: str
@@ -37,9 +42,9 @@ class Measured(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A line for an index; `kept` is what the index's table has for its text."""
+    """A line for an index: its digest, packed; `kept` is what the index's table has for its text."""
 
-    digest: str
+    digest: bytes
     type: str
     kept: tuple[object, ...]
     measured: Measured | None
@@ -48,7 +53,22 @@ class Entry(NamedTuple):
 
 def entry_of(record: Record, kept: tuple[object, ...]) -> Entry:
     """Return the entry of a record."""
-    return Entry(record.digest, record.type, kept, _measured(record) if isinstance(record, Trial) else None, record)
+    measured = _measured(record) if isinstance(record, Trial) else None
+    return Entry(_pack(record.digest), record.type, kept, measured, record)
+
+
+def packed(digest: str) -> bytes | str:
+    """Return a digest in 17 bytes, the first of them its version; a text that is no digest as it is."""
+    return _pack(digest) if _DIGEST.fullmatch(digest) else digest
+
+
+def spelled(digest: bytes) -> str:
+    """Return the text of a digest that was packed."""
+    return f"d{digest[0]}:{digest[1:].hex()}"
+
+
+def _pack(digest: str) -> bytes:
+    return bytes((int(digest[1]),)) + bytes.fromhex(digest[3:])
 
 
 def read_entry(text: str) -> Entry:
@@ -61,7 +81,7 @@ def read_entry(text: str) -> Entry:
 
 
 def _measured(trial: Trial) -> Measured:
-    ran, candidate = trial.measured, bytes.fromhex(trial.candidate.key.partition(":")[2])
+    ran, candidate = trial.measured, bytes.fromhex(trial.candidate.key.partition(":")[2])[:8]
     trust, score = ran.rank or (None, None)
     return Measured(trial.workload, trial.target, trial.env, candidate, ran.status, trust, score, trial.ts or 0)
 
@@ -71,8 +91,8 @@ def quick_entry(line: bytes, kept: tuple[object, ...]) -> Entry | None:
     if line[-_TAIL : len(_SIGN) - _TAIL] != _SIGN or line[-2:] != b'"}':
         return None
     said = line[:-_TAIL] + b"}"
-    digest = hashlib.sha256(said).hexdigest()[:32]
-    if line[-34:-2] != digest.encode():
+    digest = hashlib.sha256(said).digest()[:16]
+    if line[-34:-2] != digest.hex().encode():
         return None
     try:
         flat = _READ(said)
@@ -86,11 +106,11 @@ def quick_entry(line: bytes, kept: tuple[object, ...]) -> Entry | None:
         return None
     baseline = ran["baseline"]["costs"] if "baseline" in ran else ()
     trust, score = rank_of(ran["status"], ran["kind"], ran["costs"], baseline) or (None, None)
-    key = hashlib.sha256(tried).digest()[:16]
+    key = hashlib.sha256(tried).digest()[:8]
     measured = Measured(
         flat["workload"], flat["target"], flat.get("env"), key, ran["status"], trust, score, flat.get("ts", 0)
     )
-    return Entry(f"d1:{digest}", "trial", kept, measured, None)
+    return Entry(b"\1" + digest, "trial", kept, measured, None)
 
 
 # The spelling of a trial: the names of each object in the order in which they are written.

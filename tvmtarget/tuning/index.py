@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from tvmtarget.tuning.entries import Entry, entry_of, read_entry
+from tvmtarget.tuning.entries import Entry, entry_of, packed, read_entry, spelled
 from tvmtarget.tuning.lines import Line, parse_record
 from tvmtarget.tuning.records import Level, Pin, Record
 from tvmtarget.tuning.tables import Tables, explained
@@ -13,10 +13,10 @@ from tvmtarget.tuning.tables import Tables, explained
 __all__ = ["Choice", "Index"]
 
 _BEST = """
-SELECT c.trust, c.score, c.ts, l.digest, c.candidate, e.key FROM choice c
-    JOIN line l ON l.id = c.line LEFT JOIN name e ON e.id = c.env
-    WHERE c.workload = (SELECT id FROM name WHERE key = ?) AND c.target = (SELECT id FROM name WHERE key = ?)
-    ORDER BY c.trust, c.score, l.digest LIMIT ?
+SELECT t.trust, t.score, t.since, l.digest, t.candidate, e.key FROM trial t
+    JOIN line l ON l.id = t.line LEFT JOIN name e ON e.id = t.env
+    WHERE t.workload = (SELECT id FROM name WHERE key = ?) AND t.target = (SELECT id FROM name WHERE key = ?)
+    AND t.since IS NOT NULL ORDER BY t.trust, t.score, l.digest LIMIT ?
 """
 
 _BEYOND = """
@@ -24,15 +24,14 @@ SELECT l.digest FROM trial t JOIN line l ON l.id = t.line WHERE NOT EXISTS (
     SELECT 1 FROM (
         SELECT c.workload, c.target, c.candidate,
             row_number() OVER (PARTITION BY c.workload, c.target ORDER BY c.trust, c.score, r.digest) AS place
-        FROM choice c JOIN line r ON r.id = c.line
+        FROM trial c JOIN line r ON r.id = c.line WHERE c.since IS NOT NULL
     ) k WHERE k.place <= ? AND k.workload = t.workload AND k.target = t.target AND k.candidate = t.candidate
 )
 """
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Choice:
-    """A candidate of one target as a log ranks it, the least first; `digest` names its best trial."""
+class Choice(NamedTuple):
+    """A candidate of one target as a log ranks it, the least first; `digest` names the trial that stands for it."""
 
     trust: int
     score: int
@@ -75,7 +74,7 @@ class Index(Tables):
     def best(self, workload: str, target: str, limit: int) -> list[Choice]:
         """Return the best candidates for a workload on exactly one target, by its digest."""
         self.rank(workload)
-        return [Choice(*row) for row in self._ask(_BEST, workload, target, limit)]
+        return [Choice(*row[:3], spelled(row[3]), *row[4:]) for row in self._ask(_BEST, workload, target, limit)]
 
     def targets_by_key(self, level: Level, key: str) -> list[str]:
         """List the targets with a tuning key, by their digests, sorted."""
@@ -88,7 +87,8 @@ class Index(Tables):
         self.rank(workload)
         return self._keys(
             "SELECT n.key FROM view v JOIN name n ON n.id = v.target WHERE level = ? AND family = ? AND EXISTS "
-            "(SELECT 1 FROM choice WHERE workload = (SELECT id FROM name WHERE key = ?) AND target = v.target)",
+            "(SELECT 1 FROM trial WHERE workload = (SELECT id FROM name WHERE key = ?) AND target = v.target "
+            "AND since IS NOT NULL)",
             level, family, workload,
         )  # fmt: skip
 
@@ -116,12 +116,13 @@ class Index(Tables):
 
     def get(self, digest: str) -> Record | None:
         """Return a line by its digest."""
-        rows = self._ask("SELECT text FROM line WHERE digest = ?", digest)
+        rows = self._ask("SELECT text FROM line WHERE digest = ?", packed(digest))
         return parse_record(rows[0][0], is_checked=True) if rows else None
 
     def find(self, digest: str) -> list[str]:
         """List the digests that begin so, at most three."""
-        return self._keys("SELECT digest FROM line WHERE digest GLOB ? LIMIT 3", f"{digest}*")
+        first, last = (packed(digest.ljust(35, digit)) for digit in "0f")
+        return self._digests("SELECT digest FROM line WHERE digest BETWEEN ? AND ? ORDER BY digest LIMIT 3", first, last)
 
     def texts(self, type_: str = "") -> Iterator[str]:
         """Yield all lines, or those of a type, as they were added; what is added meanwhile may be among them."""
@@ -157,22 +158,22 @@ class Index(Tables):
 
     def digests(self) -> list[str]:
         """List the digests of all lines, sorted."""
-        return self._keys("SELECT digest FROM line")
+        return self._digests("SELECT digest FROM line")
 
     def pairs(self) -> list[tuple[str, str]]:
         """List the workloads and targets, by key, for which something can be chosen, sorted."""
         self.rank()
         return sorted(
             self._ask(
-                "SELECT DISTINCT w.key, t.key FROM choice c "
-                "JOIN name w ON w.id = c.workload JOIN name t ON t.id = c.target"
+                "SELECT DISTINCT w.key, t.key FROM trial c "
+                "JOIN name w ON w.id = c.workload JOIN name t ON t.id = c.target WHERE c.since IS NOT NULL"
             )
         )
 
     def beyond(self, best: int) -> list[str]:
         """List the trials, by digest, that are not of the best candidates for their workload and target, sorted."""
         self.rank()
-        return self._keys(_BEYOND, best)
+        return self._digests(_BEYOND, best)
 
     def dangling(self) -> list[str]:
         """List the keys that trials and pins refer to and no line explains, sorted."""
@@ -195,6 +196,9 @@ class Index(Tables):
 
     def _keys(self, sql: str, *values: object) -> list[str]:
         return sorted(key for (key,) in self._ask(sql, *values))
+
+    def _digests(self, sql: str, *values: object) -> list[str]:
+        return sorted(spelled(digest) for (digest,) in self._ask(sql, *values))
 
     def _ask(self, sql: str, *values: object) -> list[tuple]:  # type: ignore[type-arg]
         self.refresh()

@@ -19,7 +19,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, TypeAlias, cast
 
 from tvmtarget.errors import LogError, raise_all
-from tvmtarget.tuning.entries import Entry, entry_of, quick_entry
+from tvmtarget.tuning.entries import Entry, entry_of, packed, quick_entry, spelled
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.lines import MAX_LINE, Line, RawLine, raw_lines
 
@@ -43,7 +43,7 @@ class JsonLinesStore(Index):
     """
 
     _LINES = """
-CREATE TABLE kept(id INTEGER PRIMARY KEY, digest TEXT UNIQUE NOT NULL, type TEXT NOT NULL, other TEXT, place, size);
+CREATE TABLE kept(id INTEGER PRIMARY KEY, digest BLOB UNIQUE NOT NULL, type TEXT NOT NULL, other TEXT, place, size);
 CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size)) AS text FROM kept
 """
     _KEEP = "INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?)"
@@ -204,7 +204,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             for digest in self._there(list(fresh)):
                 del fresh[digest]
             long = [digest for digest, line in fresh.items() if len(line) > MAX_LINE]
-            raise_all(LogError, [f"{digest} has more than {MAX_LINE} bytes, the most of a line" for digest in long])
+            raise_all(LogError, [f"{spelled(digest)} has more than {MAX_LINE} bytes, the most of a line" for digest in long])
             if fresh:
                 self._append(b"".join(fresh.values()))
                 self.refresh()
@@ -228,7 +228,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
         with self._lock, self._locked() as descriptor, self._explained("written"):
             self._save_rejected()
-            gone = set(digests)
+            gone = set(map(packed, digests))
             try:
                 with fresh.open("wb") as stream:
                     rows = self._connection.execute("SELECT digest, text FROM line ORDER BY id")

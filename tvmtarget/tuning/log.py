@@ -37,6 +37,7 @@ from tvmtarget.tuning.store import open_store
 __all__ = ["TuningLog"]
 
 _BATCH = 1000
+_POLICY = Policy()
 
 _Item = TypeVar("_Item")
 
@@ -182,7 +183,7 @@ class TuningLog:
             asked=_workload(workload),
             target=target,
             here=environment() if env is None else env,
-            policy=policy or Policy(),
+            policy=policy or _POLICY,
             known=self._known,
             targets=self._targets,
             measured=self._measured,

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.target.constraints.reasons import Reason, Truth
@@ -28,21 +29,19 @@ from tvmtarget.tuning.store import Store
 
 __all__ = ["Lookup"]
 
-_SHORTLIST = (8, 4096)  # of the best candidates of one target: nearly always the first of them is legal
+# How many of the best candidates of one target are read: nearly always the first is legal, and no other as good.
+_SHORTLIST = (2, 16, 4096)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
+class _Ranked(NamedTuple):
     """A choice in a layer."""
 
     choice: Choice
     layer: int
 
-    @property
     def rank(self) -> tuple[int, int, int, str]:
         return self.choice.trust, self.choice.score, self.layer, self.choice.digest
 
-    @property
     def age(self) -> tuple[int, int, str]:
         return self.layer, self.choice.ts, self.choice.digest
 
@@ -63,13 +62,18 @@ class Lookup:
 
     def find(self) -> Match:
         """Return the best match; the last tier always has one."""
-        match = self._pinned() or self._measured(self.asked, 0.0) or self._of_other_sizes()
-        return replace(match or self._match("default"), tried=tuple(self.tried))
+        match = self._pinned() or self._measured(self.asked, 0.0) or self._of_other_sizes() or self._match("default")
+        return replace(match, tried=tuple(self.tried)) if self.tried else match
 
     def top(self, count: int) -> list[Match]:
         """Return the best of the target itself and of those equal to it, the best first."""
-        found = [one for name in self._equal for one in self._choices(self.asked, name, count)]
-        trials = [(one, self._trial(one)) for one in sorted(found, key=lambda one: one.rank)[:count]]
+        found = [
+            one
+            for name in self._equal
+            for store in enumerate(self.stores)
+            for one in self._choices(self.asked, store, name, count)
+        ]
+        trials = [(one, self._trial(one)) for one in sorted(found, key=_Ranked.rank)[:count]]
         return [self._match("exact" if trial.target == self._digest else "equal", trial, one) for one, trial in trials]
 
     @cached_property
@@ -132,28 +136,31 @@ class Lookup:
 
     # The candidates of one target
 
-    def _choices(self, workload: Workload, target: str, limit: int) -> Iterator[_Ranked]:
-        for layer, store in enumerate(self.stores):
-            for choice in store.best(workload.key, target, limit):
-                if not self.policy.strict or choice.env == self.here.key:
-                    yield _Ranked(choice, layer)
+    def _choices(self, workload: Workload, store: tuple[int, Store], target: str, limit: int) -> list[_Ranked]:
+        return [_Ranked(choice, store[0]) for choice in store[1].best(workload.key, target, limit)]
 
     def _in_order(self, workload: Workload, targets: Sequence[str]) -> Iterator[tuple[_Ranked, Trial]]:
         """Yield the best first; of those as good as the best, the one that was known first."""
         seen: set[str] = set()
         for limit in _SHORTLIST:
-            found = [one for name in targets for one in self._choices(workload, name, limit)]
-            left = sorted((one for one in found if one.choice.digest not in seen), key=lambda one: one.rank)
+            lists = [self._choices(workload, store, name, limit) for name in targets for store in enumerate(self.stores)]
+            ends = [some[-1].choice for some in lists if len(some) == limit < _SHORTLIST[-1]]
+            found = [one for some in lists for one in some if one.choice.digest not in seen and self._is_here(one)]
+            left = sorted(found, key=_Ranked.rank)
             while left:
                 best = left[0].choice
-                most = best.score * (100 + self.policy.tie_percent) // 100
-                tied = [one for one in left if one.choice.trust == best.trust and one.choice.score <= most]
-                chosen = min(tied, key=lambda one: one.age)
+                most = (best.trust, best.score * (100 + self.policy.tie_percent) // 100)
+                if any((end.trust, end.score) <= most for end in ends):
+                    break  # what was not read may be as good
+                chosen = min((one for one in left if (one.choice.trust, one.choice.score) <= most), key=_Ranked.age)
                 left.remove(chosen)
                 seen.add(chosen.choice.digest)
                 yield chosen, self._trial(chosen)
-            if len(found) < limit:
+            if not ends:
                 return
+
+    def _is_here(self, one: _Ranked) -> bool:
+        return not self.policy.strict or one.choice.env == self.here.key
 
     def _trial(self, one: _Ranked) -> Trial:
         found = self.stores[one.layer].get(one.choice.digest)
@@ -190,12 +197,14 @@ class Lookup:
     # What keys stand for
 
     def _match(self, tier: Tier, trial: Trial | None = None, one: _Ranked | None = None) -> Match:
-        found = Match(tier, self.asked, self.target, limit=self.policy.max_distance)
         if trial is None or one is None:
-            return found
+            return Match(tier, self.asked, self.target, limit=self.policy.max_distance)
         env = self._body(trial.env) if trial.env is not None else None
-        return replace(
-            found,
+        return Match(
+            tier,
+            self.asked,
+            self.target,
+            limit=self.policy.max_distance,
             record=trial,
             source=self._target(trial.target),
             log=self.stores[one.layer].url,

@@ -1,7 +1,8 @@
-"""The tables of a log: every line as it is, and beside it what is asked often. All but `line` can be made anew.
+"""The tables of a log: every line as it is, and beside it what is asked often. All but `kept` can be made anew.
 
-`choice` has a row for each candidate that ran, by workload, target and environment: the median of its trials of the
-most trusted kind. A candidate that gave a wrong output there, or whose lines were retracted, has none.
+Of the trials of one candidate, by workload, target and environment, the median of those of the most trusted kind stands
+for all: its `since` is when the first of them ran, and that of the others is null. No trial stands for a candidate that
+gave a wrong output there, or whose lines were retracted.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from contextlib import contextmanager
 from itertools import groupby, islice
 from operator import itemgetter
 from statistics import median_low
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.target.keys import LEVELS
 from tvmtarget.target.kinds import kind_names
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.distance import family_of
-from tvmtarget.tuning.entries import Entry, Measured, read_entry
+from tvmtarget.tuning.entries import Entry, Measured, packed, read_entry
 from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.records import Pin, Record, Retraction, TargetRecord, Workload
 from tvmtarget.version import __version__
@@ -28,16 +29,12 @@ from tvmtarget.version import __version__
 __all__ = ["APPLICATION", "SCHEMA", "Tables", "explained"]
 
 APPLICATION = 0x74744C67  # "ttLg", in the header of the file
-SCHEMA = 2
+SCHEMA = 3
 
 _DERIVED = """
 CREATE TABLE name(id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL);
 CREATE TABLE trial(line INTEGER PRIMARY KEY, workload INTEGER, target INTEGER, candidate BLOB, env INTEGER, status TEXT,
-    trust INTEGER, score INTEGER, ts INTEGER);
-CREATE INDEX measured ON trial(workload, target, candidate, env);
-CREATE TABLE choice(workload INTEGER, target INTEGER, candidate BLOB, env INTEGER, trust INTEGER, score INTEGER,
-    ts INTEGER, line INTEGER, PRIMARY KEY(workload, target, candidate, env)) WITHOUT ROWID;
-CREATE INDEX best ON choice(workload, target, trust, score);
+    trust INTEGER, score INTEGER, ts INTEGER, since INTEGER);
 CREATE TABLE view(target INTEGER, level TEXT, key TEXT, family TEXT, PRIMARY KEY(target, level)) WITHOUT ROWID;
 CREATE INDEX by_key ON view(level, key);
 CREATE INDEX by_family ON view(level, family);
@@ -46,8 +43,13 @@ CREATE INDEX by_structure ON workload(family);
 CREATE TABLE body(name INTEGER, line INTEGER, PRIMARY KEY(name, line)) WITHOUT ROWID;
 CREATE TABLE pin(line INTEGER PRIMARY KEY, workload INTEGER, target INTEGER, ts INTEGER);
 CREATE INDEX pinned ON pin(workload);
-CREATE TABLE gone(digest TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE gone(digest BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+"""
+
+_OF_TRIALS = """
+CREATE INDEX measured ON trial(workload, target, candidate, env);
+CREATE INDEX best ON trial(workload, target, trust, score) WHERE since IS NOT NULL
 """
 
 _MADE = ("name", "trial", "choice", "view", "workload", "body", "pin", "gone", "meta")
@@ -61,11 +63,16 @@ _CHUNK = 500
 class Tables:
     """The tables on one connection, and how they are filled."""
 
-    # How lines are kept, so that they are read from `line`; and how an entry is.
-    _LINES = (
-        "CREATE TABLE line(id INTEGER PRIMARY KEY, digest TEXT UNIQUE NOT NULL, type TEXT NOT NULL, text TEXT NOT NULL)"
+    # How lines are kept, so that they are read from `line`; and how an entry is. The digest that a record ends with
+    # is kept once; a line of another version has none that we know.
+    _LINES = """
+CREATE TABLE kept(id INTEGER PRIMARY KEY, digest BLOB UNIQUE NOT NULL, type TEXT NOT NULL, said TEXT NOT NULL);
+CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
+    substr(said, 1, length(said) - 1) || ',"d":"d1:' || lower(substr(hex(digest), 3)) || '"}' END AS text FROM kept
+"""
+    _KEEP = (
+        "INSERT INTO kept VALUES (?1, ?2, ?3, CASE ?3 WHEN '' THEN ?4 ELSE substr(?4, 1, length(?4) - 43) || '}' END)"
     )
-    _KEEP = "INSERT INTO line VALUES (?, ?, ?, ?)"
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -82,8 +89,7 @@ class Tables:
         """Make the tables of an empty database, unless another process was first."""
         with self._transaction():
             if self.is_empty():
-                for statement in self._LINES.split(";"):
-                    self._connection.execute(statement)
+                self._make(self._LINES)
                 self._derive()
                 self._connection.execute(f"PRAGMA application_id = {APPLICATION}")
 
@@ -99,14 +105,22 @@ class Tables:
             for table in _MADE:
                 self._connection.execute(f"DROP TABLE IF EXISTS {table}")
             self._names.clear()
+            self._connection.execute("ALTER TABLE line RENAME TO older")  # the whole text of each line, up to schema 2
+            self._make(self._LINES)
             self._derive()
-            rows = self._connection.execute("SELECT id, text FROM line ORDER BY id")
+            rows = self._connection.execute("SELECT id, text FROM older ORDER BY id")
             while some := list(islice(rows, _CHUNK)):
-                self._settle(self._fill([(line, read_entry(text)) for line, text in some]))
+                numbered = [(line, read_entry(text)) for line, text in some]
+                self._keep(numbered)
+                self._settle(self._fill(numbered))
+            self._connection.execute("DROP TABLE older")
+
+    def _make(self, statements: str) -> None:
+        for statement in filter(str.strip, statements.split(";")):
+            self._connection.execute(statement)
 
     def _derive(self) -> None:
-        for statement in filter(str.strip, _DERIVED.split(";")):
-            self._connection.execute(statement)
+        self._make(_DERIVED + _OF_TRIALS)
         self._connection.execute("INSERT INTO meta VALUES ('views', ?)", (_rules(),))
         self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
 
@@ -131,34 +145,41 @@ class Tables:
             fresh.setdefault(entry.digest, entry)
         self._connection.execute("SAVEPOINT lines")
         try:
-            numbered = self._keep(fresh.values())
+            numbered = self._numbered(fresh.values())
         except sqlite3.IntegrityError:
             self._connection.execute("ROLLBACK TO lines")
             for digest in self._there(list(fresh)):
                 del fresh[digest]
-            numbered = self._keep(fresh.values())
+            numbered = self._numbered(fresh.values())
         self._connection.execute("RELEASE lines")
         return len(fresh), self._fill(numbered)
 
-    def _keep(self, entries: Iterable[Entry]) -> list[tuple[int, Entry]]:
-        last: int = self._all("SELECT ifnull(max(id), 0) FROM line")[0][0]
+    def _numbered(self, entries: Iterable[Entry]) -> list[tuple[int, Entry]]:
+        last: int = self._all("SELECT ifnull(max(id), 0) FROM kept")[0][0]
         numbered = list(enumerate(entries, last + 1))
-        self._connection.executemany(
-            self._KEEP, [(line, entry.digest, entry.type, *entry.kept) for line, entry in numbered]
-        )
+        self._keep(numbered)
         return numbered
 
-    def _there(self, digests: Sequence[str]) -> list[str]:
-        found: list[str] = []
+    def _keep(self, numbered: Iterable[tuple[int, Entry]]) -> None:
+        self._connection.executemany(self._KEEP, [(line, *entry[:2], *entry.kept) for line, entry in numbered])
+
+    def _there(self, digests: Sequence[bytes]) -> list[bytes]:
+        found: list[bytes] = []
         for at in range(0, len(digests), _CHUNK):
             some = digests[at : at + _CHUNK]
-            found += (row[0] for row in self._all(f"SELECT digest FROM line WHERE digest IN ({_marks(some)})", *some))
+            found += (row[0] for row in self._all(f"SELECT digest FROM kept WHERE digest IN ({_marks(some)})", *some))
         return found
 
     def _fill(self, numbered: Sequence[tuple[int, Entry]]) -> set[_Group]:
-        """Write what lines say into the other tables; return the groups that have to be settled."""
+        """Write what lines say into the other tables; return the groups that have to be settled.
+
+        Most candidates have one trial, so each that ran stands for its candidate until that is settled.
+        """
         trials = [(line, *self._group(trial), *trial[4:]) for line, entry in numbered if (trial := entry.measured)]
-        self._connection.executemany("INSERT INTO trial VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", trials)
+        self._connection.executemany(
+            "INSERT INTO trial VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, CASE WHEN ?8 IS NOT NULL THEN ?9 END)",
+            trials,
+        )
         touched: set[_Group] = {row[1:5] for row in trials}  # type: ignore[misc]
         for line, entry in numbered:
             if entry.record is not None and entry.measured is None:
@@ -180,7 +201,7 @@ class Tables:
                 pin = (line, self._name(record.workload), self._name(record.target), record.ts)
                 self._connection.execute("INSERT INTO pin VALUES (?, ?, ?, ?)", pin)
             case Retraction():
-                self._connection.execute("INSERT OR IGNORE INTO gone VALUES (?)", (record.of,))
+                self._connection.execute("INSERT OR IGNORE INTO gone VALUES (?)", (packed(record.of),))
                 return self._groups_of(record.of)
         if (key := getattr(record, "key", None)) is not None:
             self._connection.execute("INSERT INTO body VALUES (?, ?)", (self._name(key), line))
@@ -205,18 +226,19 @@ class Tables:
 
     def _groups_of(self, digest: str) -> list[_Group]:
         return self._all(
-            f"SELECT {', '.join(_GROUP)} FROM trial WHERE line = (SELECT id FROM line WHERE digest = ?)", digest
+            f"SELECT {', '.join(_GROUP)} FROM trial WHERE line = (SELECT id FROM kept WHERE digest = ?)", packed(digest)
         )
 
     def _forget(self, digests: Iterable[str]) -> None:
         """Delete lines, and what was made of them."""
-        rows = [(digest,) for digest in digests]
-        touched = {group for (digest,) in rows for group in self._groups_of(digest)}
+        given = list(digests)
+        touched = {group for digest in given for group in self._groups_of(digest)}
+        rows = [(packed(digest),) for digest in given]
         for table in ("trial", "pin", "body"):
             self._connection.executemany(
-                f"DELETE FROM {table} WHERE line = (SELECT id FROM line WHERE digest = ?)", rows
+                f"DELETE FROM {table} WHERE line = (SELECT id FROM kept WHERE digest = ?)", rows
             )
-        self._connection.executemany("DELETE FROM line WHERE digest = ?", rows)
+        self._connection.executemany("DELETE FROM kept WHERE digest = ?", rows)
         self._settle(touched)
 
     # Ranking
@@ -231,17 +253,17 @@ class Tables:
             group = ", ".join(f"trial.{name}" for name in _GROUP)
             rows = self._all(
                 f"WITH given({', '.join(names)}) AS (VALUES {given}) "
-                f"SELECT {group}, status, trust, score, ts, digest, id "
-                f"FROM given CROSS JOIN trial ON {same} JOIN line ON id = trial.line "
-                f"WHERE digest NOT IN (SELECT digest FROM gone) ORDER BY {group}",
+                f"SELECT {group}, trust, score, ts, digest, line, status, since, "
+                "digest IN (SELECT digest FROM gone) "
+                f"FROM given CROSS JOIN trial ON {same} JOIN kept ON id = line ORDER BY {group}",
                 *(value for group in some for value in group),
             )
-            where = " AND ".join(f"{name} = ?" for name in names)
-            self._connection.executemany(f"DELETE FROM choice WHERE {where}", some)
-            ranked = [_ranked(key, list(trials)) for key, trials in groupby(rows, itemgetter(0, 1, 2, 3))]
-            self._connection.executemany(
-                "INSERT INTO choice VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [row for row in ranked if row is not None]
-            )
+            changes = [
+                change
+                for _, trials in groupby(rows, itemgetter(0, 1, 2, 3))
+                for change in _changes([_Row(*row[4:]) for row in trials])
+            ]
+            self._connection.executemany("UPDATE trial SET since = ? WHERE line = ?", changes)
 
     # Asking
 
@@ -276,14 +298,30 @@ def explained(url: str = "") -> Iterator[None]:
         raise LogError(f"the log{f' {url!r}' if url else ''} cannot be used: {error}") from error
 
 
-def _ranked(key: tuple[object, ...], rows: list[tuple]) -> tuple[object, ...] | None:  # type: ignore[type-arg]
-    """Return the row of `choice` for a candidate; None where it never ran, or gave a wrong output."""
-    ran = sorted(row[5:] for row in rows if row[5] is not None)
-    if not ran or any(row[4] == "wrong_output" for row in rows):
-        return None
-    trust, line = ran[0][0], ran[0][4]
-    score = median_low([row[1] for row in ran if row[0] == trust])
-    return *key, trust, score, min(row[2] for row in ran), line
+class _Row(NamedTuple):
+    """A trial of a candidate, and whether it stands for it so far."""
+
+    trust: int | None
+    score: int | None
+    ts: int
+    digest: bytes
+    line: int
+    status: str
+    since: int | None
+    is_gone: bool
+
+
+def _changes(rows: Sequence[_Row]) -> Iterator[tuple[int | None, int]]:
+    """Yield `since` and line of the trials of one candidate where it is not what it should be."""
+    counted = [row for row in rows if not row.is_gone]
+    ran = sorted(row for row in counted if row.score is not None)
+    stands = None
+    if ran and all(row.status != "wrong_output" for row in counted):
+        stands = median_low([row for row in ran if row.trust == ran[0].trust])
+    for row in rows:
+        since = min(one.ts for one in ran) if row is stands else None
+        if row.since != since:
+            yield since, row.line
 
 
 def _marks(values: Sequence[object]) -> str:

@@ -19,7 +19,6 @@ from tvmtarget.partition.assignment.placement import Placement, energy_of, enume
 from tvmtarget.partition.assignment.prices import priced
 from tvmtarget.partition.assignment.scales import scaled
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.costs.rates import speaks_of
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.regions.waves import lower_bound
@@ -81,12 +80,7 @@ class ByCost:
 
     def _with_room(self, level: Level) -> Level:
         """Return the level with the capacities that the costs state."""
-        stated = {
-            leaf.domain: site.capacity
-            for name, site in self.estimates.costs.sites.items()
-            for leaf in self.estimates.leaves
-            if site.capacity is not None and speaks_of(name, leaf)
-        }
+        stated = self.estimates.capacities()
         if not stated:
             return level
         return replace(

@@ -82,6 +82,15 @@ class Estimates:
             self._works[key] = work_of(self.program.op(index), self.costs.symbolic_hints)
         return self._works[key]
 
+    def capacities(self) -> dict[str, int]:
+        """Return the bytes of weights that memories hold by domain, where the costs state them."""
+        return {
+            leaf.domain: site.capacity
+            for name, site in self.costs.sites.items()
+            for leaf in self.leaves
+            if site.capacity is not None and speaks_of(name, leaf)
+        }
+
     def assumed(self) -> Iterator[str]:
         """Tell which numbers of the leaves nobody states, so that defaults stand for them."""
         for rates in self.rates.values():

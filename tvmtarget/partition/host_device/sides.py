@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.strategies.strategy import Op, strategy_for
+from tvmtarget.partition.strategies.strategy import Op, strategy_at
 from tvmtarget.target.layout import Site
 
 __all__ = ["HOST_OPERANDS", "MOST_ELEMENTS", "host_takes", "host_work"]
@@ -45,7 +45,7 @@ _ASKS_FOR_SHAPES = frozenset({"Shape", "Size"})
 
 def host_takes(program: Program, op: Op, leaf: Site) -> bool:
     """Whether the host of a leaf can compute an operation for it: shape or scalar work beside device code."""
-    host = strategy_for(program.layout[leaf.host].target.kind)
+    host = strategy_at(program.layout[leaf.host].target)
     return host is not None and _is_scalar_work(op) and host.check(op) is None
 
 
@@ -56,10 +56,10 @@ def host_work(program: Program, site: Site, calls: Sequence[int], *, is_asked: b
     host computes what the device refuses, and what says how device code runs, unless that needs a device's results:
     nothing goes from the device to the host and back for the shape of a tensor.
     """
-    strategy = strategy_for(site.target.kind)
+    strategy = strategy_at(site.target)
     if site.host == site.path or strategy is None or not (is_asked or strategy.takes == "device"):
         return None
-    host = strategy_for(program.layout[site.host].target.kind)
+    host = strategy_at(program.layout[site.host].target)
     wanted, inside, found = _wanted(program, calls), frozenset(calls), set[int]()
     for index in calls:
         op = program.op(index)

@@ -5,21 +5,29 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
 from tvmtarget.partition.strategies.strategy import Rule, Strategy, check_strategy
-from tvmtarget.target.kinds import Kind, find_kind
+from tvmtarget.target.attributes import fold
+from tvmtarget.target.kinds import Attribute, Kind, find_kind
 
 __all__ = ["from_op_table", "strategy"]
 
 
-def strategy(kind: str, **options: Any) -> Callable[[type], type[Strategy]]:  # noqa: ANN401 - of each its own type
+def strategy(
+    kind: str,
+    *,
+    attributes: Mapping[str, bool | int | str] | None = None,
+    **options: Any,  # noqa: ANN401 - of each its own type
+) -> Callable[[type], type[Strategy]]:
     """Register the class below as the strategy of a kind, in this process; a kind that nobody knows is added.
 
-    `options` are attributes of `Strategy`, such as `regions="single"`. The class need not inherit from it.
+    `attributes` are what targets of the new kind can say, with the values for those that do not: options of the code
+    generator, which checks read in `self.target`. `options` are attributes of `Strategy`, such as `regions="single"`.
+    The class need not inherit from it.
 
     >>> @strategy("fancy-npu", dtypes={"float16"})
     ... class FancyNpu:
@@ -30,7 +38,7 @@ def strategy(kind: str, **options: Any) -> Callable[[type], type[Strategy]]:  # 
     Raises `TargetError` for options that no strategy has, for tables that are wrong, and if a package registers a
     strategy for the kind.
     """
-    known = get_type_hints(Strategy)
+    known = {name: hint for name, hint in get_type_hints(Strategy).items() if name != "target"}
     raise_all(
         TargetError, [f"no option {name!r} of strategies{did_you_mean(name, known)}" for name in options.keys() - known]
     )
@@ -46,14 +54,31 @@ def strategy(kind: str, **options: Any) -> Callable[[type], type[Strategy]]:  # 
             described.__name__, bases, body | {"__module__": described.__module__, "__doc__": described.__doc__}
         )
         check_strategy(kind, made())
-        if find_kind(kind) is None:
-            row = Kind(name=kind, device="ext_dev", keys=(kind,), is_external=True, doc=described.__doc__ or "")
-            plugins.register("tvmtarget.kinds", kind, (row,))
+        if find_kind(kind) is None or attributes is not None:
+            plugins.register("tvmtarget.kinds", kind, (_kind(kind, attributes or {}, described.__doc__ or ""),))
         plugins.register("tvmtarget.strategies", kind, made)
         return made
 
     return register
 
+
+def _kind(name: str, attributes: Mapping[str, bool | int | str], doc: str) -> Kind:
+    """Return the row of a new kind; attributes have the types of their values."""
+    rows = tuple(
+        Attribute(name=fold(attribute), type=_type(attribute, value), class_="hard", default=value)
+        for attribute, value in attributes.items()
+    )
+    return Kind(name=name, device="ext_dev", keys=(name,), attributes=rows, is_external=True, doc=doc)
+
+
+def _type(name: str, value: object) -> Literal["bool", "int", "str"]:
+    found: Literal["bool", "int", "str"] | None = _TYPES.get(type(value))
+    if found is None:
+        raise TargetError(f"attribute {name!r} of a kind is a number, a text, true or false, not {value!r}")
+    return found
+
+
+_TYPES: Mapping[type, Literal["bool", "int", "str"]] = {bool: "bool", int: "int", str: "str"}
 
 # Options that are sets of texts, which may be stated as any list of them.
 _SETS = ("ops", "dtypes")

@@ -15,18 +15,18 @@ not. It is found by the entry-point group `tvmtarget.strategies`, under the name
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from tvmtarget import plugins
-from tvmtarget.errors import TargetError, TextError, did_you_mean, raise_all
-from tvmtarget.ir.function import COPY, Attribute, Call, Constant
+from tvmtarget.errors import TargetError, TextError, TvmTargetError, did_you_mean, raise_all
+from tvmtarget.ir.function import COPY, Attribute
 from tvmtarget.ir.patterns import Pattern
-from tvmtarget.ir.types import DTYPES, TensorType, Type
+from tvmtarget.ir.types import DTYPES, TensorType
+from tvmtarget.partition.strategies.op import Code, Op, Reject, reject
+from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:
     from tvmtarget.ir.module import IRModule
@@ -41,39 +41,11 @@ __all__ = [
     "Strategy",
     "check_strategy",
     "reject",
+    "strategy_at",
     "strategy_for",
 ]
 
-Code: TypeAlias = Literal[
-    "NO_RULE",
-    "RULE",
-    "DTYPE",
-    "RANK",
-    "SHAPE_DYNAMIC",
-    "ATTR",
-    "NEED_CONST",
-    "NON_TENSOR",
-    "CONTROL_FLOW",
-    "CONSTRAINT",
-    "OVERLAP",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """A refusal: its code, what was seen, and what would help."""
-
-    code: Code
-    message: str
-    hint: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.code}: {self.message}" + (f"; {self.hint}" if self.hint else "")
-
-
-def reject(code: Code, message: str, *, hint: str = "") -> Reject:
-    """Refuse an operation, saying why."""
-    return Reject(code, message, hint)
+_Check = TypeVar("_Check", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,89 +55,6 @@ class Found:
     pattern: str
     calls: tuple[int, ...]
     refusal: Reject | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
-    """An operation as a strategy sees it: the call, and what is known of the values around it.
-
-    `types` and `constants` are those of the function by name of the value, `read` says which values anything reads,
-    and `opsets` are the versions of operator sets by domain.
-    """
-
-    call: Call
-    types: Mapping[str, Type]
-    constants: Mapping[str, Constant]
-    read: Container[str]
-    opsets: Mapping[str, int]
-
-    @property
-    def kind(self) -> str:
-        """The operator, `Conv`; one of another domain than ONNX's own is `domain::Name`."""
-        return self.call.op.removeprefix("onnx.")
-
-    @property
-    def inputs(self) -> tuple[Type, ...]:
-        """Types of the operands; None where one is absent or nothing is known."""
-        return tuple(self.types.get(name) if name else None for name in self.call.inputs)
-
-    @property
-    def outputs(self) -> tuple[Type, ...]:
-        """Types of the results."""
-        return tuple(output.type for output in self.call.outputs)
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """Element types of all tensors around the operation, each once, sorted."""
-        around = (*self.inputs, *self.outputs)
-        return tuple(sorted({type_.dtype for type_ in around if isinstance(type_, TensorType)}))
-
-    def attr(self, name: str) -> Attribute | None:
-        """Return an attribute, or None where it is absent."""
-        return self.call.attr(name)
-
-    @property
-    def dtype(self) -> str:
-        """Element type of the first result; '' where it is unknown or no tensor."""
-        type_ = self.outputs[0] if self.outputs else None
-        return type_.dtype if isinstance(type_, TensorType) else ""
-
-    @property
-    def opset(self) -> int:
-        """Version of the operator set that the operation belongs to; 0 where none is stated."""
-        domain, _, _ = self.kind.rpartition("::")
-        return self.opsets.get(domain, 0)
-
-    def operand(self, index: int) -> str:
-        """Return the name of an operand; '' where it is absent."""
-        return self.call.inputs[index] if index < len(self.call.inputs) else ""
-
-    def tensor(self, index: int) -> TensorType | None:
-        """Return the type of an operand; None where it is absent, no tensor, or nothing is known."""
-        type_ = self.types.get(self.operand(index))
-        return type_ if isinstance(type_, TensorType) else None
-
-    def constant(self, index: int) -> np.ndarray[Any, Any] | None:
-        """Return the elements of an operand that is a constant, else None."""
-        constant = self.constants.get(self.operand(index))
-        return None if constant is None else constant.data
-
-    def is_constant(self, index: int) -> bool:
-        """Whether an operand is a constant (or absent)."""
-        return not self.operand(index) or self.operand(index) in self.constants
-
-    def is_read(self, index: int) -> bool:
-        """Whether anything reads a result; an absent one is never read."""
-        return index < len(self.call.outputs) and self.call.outputs[index].name in self.read
-
-    def nested(self) -> Iterator[Op]:
-        """Yield the operations of nested bodies, which also see the values around this one."""
-        for _, body in self.call.regions:
-            types = ChainMap(dict(body.types), dict(self.types))
-            constants = ChainMap({constant.name: constant for constant in body.constants}, dict(self.constants))
-            read = frozenset(body.results).union(*(call.uses() for call in body.body))
-            for call in body.body:
-                yield Op(call, types, constants, read, self.opsets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +143,8 @@ class Strategy:
     operations that a function may have, values that it may read (constants aside) and return, or None for any number;
     larger ones are divided where fewest bytes pass. takes: `mixed` functions of host and device code whole, or code for
     the `device` only: then its host is given shape and scalar work, and control flow.
+
+    Checks find the leaf that they are asked for in `self.target`, with the options of the code generator as attributes.
     """
 
     ops: ClassVar[frozenset[str] | None] = None
@@ -271,13 +162,55 @@ class Strategy:
     max_outputs: ClassVar[int | None] = None
     takes: ClassVar[Literal["mixed", "device"]] = "mixed"
 
+    target: Target | None = None
+
     def check(self, op: Op) -> Reject | None:
         """Return None if this can take the operation, with all in its nested bodies, else why not."""
         if op.call.op == COPY:
             return None
-        steps = (self._check_kind, self._check_types, self._check_row, self.check_op, self._check_nested)
-        answer = next((refusal for step in steps if (refusal := step(op)) is not None), None)
-        return self._checked(answer, op.kind)
+        for step in (self._check_kind, self._check_types, self._check_row, self._check_op, self._check_nested):
+            refusal = step(op)
+            if refusal is not None:
+                return refusal
+        return None
+
+    @classmethod
+    def op(
+        cls,
+        *ops: str,
+        dtypes: Iterable[str] | None = None,
+        constants: Iterable[int] = (),
+        max_rank: int | None = None,
+        opsets: range | None = None,
+    ) -> Callable[[_Check], _Check]:
+        """Take operators within limits, those of a `Rule`, as far as the function below says None and not why not.
+
+        >>> class Npu(Strategy):
+        ...     ops = frozenset({"Conv"})
+        >>> @Npu.op("Add", "Mul", dtypes={"float16"}, max_rank=4)
+        ... def check_elementwise(op):
+        ...     return reject("RULE", "it adds nothing to itself") if op.operand(0) == op.operand(1) else None
+        >>> sorted(Npu.ops), Npu.rules["Add"].max_rank
+        (['Add', 'Conv', 'Mul'], 4)
+        """
+        listed = None if dtypes is None else frozenset(dtypes)
+        unknown = sorted((listed or frozenset()) - DTYPES.keys())
+        raise_all(TargetError, [f"no element type {dtype!r}{did_you_mean(dtype, DTYPES)}" for dtype in unknown])
+
+        def add(check: _Check) -> _Check:
+            rule = Rule(dtypes=listed, constants=tuple(constants), max_rank=max_rank, opsets=opsets, checks=(check,))
+            if cls.ops is not None or cls.patterns:
+                cls.ops = (cls.ops or frozenset()) | frozenset(ops)
+            cls.rules = {**cls.rules, **dict.fromkeys(ops, rule)}
+            return check
+
+        return add
+
+    def at(self, target: Target) -> Strategy:
+        """Return the strategy with the leaf that it is asked for."""
+        bound = copy(self)
+        bound.target = target
+        return bound
 
     @property
     def is_matching(self) -> bool:
@@ -294,13 +227,33 @@ class Strategy:
     def check_match(self, match: Matched) -> Reject | None:
         """Return None if this takes a match of one of its patterns, else why not; asks the method of that name."""
         asked = getattr(self, match.pattern, None)
-        return None if asked is None else self._checked(asked(match), f"a match of {match.pattern!r}")
+        return None if asked is None else self._answer(asked, match, f"a match of {match.pattern!r}")
 
-    def _checked(self, answer: object, about: str) -> Reject | None:
+    def check_together(self, ops: Sequence[Op]) -> Reject | None:
+        """Return None if this takes operations in one function, each of which it takes, else why not."""
+        return self._answer(self.check_region, ops, f"a region of {len(ops)} ops") if self.is_vetoing else None
+
+    @property
+    def is_vetoing(self) -> bool:
+        """Whether it has something to say to whole regions."""
+        return type(self).check_region is not Strategy.check_region
+
+    def _answer(self, ask: Callable[[Any], object], asked: object, about: str) -> Reject | None:
+        """Ask a question of the author's; `TargetError` for an answer that is none, and for what it raises."""
+        name = type(self).__name__
+        try:
+            answer = ask(asked)
+        except TvmTargetError:
+            raise
+        except Exception as error:  # of the author, who finds it as the cause
+            raise TargetError(f"strategy {name!r} fails on {about}: {type(error).__name__}: {error}") from error
         if answer is None or isinstance(answer, Reject):
             return answer
         should = "None, or why not: tvmtarget.reject(code, message)"
-        raise TargetError(f"strategy {type(self).__name__!r} answers {answer!r} about {about}; it should be {should}")
+        raise TargetError(f"strategy {name!r} answers {answer!r} about {about}; it should be {should}")
+
+    def _check_op(self, op: Op) -> Reject | None:
+        return self._answer(self.check_op, op, op.kind)
 
     def check_op(self, op: Op) -> Reject | None:
         """Refine the tables; called for operations that they let pass."""
@@ -338,7 +291,7 @@ class Strategy:
         return reject("DTYPE", f"it takes no {foreign[0]}", hint=f"cast to {_one_of(self.dtypes or ())}")
 
     def _check_row(self, op: Op) -> Reject | None:
-        return self.rules[op.kind].check(op) if op.kind in self.rules else None
+        return self._answer(self.rules[op.kind].check, op, op.kind) if op.kind in self.rules else None
 
     def _check_nested(self, op: Op) -> Reject | None:
         return next((refusal for inner in op.nested() if (refusal := self.check(inner)) is not None), None)
@@ -355,6 +308,13 @@ def strategy_for(kind: str) -> Strategy | None:
         raise TargetError(f"strategy {kind!r} is {found!r}; it should be a tvmtarget.Strategy")
     check_strategy(kind, strategy)
     return strategy
+
+
+@plugins.cached
+def strategy_at(target: Target) -> Strategy | None:
+    """Return the strategy of a leaf, with the leaf in its `target`; None if there is none."""
+    found = strategy_for(target.kind)
+    return None if found is None else found.at(target)
 
 
 def check_strategy(kind: str, strategy: Strategy) -> None:

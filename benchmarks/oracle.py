@@ -1,0 +1,111 @@
+"""How near plans of small programs are to the least time that there is, by a mixed-integer program.
+
+Run as `python -m benchmarks oracle [COUNT [FIRST_SEED]]`: COUNT random programs of 8 to 12 operations and two to four
+sites (`_small.py`), in equal parts for each row. Printed are how many times the least the plans by cost take (mean,
+nine of ten, 99 of 100, the worst, and how many are the least), those by preference that take off the CPU all they can,
+and CPU seconds; then the worst seeds. scipy is needed, which the extra `bench` brings.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import mean, median
+
+import tvmtarget as tt
+from benchmarks._small import STYLES, Small, least_by_milp, small
+from tvmtarget.partition.plan import Plan
+
+__all__ = ["SHAPES", "Judged", "judged"]
+
+COUNT = 1000
+WORST = 8
+
+# Operations and sites.
+SHAPES = ((8, 2), (8, 3), (12, 3), (10, 4))
+
+# Ratios below this count as the least: times are rounded to picoseconds, and the solver stops within 1e-9.
+SAME = 1 + 1e-6
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One program: times of the plans over the least, and CPU seconds of the oracle and of ours."""
+
+    seed: int
+    by_cost: float
+    by_preference: float
+    solving: float
+    planning: float
+
+
+def judged(seed: int, size: int, count: int, style: str) -> Judged:
+    """Divide the program of a seed and compare with the oracle; `AssertionError` if the oracle or a bound is beaten."""
+    case = small(seed, size, count, style)
+    times = [time.process_time()]
+    plan = tt.decompose(case.module, case.tree, case.costs, where=case.where)
+    times.append(time.process_time())
+    least = least_by_milp(case)
+    times.append(time.process_time())
+    ours = _microseconds(plan)
+    if ours * SAME < least:
+        least = least_by_milp(case, steps=size)  # the best has more regions than the oracle tried
+    bound = plan.prediction.least if plan.prediction is not None else None
+    if ours * SAME < least or (bound is not None and bound / 10**6 > SAME * least):
+        raise AssertionError(f"{style} {size} {count} {seed}: {ours} us, bound {bound} ps, but the least is {least} us")
+    return Judged(seed, ours / least, _preferred(case) / least, times[2] - times[1], times[1] - times[0])
+
+
+def _preferred(case: Small) -> float:
+    """Return what the plan by preference takes, by the same costs."""
+    plan = tt.decompose(case.module, case.tree, where=case.where)
+    kept = {op: f"@{site}" for op, site in plan.sites().items()}
+    return _microseconds(tt.decompose(case.module, case.tree, case.costs, where=kept))
+
+
+def _microseconds(plan: Plan) -> float:
+    if plan.prediction is None or plan.prediction.unknown:
+        raise AssertionError("something about the program is unknown")
+    return plan.prediction.total / 10**6
+
+
+def row(found: list[Judged]) -> str:
+    """Return the figures of one row."""
+    ours, priority = (sorted(getattr(one, name) for one in found) for name in ("by_cost", "by_preference"))
+    same = sum(ratio <= SAME for ratio in ours) / len(ours)
+    times = f"{median(one.solving for one in found):.3f} {median(one.planning for one in found):.3f}"
+    return f"{_spread(ours)} {same:>7.1%} | {_spread(priority)} | {times}"
+
+
+def _spread(ratios: list[float]) -> str:
+    last = len(ratios) - 1
+    parts = (mean(ratios), ratios[round(0.9 * last)], ratios[round(0.99 * last)], ratios[-1])
+    return " ".join(f"{part:>7.4f}" for part in parts)
+
+
+def _cases(count: int, first: int) -> Iterator[tuple[str, int, int, range]]:
+    rows = [(style, *shape) for style in STYLES for shape in SHAPES]
+    for style, size, sites in rows:
+        yield style, size, sites, range(first, first + -(-count // len(rows)))
+
+
+def main() -> None:
+    """Print a row for each kind of program, all together, and the worst seeds."""
+    words = [int(word) for word in sys.argv[1:]]
+    count, first = (*words, *(COUNT, 0)[len(words) :])[:2]
+    columns = f"{'mean':>7} {'p90':>7} {'p99':>7} {'max':>7}"
+    print(f"{'programs':>14} {'number':>6} | {columns} {'least':>7} | by preference: {columns} | seconds: oracle, ours")
+    every: list[tuple[str, Judged]] = []
+    for style, size, sites, seeds in _cases(count, first):
+        found = [judged(seed, size, sites, style) for seed in seeds]
+        every += ((f"{style} {size},{sites}", one) for one in found)
+        print(f"{style:>8} {size:>2},{sites:>2} {len(found):>6} | {row(found)}", flush=True)
+    print(f"{'all':>14} {len(every):>6} | {row([one for _, one in every])}")
+    for name, one in sorted(every, key=lambda pair: -pair[1].by_cost)[:WORST]:
+        print(f"worst: {name} seed {one.seed}: {one.by_cost:.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Plans of small programs by cost, against the least that sites and regions chosen together can take.
+
+The oracle is a mixed-integer program (`benchmarks/_small.py`), which trying everything must agree with.
+"""
+
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+pytest.importorskip("scipy.optimize")
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+
+
+@pytest.mark.parametrize("style", ["devices", "strewn"])
+def test_the_oracle_agrees_with_trying_everything(style):
+    from benchmarks._small import least_by_milp, least_by_trying, small
+
+    for seed in range(3):
+        for size, count in ((8, 2), (7, 3), (6, 4)):
+            case = small(seed, size, count, style)
+            assert least_by_milp(case, steps=size) == pytest.approx(least_by_trying(case), rel=1e-8)
+
+
+def ratios(number, size, count, style, first=0):
+    from benchmarks.oracle import judged
+
+    return [judged(seed, size, count, style).by_cost for seed in range(first, first + number)]
+
+
+@pytest.mark.parametrize("style", ["devices", "strewn"])
+def test_two_sites_are_chosen_at_least_cost(style):
+    assert max(ratios(6, 8, 2, style)) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("style", ["devices", "strewn"])
+@pytest.mark.parametrize(("size", "count"), [(8, 3), (12, 3), (10, 4)])
+def test_choices_are_near_the_joint_optimum_of_sites_and_regions(size, count, style):
+    found = ratios(4, size, count, style)
+    assert mean(found) <= 1.01
+    assert max(found) <= 1.05
+
+
+@pytest.mark.slow
+def test_over_a_hundred_choices_are_within_half_a_percent_on_average_and_all_but_one_of_a_hundred_within_five():
+    from benchmarks.oracle import SHAPES, STYLES
+
+    found = sorted(ratio for style in STYLES for shape in SHAPES for ratio in ratios(16, *shape, style, first=100))
+    assert mean(found) <= 1.005
+    assert found[round(0.99 * (len(found) - 1))] <= 1.05

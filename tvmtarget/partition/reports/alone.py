@@ -1,0 +1,60 @@
+"""What moving one operation alone would change, by the costs: its own time, and the copies of what is around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.feasibility import Feasibility
+
+__all__ = ["alone_on"]
+
+
+def alone_on(
+    feasibility: Feasibility, estimates: Estimates, sites: Mapping[int, str], index: int
+) -> Iterator[tuple[str, int]]:
+    """Yield every other leaf that may take an operation, and how much longer the whole takes with it alone there.
+
+    In picoseconds, less than zero where it is shorter; calls of functions are not counted. Nothing is said where
+    anything around it is unknown, in nested bodies and in trees of several levels. `sites` are leaves by operation.
+    """
+    program, layout = feasibility.program, feasibility.program.layout
+    around = {*program.predecessors(index)}
+    for output in program.body[index].outputs:
+        around.update(program.consumers.get(output.name, ()))
+    is_flat = not any(option.is_system for option in layout.options(""))
+    if not is_flat or index not in program.top or not sites.keys() >= {index, *around}:
+        return
+    here = _total(estimates, sites, index, sites[index])
+    for leaf in feasibility.leaves:
+        if leaf.path != sites[index] and feasibility.verdict(index, leaf) is None:
+            there = _total(estimates, sites, index, leaf.path)
+            if here is not None and there is not None:
+                yield leaf.path, there - here
+
+
+def _total(estimates: Estimates, sites: Mapping[int, str], index: int, site: str) -> int | None:
+    """Add up what an operation on a site takes, and the copies of all that it reads and computes."""
+    program, layout = estimates.program, estimates.program.layout
+    home = layout.home("")
+
+    def domain(call: int) -> str:
+        return layout[site if call == index else sites[call]].domain
+
+    total = estimates.time(index, layout[site]).time
+    call = program.body[index]
+    for name in dict.fromkeys((*call.uses(), *(output.name for output in call.outputs))):
+        if not name or name in program.constants:
+            continue
+        readers = program.consumers.get(name, ())
+        if (name in program.producer and program.producer[name] not in sites) or not sites.keys() >= {*readers}:
+            return None
+        source = domain(program.producer[name]) if name in program.producer else home
+        wanted = {domain(reader) for reader in readers} | ({home} if name in program.results else set())
+        nbytes = estimates.nbytes(program.types.get(name))
+        for target in sorted(wanted - {source}):
+            time = None if nbytes is None else estimates.links.copy(nbytes, source, target)
+            if time is None or total is None:
+                return None
+            total += time
+    return total

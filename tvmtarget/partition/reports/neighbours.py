@@ -1,0 +1,146 @@
+"""Why neighbours are in other regions than an operation."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from tvmtarget.partition.outline import RegionRecord
+from tvmtarget.partition.program import Program
+from tvmtarget.partition.split import Region
+from tvmtarget.partition.strategies.strategy import strategy_at
+
+__all__ = ["neighbours_of", "owners_of"]
+
+
+def owners_of(program: Program, root: Region) -> dict[int, int]:
+    """Map operations to the leaf regions that hold them, by number; those that drivers run to numbers below 0."""
+    owner: dict[int, int] = {}
+    leaves = 0
+    for region in root.walk():
+        if region.bodies:
+            owner[region.calls[0]] = -1 - region.calls[0]
+        elif region.is_leaf:
+            owner |= dict.fromkeys(region.calls, leaves)
+            owner |= {inner: leaves for call in region.calls for inner in program.nested(call)}
+            leaves += 1
+    return owner
+
+
+def neighbours_of(
+    program: Program, root: Region, index: int, owner: dict[int, int], regions: Sequence[RegionRecord]
+) -> Iterator[tuple[str, str]]:
+    """Yield what an operation reads from or is read by in other regions, by name, each with a code and the reason."""
+    before = list(program.predecessors(index))
+    outputs = program.body[index].outputs
+    after = dict.fromkeys(reader for output in outputs for reader in program.consumers.get(output.name, ()))
+    here = owner[index]
+    for other in (*before, *after):
+        there = owner[other]
+        if there == here:
+            continue
+        yield program.body[other].source, _why(program, root, (index, other), (here, there), regions, other in before)
+
+
+def _why(
+    program: Program,
+    root: Region,
+    pair: tuple[int, int],
+    owners: tuple[int, int],
+    regions: Sequence[RegionRecord],
+    is_before: bool,
+) -> str:
+    index, other = pair
+    here, there = owners
+    if program.scope_of(other) is not program.scope_of(index):
+        return "BODY, it is outside of the body that this one stands in"
+    if here < 0 or there < 0:
+        return f"CONTROL_FLOW, a driver runs {'this one' if here < 0 else 'it'}"
+    if regions[there].site != regions[here].site:
+        return f"SITE, it runs on @{regions[there].site}"
+    first, last = (other, index) if is_before else (index, other)
+    path = _detour(program, _parting(program, root, first, last), first, last)
+    if path:
+        through = " -> ".join(program.body[step].source for step in path)
+        return f"CYCLE, one region of both would wait for itself: {through}"
+    if program.frames[index] != program.frames[other]:
+        return "CONSTRAINT, they are in calls of different functions, which stay whole"
+    refusal = _refusal(program, regions[here], regions[there])
+    return refusal or f"WAVE, it runs {'earlier' if is_before else 'later'}"
+
+
+def _refusal(program: Program, one: RegionRecord, other: RegionRecord) -> str:
+    """Return why the code generator of a site takes no function with all operations of two; '' if it would."""
+    kind = program.layout[one.site].target.kind
+    strategy = strategy_at(program.layout[one.site].target)
+    if strategy is None:
+        return ""
+    if strategy.regions == "single":
+        return f"SHAPE, {kind} takes each operation alone"
+    calls = tuple(sorted({*one.calls, *other.calls}))
+    inside = set(calls)
+    made = {*one.outputs, *other.outputs}
+    left = [name for name in made if name in program.results or not inside.issuperset(program.consumers.get(name, ()))]
+    read = {*one.inputs, *other.inputs} - made
+    for code, number, most, what in (
+        ("MAX_SIZE", len(calls), strategy.max_ops, "operations"),
+        ("MAX_INPUTS", len(read), strategy.max_inputs, "inputs"),
+        ("MAX_OUTPUTS", len(left), strategy.max_outputs, "outputs"),
+    ):
+        if most is not None and number > most:
+            return f"{code}, together they would have {number} {what}, and {kind} takes at most {most}"
+    answer = strategy.check_together([program.op(call) for call in calls])
+    if answer is not None:
+        return f"VETO, {kind} refuses a function of both: {answer}"
+    return ""
+
+
+def _parting(program: Program, root: Region, first: int, last: int) -> Region:
+    """Return the deepest region that two operations of one body are both in."""
+    around = _around(program, first)
+    region = root
+    while True:
+        inner = [part for part in (*region.parts, *region.bodies) if not around.isdisjoint(part.calls)]
+        both = [part for part in inner if part.bodies or (first in part.calls) == (last in part.calls)]
+        if not both or both[0].is_leaf:
+            return region
+        region = both[0]
+
+
+def _around(program: Program, index: int) -> frozenset[int]:
+    """Return an operation and those whose nested bodies it stands in."""
+    found = {index}
+    owner = program.scope_of(index).owner
+    while owner is not None:
+        found.add(owner)
+        owner = program.scope_of(owner).owner
+    return frozenset(found)
+
+
+def _detour(program: Program, region: Region, first: int, last: int) -> list[int]:
+    """Return a path between the parts of a region that hold two operations which leaves them both, or nothing."""
+    part = {call: place for place, inner in enumerate(region.parts) for call in inner.calls}
+    if first not in part or last not in part or part[first] == part[last]:
+        return []
+    ends = {part[first], part[last]}
+    effects = {before: after for after, before in program.effect_before.items()}
+    came: dict[int, int | None] = dict.fromkeys(region.parts[part[first]].calls)
+    queue = deque(sorted(came))
+    while queue:
+        step = queue.popleft()
+        readers = [reader for out in program.body[step].outputs for reader in program.consumers.get(out.name, ())]
+        for reader in (*readers, *([effects[step]] if step in effects else [])):
+            if reader in came or reader not in part or (part[reader] in ends and part[step] in ends):
+                continue
+            came[reader] = step
+            if part[reader] == part[last]:
+                return _trace(came, reader)
+            queue.append(reader)
+    return []
+
+
+def _trace(came: dict[int, int | None], step: int) -> list[int]:
+    path = [step]
+    while (before := came[path[-1]]) is not None:
+        path.append(before)
+    return path[::-1]
