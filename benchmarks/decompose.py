@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 
 from benchmarks._graphs import FAMILIES, SITES, Graph, costs_of, module_of, tree_of
 from benchmarks._partitioners import PEERS, cut_tensors
+from tvmtarget.ir.flow import readers_of
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import dataflow_of
@@ -48,7 +49,8 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], list[list[int]]]:
                 successors[before].append(index)
     colours = [int(not is_taken) for is_taken in taken]
     atoms = [(index,) for index in range(len(graph))]
-    values = values_of(dataflow_of(module_of(graph).main, 0), owners(len(graph), atoms), len(graph))
+    main = module_of(graph).main
+    values = values_of(dataflow_of(main, 0, readers_of(main)), owners(len(graph), atoms), len(graph))
 
     def divide() -> list[list[int]]:
         limiter = Limiter(successors, atoms, values)

@@ -122,7 +122,9 @@ class Index(Tables):
     def find(self, digest: str) -> list[str]:
         """List the digests that begin so, at most three."""
         first, last = (packed(digest.ljust(35, digit)) for digit in "0f")
-        return self._digests("SELECT digest FROM line WHERE digest BETWEEN ? AND ? ORDER BY digest LIMIT 3", first, last)
+        return self._digests(
+            "SELECT digest FROM line WHERE digest BETWEEN ? AND ? ORDER BY digest LIMIT 3", first, last
+        )
 
     def texts(self, type_: str = "") -> Iterator[str]:
         """Yield all lines, or those of a type, as they were added; what is added meanwhile may be among them."""

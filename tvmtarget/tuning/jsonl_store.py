@@ -204,7 +204,9 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             for digest in self._there(list(fresh)):
                 del fresh[digest]
             long = [digest for digest, line in fresh.items() if len(line) > MAX_LINE]
-            raise_all(LogError, [f"{spelled(digest)} has more than {MAX_LINE} bytes, the most of a line" for digest in long])
+            raise_all(
+                LogError, [f"{spelled(digest)} has more than {MAX_LINE} bytes, the most of a line" for digest in long]
+            )
             if fresh:
                 self._append(b"".join(fresh.values()))
                 self.refresh()

@@ -15,6 +15,7 @@ from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.assignment.drops import Drops
 from tvmtarget.partition.assignment.expansion import expanded
 from tvmtarget.partition.assignment.maxflow import Budget
+from tvmtarget.partition.assignment.nudges import nudged
 from tvmtarget.partition.assignment.placement import Placement, energy_of, enumerated
 from tvmtarget.partition.assignment.prices import priced
 from tvmtarget.partition.assignment.scales import scaled
@@ -36,6 +37,9 @@ SHARES = (0.5, 1.0)
 
 # With more atoms than this only the first share is tried, and none where that would prove nothing.
 LARGE = 50_000
+
+# With no more atoms than this several starts are improved, and the best choice by single atoms and values.
+SMALL = 64
 
 # Visits of edges that the cuts of one level may take, for each atom and value, and beside: beyond it, sites are still
 # valid, but no longer the best.
@@ -68,9 +72,14 @@ class ByCost:
         else:
             budget = Budget(WORK * (len(placement.costs) + len(placement.readers)) + WORK_BESIDE)
             found = _searched(placement, budget)
-            judge.look_at([by_preference_first, *_whole(placement), *found])
+            starts = list(_starts(placement))
+            if len(placement.costs) <= SMALL:
+                found += [expanded(placement, SHARES[0], budget, start) for start in starts]
+            judge.look_at([by_preference_first, *starts, *found])
             if len(judge.chosen) and len(placement.costs) + len(placement.readers) <= MAX_DROPPED:
                 judge.drop_regions()
+            if len(judge.chosen) and len(placement.costs) <= SMALL:
+                judge.nudge()
             least = _least(placement, found[0] if budget.is_kept else None)
         if level.room is not None and not (tried and len(judge.chosen)):
             judge.look_within(level.room)
@@ -88,16 +97,20 @@ class ByCost:
         )
 
 
-def _whole(placement: Placement) -> Iterator[Ints]:
-    """Yield, for every site, the choice that puts on it whatever it can take."""
-    first = placement.allowed.argmax(axis=1)
-    for option in range(len(placement.launches)):
-        yield np.where(placement.allowed[:, option], option, first)
+def _starts(placement: Placement) -> Iterator[Ints]:
+    """Yield, for every site and for every memory, the choice that puts there whatever it can, all else at its best."""
+    endless = np.iinfo(np.int64).max
+    costs = np.where(placement.allowed, placement.costs, endless)
+    numbers = np.arange(len(placement.domains))
+    shared = (placement.domains == domain for domain in np.unique(placement.domains).tolist())
+    for which in (*(numbers == option for option in numbers.tolist()), *(one for one in shared if one.sum() > 1)):
+        inside = np.where(which, costs, endless)
+        yield np.where(inside.min(axis=1) < endless, inside.argmin(axis=1), costs.argmin(axis=1))
 
 
 def _searched(placement: Placement, budget: Budget) -> list[Ints]:
     """Return the choices that cuts find: with two sites the first is without regard to launches."""
-    shares = (0.0, *SHARES) if len(placement.costs) <= LARGE else (0.0, SHARES[0])
+    shares: tuple[float, ...] = (0.0, *SHARES) if len(placement.costs) <= LARGE else (0.0, SHARES[0])
     if len(placement.costs) > LARGE and len(placement.launches) > 2:
         shares = shares[1:]
     found: list[Ints] = []
@@ -147,6 +160,14 @@ class _Judge:
         for _ in range(MAX_ROUNDS):
             before = self.least
             self.look_at([drops.moved(self.chosen, grouped(self.level, self.chosen.tolist()))])
+            if self.least == before:
+                break
+
+    def nudge(self) -> None:
+        """Move single atoms, and all at a value, as long as the whole gains."""
+        for _ in range(MAX_ROUNDS):
+            before = self.least
+            self.look_at([*nudged(self.placement, self.chosen)])
             if self.least == before:
                 break
 
