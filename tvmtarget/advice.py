@@ -57,8 +57,8 @@ def alone(leaf: Target) -> Target:
 
 def kernel_workload(kernel: Kernel) -> Workload:
     """Return the workload that a kernel is."""
-    payload: dict[str, object] | None = {"text": kernel.text} if kernel.text else None
-    return Workload.of(kernel.body, "kernel", payload)
+    payload: dict[str, object] = {**kernel.program, "text": kernel.text} if kernel.text else {**kernel.program}
+    return Workload.of(kernel.body, "kernel", payload or None)
 
 
 def whole_workload(plan: Plan, level: Level) -> Workload:
@@ -107,7 +107,7 @@ class Advice:
     def _whole(self, plan: Plan, level: Level, format_: str) -> Applied:
         workload = whole_workload(plan, level)
         match = self.log.lookup(workload, plan.layout.root, policy=self.policy)
-        return Applied.of("whole program", workload.key, match, format_)
+        return Applied.of("whole program", workload.key, match, (format_,))
 
 
 class LeafAdvice:
@@ -124,13 +124,13 @@ class LeafAdvice:
         """What was asked for and what was found, in order."""
         return tuple(self._applied.values())
 
-    def find(self, kernel: Kernel, format_: str) -> object | None:
+    def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
         """Return the best schedule of a kernel, None for the default."""
         match: Match = self._log.lookup(kernel_workload(kernel), self._target, policy=self._policy)
-        found = Applied.of(str(kernel.body.get("op", kernel.name)), kernel.key, match, format_, kernel.calls)
+        found = Applied.of(str(kernel.body.get("op", kernel.name)), kernel.key, match, formats, kernel.calls)
         known = self._applied.get(kernel.key)
         self._applied[kernel.key] = found if known is None else replace(found, calls=known.calls + kernel.calls)
-        return found.body
+        return (found.format, found.body) if found.is_used else None
 
     def refuse(self, kernel: Kernel, reason: str) -> None:
         """Remember that a schedule is not used, and why."""

@@ -133,8 +133,10 @@ class _Kept:
     def __init__(self, tuned: Sequence[Applied]) -> None:
         self._bodies = {(applied.key, applied.format): applied.body for applied in tuned if applied.is_used}
 
-    def find(self, kernel: Kernel, format_: str) -> object | None:
-        return self._bodies.get((kernel.key, format_))
+    def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
+        return next(
+            ((one, self._bodies[kernel.key, one]) for one in formats if (kernel.key, one) in self._bodies), None
+        )
 
     def refuse(self, kernel: Kernel, reason: str) -> None:
         """Do nothing: what is refused now was refused when the program was built."""

@@ -19,7 +19,7 @@ from tvmtarget.backends.protocol import Part
 from tvmtarget.tuner.kernels import KernelTuner
 from tvmtarget.tuner.measuring import Limits, Worker
 from tvmtarget.tuner.result import Budget
-from tvmtarget.tuner.search import Search
+from tvmtarget.tuner.search import BlockSearch
 from tvmtarget.tuning.match import Policy
 from tvmtarget.tuning.records import Baseline, Measurement, Trial
 
@@ -222,7 +222,7 @@ def test_the_same_seed_searches_the_same_way(worker):
     (space,) = worker.spaces()
 
     def proposals(seed):
-        search = Search(space, seed, lambda candidates: worker.legal(space.kernel.key, candidates))
+        search = BlockSearch(space, seed, lambda candidates: worker.legal(space.kernel.key, candidates))
         search.tell(tuple(space.default), 1000)
         found = []
         for cost in range(900, 890, -1):

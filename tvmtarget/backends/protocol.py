@@ -41,13 +41,15 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 class Kernel:
     """A piece of a leaf function that can be tuned: what it is, as JSON, and how often the function calls it.
 
-    `body` is the body of a workload of a tuning log; `text` is the program itself, to be kept with it.
+    `body` is the body of a workload of a tuning log; `text` is the program itself, to be kept with it, as is what
+    `program` has for other tools.
     """
 
     name: str
     body: Mapping[str, object]
     text: str = ""
     calls: int = 1
+    program: Mapping[str, object] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
@@ -58,8 +60,8 @@ class Kernel:
 class Schedules(Protocol):
     """What was found by tuning, as a backend asks for it while it compiles."""
 
-    def find(self, kernel: Kernel, format_: str) -> object | None:
-        """Return the body of a candidate of that format for a kernel, None for the backend's default."""
+    def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
+        """Return a candidate of one of the formats for a kernel, and its body; None for the backend's default."""
         ...
 
     def refuse(self, kernel: Kernel, reason: str) -> None:
@@ -144,6 +146,7 @@ class Space:
     """The candidates for a kernel: a body for each combination of `choices`, of which not all need be legal.
 
     `choices` has whole numbers by name for each of the kernel's blocks; `default` is what is taken without tuning.
+    Without blocks there are only the traces that a workshop proposes.
     """
 
     kernel: Kernel
@@ -172,16 +175,28 @@ class Workshop(Protocol):
         """Whether choices for a kernel fit it and the target."""
         ...
 
-    def build(self, key: str, choices: Sequence[Mapping[str, int]]) -> Bench:
-        """Build a kernel; any exception counts against the candidate."""
+    def build(self, key: str, choices: Sequence[Mapping[str, int]] | str) -> Bench:
+        """Build a kernel, by choices or a trace; any exception counts against the candidate."""
+        ...
+
+    def propose(self, key: str, known: Sequence[tuple[str, int]], count: int, seed: int) -> list[str]:
+        """Return traces for a kernel to be measured; `known` are some with their costs in picoseconds."""
+        ...
+
+    def program(self, key: str) -> Mapping[str, object]:
+        """Return a kernel as other tools that read its traces know it."""
         ...
 
 
 @runtime_checkable
 class TunableBackend(Protocol):
-    """A backend whose kernels can be tuned; `format` is that of its candidates, `{"blocks": [choices, ...]}`."""
+    """A backend whose kernels can be tuned.
+
+    `format` is that of its candidates `{"blocks": [choices, ...]}`, `trace_format` of those that are texts.
+    """
 
     format: str
+    trace_format: str
 
     def workshop(self, part: Part) -> Workshop:
         """Return the kernels of a leaf function."""

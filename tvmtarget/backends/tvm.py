@@ -27,6 +27,7 @@ from tvmtarget.backends.machine import processors, refuses_native
 from tvmtarget.backends.protocol import Array, Part
 from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, TunedChoice
 from tvmtarget.backends.tvm_schedule import cpu_pipeline, legal_passes
+from tvmtarget.backends.tvm_traces import TRACE_FORMAT
 from tvmtarget.errors import BackendError, MissingExtraError
 from tvmtarget.target.kinds import kind_of
 from tvmtarget.target.tree import Target
@@ -57,6 +58,7 @@ class _Tvm:
     kinds = ("llvm",)
     shares_code = True
     format = FORMAT
+    trace_format = TRACE_FORMAT
 
     def version(self) -> str:
         return f"apache-tvm {_tvm().__version__}"
@@ -73,8 +75,10 @@ class _Tvm:
             with _LOCK, _quiet():
                 target = _target(tvm, part.target)
                 pipeline = cpu_pipeline(target, TunedChoice(part.schedules) if part.schedules is not None else None)
-                with tvm.transform.PassContext(opt_level=3):
-                    executable = tvm.compile(_imported(tvm, part), target=target, relax_pipeline=pipeline)
+                module = _imported(tvm, part)
+                disabled = _NOT_IN_BRANCHES if _has_branches(tvm, module) else []
+                with tvm.transform.PassContext(opt_level=3, disabled_pass=disabled):
+                    executable = tvm.compile(module, target=target, relax_pipeline=pipeline)
                 return _Program(executable, never_empty)
         except BackendError:
             raise
@@ -90,6 +94,22 @@ class _Tvm:
             with target, tvm.transform.PassContext(opt_level=3):
                 module = tvm.transform.Sequential(legal_passes(target))(_imported(tvm, part))
             return KernelWorkshop(module, target)
+
+
+# TVM 0.27 gives storage that a branch allocates to tensors behind it, also where the other branch ran.
+_NOT_IN_BRANCHES = ["StaticPlanBlockMemory"]
+
+
+def _has_branches(tvm: Any, module: Any) -> bool:  # noqa: ANN401
+    found: list[bool] = []
+
+    def visit(node: Any) -> None:  # noqa: ANN401
+        found.append(isinstance(node, tvm.relax.If))
+
+    for function in module.functions.values():
+        if isinstance(function, tvm.relax.Function):
+            tvm.relax.analysis.post_order_visit(function, visit)
+    return any(found)
 
 
 def _imported(tvm: Any, part: Part) -> Any:  # noqa: ANN401

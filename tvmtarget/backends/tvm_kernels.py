@@ -1,7 +1,8 @@
 """The tensor functions that TVM makes of a leaf function, as kernels to be tuned: their keys, choices and timings.
 
 A kernel is known by its TVMScript with the names of its own numbered, its shapes, and which arguments are constants.
-Only functions with a reduction that gets a register block are tuned; open sizes are measured at `OPEN_SIZE`.
+Only functions with a reduction are tuned: by the choices of its register blocks, or by traces of MetaSchedule, which
+need no such block. Open sizes are measured at `OPEN_SIZE`.
 TVM is imported late and ships no types: its objects are Any, under names that say what they are.
 """
 
@@ -18,9 +19,10 @@ from tvmtarget.backends.protocol import Array, Kernel, Schedules, Space
 from tvmtarget.backends.tvm_schedule import Scheduler, vector_unit
 from tvmtarget.backends.tvm_space import Knobs, knobs_of, space, tile_of
 from tvmtarget.backends.tvm_tiles import Tile
+from tvmtarget.backends.tvm_traces import TRACE_FORMAT, applied, program_of, propose
 from tvmtarget.backends.tvm_uses import Use, uses_of
 
-__all__ = ["FORMAT", "KernelBench", "KernelWorkshop", "TunedChoice", "kernel_of"]
+__all__ = ["FORMAT", "KernelBench", "KernelWorkshop", "TunedChoice", "described", "kernel_of"]
 
 FORMAT = "tvmtarget.cpu-tiles/1"
 
@@ -50,16 +52,17 @@ _REDUCES = re.compile(r'T\.axis\.(reduce\(|remap\("[A-Z]*R)')
 
 def kernel_of(name: str, function: Function, use: Use) -> Kernel | None:
     """Return a tensor function as a kernel, or None if it has computed sizes or reduces nothing."""
-    shapes = _shapes(function)
-    if shapes is None:
-        return None
-    text = _text(function)
-    if not _REDUCES.search(text):
-        return None
+    kernel = described(name, function, use)
+    return kernel if "shapes" in kernel.body and _REDUCES.search(kernel.text) else None
+
+
+def described(name: str, function: Function, use: Use) -> Kernel:
+    """Return any tensor function as a kernel, without `shapes` if it has computed sizes."""
+    shapes, text = _shapes(function), _text(function)
     body = {
         "op": re.sub(r"\d+(?=_|$)", "", name),
         "structure": f"tvmscript:{hashlib.sha256(text.encode()).hexdigest()[:32]}",
-        "shapes": shapes,
+        **({} if shapes is None else {"shapes": shapes}),
         "constants": sorted(use.constants),
     }
     return Kernel(name, body, text, max(1, use.calls))
@@ -106,20 +109,23 @@ class TunedChoice:
         self._schedules = schedules
         self._kernels: dict[str, Kernel] = {}
 
-    def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | None:
-        """Return the knobs of a function's register blocks, None where nothing is known."""
+    def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | str | None:
+        """Return the knobs of a function's register blocks, or a trace; None where nothing is known."""
         kernel = kernel_of(name, function, use)
         if kernel is None:
             return None
         self._kernels[name] = kernel
-        found = self._schedules.find(kernel, FORMAT)
-        knobs = _read(found)
-        if found is not None and knobs is None:
-            self.refuse(name, f"its body is not that of a candidate of format {FORMAT!r}")
-        return knobs
+        found = self._schedules.find(kernel, FORMAT, TRACE_FORMAT)
+        if found is None:
+            return None
+        format_, body = found
+        choice = _read(body) if format_ == FORMAT else body if isinstance(body, str) else None
+        if choice is None:
+            self.refuse(name, f"its body is not that of a candidate of format {format_!r}")
+        return choice
 
     def refuse(self, name: str, reason: str) -> None:
-        """Pass on that the knobs of a function do not fit it."""
+        """Pass on that what was found for a function does not fit it."""
         self._schedules.refuse(self._kernels[name], reason)
 
 
@@ -159,12 +165,11 @@ class KernelWorkshop:
             scheduler.run()
         except scheduler.tvm.s_tir.ScheduleError:
             return
-        if scheduler.blocks:
-            choices = tuple(space(nest, tile, self.unit) for nest, tile in scheduler.blocks)
-            default = tuple(knobs_of(tile) for _, tile in scheduler.blocks)
-            self.spaces[kernel.key] = Space(kernel, choices, default)
-            self._functions[kernel.key] = function, use
-            self._nests[kernel.key] = [nest for nest, _ in scheduler.blocks]
+        choices = tuple(space(nest, tile, self.unit) for nest, tile in scheduler.blocks)
+        default = tuple(knobs_of(tile) for _, tile in scheduler.blocks)
+        self.spaces[kernel.key] = Space(kernel, choices, default)
+        self._functions[kernel.key] = function, use
+        self._nests[kernel.key] = [nest for nest, _ in scheduler.blocks]
 
     def is_legal(self, key: str, choices: Sequence[Mapping[str, int]]) -> bool:
         """Whether choices make register blocks."""
@@ -173,9 +178,19 @@ class KernelWorkshop:
             tile_of(nest, knobs, self.unit) is not None for nest, knobs in zip(nests, choices, strict=True)
         )
 
-    def build(self, key: str, choices: Sequence[Mapping[str, int]]) -> KernelBench:
-        """Schedule and compile a kernel."""
+    def propose(self, key: str, known: Sequence[tuple[str, int]], count: int, seed: int) -> list[str]:
+        """Return traces of MetaSchedule for a kernel."""
+        return propose(self._functions[key][0], self.target, known, count, seed)
+
+    def program(self, key: str) -> Mapping[str, object]:
+        """Return a kernel as a workload of MetaSchedule."""
+        return program_of(self._functions[key][0])
+
+    def build(self, key: str, choices: Sequence[Mapping[str, int]] | str) -> KernelBench:
+        """Schedule and compile a kernel, by the choices of its register blocks or by a trace."""
         function, use = self._functions[key]
+        if isinstance(choices, str):
+            return KernelBench(self._compiled(applied(function, choices)), *self._reference(key))
         scheduler = Scheduler(function, self.unit, use.constants, list(choices))
         entry = self._compiled(scheduler.run())
         inputs, expected = self._reference(key)

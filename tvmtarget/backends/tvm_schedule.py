@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeAlias
 
 from tvmtarget.backends.tvm_space import Knobs, tile_of
 from tvmtarget.backends.tvm_tiles import PARALLEL_TASKS, Access, Layout, Nest, Tile, VectorUnit, divisor, plan
+from tvmtarget.backends.tvm_traces import applied
 from tvmtarget.backends.tvm_uses import Use, pack_constants, uses_of
 
 __all__ = [
@@ -44,11 +45,11 @@ Expr: TypeAlias = Any
 class Choose(Protocol):
     """What knows better than the static model."""
 
-    def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | None:
-        """Return the knobs of a function's register blocks in order, None for what the model says."""
+    def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | str | None:
+        """Return the knobs of a function's register blocks in order, or a trace; None for what the model says."""
 
     def refuse(self, name: str, reason: str) -> None:
-        """Be told that the knobs of a function do not fit it, and that it is scheduled by the model."""
+        """Be told that what was chosen for a function does not fit it, and that it is scheduled by the model."""
 
 
 # For the PassContext around `tvm.compile`: TVM 0.27 cannot compile a float that this pass moves out of a parallel loop,
@@ -124,8 +125,8 @@ def cpu_pipeline(target: Target, choose: Choose | None = None) -> Pass:
 def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None = None) -> tuple[Module, dict[str, str]]:
     """Schedule the tensor functions of a module; also return, by name, why a function stays as it was.
 
-    `choose` is asked for the knobs of a function's register blocks before the static model; where what it says does
-    not fit, it is told, and the function is scheduled by the model.
+    `choose` is asked before the static model; where what it says does not fit, it is told, and the function is
+    scheduled by the model.
     """
     from tvm.relax import BlockBuilder
     from tvm.s_tir import SBlockRealize, ScheduleError
@@ -142,14 +143,14 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
             continue
         use = uses.get(name, Use())
         chosen = None if choose is None else choose(name, function, use)
-        for knobs in (chosen, None) if chosen is not None else (None,):
-            scheduler = Scheduler(function, unit, use.constants, knobs)
+        for option in (chosen, None) if chosen is not None else (None,):
+            scheduler = Scheduler(function, unit, use.constants, None if isinstance(option, str) else option)
             try:
-                scheduled = scheduler.run()
+                scheduled = applied(function, option) if isinstance(option, str) else scheduler.run()
                 break
             except (ScheduleError, ValueError) as error:
                 refused[name] = str(error)
-                if choose is not None and knobs is not None:
+                if choose is not None and option is not None:
                     choose.refuse(name, str(error))
         else:
             continue

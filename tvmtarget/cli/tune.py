@@ -36,6 +36,7 @@ def tune(
         list[str] | None,
         typer.Option("--level", help="kernel, executor or placement; all unless given.", show_default=False),
     ] = None,
+    space: Annotated[str, typer.Option("--space", help="Candidates for kernels: auto, own or metaschedule.")] = "auto",
     seed: Annotated[int, typer.Option("--seed", help="Makes the same search again.")] = 0,
     workers: Annotated[
         str | None,
@@ -67,6 +68,7 @@ def tune(
                 trials=trials,
                 seconds=seconds,
                 levels=tuple(level or LEVELS),
+                space=space,
                 seed=seed,
                 where=rules,
                 workers=workers,

@@ -10,7 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median_low
 
 from tvmtarget.advice import alone, kernel_workload
@@ -22,7 +23,7 @@ from tvmtarget.target.tree import Target
 from tvmtarget.tuner.measuring import Limits, Outcome, Worker
 from tvmtarget.tuner.remote import Remotes, RemoteWorker
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
-from tvmtarget.tuner.search import Choices, Search, body_of
+from tvmtarget.tuner.search import BlockSearch, Choices, Search, TraceSearch, body_of
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.records import FAILURES, Baseline, Candidate, Measurement, Trial, Workload
 
@@ -54,6 +55,11 @@ class _Kernel:
     confirmed: dict[str, tuple[int, int, str]] = field(default_factory=dict)
 
     @property
+    def default_choices(self) -> Choices:
+        """What is taken without tuning."""
+        return tuple(self.space.default)
+
+    @property
     def name(self) -> str:
         result = ",".join(map(str, self.workload.shapes[-1]))
         return f"{self.space.kernel.body.get('op', self.space.kernel.name)}[{result}]"
@@ -62,7 +68,9 @@ class _Kernel:
         return self.worker.measure(self.space.kernel.key, choices)
 
     def read(self, candidate: Candidate) -> Choices | None:
-        """Return the choices of a candidate, None if it is none of the space's."""
+        """Return the choices of a candidate, None if it is none of the kernel's."""
+        if candidate.format == self.worker.trace_format:
+            return candidate.body if isinstance(candidate.body, str) else None
         blocks = candidate.body.get("blocks") if isinstance(candidate.body, dict) else None
         if candidate.format != self.worker.format or not isinstance(blocks, list | tuple):
             return None
@@ -72,6 +80,11 @@ class _Kernel:
             for block, names in zip(blocks, spaces, strict=False)
         )
         return tuple(dict(block) for block in blocks) if fits else None
+
+    def candidate(self, choices: Choices) -> Candidate:
+        """Return choices as a candidate of the log."""
+        format_ = self.worker.trace_format if isinstance(choices, str) else self.worker.format
+        return Candidate(format=format_, body=body_of(choices))
 
     @property
     def best(self) -> int:
@@ -97,8 +110,10 @@ class KernelTuner:
         limits: Limits,
         progress: Progress | None,
         remotes: Remotes | None = None,
+        space: str = "auto",
     ) -> None:
         self._remotes = remotes
+        self._space = space
         self._plans = plans
         self._log = log
         self._budget = budget
@@ -196,7 +211,7 @@ class KernelTuner:
         self, found: dict[tuple[str, str], _Kernel], worker: Worker, site: str, target: Target, weight: int
     ) -> None:
         """Add the kernels of a leaf function; a worker without a new one is not needed."""
-        spaces = worker.spaces()
+        spaces = [space for space in worker.spaces() if space.choices or self._space != "own"]
         if not spaces:
             self.left_out.append(f"kernels of @{site or '.'}: none has sums that could be blocked")
         key = target.tuning_key("kernel")
@@ -205,12 +220,20 @@ class KernelTuner:
             if known is not None:
                 known.calls += weight * space.kernel.calls
                 continue
-            search = Search(space, self._seed, _Legal(worker, space.kernel.key))
-            found[space.kernel.key, key] = _Kernel(
-                site, target, worker, space, kernel_workload(space.kernel), weight * space.kernel.calls, search
-            )
+            found[space.kernel.key, key] = self._kernel(site, target, worker, space, weight)
         if not any(kernel.worker is worker for kernel in found.values()):
             worker.close()
+
+    def _kernel(self, site: str, target: Target, worker: Worker, space: Space, weight: int) -> _Kernel:
+        """Return a kernel with its search; traces are kept with the program that TVM wants with them."""
+        search: Search
+        kernel = space.kernel
+        if self._space == "metaschedule" or not space.choices:
+            search = TraceSearch(self._seed, partial(worker.propose, kernel.key))
+            kernel = replace(kernel, program=worker.program(kernel.key))
+        else:
+            search = BlockSearch(space, self._seed, partial(worker.legal, kernel.key))
+        return _Kernel(site, target, worker, space, kernel_workload(kernel), weight * kernel.calls, search)
 
     def _recall(self) -> None:
         """Take over what the log knows of these kernels on equal targets."""
@@ -232,19 +255,19 @@ class KernelTuner:
             kernel.search.tell(choices, measured.cost)
         elif not is_known:
             kernel.search.tell(choices, min(measured.costs, default=None))
-        if list(choices) == list(kernel.space.default):
+        if choices == kernel.default_choices:
             kernel.default = min(measured.costs, default=0)
 
     def _measure_default(self, kernel: _Kernel) -> None:
         if kernel.default or self._budget.is_spent(time.monotonic()):
             return
-        outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.space.default, repeats=5)
+        outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
         kernel.default = min(outcome.costs) if outcome.status == "ok" else 0
         if not kernel.default:
             self.left_out.append(f"kernel {kernel.name}: its default did not run here: {outcome.why}")
             kernel.is_exhausted = True
         kernel.trials += 1
-        self._write(kernel, tuple(kernel.space.default), outcome)
+        self._write(kernel, kernel.default_choices, outcome)
 
     def _search_some(self) -> bool:
         """Try a candidate of the most urgent kernel, or as many as there are machines; return whether there was one."""
@@ -285,10 +308,10 @@ class KernelTuner:
         self._budget.done += 1
         kernel.is_changed = True
         self.statuses[outcome.status] += 1
-        search = {"tuner": "tvmtarget.search/1", "seed": self._seed, "i": self._budget.done}
-        candidate = Candidate(format=kernel.worker.format, body=body_of(choices))
+        tuner = "metaschedule" if isinstance(choices, str) else "tvmtarget.search/1"
+        search = {"tuner": tuner, "seed": self._seed, "i": self._budget.done} | _why(outcome)
         self._log.add(
-            kernel.workload, kernel.target, candidate, measured, search=search | _why(outcome), env=outcome.env
+            kernel.workload, kernel.target, kernel.candidate(choices), measured, search=search, env=outcome.env
         )
         if outcome.status in FAILURES or measured.cost is not None:
             kernel.search.tell(choices, min(outcome.costs, default=None))
@@ -299,8 +322,8 @@ class KernelTuner:
         if not kernel.default or (kernel.confirmed and not kernel.is_changed):
             return
         good = [choices for choices, cost in kernel.search.best(CONFIRMED) if cost < FAST_ENOUGH * kernel.default]
-        default = tuple(kernel.space.default)
-        good = [choices for choices in good if list(choices) != list(default)]
+        default = kernel.default_choices
+        good = [choices for choices in good if choices != default]
         outcomes = self._use(kernel.worker).compare(kernel.space.kernel.key, [default, *good], ROUNDS)
         if not outcomes:
             self.left_out.append(f"kernel {kernel.name}: its candidates could not be compared")
@@ -312,7 +335,7 @@ class KernelTuner:
 
     def _write_confirmed(self, kernel: _Kernel, choices: Choices, outcome: Outcome, baseline: tuple[int, ...]) -> None:
         measured = Measurement(status="ok", kind="confirm", costs=outcome.costs, baseline=Baseline(costs=baseline))
-        candidate = Candidate(format=kernel.worker.format, body=body_of(choices))
+        candidate = kernel.candidate(choices)
         trial = self._log.add(kernel.workload, kernel.target, candidate, measured, env=outcome.env)
         kernel.search.tell(choices, median_low(outcome.costs))
         kernel.confirmed[candidate.key] = median_low(outcome.costs), median_low(baseline), trial.digest
@@ -323,17 +346,6 @@ class KernelTuner:
         default = sum(each.calls * each.default for each in self._kernels)
         best = sum(each.calls * each.best for each in self._kernels)
         self._progress(Step("kernel", kernel.name, status, self._budget.done, self._budget.trials, default, best))
-
-
-@dataclass(frozen=True)
-class _Legal:
-    """Asks a worker which candidates fit."""
-
-    worker: Worker
-    key: str
-
-    def __call__(self, candidates: Sequence[Choices]) -> list[bool]:
-        return self.worker.legal(self.key, candidates) if candidates else []
 
 
 def _why(outcome: Outcome) -> dict[str, object]:

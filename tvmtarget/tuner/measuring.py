@@ -18,11 +18,12 @@ from typing import IO, Any, Self
 from tvmtarget.backends.protocol import Kernel, Part, Space
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.tuner.device import device_lock
+from tvmtarget.tuner.search import as_json
 from tvmtarget.tuning.records import Environment, Status
 
-__all__ = ["USUAL_LIMITS", "Limits", "Outcome", "Worker"]
+__all__ = ["USUAL_LIMITS", "Choices", "Limits", "Outcome", "Worker"]
 
-Choices = Sequence[Mapping[str, int]]
+Choices = Sequence[Mapping[str, int]] | str
 
 # Signals by which a process dies of what it does itself; any other came from outside.
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGBUS, signal.SIGABRT, signal.SIGTRAP})
@@ -70,6 +71,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
         self.format = ""
+        self.trace_format = ""
 
     def __enter__(self) -> Self:
         return self
@@ -104,13 +106,21 @@ class Worker:
 
     def legal(self, key: str, candidates: Sequence[Choices]) -> list[bool]:
         """Say which candidates fit a kernel."""
-        return list(
-            self._asked({"do": "legal", "key": key, "candidates": [list(map(dict, c)) for c in candidates]})["legal"]
-        )
+        if not candidates:
+            return []
+        return list(self._asked({"do": "legal", "key": key, "candidates": list(map(as_json, candidates))})["legal"])
+
+    def propose(self, key: str, known: Sequence[tuple[str, int]], count: int, seed: int) -> list[str]:
+        """Return traces for a kernel to be measured; none where its space cannot be made."""
+        return list(self._asked({"do": "propose", "key": key, "known": known, "count": count, "seed": seed})["traces"])
+
+    def program(self, key: str) -> dict[str, object]:
+        """Return a kernel as other tools that read its traces know it."""
+        return dict(self._asked({"do": "program", "key": key})["program"])
 
     def measure(self, key: str, choices: Choices, repeats: int = 3) -> Outcome:
         """Build, check and time a candidate; if the process is lost from outside, once more."""
-        request = {"do": "measure", "key": key, "choices": list(map(dict, choices)), "repeats": repeats}
+        request = {"do": "measure", "key": key, "choices": as_json(choices), "repeats": repeats}
         for _ in range(2):
             try:
                 answer = self._request(request)
@@ -124,7 +134,7 @@ class Worker:
 
     def compare(self, key: str, candidates: Sequence[Choices], rounds: int) -> list[Outcome]:
         """Time candidates by turns and return what became of each; nothing if the process was lost over it."""
-        listed = [list(map(dict, choices)) for choices in candidates]
+        listed = list(map(as_json, candidates))
         try:
             answer = self._request({"do": "compare", "key": key, "candidates": listed, "rounds": rounds})
         except _LostError:
@@ -174,7 +184,7 @@ class Worker:
             answer = self._exchange(request, self._limits.open)
         if answer["status"] != "ok":
             raise BackendError(f"function {self._part.name!r} cannot be tuned: {answer['why']}")
-        self.format = answer["format"]
+        self.format, self.trace_format = answer["format"], answer["trace_format"]
         return answer
 
     def _exchange(self, request: Mapping[str, object], limit: int) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from typing import Any, Protocol, Self, TypeVar
 from tvmtarget.backends.protocol import Part
 from tvmtarget.errors import MissingExtraError, RunError
 from tvmtarget.target.tree import Target
-from tvmtarget.tuner.measuring import Limits, Outcome, Worker
+from tvmtarget.tuner.measuring import Choices, Limits, Outcome, Worker
+from tvmtarget.tuner.search import as_json
 from tvmtarget.tuning.environment import environment
 
 __all__ = ["RemoteWorker", "Remotes"]
@@ -138,14 +139,13 @@ class RemoteWorker(Worker):
             "limits": [limits.open, limits.build, limits.run, limits.wait],
         }
 
-    def measure(self, key: str, choices: Sequence[Mapping[str, int]], repeats: int = 3) -> Outcome:
+    def measure(self, key: str, choices: Choices, repeats: int = 3) -> Outcome:
         """Build, check and time a candidate on some machine."""
-        return self._remotes.run(measured, self._opened, key, list(map(dict, choices)), repeats)
+        return self._remotes.run(measured, self._opened, key, as_json(choices), repeats)
 
-    def compare(self, key: str, candidates: Sequence[Sequence[Mapping[str, int]]], rounds: int) -> list[Outcome]:
+    def compare(self, key: str, candidates: Sequence[Choices], rounds: int) -> list[Outcome]:
         """Time candidates by turns, all on one machine."""
-        listed = [list(map(dict, choices)) for choices in candidates]
-        return self._remotes.run(compared, self._opened, key, listed, rounds)
+        return self._remotes.run(compared, self._opened, key, list(map(as_json, candidates)), rounds)
 
 
 # The leaf functions that are open in this process of a Dask worker, the last used last; they end with it.

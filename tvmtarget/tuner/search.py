@@ -1,34 +1,43 @@
-"""Which candidate to try next: half at random, half changes of the best, none twice."""
+"""Which candidate to try next, none twice: choices of register blocks, or traces that MetaSchedule proposes."""
 
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from tvmtarget.backends.protocol import Space
 
-__all__ = ["Choices", "Search", "body_of"]
+__all__ = ["BlockSearch", "Choices", "Search", "TraceSearch", "as_json", "body_of"]
 
-Choices = tuple[Mapping[str, int], ...]
+# A candidate: the choices of each register block, or a trace.
+Choices: TypeAlias = tuple[Mapping[str, int], ...] | str
 
 PARENTS = 4  # of the best candidates that are changed
 RANDOM_SHARE = 0.4
 DRAWS = 256  # candidates that are drawn at once, as few of them fit
 ROUNDS = 8  # draws without a new candidate after which the space counts as exhausted
 
+TRACES = 8  # that are proposed at once
+TRACE_PARENTS = 32  # of the best that MetaSchedule is told
+TRACE_ROUNDS = 3
 
-def body_of(choices: Sequence[Mapping[str, int]]) -> dict[str, object]:
+
+def as_json(choices: Sequence[Mapping[str, int]] | str) -> list[dict[str, int]] | str:
+    """Return a candidate as plain data."""
+    return choices if isinstance(choices, str) else [dict(block) for block in choices]
+
+
+def body_of(choices: Sequence[Mapping[str, int]] | str) -> object:
     """Return the body of a candidate of the log."""
-    return {"blocks": [dict(block) for block in choices]}
+    return choices if isinstance(choices, str) else {"blocks": as_json(choices)}
 
 
-class Search:
-    """Proposes candidates of one space; the same seed and costs give the same proposals."""
+class Search(ABC):
+    """Proposes candidates of one kernel; the same seed and costs give the same proposals."""
 
-    def __init__(self, space: Space, seed: int, is_legal: Callable[[Sequence[Choices]], list[bool]]) -> None:
-        self._space = space
-        self._random = random.Random(f"{seed} {space.kernel.key}")
-        self._is_legal = is_legal
+    def __init__(self) -> None:
         self._told: dict[str, tuple[Choices, int | None]] = {}
         self._skipped: set[str] = set()
 
@@ -46,28 +55,48 @@ class Search:
 
     def best(self, count: int = 1) -> list[tuple[Choices, int]]:
         """Return the candidates that cost least, the best first."""
-        ran = [(choices, cost) for choices, cost in self._told.values() if cost is not None]
-        return sorted(ran, key=lambda pair: (pair[1], _name(pair[0])))[:count]
+        return self._ranked()[:count]
 
+    @abstractmethod
     def propose(self) -> Choices | None:
         """Return a new candidate that fits; None where none is found any more."""
-        for _ in range(ROUNDS):
+
+    def _ranked(self) -> list[tuple[Choices, int]]:
+        ran = [(choices, cost) for choices, cost in self._told.values() if cost is not None]
+        return sorted(ran, key=lambda pair: (pair[1], _name(pair[0])))
+
+    def _is_new(self, choices: Choices) -> bool:
+        return not self.knows(choices) and _name(choices) not in self._skipped
+
+
+class BlockSearch(Search):
+    """Proposes choices of register blocks: some at random, the others changes of the best."""
+
+    def __init__(self, space: Space, seed: int, is_legal: Callable[[Sequence[Choices]], list[bool]]) -> None:
+        super().__init__()
+        self._space = space
+        self._random = random.Random(f"{seed} {space.kernel.key}")
+        self._is_legal = is_legal
+
+    def propose(self) -> Choices | None:
+        """Return new choices that fit; None where none are found any more."""
+        for _ in range(ROUNDS if self._space.choices else 0):
             drawn = {_name(choices): choices for choices in (self._draw() for _ in range(DRAWS))}
-            new = [choices for name, choices in drawn.items() if name not in self._told and name not in self._skipped]
+            new = [choices for choices in drawn.values() if self._is_new(choices)]
             fitting = [choices for choices, fits in zip(new, self._is_legal(new), strict=True) if fits]
             if fitting:
                 return fitting[0]
         return None
 
     def _draw(self) -> Choices:
-        parents = self.best(PARENTS)
+        parents = [choices for choices, _ in self._ranked() if not isinstance(choices, str)][:PARENTS]
         if not parents or self._random.random() < RANDOM_SHARE:
             return tuple(
                 {name: self._random.choice(values) for name, values in block.items()} for block in self._space.choices
             )
-        return self._changed(self._random.choice(parents)[0])
+        return self._changed(self._random.choice(parents))
 
-    def _changed(self, parent: Choices) -> Choices:
+    def _changed(self, parent: Sequence[Mapping[str, int]]) -> Choices:
         """Change one to three choices, half of the time to a neighbouring value."""
         blocks = [dict(block) for block in parent]
         for _ in range(self._random.randint(1, 3)):
@@ -79,5 +108,30 @@ class Search:
         return tuple(blocks)
 
 
+class TraceSearch(Search):
+    """Proposes traces of MetaSchedule, a few at a time.
+
+    `ask` returns some for the best that are known with their costs, a number of traces, and a seed.
+    """
+
+    def __init__(self, seed: int, ask: Callable[[Sequence[tuple[str, int]], int, int], list[str]]) -> None:
+        super().__init__()
+        self._ask = ask
+        self._random = random.Random(seed)
+        self._waiting: list[str] = []
+
+    def propose(self) -> Choices | None:
+        """Return a new trace; None where none is found any more."""
+        for _ in range(TRACE_ROUNDS):
+            if not self._waiting:
+                traces = [(choices, cost) for choices, cost in self._ranked() if isinstance(choices, str)]
+                self._waiting = self._ask(traces[:TRACE_PARENTS], TRACES, self._random.randrange(2**30))
+            while self._waiting:
+                trace = self._waiting.pop(0)
+                if self._is_new(trace):
+                    return trace
+        return None
+
+
 def _name(choices: Choices) -> str:
-    return str([sorted(block.items()) for block in choices])
+    return choices if isinstance(choices, str) else str([sorted(block.items()) for block in choices])

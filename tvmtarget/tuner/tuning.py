@@ -25,9 +25,11 @@ from tvmtarget.tuner.settings import SettingsTuner
 from tvmtarget.tuner.whole import compare_runs, made_up_inputs
 from tvmtarget.tuning.log import TuningLog
 
-__all__ = ["LEVELS", "tune"]
+__all__ = ["LEVELS", "SPACES", "tune"]
 
 LEVELS = ("kernel", "executor", "placement")
+
+SPACES = ("auto", "own", "metaschedule")
 
 KERNEL_SHARE = 0.7  # of trials and seconds, where there are other levels too
 
@@ -40,6 +42,7 @@ def tune(
     trials: int | None = None,
     seconds: float | None = None,
     levels: Sequence[str] = LEVELS,
+    space: str = "auto",
     seed: int = 0,
     where: Mapping[str, Constraint | str | Target] | None = None,
     limits: Limits = USUAL_LIMITS,
@@ -54,6 +57,8 @@ def tune(
         log: the log or its URL; what it knows already is not measured again.
         trials: how many candidates to measure at most. seconds: when to begin no further one.
         levels: what to tune: `kernel`, `executor` (settings of leaves), `placement` (of a composite).
+        space: where candidates for kernels come from: `own` register blocks; traces of TVM's `metaschedule`; `auto`
+            takes those for kernels that have no register block.
         seed: makes the same search again.
         where: constraints by name or operator, as for `decompose`.
         limits: seconds that a candidate may take.
@@ -65,13 +70,16 @@ def tune(
     interrupted run can be gone on with. Raises what `decompose` raises.
     """
     wrong = [level for level in levels if level not in LEVELS]
-    raise_all(TargetError, [f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong])
+    problems = [f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong]
+    if space not in SPACES:
+        problems.append(f"unknown space {space!r}{did_you_mean(space, SPACES)}; there are: {', '.join(SPACES)}")
+    raise_all(TargetError, problems)
     begin = time.monotonic()
     plan = module if isinstance(module, Plan) else decompose(module, target, where=where)
     with closing_log(log) as opened:
         budget = Budget(trials, None if seconds is None else begin + seconds)
         with nullcontext() if workers is None else Remotes(workers) as remotes:
-            return _Tuning(plan, opened, budget, begin, progress, remotes).run(
+            return _Tuning(plan, opened, budget, begin, progress, remotes, space).run(
                 levels, seed=seed, limits=limits, is_fixed=isinstance(module, Plan)
             )
 
@@ -86,6 +94,7 @@ class _Tuning:
     begin: float
     progress: Progress | None
     remotes: Remotes | None
+    space: str
 
     def run(self, levels: Sequence[str], *, seed: int, limits: Limits, is_fixed: bool) -> TuneResult:
         is_placed = "placement" in levels and not is_fixed and self.plan.layout.root.is_composite
@@ -96,7 +105,14 @@ class _Tuning:
             plans = (self.plan, *plans_by_leaf(self.plan)) if is_placed else (self.plan,)
             part = self.part(KERNEL_SHARE if is_placed or "executor" in levels else 1.0)
             kernels = KernelTuner(
-                plans, self.log, part, seed=seed, limits=limits, progress=self.progress, remotes=self.remotes
+                plans,
+                self.log,
+                part,
+                seed=seed,
+                limits=limits,
+                progress=self.progress,
+                remotes=self.remotes,
+                space=self.space,
             )
             tuners.append(kernels)
             kernels.run()

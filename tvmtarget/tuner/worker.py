@@ -2,6 +2,8 @@
 
     {"do": "open", "backend": ..., "part": {...}}         the kernels of a leaf function, and their choices
     {"do": "legal", "key": ..., "candidates": [...]}      which candidates fit
+    {"do": "propose", "key": ..., "known": [...], ...}    traces to be measured
+    {"do": "program", "key": ...}                         a kernel as other tools know it
     {"do": "measure", "key": ..., "choices": [...], ...}  built, checked, timed: a status and costs in picoseconds
     {"do": "compare", "key": ..., "candidates": [...]}    candidates timed by turns
 
@@ -70,11 +72,22 @@ class _Server:
             }
             for space in self._workshop.spaces.values()
         ]
-        return {"status": "ok", "format": backend.format, "spaces": spaces}
+        return {"status": "ok", "format": backend.format, "trace_format": backend.trace_format, "spaces": spaces}
 
     def _legal(self, request: Mapping[str, Any]) -> dict[str, object]:
         shop = self._opened()
         return {"status": "ok", "legal": [shop.is_legal(request["key"], choices) for choices in request["candidates"]]}
+
+    def _propose(self, request: Mapping[str, Any]) -> dict[str, object]:
+        known = [(trace, cost) for trace, cost in request["known"]]
+        try:
+            traces = self._opened().propose(request["key"], known, request["count"], request["seed"])
+        except Exception:  # whatever MetaSchedule cannot make a space of, such as open sizes
+            traces = []
+        return {"status": "ok", "traces": traces}
+
+    def _program(self, request: Mapping[str, Any]) -> dict[str, object]:
+        return {"status": "ok", "program": dict(self._opened().program(request["key"]))}
 
     def _measure(self, request: Mapping[str, Any]) -> dict[str, object]:
         begin = time.perf_counter()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -32,12 +32,12 @@ class Applied:
     note: str = ""
 
     @classmethod
-    def of(cls, what: str, key: str, match: Match, format_: str, calls: int = 1) -> Self:
-        """Return what a match gives for a piece that takes candidates of one format."""
+    def of(cls, what: str, key: str, match: Match, formats: Collection[str], calls: int = 1) -> Self:
+        """Return what a match gives for a piece that takes candidates of some formats."""
         applied = cls(match.workload.level, what, key, match.tier, calls)
         if match.record is None or match.candidate is None:
             return applied
-        fits = match.candidate.format == format_
+        fits = match.candidate.format in formats
         return cls(
             match.workload.level,
             what,
@@ -49,7 +49,9 @@ class Applied:
             match.ratio,
             match.candidate.format,
             match.candidate.body if fits else None,
-            "" if fits else f"the candidate is of format {match.candidate.format!r}, not {format_!r}",
+            ""
+            if fits
+            else f"the candidate is of format {match.candidate.format!r}, not {' or '.join(map(repr, formats))}",
         )
 
     @property

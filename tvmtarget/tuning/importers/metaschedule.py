@@ -107,9 +107,12 @@ def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) ->
     those that the log's own aliases of instructions name.
     """
     targets: dict[str, Target] = {}
+    programs: dict[str, Workload] = {}
     aliases = dict(_ALIASES)
     for record in log:
-        if isinstance(record, Alias) and record.kind == "inst":
+        if isinstance(record, Workload) and (record.payload or {}).get("format") == "tvm.ir.json":
+            programs.setdefault(record.key, record)
+        elif isinstance(record, Alias) and record.kind == "inst":
             aliases[record.old] = record.new
         elif isinstance(record, TargetRecord):
             try:
@@ -117,11 +120,11 @@ def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) ->
                 targets.setdefault(target.tuning_key(), target)
             except TvmTargetError:  # a system, or a kind that nobody knows
                 continue
-    workloads = [one for one in log.workloads() if (one.payload or {}).get("format") == "tvm.ir.json"]
+    workloads = [programs[key] for key in sorted(programs)]
     written = {}
     for key, target in sorted(targets.items()):
         place = Path(folder) / key.replace(":", "-")
-        if _export_pair(place, workloads, [_best(log, one, target, best) for one in workloads], aliases):
+        if _export_pair(place, workloads, [_best(log, one, target, best) for one in workloads], target, aliases):
             written[key] = place
     return written
 
@@ -132,12 +135,17 @@ def _best(log: TuningLog, workload: Workload, target: Target, count: int) -> lis
 
 
 def _export_pair(
-    place: Path, workloads: Sequence[Workload], trials: Sequence[Sequence[Trial]], aliases: Mapping[str, str]
+    place: Path,
+    workloads: Sequence[Workload],
+    trials: Sequence[Sequence[Trial]],
+    target: Target,
+    aliases: Mapping[str, str],
 ) -> bool:
+    rest = _compact([target.to_tvm().config, []])
     programs: list[str] = []
     records: list[str] = []
     for workload, best in zip(workloads, trials, strict=True):
-        records += [_spelled(len(programs), trial, aliases) for trial in best]
+        records += [_spelled(len(programs), trial, rest, aliases) for trial in best]
         if best and workload.payload is not None:
             programs.append(_compact([workload.payload["hash"], workload.payload["b64"]]))
     if records:
@@ -147,9 +155,11 @@ def _export_pair(
     return bool(records)
 
 
-def _spelled(at: int, trial: Trial, aliases: Mapping[str, str]) -> str:
+def _spelled(at: int, trial: Trial, rest: str, aliases: Mapping[str, str]) -> str:
+    """Return a record; `rest` is its target, and its arguments, unless the trial came from such a record."""
     costs = "[" + ",".join(f"{cost / 10**12:.12g}" for cost in trial.measured.costs) + "]"
-    rest = str(trial.src["rest"]) if isinstance(trial.src, dict) and "rest" in trial.src else "[{},[]]"
+    if isinstance(trial.src, dict):
+        rest = str(trial.src.get("rest", rest))
     return f"[{at},[{_renamed(str(trial.candidate.body), aliases)},{costs},{rest[1:]}]"
 
 
