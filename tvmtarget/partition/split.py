@@ -147,10 +147,10 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         options = (*options, site)
     allowed = _allowed(program, feasibility, atoms, options, site)
     favoured = np.ones_like(allowed)
-    for number, atom in enumerate(atoms):
-        if atom[0] in program.bodies:
-            favoured[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
     if program.bodies:
+        for number, atom in enumerate(atoms):
+            if atom[0] in program.bodies:
+                favoured[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
         chosen = zip(atoms, _first(allowed, favoured).tolist(), strict=True)
         steering = steering_of(program, calls, {atom[0] for atom, choice in chosen if options[choice] is site})
         at_home = [option is not site and option.domain == site.domain for option in options]
@@ -358,6 +358,8 @@ def _allowed(
     ]
     allowed = np.stack(columns, axis=1) if atoms else np.zeros((0, len(options)), dtype=np.bool_)
     for number, atom in enumerate(atoms):
+        if len(atom) == 1 and not program.asked[atom[0]] and atom[0] not in program.bodies:
+            continue
         if len(atom) > 1 or atom[0] in program.bodies:
             allowed[number] = [_can(feasibility, atom, option, site) for option in options]
             if not allowed[number].any():
