@@ -227,9 +227,7 @@ def _sides(
     limiter = Limiter(
         successors, atoms, values_of(program.dataflow(calls), owners(len(program.body), atoms), len(atoms))
     )
-    groups = [
-        part for region in waves(successors, chosen) for part in limiter.limited(region, limits[chosen[region[0]]])
-    ]
+    groups = limiter.all_limited(waves(successors, chosen), chosen, limits)
     parts = tuple(
         _side(
             program, feasibility, options[chosen[group[0]]], tuple(sorted(calls[atom] for atom in group)), site, driver
@@ -263,8 +261,7 @@ def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:
     """Group atoms into regions by waves alone, in an order in which they can run."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    regions = waves(level.successors, chosen)
-    return [part for region in regions for part in level.limiter.limited(region, level.limits[chosen[region[0]]])]
+    return level.limiter.all_limited(waves(level.successors, chosen), chosen, level.limits)
 
 
 def _formed(level: Level, choice: Choice) -> list[list[int]]:
