@@ -231,9 +231,7 @@ def _sides(
     limiter = Limiter(
         successors, atoms, values_of(program.dataflow(calls), owners(len(program.body), atoms), len(atoms))
     )
-    groups = [
-        part for region in waves(successors, chosen) for part in limiter.limited(region, limits[chosen[region[0]]])
-    ]
+    groups = limiter.all_limited(waves(successors, chosen), chosen, limits)
     parts = tuple(
         _side(
             program, feasibility, options[chosen[group[0]]], tuple(sorted(calls[atom] for atom in group)), site, driver
@@ -267,8 +265,7 @@ def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:
     """Group atoms into regions by waves alone, in an order in which they can run."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    regions = waves(level.successors, chosen)
-    found = [part for region in regions for part in level.limiter.limited(region, level.limits[chosen[region[0]]])]
+    found = level.limiter.all_limited(waves(level.successors, chosen), chosen, level.limits)
     return _cut(level, found, chosen)
 
 
