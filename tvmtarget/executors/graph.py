@@ -69,6 +69,7 @@ class GraphExecutor:
         self._program = program
         self._constants = constants
         self._call_leaf = call_leaf
+        self._only = _only_call(program)
         self._copy = copy
         self._placed: dict[str, Any] = {}  # copies of constants, by their names, which are made at first use
 
@@ -84,9 +85,10 @@ class GraphExecutor:
 
         The program of one machine of several needs `transfers`. Another `entry` is a part of that program.
         """
-        driver = entry or self._program.drivers.get(self._program.entry)
-        if driver is None:
-            return self._leaf(self._program.entry, inputs, record, self._program.entry)
+        if entry is None and self._only is not None:
+            function, call = self._only
+            return self._leaf(function, inputs, record, call)
+        driver = entry or self._program.drivers[self._program.entry]
         return self._drive(driver, inputs, record, transfers)
 
     def _leaf(self, name: str, inputs: Sequence[Any], record: Record, call: str) -> list[Any]:
@@ -165,6 +167,18 @@ class GraphExecutor:
         return self._block(body, ChainMap(own, around), record, transfers)
 
 
+def _only_call(program: Program) -> tuple[str, str] | None:
+    """Return the leaf function that is all there is to run, and the name of its call; None where there is more."""
+    driver = program.drivers.get(program.entry)
+    if driver is None:
+        return program.entry, program.entry
+    only = driver.steps[0] if len(driver.steps) == 1 else None
+    if only is None or only.call is None or only.call in program.drivers:
+        return None
+    is_all = (only.inputs, only.outputs) == (driver.params, driver.results)
+    return (only.call, only.name or only.call) if is_all else None
+
+
 def _inside(call: str, record: Record) -> Record:
     """Return what tells of the calls that a driver makes, behind the name of the call of the driver."""
     if record is None:
@@ -234,14 +248,19 @@ def _misfits(signature: Signature, value: Array, sizes: dict[str, tuple[int, str
         return [f"input {name!r} is {dtype}, not {signature.dtype}; convert it with .astype({signature.dtype!r})"]
     if signature.shape is None or value.shape == signature.shape:
         return []
-    shown = "(" + ", ".join("?" if dim is None else str(dim) for dim in signature.shape) + ")"
     if len(value.shape) != len(signature.shape):
-        return [f"input {name!r} has shape {value.shape}, not {shown}"]
+        return [f"input {name!r} has shape {value.shape}, not {_shown(signature.shape)}"]
     for size, dim in zip(value.shape, signature.shape, strict=True):
-        if isinstance(dim, int) and dim != size:
-            return [f"input {name!r} has shape {value.shape}, not {shown}"]
+        if size == dim:
+            continue
+        if isinstance(dim, int):
+            return [f"input {name!r} has shape {value.shape}, not {_shown(signature.shape)}"]
         if isinstance(dim, str):
             known, first = sizes.setdefault(dim, (size, name))
             if known != size:
                 return [f"input {name!r} has {size} for {dim!r}, but input {first!r} has {known}"]
     return []
+
+
+def _shown(shape: Sequence[int | str | None]) -> str:
+    return "(" + ", ".join("?" if dim is None else str(dim) for dim in shape) + ")"

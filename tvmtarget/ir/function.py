@@ -132,8 +132,8 @@ class Call:
 
     def uses(self) -> tuple[str, ...]:
         """List the values this reads, each once: operands, then what nested bodies capture."""
-        captured = (name for _, region in self.regions for name in region.captures())
-        return tuple(dict.fromkeys(name for name in (*self.inputs, *captured) if name))
+        captured = [name for _, region in self.regions for name in region.captures()] if self.regions else ()
+        return tuple(dict.fromkeys(filter(None, (*self.inputs, *captured))))
 
 
 @dataclass(frozen=True)
