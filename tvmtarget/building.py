@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tvmtarget.advice import SAME_DEVICE, Advice, Settings, closing_log
 from tvmtarget.backends.machine import refuses_triple
 from tvmtarget.backends.protocol import Array, Backend, Compiled, Part, Schedules, backend_named, backends
-from tvmtarget.backends.sharing import code_key
+from tvmtarget.backends.sharing import build_key, code_key
 from tvmtarget.errors import BackendError, TargetError, raise_all
 from tvmtarget.executable import Executable, Leaf, LeafCall
 from tvmtarget.executors.program import Program, constants_of
@@ -54,6 +54,7 @@ def build(
     log: TuningLog | str | Path | None = None,
     policy: Policy = SAME_DEVICE,
     settings: Settings | None = None,
+    since: Executable | None = None,
 ) -> Executable:
     """Compile a program for a target and link it into something that runs.
 
@@ -69,6 +70,7 @@ def build(
         progress: is told (what, how many are done, of how many) as leaves are compiled.
         log: a tuning log or its URL, whose kernels, placement and settings are used; `Executable.tuned` says what was.
         settings: attributes to set by leaf for this build, in place of those in the log.
+        since: an earlier build; functions that are as they were there, on the same site, are not compiled again.
         policy: how far lookups in it may go; unless given, no further than devices that are equal to this one.
 
     Raises `BackendError` for leaves that no installed code generator takes, and what `decompose` raises.
@@ -81,18 +83,26 @@ def build(
         plan = decompose(IRModule.of(module, chosen).bind(params or {}), chosen, where=where)
     raise_all(BackendError, [*_not_buildable(plan.layout.root), *undistributable(plan.layout)])
     if log is None:
-        return _linked(plan, None, settings, mod_name, strict=strict, progress=progress)
+        return _linked(plan, None, settings, mod_name, strict=strict, progress=progress, since=since)
     with closing_log(log) as opened:
         advice = Advice(opened, policy)
         if not isinstance(module, Plan):
             plan = advice.placed(plan)
-        return _linked(plan, advice, settings, mod_name, strict=strict, progress=progress)
+        return _linked(plan, advice, settings, mod_name, strict=strict, progress=progress, since=since)
 
 
 def _linked(
-    plan: Plan, advice: Advice | None, settings: Settings | None, name: str, *, strict: bool, progress: Progress | None
+    plan: Plan,
+    advice: Advice | None,
+    settings: Settings | None,
+    name: str,
+    *,
+    strict: bool,
+    progress: Progress | None,
+    since: Executable | None,
 ) -> Executable:
-    leaves = _compile_all(plan, advice, settings, strict=strict, progress=progress)
+    code = {} if since is None else since.code
+    leaves = _compile_all(plan, advice, settings, code, strict=strict, progress=progress)
     program, constants = Program.of(plan.module), constants_of(plan.module)
     root, tuned = plan.layout.root, () if advice is None else tuple(advice.applied)
     machines = {path: Program.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
@@ -135,8 +145,15 @@ def _configured(
 
 
 def _compile_all(
-    plan: Plan, advice: Advice | None, settings: Settings | None, *, strict: bool, progress: Progress | None
+    plan: Plan,
+    advice: Advice | None,
+    settings: Settings | None,
+    code: Mapping[str, Compiled],
+    *,
+    strict: bool,
+    progress: Progress | None,
 ) -> dict[str, Leaf]:
+    """Compile the leaf functions, each once; those whose code is there already are not compiled again."""
     chosen: dict[str, tuple[Backend, str]] = {}
     problems: list[str] = []
     for site in dict.fromkeys(region.site for region in plan.regions):
@@ -159,11 +176,13 @@ def _compile_all(
         target = standing_alone(plan.layout, region.site)
         schedules = None if advice is None else advice.for_leaf(target)
         part = part_of(plan, region, target.override(dict(settings.get(region.site, {}))), schedules)
-        key = None if schedules is not None else code_key(plan.module[region.function], part.target, backend)
-        compiled = (None if key is None else shared.get(key)) or backend.compile(part)
+        function = plan.module[region.function]
+        key = None if schedules is not None else code_key(function, part.target, backend)
+        own = "" if schedules is not None else build_key(function, part.target, region.site, backend)
+        compiled = code.get(own) or (None if key is None else shared.get(key)) or backend.compile(part)
         if key is not None:
             shared[key] = compiled
-        leaves[region.function] = Leaf(part, backend, note, schedules.applied if schedules else (), compiled)
+        leaves[region.function] = Leaf(part, backend, note, schedules.applied if schedules else (), compiled, own)
     if progress is not None:
         progress("compiled", len(functions), len(functions))
     return leaves

@@ -86,7 +86,7 @@ class Leaf:
     """A leaf function: where it runs, who compiles it, and what came out, once that is needed.
 
     `note` is what must be told if the backend is not the one that the leaf's kind asks for; `tuned` is what a tuning
-    log knew of its kernels.
+    log knew of its kernels. `key` is what its code depends on, '' where that is not known.
     """
 
     part: Part
@@ -94,6 +94,7 @@ class Leaf:
     note: str = ""
     tuned: tuple[Applied, ...] = ()
     _compiled: Compiled | None = field(default=None, repr=False)
+    key: str = ""
 
     @property
     def compiled(self) -> Compiled:
@@ -215,6 +216,11 @@ class Executable:
     def tuned(self) -> tuple[Applied, ...]:
         """What the build asked a tuning log for, and from which tier the answers came; empty without a log."""
         return (*self._tuned, *(applied for leaf in self._leaves.values() for applied in leaf.tuned))
+
+    @property
+    def code(self) -> dict[str, Compiled]:
+        """The compiled leaf functions by what their code depends on; without those that a log had a say in."""
+        return {leaf.key: leaf.compiled for leaf in self._leaves.values() if leaf.key}
 
     @property
     def backends(self) -> dict[str, str]:

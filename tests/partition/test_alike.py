@@ -10,8 +10,10 @@ from models import random_graph, small
 from onnx import helper
 
 import tvmtarget as tt
+from tvmtarget.backends.protocol import backend_named
 from tvmtarget.errors import ModelError, TargetError
 from tvmtarget.executors.graph import CopyEvent
+from tvmtarget.ir.structure import structural_hash
 from tvmtarget.partition.plan import Plan
 from tvmtarget.partition.strategies.strategy import Rule, strategy_for
 
@@ -152,6 +154,29 @@ def test_calls_that_name_too_few_ops_are_refused():
     text = str(divided(layers(2)).module).replace('ops=["sigmoid1"]', 'ops=["sigmoid1", "more"]')
     with pytest.raises(ModelError, match=r"op 'main_3' names 2 ops of '@main_1', which has 1"):
         tt.IRModule.parse(text, divided(layers(2)).module.constants())
+
+
+def test_what_an_edit_leaves_alone_is_the_same_and_is_not_compiled_again(monkeypatch):
+    """Facts I19: functions of parts that were not edited keep their structure."""
+    weights = [float(index) for index in range(8)]
+    before, after = divided(layers(8, weights=weights)), divided(layers(8, weights=[*weights[:4], 9.0, *weights[5:]]))
+    old, new = (dict(structures(plan)) for plan in (before, after))
+    assert [op for op in new if new[op] != old[op]] == ["matmul4"]
+    exe = tt.build(before)
+    compiled = []
+    for name in ("onnxruntime", "numpy"):
+        backend = backend_named(name)
+        compile_ = backend.compile
+        monkeypatch.setattr(backend, "compile", lambda part, own=compile_: compiled.append(part.ops) or own(part))
+    again = tt.build(after, since=exe)
+    assert compiled == [("matmul4",)]
+    x = np.ones((2, 3), "float32")
+    np.testing.assert_array_equal(again(x), tt.build(after)(x))
+
+
+def structures(plan):
+    for region in plan.regions:
+        yield from ((op, structural_hash(plan.module[region.function])) for op in region.ops)
 
 
 @settings(max_examples=40, deadline=None)

@@ -7,7 +7,7 @@ from tvmtarget.ir.function import Function
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.target.tree import Target
 
-__all__ = ["code_key", "device_index"]
+__all__ = ["build_key", "code_key", "device_index"]
 
 
 def code_key(function: Function, target: Target, backend: Backend) -> str | None:
@@ -16,8 +16,15 @@ def code_key(function: Function, target: Target, backend: Backend) -> str | None
     That is its structure, what of the target changes code, how it is called, and who compiles it: neither names nor
     the site, so that functions and devices which are alike have one code (TVM: a function built for "any GPU").
     """
-    if not getattr(backend, "shares_code", False):
-        return None
+    return _key(function, target, backend) if getattr(backend, "shares_code", False) else None
+
+
+def build_key(function: Function, target: Target, site: str, backend: Backend) -> str:
+    """Return what tells whether code of an earlier build is that of a leaf function: its site too."""
+    return " ".join((site, target.digest, _key(function, target, backend)))
+
+
+def _key(function: Function, target: Target, backend: Backend) -> str:
     convention = function.attr("calling-convention") or "packed"
     plain = function.replace(attrs=())
     structure = structural_hash(plain, strip_constraints=True)
