@@ -73,7 +73,7 @@ def test_what_cannot_be_is_told():
 @settings(max_examples=30, deadline=None)
 @given(size=st.integers(4, 30), seed=st.integers(0, 10**6), target=st.sampled_from([FLAT, DEEP]), by_cost=st.booleans())
 def test_atomic_groups_and_boundaries_are_kept_or_refused(size, seed, target, by_cost):
-    """Facts, section 3.3: `atomic`, `boundary_before`, `boundary_after`; I4: atoms intact."""
+    """A group is in one function; a boundary keeps an operation from what it reads, or from what reads it."""
     module = tt.IRModule.from_onnx(random_graph(size, seed))
     rng = random.Random(seed)
     names = [call.source for call in module.main.body]
@@ -85,7 +85,7 @@ def test_atomic_groups_and_boundaries_are_kept_or_refused(size, seed, target, by
     except InfeasibleError as error:
         assert "are asked to be atomic, but" in str(error)  # noqa: PT017 - any other refusal is a fault
         return
-    owner = {op: region.function for region in plan.regions for op in region.ops}
+    owner = {op: region.call for region in plan.regions for op in region.ops}
     assert len({owner[op] for op in asked["atomic"][0]}) == 1
     body = plan.program.body
     for index, call in enumerate(body):
