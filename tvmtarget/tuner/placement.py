@@ -27,7 +27,7 @@ from tvmtarget.partition.costs.work import Work
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.tuner.device import device_lock, holding
 from tvmtarget.tuner.exploring import plans_by_leaf, plans_by_segment, plans_by_work, sites_of, weight
-from tvmtarget.tuner.learning import learned
+from tvmtarget.tuner.learning import learned, whole_functions
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
 from tvmtarget.tuner.whole import Inputs, WholeTuner, open_sizes, run_by_turns
 from tvmtarget.tuning.log import TuningLog
@@ -164,9 +164,9 @@ class PlacementTuner(WholeTuner):
             self._progress(Step("placement", what, "ok", done, self._budget.trials, round(first), round(best)))
 
     def _learned(self) -> Costs:
-        """Return costs of what was measured."""
+        """Return costs of what was measured, of operations and of whole functions."""
         runs = [(each.plan, each.functions) for each in self._measured.values()]
-        return self._estimates.costs.with_records(learned(self._estimates, runs))
+        return self._estimates.costs.with_records([*learned(self._estimates, runs), *whole_functions(runs)])
 
     def _confirm(self) -> None:
         """Compare the fastest plans with the one by preference, by turns, unless all of that is known."""
