@@ -35,8 +35,9 @@ from tvmtarget.tuning.records import Baseline, Candidate, Measurement, Trial
 
 __all__ = ["PlacementTuner"]
 
-ROUNDS = 5  # runs of a plan, of which the fastest counts
-SECONDS = 2.0  # after which it is not run again
+ROUNDS = 5  # runs of a plan at least, of which the fastest counts
+MAX_ROUNDS = 100
+SHORT, LONG = 0.05, 2.0  # seconds after which a plan is not run more often, and after which not even that often
 MAX_PLANS = 16
 CONFIRMED = 3
 GAIN = 0.97  # of the time by preference, above which that stays
@@ -228,9 +229,9 @@ def _run(program: Executable, inputs: Inputs) -> tuple[int, dict[str, int]]:
     """Run a few times; return picoseconds of the whole and of each function, of each the fastest."""
     program.run(inputs)
     cost, functions = 0, dict[str, int]()
-    until = time.monotonic() + SECONDS
-    for number in range(ROUNDS):
-        if number and time.monotonic() > until:
+    started = time.monotonic()
+    for number in range(MAX_ROUNDS):
+        if number and time.monotonic() - started > (SHORT if number >= ROUNDS else LONG):
             break
         events: list[Event] = []
         begin = time.perf_counter_ns()
