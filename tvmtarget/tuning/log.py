@@ -63,7 +63,7 @@ class TuningLog:
         self._layers = (self._store, *(open_store(layer) for layer in layers))
         self._known: dict[str, Record] = {}
         self._targets: dict[str, Target] = {}
-        self._measured: dict[tuple[str, str], tuple[Term, ...]] = {}
+        self._measured: dict[tuple[str, str], tuple[float, tuple[Term, ...]]] = {}
 
     def close(self) -> None:
         """Give back files; what was written is safe already."""
