@@ -30,7 +30,7 @@ from tvmtarget.tuning.store import Store
 __all__ = ["Lookup"]
 
 # How many of the best candidates of one target are read: nearly always the first is legal, and no other as good.
-_SHORTLIST = (2, 16, 4096)
+_SHORTLIST = (2, 16, 128, 1024, 4096)
 
 
 class _Ranked(NamedTuple):
