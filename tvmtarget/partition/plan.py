@@ -18,6 +18,7 @@ from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.fewer import given_up
 from tvmtarget.partition.machines.pace import Pace, pace_of
 from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
@@ -101,6 +102,14 @@ class Plan:
 
         return codegen_options(self.module.functions, self.layout.root)
 
+    def leaves_of(self, name: str) -> frozenset[str]:
+        """Return the leaves at and below a path, or that bear a kind or key; `UnknownNameError` if there are none."""
+        found = self._leaves(name)
+        if not found:
+            known = {word for leaf in self.layout.leaves() for word in (leaf.path, *_words(leaf))}
+            raise UnknownNameError(f"no site of the target is or bears {name!r}{did_you_mean(name, known)}")
+        return found
+
     def _leaves(self, target: str) -> frozenset[str]:
         """Return the leaves at and below a path, or those that bear a kind or key."""
         leaves = list(self.layout.leaves())
@@ -132,10 +141,7 @@ class Plan:
         `op` is the name of an operation or `op:` and an operator, as in `where`; `site` a path, a kind or a key.
         What constraints demand still holds.
         """
-        leaves = self._leaves(site)
-        if not leaves:
-            known = {word for leaf in self.layout.leaves() for word in (leaf.path, *_words(leaf))}
-            raise UnknownNameError(f"no site of the target is or bears {site!r}{did_you_mean(site, known)}")
+        leaves = self.leaves_of(site)
         chosen = [index for index, call in enumerate(self.program.body) if op in names_of(call)]
         if not chosen:
             self.program.find(op)
@@ -314,17 +320,40 @@ class Plan:
         return self.summary()
 
 
+# How often regions are given up because a site may get no more calls; each time it is asked for fewer.
+MAX_ROUNDS = 16
+
+
 def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None = None) -> Plan:
     """Make the best plan that keeps what is asked of several operations at once; `sites` by operation are kept."""
+    plan = _bound(request, feasibility, sites, {})
+    banned: dict[int, frozenset[str]] = {}
+    for _ in range(MAX_ROUNDS):
+        limits = [(name, plan.leaves_of(name), most) for name, most in request.max_regions.items()]
+        leaving = given_up(plan.feasibility, plan.estimates, plan.regions, limits)
+        if not leaving:
+            return plan
+        banned |= {index: banned.get(index, frozenset()) | leaves for index, leaves in leaving.items()}
+        plan = _bound(request, feasibility, sites, banned)
+    raise InfeasibleError(f"no plan was found in {MAX_ROUNDS} rounds that keeps 'max_regions'; allow more of them")
+
+
+def _bound(
+    request: Request,
+    feasibility: Feasibility,
+    sites: Mapping[str, str] | None,
+    banned: Mapping[int, frozenset[str]],
+) -> Plan:
+    """Make the best plan that keeps bonds, with operations kept off some leaves."""
     bonds = bonds_of(feasibility.program, request.same_site, request.apart)
-    plan = _best(request, feasibility, sites)
+    plan = _best(request, with_demands(feasibility, {}, banned) if banned else feasibility, sites)
     demands: dict[int, str] = {}
     for _ in range(1 + 2 * len(bonds.apart) + len(bonds.same_site)):
-        wanted = demands_of(feasibility, bonds, plan.sites(), demands)
+        wanted = demands_of(plan.feasibility, bonds, plan.sites(), demands)
         if wanted == demands:
             return plan
         demands = wanted
-        plan = _best(request, with_demands(feasibility, demands), sites)
+        plan = _best(request, with_demands(feasibility, demands, banned), sites)
     raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; ask less of it")
 
 

@@ -45,7 +45,8 @@ class Program:
     `i`, `frames[i]` the inlined calls around it, `bodies[i]` its nested bodies; `driven` are those that a driver held
     before. `producer` maps a value to the operation that computes it, `consumers` to those of the same body that
     read it, be it in their own bodies. `others` are the functions of the module that this one does not call, and code
-    that it calls: they stay as they are, as do `attrs`, those of the module.
+    that it calls: they stay as they are, as do `attrs`, those of the module. Operations of one group of `atomic` are in
+    one function; `boundaries` are those that are in no function with what they read, and with what reads them.
     """
 
     function: Function
@@ -63,6 +64,8 @@ class Program:
     types: Mapping[str, Type]
     constants: Mapping[str, Constant]
     results: frozenset[str]
+    atomic: tuple[tuple[int, ...], ...] = ()
+    boundaries: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
 
     @property
     def top(self) -> tuple[int, ...]:
@@ -96,6 +99,11 @@ class Program:
     def signatures(self) -> list[int]:
         """A number for every operation; those of one number differ in names and values of constants at most."""
         return signatures_of(self.body, self.types, self.constants, self._read)
+
+    def is_boundary(self, first: int, then: int) -> bool:
+        """Whether two operations, of which the second reads the first, are asked to be in different functions."""
+        before, after = self.boundaries
+        return then in before or first in after
 
     def predecessors(self, index: int) -> Iterator[int]:
         """Yield what must run before an operation, each once: whose results it reads, whose effect it follows."""

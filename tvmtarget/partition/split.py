@@ -19,6 +19,7 @@ from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility, has_taste
 from tvmtarget.partition.host_device.sides import host_work
 from tvmtarget.partition.program import Program, open_frame
+from tvmtarget.partition.regions.boundaries import cut_at, cuts_of
 from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.regions.veto import vetted
@@ -71,7 +72,8 @@ class Level:
     nested bodies, and for what only steers control flow those in the memory where that is read. `is_divided` says that
     a division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
     the site itself is the last of the options. `values` pass between atoms, and `limits` are what regions of each
-    option may be; `room` is what memories hold of weights, None where they hold anything.
+    option may be; `room` is what memories hold of weights, None where they hold anything. `cuts` are pairs of atoms
+    that follow each other and are asked to be in different regions.
     """
 
     site: Site
@@ -85,6 +87,7 @@ class Level:
     limits: tuple[Limits, ...]
     limiter: Limiter
     room: Room | None
+    cuts: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,7 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         limits=tuple(_limits(option, site) for option in options),
         limiter=Limiter(successors, atoms, values),
         room=room_of(program, site.domain, options, atoms, {}),
+        cuts=cuts_of(program, atoms),
     )
 
 
@@ -264,7 +268,8 @@ def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
     regions = waves(level.successors, chosen)
-    return [part for region in regions for part in level.limiter.limited(region, level.limits[chosen[region[0]]])]
+    found = [part for region in regions for part in level.limiter.limited(region, level.limits[chosen[region[0]]])]
+    return _cut(level, found, chosen)
 
 
 def _formed(level: Level, choice: Choice) -> list[list[int]]:
@@ -272,7 +277,16 @@ def _formed(level: Level, choice: Choice) -> list[list[int]]:
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
     launches = choice.launches or [1] * len(level.options)
-    return formed(level.successors, choice.chosen, level.limits, launches, level.limiter, level.values)
+    found = formed(level.successors, choice.chosen, level.limits, launches, level.limiter, level.values)
+    return _cut(level, found, choice.chosen)
+
+
+def _cut(level: Level, regions: list[list[int]], chosen: Sequence[int]) -> list[list[int]]:
+    """Divide regions where that is asked; the parts are as each site takes them."""
+    if not level.cuts:
+        return regions
+    parts = (part for region in regions for part in cut_at(region, level.successors, level.cuts))
+    return [one for part in parts for one in level.limiter.limited(part, level.limits[chosen[part[0]]])]
 
 
 def _limits(site: Site, driver: Site) -> Limits:
