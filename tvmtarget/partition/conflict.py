@@ -18,7 +18,11 @@ def blame(program: Program, calls: Sequence[int], is_feasible: Callable[[Program
     guilty = minimal_conflict(program, calls, is_feasible)
     if not guilty:
         return ""
-    return f"; {'drop' if len(guilty) == 1 else 'drop or change one of'}: {', '.join(map(str, guilty))}"
+    paths = {path.rpartition("/")[2]: path for path, _ in program.layout.root.walk() if path}
+    meant = [f"@{paths[word]}" for item in guilty for word in item.constraint.words() if word in paths]
+    told = ", ".join(dict.fromkeys(meant))
+    hint = f"; a bare word is a kind or a key, a node is named by {told}" if meant else ""
+    return f"; {'drop' if len(guilty) == 1 else 'drop or change one of'}: {', '.join(map(str, guilty))}{hint}"
 
 
 def minimal_conflict(
