@@ -143,7 +143,8 @@ class Lookup:
         """Yield the best first; of those as good as the best, the one that was known first."""
         seen: set[str] = set()
         for limit in _SHORTLIST:
-            lists = [self._choices(workload, store, name, limit) for name in targets for store in enumerate(self.stores)]
+            stores = list(enumerate(self.stores))
+            lists = [self._choices(workload, store, name, limit) for name in targets for store in stores]
             ends = [some[-1].choice for some in lists if len(some) == limit < _SHORTLIST[-1]]
             found = [one for some in lists for one in some if one.choice.digest not in seen and self._is_here(one)]
             left = sorted(found, key=_Ranked.rank)

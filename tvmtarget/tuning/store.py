@@ -82,6 +82,9 @@ class Store(Protocol):
     def check(self) -> list[str]:
         """Return what is wrong with what the lines are kept in."""
 
+    def mend(self) -> int:
+        """Put lines that cannot be read aside, and make all else anew; return how many those were."""
+
     def drop(self, digests: Iterable[str]) -> None:
         """Forget lines for good."""
 
