@@ -92,7 +92,7 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
     plans = {"preference": first, "by rates": by_rates}
     begin = time.monotonic()
     with tt.TuningLog(options.log) as log:
-        result = tt.tune(module, tree, log=log, levels=["placement"])
+        result = tt.tune(module, tree, log=log, levels=["placement"], trials=options.trials)
         measured = tt.build(module, tree, log=log)
     print(f"{name}: {result.measured} placements measured in {time.monotonic() - begin:.0f} s", file=sys.stderr)
     found = [Contender(which, tt.build(plan), placed(plan), []) for which, plan in plans.items()]
@@ -180,6 +180,7 @@ def main() -> None:
     parser.add_argument("--target", help="a composite; onnxruntime and llvm for this machine unless given")
     parser.add_argument("--log", default="memory:", help="a tuning log, in memory unless given")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--trials", type=int, help="measure at most so many placements of a model")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu on a busy machine, with one thread")
     options = parser.parse_args()

@@ -10,22 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import mean
+from typing import TypeAlias
 
-from tvmtarget.partition.costs.costs import OpCost, structure_of
+from tvmtarget.partition.costs.costs import OpCost, RegionCost, structure_of
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.plan import Plan
 from tvmtarget.tuner.exploring import weight
 
-__all__ = ["learned"]
+__all__ = ["Run", "learned", "whole_functions"]
 
 SWEEPS = 30
 LEAST_SHARE = 0.02  # of a region's time that its operations take at least, whatever a call is said to take
 
-Key = tuple[str, str]
+Key: TypeAlias = tuple[str, str]
+# A plan that ran, and picoseconds of each of its functions.
+Run: TypeAlias = tuple[Plan, Mapping[str, float]]
 
 
-def learned(estimates: Estimates, runs: Sequence[tuple[Plan, Mapping[str, float]]]) -> list[OpCost]:
-    """Return a time for each structure and site that ran; `runs` are plans, and picoseconds of their functions.
+def learned(estimates: Estimates, runs: Sequence[Run]) -> list[OpCost]:
+    """Return a time for each structure of operation and site that ran.
 
     Where regions contradict each other, as what is fused in one is not in another, plans with fewer regions have the
     last word.
@@ -54,4 +57,18 @@ def learned(estimates: Estimates, runs: Sequence[tuple[Plan, Mapping[str, float]
     return [
         OpCost(site, structure=structure, time=time / 10**6, origin="measured")
         for (structure, site), time in found.items()
+    ]
+
+
+def whole_functions(runs: Sequence[Run]) -> list[RegionCost]:
+    """Return what functions took in all, by structure and site: of those that are alike, the mean."""
+    found: dict[Key, list[float]] = {}
+    for plan, times in runs:
+        for task in plan.tasks():
+            for region in task.regions:
+                if times.get(region.function):
+                    found.setdefault((region.site, task.structure), []).append(times[region.function])
+    return [
+        RegionCost(site, structure, mean(taken) / 10**6, origin="measured")
+        for (site, structure), taken in found.items()
     ]

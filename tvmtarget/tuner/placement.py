@@ -27,7 +27,7 @@ from tvmtarget.partition.costs.work import Work
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.tuner.device import device_lock, holding
 from tvmtarget.tuner.exploring import plans_by_leaf, plans_by_segment, plans_by_work, sites_of, weight
-from tvmtarget.tuner.learning import learned
+from tvmtarget.tuner.learning import learned, whole_functions
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
 from tvmtarget.tuner.whole import Inputs, WholeTuner, open_sizes, run_by_turns
 from tvmtarget.tuning.log import TuningLog
@@ -35,8 +35,9 @@ from tvmtarget.tuning.records import Baseline, Candidate, Measurement, Trial
 
 __all__ = ["PlacementTuner"]
 
-ROUNDS = 5  # runs of a plan, of which the fastest counts
-SECONDS = 2.0  # after which it is not run again
+ROUNDS = 5  # runs of a plan at least, of which the fastest counts
+MAX_ROUNDS = 100
+SHORT, LONG = 0.05, 2.0  # seconds after which a plan is not run more often, and after which not even that often
 MAX_PLANS = 16
 CONFIRMED = 3
 GAIN = 0.97  # of the time by preference, above which that stays
@@ -164,9 +165,9 @@ class PlacementTuner(WholeTuner):
             self._progress(Step("placement", what, "ok", done, self._budget.trials, round(first), round(best)))
 
     def _learned(self) -> Costs:
-        """Return costs of what was measured."""
+        """Return costs of what was measured, of operations and of whole functions."""
         runs = [(each.plan, each.functions) for each in self._measured.values()]
-        return self._estimates.costs.with_records(learned(self._estimates, runs))
+        return self._estimates.costs.with_records([*learned(self._estimates, runs), *whole_functions(runs)])
 
     def _confirm(self) -> None:
         """Compare the fastest plans with the one by preference, by turns, unless all of that is known."""
@@ -228,9 +229,9 @@ def _run(program: Executable, inputs: Inputs) -> tuple[int, dict[str, int]]:
     """Run a few times; return picoseconds of the whole and of each function, of each the fastest."""
     program.run(inputs)
     cost, functions = 0, dict[str, int]()
-    until = time.monotonic() + SECONDS
-    for number in range(ROUNDS):
-        if number and time.monotonic() > until:
+    started = time.monotonic()
+    for number in range(MAX_ROUNDS):
+        if number and time.monotonic() - started > (SHORT if number >= ROUNDS else LONG):
             break
         events: list[Event] = []
         begin = time.perf_counter_ns()

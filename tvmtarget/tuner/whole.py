@@ -27,6 +27,8 @@ Inputs: TypeAlias = "Mapping[str, np.ndarray[Any, Any]]"
 
 ROUNDS = 9
 OPEN_SIZE = 1  # of a dimension without a number
+TURN = 0.005  # seconds of a turn, if that is not more runs in a row than this
+MAX_IN_A_ROW = 50
 SLOW = 0.5  # seconds a run from which on fewer rounds do
 
 
@@ -111,13 +113,17 @@ def compare_runs(plan: Plan, log: TuningLog, *, is_placed: bool) -> tuple[tuple[
 
 
 def run_by_turns(programs: Sequence[Executable], inputs: Inputs, rounds: int = ROUNDS) -> list[list[int]]:
-    """Return picoseconds of each program in each round; idle threads of one spin into the next, so two runs a turn."""
+    """Return picoseconds of each program in each round, the least of a few runs.
+
+    There are two in a row at least, as idle threads of one program spin into the next, and more of short ones.
+    """
     first = [_timed(program, inputs) for program in programs]
     turns = rounds if max(first) < SLOW * 1e12 else 3
+    counts = [max(2, min(MAX_IN_A_ROW, int(TURN * 1e12 / max(1, taken)))) for taken in first]
     costs: list[list[int]] = [[] for _ in programs]
     for _ in range(turns):
-        for each, program in zip(costs, programs, strict=True):
-            each.append(min(_timed(program, inputs), _timed(program, inputs)))
+        for each, program, count in zip(costs, programs, counts, strict=True):
+            each.append(min(_timed(program, inputs) for _ in range(count)))
     return costs
 
 
