@@ -53,7 +53,7 @@ def strategies():
 
 def matches_of(plan):
     """List the matches in all functions: the name of the pattern, and the operations."""
-    return sorted(match for function in plan.functions() for match in function.attr("matches") or ())
+    return sorted(match for region in plan.regions for match in plan.module[region.function].attr("matches") or ())
 
 
 def fused_by_tvm(module, prefix):
