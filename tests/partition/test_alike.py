@@ -20,7 +20,7 @@ from tvmtarget.partition.strategies.strategy import Rule, strategy_for
 PAIR = "composite[a=onnxruntime,b=numpy,cpu=llvm](host=@cpu)"
 
 
-def layers(count, *, weights=None):
+def layers(count, *, weights=None, shape=(2, 3)):
     """Return a model of layers that are alike: a product with a weight on `a`, a sigmoid on `b`."""
     nodes, constants, x = [], {}, "x"
     for index in range(count):
@@ -30,7 +30,7 @@ def layers(count, *, weights=None):
             helper.make_node("Sigmoid", [f"m{index}"], [f"s{index}"], name=f"sigmoid{index}"),
         ]
         x = f"s{index}"
-    return small(*nodes, outputs=(x,), **constants)
+    return small(*nodes, outputs=(x,), shape=shape, **constants)
 
 
 def divided(model, target=PAIR, **options):
@@ -154,6 +154,31 @@ def test_calls_that_name_too_few_ops_are_refused():
     text = str(divided(layers(2)).module).replace('ops=["sigmoid1"]', 'ops=["sigmoid1", "more"]')
     with pytest.raises(ModelError, match=r"op 'main_3' names 2 ops of '@main_1', which has 1"):
         tt.IRModule.parse(text, divided(layers(2)).module.constants())
+
+
+def test_shared_functions_take_whatever_size_a_symbolic_dimension_has():
+    plan = divided(layers(3, shape=("n", 3)))
+    assert len(plan.functions()) == 2
+    exe, whole = tt.build(plan), tt.build(layers(3), "numpy")
+    for rows in (1, 2, 5):
+        x = np.full((rows, 3), 0.5, "float32")
+        np.testing.assert_allclose(exe(x)[0], whole(x[:1].repeat(2, 0))[0], rtol=1e-6)
+
+
+def test_a_parameter_that_two_memories_need_is_copied_into_each():
+    target = tt.Target.parse(PAIR).replace(
+        memory=tuple(tt.Memory(name=f"m{leaf}", bytes=10**6, of=(leaf,)) for leaf in ("a", "b"))
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["m"]),
+        helper.make_node("Sigmoid", ["x"], ["s"]),
+        helper.make_node("Add", ["m", "s"], ["y"], name="add"),
+    ]
+    model = small(*nodes, w0=np.ones((3, 3), "float32"))
+    plan = tt.decompose(model, target, where={"op:MatMul": "@a", "op:Sigmoid": "@b", "add": "@a"})
+    assert sorted(copy.dst for copy in plan.copies if copy.value == "x") == ["ma", "mb"]
+    x = np.ones((2, 3), "float32")
+    np.testing.assert_allclose(tt.build(plan)(x), tt.build(model, "numpy")(x), rtol=1e-6)
 
 
 def test_what_an_edit_leaves_alone_is_the_same_and_is_not_compiled_again(monkeypatch):

@@ -12,6 +12,7 @@ from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 from tvmtarget.partition.strategies.strategy import strategy_at
+from tvmtarget.target.layout import Site
 
 __all__ = ["CONSTANTS", "Constants", "given_weights"]
 
@@ -35,8 +36,9 @@ def given_weights(
     found: dict[int, frozenset[str]] = {}
     machines = Machines(program.layout)
     shared: dict[object, list[tuple[Region, Shape]]] = {}
+    policies = {leaf.path: _policy(leaf, wanted) for leaf in program.layout.leaves()}
     for region in root.walk():
-        policy = _policy(region, wanted) if region.is_leaf and region is not root else "bind"
+        policy = policies.get(region.site.path, "bind") if region.is_leaf and region is not root else "bind"
         if policy == "bind" or _is_sent(machines, region):
             continue
         if policy == "lift":
@@ -49,8 +51,8 @@ def given_weights(
     return found
 
 
-def _policy(region: Region, wanted: Constants | None) -> Constants:
-    strategy = strategy_at(region.site.target)
+def _policy(leaf: Site, wanted: Constants | None) -> Constants:
+    strategy = strategy_at(leaf.target)
     return wanted or ("bind" if strategy is None else strategy.constants)
 
 
