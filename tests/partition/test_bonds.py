@@ -73,7 +73,7 @@ def test_what_cannot_be_is_told():
 @settings(max_examples=30, deadline=None)
 @given(size=st.integers(4, 30), seed=st.integers(0, 10**6), target=st.sampled_from([FLAT, DEEP]), by_cost=st.booleans())
 def test_atomic_groups_and_boundaries_are_kept_or_refused(size, seed, target, by_cost):
-    """Facts, section 3.3: `atomic`, `boundary_before`, `boundary_after`; I4: atoms intact."""
+    """A group is in one function; a boundary keeps an operation from what it reads, or from what reads it."""
     module = tt.IRModule.from_onnx(random_graph(size, seed))
     rng = random.Random(seed)
     names = [call.source for call in module.main.body]
@@ -85,7 +85,7 @@ def test_atomic_groups_and_boundaries_are_kept_or_refused(size, seed, target, by
     except InfeasibleError as error:
         assert "are asked to be atomic, but" in str(error)  # noqa: PT017 - any other refusal is a fault
         return
-    owner = {op: region.function for region in plan.regions for op in region.ops}
+    owner = {op: region.call for region in plan.regions for op in region.ops}
     assert len({owner[op] for op in asked["atomic"][0]}) == 1
     body = plan.program.body
     for index, call in enumerate(body):
@@ -171,3 +171,22 @@ def test_atomic_groups_that_wait_for_each_other_are_refused():
         tt.decompose(module, FLAT, atomic=[["n1", "n4"], ["n2", "n3"]])
     one = tt.decompose(module, FLAT, atomic=[["n1", "n4", "n2", "n3"]], where={"n3": "@b"})
     assert set(one.sites().values()) == {"b"}
+
+
+def test_bonds_that_cannot_be_kept_name_the_constraints_that_are_to_blame():
+    module = tt.IRModule.from_onnx(DIGITS)
+    where = {"conv1": "@a", "fc1": "@b", "conv2": "@c"}
+    guilty = r"drop or change one of: @a \(asked by where 'conv1'\), @b \(asked by where 'fc1'\)$"
+    with pytest.raises(InfeasibleError, match=guilty):
+        tt.decompose(module, FLAT, where=where, same_site=[["conv1", "fc1", "relu1"]])
+    guilty = r"drop or change one of: @a \(asked by where 'conv1'\), @a \(asked by where 'fc1'\)$"
+    with pytest.raises(InfeasibleError, match=guilty):
+        tt.decompose(module, FLAT, where={**where, "fc1": "@a"}, apart=[["conv1", "fc1"]])
+    with pytest.raises(InfeasibleError, match=r"no other leaf is left to either$"):
+        tt.decompose(module, FLAT, apart=[["conv*", "fc1"]])
+
+
+def test_a_word_that_is_the_name_of_a_node_is_told_how_to_name_it():
+    module = tt.IRModule.from_onnx(DIGITS)
+    with pytest.raises(InfeasibleError, match=r"a bare word is a kind or a key, a node is named by @gpu$"):
+        tt.decompose(module, "[gpu=numpy,cpu=numpy](host=@cpu)", where={"fc1": "gpu"})

@@ -295,6 +295,11 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, name, data
         ("sqlight:///log.db", "did you mean 'sqlite'"),
         ("/", "is no log"),
         ("", "is no log"),
+        ("a\0.db", "the URL of a log is text that a file can be named by"),
+        ("\ud800.jsonl", "the URL of a log is text that a file can be named by"),
+        (3, "the URL of a log is text that a file can be named by, not 3"),
+        ("x" * 300 + ".db", "cannot be read: File name too long"),
+        ("x" * 300 + ".jsonl", "cannot be read: File name too long"),
     ],
 )
 def test_a_url_that_nothing_opens_says_what_would(url, message):

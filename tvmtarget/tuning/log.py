@@ -57,13 +57,13 @@ class TuningLog:
     ('exact', 'default')
     """
 
-    def __init__(self, url: str, *, layers: Sequence[str] = (), durable: bool = False) -> None:
-        self.url = url
-        self._store = open_store(url, durable=durable)
-        self._layers = (self._store, *(open_store(layer) for layer in layers))
+    def __init__(self, url: str | Path, *, layers: Sequence[str | Path] = (), durable: bool = False) -> None:
+        self.url, *below = (str(one) if isinstance(one, Path) else one for one in (url, *layers))
+        self._store = open_store(self.url, durable=durable)
+        self._layers = (self._store, *map(open_store, below))
         self._known: dict[str, Record] = {}
         self._targets: dict[str, Target] = {}
-        self._measured: dict[tuple[str, str], tuple[Term, ...]] = {}
+        self._measured: dict[tuple[str, str], tuple[float, tuple[Term, ...]]] = {}
 
     def close(self) -> None:
         """Give back files; what was written is safe already."""

@@ -28,8 +28,11 @@ class SqliteStore(Index):
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
         self.url = str(path)
-        with explained(self.url):
-            connection = _connect(path)
+        try:
+            with explained(self.url):
+                connection = _connect(path)
+        except OSError as error:
+            raise LogError(f"{self.url!r} cannot be read: {error.strerror}") from error
         super().__init__(connection)
         try:
             self._prepare(durable=durable)
