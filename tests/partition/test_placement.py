@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tvmtarget.partition.assignment.binary import ALWAYS, Terms, decide
 from tvmtarget.partition.assignment.expansion import expanded
 from tvmtarget.partition.assignment.maxflow import Budget
+from tvmtarget.partition.assignment.nudges import nudged
 from tvmtarget.partition.assignment.placement import Flow, energy_of, enumerated, placed
 
 
@@ -144,3 +145,23 @@ def test_two_labels_agree_with_the_maximum_flow_of_scipy():
 
 def test_nothing_to_place_is_placed():
     assert expanded(placed((), (), (0, 1, 2), 0, (0, 0, 0)), 1.0).tolist() == []
+
+
+def test_all_choices_are_listed_in_order_and_added_up_as_each_alone():
+    rng = random.Random(3)
+    for _ in range(20):
+        placement = placement_of(rng, 5, 3, share=0.8, distinct=rng.random() < 0.5)
+        rows = enumerated(placement, 3**5)
+        allowed = [np.flatnonzero(row).tolist() for row in placement.allowed]
+        assert [tuple(row) for row in rows.tolist()] == list(product(*allowed))
+        for share in (0.0, 0.5):
+            energy = energy_of(placement, share)
+            assert energy.totals(rows).tolist() == [energy.total(row) for row in rows]
+
+
+def test_small_changes_move_an_atom_or_all_at_a_value_to_a_label_that_all_may_have():
+    same = ((0, 5), (0, 5))
+    flows = [Flow(0, (1, 2), False, same)]
+    placement = placed(((1, 1), (1, 1), (1, None)), flows, (0, 1), 0, (0, 0))
+    moved = {tuple(labels.tolist()) for labels in nudged(placement, np.array([0, 0, 0]))}
+    assert moved == {(1, 0, 0), (0, 1, 0), (1, 1, 0)}

@@ -43,7 +43,7 @@ SMALL = 64
 
 # Visits of edges that the cuts of one level may take, for each atom and value, and beside: beyond it, sites are still
 # valid, but no longer the best.
-WORK, WORK_BESIDE = 6, 10**6
+WORK, WORK_BESIDE = 4, 10**6
 
 # Whole regions are offered other sites in programs with no more atoms and readers than this, in so many rounds.
 MAX_DROPPED, MAX_ROUNDS = 60_000, 4
@@ -71,8 +71,8 @@ class ByCost:
             least = judge.least_of(tried)
         else:
             budget = Budget(WORK * (len(placement.costs) + len(placement.readers)) + WORK_BESIDE)
-            found = _searched(placement, budget)
             starts = list(_starts(placement))
+            found = _searched(placement, starts, budget)
             if len(placement.costs) <= SMALL:
                 found += [expanded(placement, SHARES[0], budget, start) for start in starts]
             judge.look_at([by_preference_first, *starts, *found])
@@ -98,25 +98,26 @@ class ByCost:
 
 
 def _starts(placement: Placement) -> Iterator[Ints]:
-    """Yield, for every site and for every memory, the choice that puts there whatever it can, all else at its best."""
+    """Yield all at its best, and for every site and memory the choice that puts there whatever it can."""
     endless = np.iinfo(np.int64).max
     costs = np.where(placement.allowed, placement.costs, endless)
     numbers = np.arange(len(placement.domains))
     shared = (placement.domains == domain for domain in np.unique(placement.domains).tolist())
+    yield costs.argmin(axis=1)
     for which in (*(numbers == option for option in numbers.tolist()), *(one for one in shared if one.sum() > 1)):
         inside = np.where(which, costs, endless)
         yield np.where(inside.min(axis=1) < endless, inside.argmin(axis=1), costs.argmin(axis=1))
 
 
-def _searched(placement: Placement, budget: Budget) -> list[Ints]:
+def _searched(placement: Placement, starts: Sequence[Ints], budget: Budget) -> list[Ints]:
     """Return the choices that cuts find: with two sites the first is without regard to launches."""
     shares: tuple[float, ...] = (0.0, *SHARES) if len(placement.costs) <= LARGE else (0.0, SHARES[0])
     if len(placement.costs) > LARGE and len(placement.launches) > 2:
         shares = shares[1:]
-    found: list[Ints] = []
+    found = [min(starts, key=energy_of(placement, shares[0]).total)]
     for share in shares:
-        found.append(expanded(placement, share, budget, found[-1] if found else None))
-    return found
+        found.append(expanded(placement, share, budget, found[-1]))
+    return found[1:]
 
 
 class _Judge:
