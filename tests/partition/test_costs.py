@@ -325,7 +325,7 @@ def test_wrong_costs_are_refused_with_place_and_remedy(change, text):
 
 def test_all_that_is_wrong_is_said_at_once():
     with pytest.raises(TargetError) as caught:
-        load_costs(BOARD | {"unit": "s", "sites": {"npu": {"lunch": 1}}, "default": 3})
+        load_costs(BOARD | {"unit": "hours", "sites": {"npu": {"lunch": 1}}, "default": 3})
     assert len(caught.value.problems) == 3
 
 

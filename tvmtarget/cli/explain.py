@@ -14,7 +14,11 @@ from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, TargetText, U
 from tvmtarget.errors import ArtifactError, TextError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tvmtarget.partition.plan import Plan
+    from tvmtarget.tuning.log import TuningLog
+    from tvmtarget.tuning.match import Match, Policy
 
 __all__ = ["explain"]
 
@@ -41,8 +45,6 @@ def explain(
     same_site: SameSite = None,
     apart: Apart = None,
     sizes: Sizes = None,
-    log: Log = None,
-    near: Near = False,
     op: Annotated[str | None, typer.Option("--op", help="Explain one operation, by name.", show_default=False)] = None,
     what_if: Annotated[
         str | None,
@@ -75,14 +77,23 @@ def explain(
             show_default=False,
         ),
     ] = None,
+    log: Log = None,
+    near: Near = False,
     as_json: Json = False,
 ) -> None:
-    """Split a model over a target and say what went where, without compiling anything."""
+    """Split a model over a target and say what went where, without compiling anything.
+
+    With --log, the placement that was measured best is taken, as a build does, if no --costs choose another, and what
+    the log knows is told.
+    """
     from tvmtarget.ir.module import IRModule
 
     asked = Asked(read_where(where), costs, objective, same_site, apart, sizes)
     tree = read_target(target, Changes(overlays, executor, runtime, context.args, values, unset))
-    plan = asked.plan(IRModule.from_onnx(model), tree, log, policy=read_policy(near=near))
+    plan = asked.plan(IRModule.from_onnx(model), tree)
+    known: list[Match] = []
+    if log is not None:
+        plan, known = _from_log(plan, log, read_policy(near=near))
     if save is not None:
         plan.save(save)
     if save_costs is not None:
@@ -105,7 +116,46 @@ def explain(
         text = "\n".join(map(str, found)) or "no operator alone would gain anything"
         _show(text, [blocker.to_json() for blocker in found], as_json=as_json)
     else:
-        _show("\n".join(_lines(plan)), plan.to_json(), as_json=as_json)
+        text = "\n".join([*_lines(plan), *(match.explain() for match in known)])
+        data = plan.to_json() | ({} if log is None else {"known": [match.to_json() for match in known]})
+        _show(text, data, as_json=as_json)
+
+
+def _from_log(plan: Plan, url: str, policy: Policy) -> tuple[Plan, list[Match]]:
+    """Return the plan with the placement of a log, and what else the log knows of its program."""
+    from tvmtarget.advice import Advice, closing_log
+    from tvmtarget.cli.log import read_log
+
+    with closing_log(read_log(url)) as log, log:
+        placed = Advice(log, policy).placed(plan) if plan.request.costs is None else plan
+        return placed, list(_matches(plan, placed, log, policy))
+
+
+def _matches(plan: Plan, placed: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
+    from tvmtarget.advice import alone, kernel_workload, whole_workload
+    from tvmtarget.backends.protocol import TunableBackend
+    from tvmtarget.building import choose_backend, part_of, standing_alone
+    from tvmtarget.errors import BackendError
+
+    root = plan.layout.root
+    if root.is_composite:
+        yield log.lookup(whole_workload(plan, "graph"), root, policy=policy)
+    yield log.lookup(whole_workload(placed, "executor"), root, policy=policy)
+    asked = set[tuple[str, str]]()
+    for region in placed.regions:
+        leaf = standing_alone(placed.layout, region.site)
+        try:
+            backend, _ = choose_backend(placed.layout, region.site, strict=False)
+            spaces = (
+                backend.workshop(part_of(placed, region, leaf)).spaces if isinstance(backend, TunableBackend) else {}
+            )
+        except BackendError as error:
+            typer.echo(f"note: {'; '.join(error.problems)}", err=True)
+            continue
+        for key, space in spaces.items():
+            if (key, region.site) not in asked:
+                asked.add((key, region.site))
+                yield log.lookup(kernel_workload(space.kernel), alone(leaf), policy=policy)
 
 
 def _write(plan: Plan, path: Path) -> None:

@@ -115,7 +115,12 @@ class Feasibility:
         if not site.is_system or (len(calls) == 1 and calls[0] not in self.program.bodies):
             return False
         options = self.program.layout.options(site.path)
-        groups = together(calls, self.program.frames, site.path)
+        is_joined = len(calls) > 1 and self.program.atomic
+        groups = (
+            atoms_of(self.program, {}, calls, site.path)
+            if is_joined
+            else together(calls, self.program.frames, site.path)
+        )
         return all(
             any(self.fits(members, option) for option in options) or self.drives(members, site) for members in groups
         )

@@ -18,6 +18,7 @@ from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.fewer import given_up
 from tvmtarget.partition.machines.pace import Pace, pace_of
 from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
@@ -31,6 +32,7 @@ from tvmtarget.partition.reports.marking import marked_model
 from tvmtarget.partition.reports.sensitivity import Sensitivity
 from tvmtarget.partition.reports.summary import summary_of, systems_in
 from tvmtarget.partition.request import Request, read_plan, write_plan
+from tvmtarget.partition.routes import Routes
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
 from tvmtarget.partition.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
@@ -83,7 +85,8 @@ class Plan:
     def functions(self, target: str = "") -> tuple[Function, ...]:
         """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`."""
         leaves = self._leaves(target)
-        return tuple(self.module[region.function] for region in self.regions if region.site in leaves)
+        names = dict.fromkeys(region.function for region in self.regions if region.site in leaves)
+        return tuple(map(self.module.__getitem__, names))
 
     def to_tvm(self) -> tvm.IRModule:
         """Return the divided program as a module of Apache TVM, from which `relax.transform.RunCodegen` goes on.
@@ -100,6 +103,14 @@ class Plan:
         from tvmtarget.ir.relax.deployed import codegen_options
 
         return codegen_options(self.module.functions, self.layout.root)
+
+    def leaves_of(self, name: str) -> frozenset[str]:
+        """Return the leaves at and below a path, or that bear a kind or key; `UnknownNameError` if there are none."""
+        found = self._leaves(name)
+        if not found:
+            known = {word for leaf in self.layout.leaves() for word in (leaf.path, *_words(leaf))}
+            raise UnknownNameError(f"no site of the target is or bears {name!r}{did_you_mean(name, known)}")
+        return found
 
     def _leaves(self, target: str) -> frozenset[str]:
         """Return the leaves at and below a path, or those that bear a kind or key."""
@@ -132,10 +143,7 @@ class Plan:
         `op` is the name of an operation or `op:` and an operator, as in `where`; `site` a path, a kind or a key.
         What constraints demand still holds.
         """
-        leaves = self._leaves(site)
-        if not leaves:
-            known = {word for leaf in self.layout.leaves() for word in (leaf.path, *_words(leaf))}
-            raise UnknownNameError(f"no site of the target is or bears {site!r}{did_you_mean(site, known)}")
+        leaves = self.leaves_of(site)
         chosen = [index for index, call in enumerate(self.program.body) if op in names_of(call)]
         if not chosen:
             self.program.find(op)
@@ -314,17 +322,40 @@ class Plan:
         return self.summary()
 
 
+# How often regions are given up because a site may get no more calls; each time it is asked for fewer.
+MAX_ROUNDS = 16
+
+
 def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None = None) -> Plan:
     """Make the best plan that keeps what is asked of several operations at once; `sites` by operation are kept."""
+    plan = _bound(request, feasibility, sites, {})
+    banned: dict[int, frozenset[str]] = {}
+    for _ in range(MAX_ROUNDS):
+        limits = [(name, plan.leaves_of(name), most) for name, most in request.max_regions.items()]
+        leaving = given_up(plan.feasibility, plan.estimates, plan.regions, limits)
+        if not leaving:
+            return plan
+        banned |= {index: banned.get(index, frozenset()) | leaves for index, leaves in leaving.items()}
+        plan = _bound(request, feasibility, sites, banned)
+    raise InfeasibleError(f"no plan was found in {MAX_ROUNDS} rounds that keeps 'max_regions'; allow more of them")
+
+
+def _bound(
+    request: Request,
+    feasibility: Feasibility,
+    sites: Mapping[str, str] | None,
+    banned: Mapping[int, frozenset[str]],
+) -> Plan:
+    """Make the best plan that keeps bonds, with operations kept off some leaves."""
     bonds = bonds_of(feasibility.program, request.same_site, request.apart)
-    plan = _best(request, feasibility, sites)
+    plan = _best(request, with_demands(feasibility, {}, banned) if banned else feasibility, sites)
     demands: dict[int, str] = {}
     for _ in range(1 + 2 * len(bonds.apart) + len(bonds.same_site)):
-        wanted = demands_of(feasibility, bonds, plan.sites(), demands)
+        wanted = demands_of(plan.feasibility, bonds, plan.sites(), demands)
         if wanted == demands:
             return plan
         demands = wanted
-        plan = _best(request, with_demands(feasibility, demands), sites)
+        plan = _best(request, with_demands(feasibility, demands, banned), sites)
     raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; ask less of it")
 
 
@@ -357,7 +388,8 @@ def _rank(plan: Plan) -> tuple[int, ...]:
 def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:
     program = feasibility.program
     root = split(program, feasibility, program.layout[""], program.top, choose)
-    outlined = outline(program, root, feasibility.groups.all)
+    routes = Routes(program.layout, () if estimates is None else estimates.links.measured)
+    outlined = outline(program, root, feasibility.groups.all, constants=request.constants, routes=routes)
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
     prediction = None if estimates is None else predict(estimates, outlined, module, root.least_time)
