@@ -216,7 +216,7 @@ def test_an_unknown_level_is_refused():
 def test_squeezenet_is_tuned_on_all_levels_and_the_placement_is_no_slower_by_what_was_measured(record_property):
     module = tt.IRModule.from_onnx(light("squeezenet"))
     log = tt.TuningLog("memory:")
-    result = tt.tune(module, BOTH, log=log, trials=30)
+    result = tt.tune(module, BOTH, log=log, trials=20)
     record_property("ratio", result.speedup)
     plan = tt.decompose(module, BOTH)
     assert confirmed_ratio(module, log) <= 1
