@@ -36,7 +36,7 @@ def tuned(tmp_path_factory):
 
 def test_the_plan_by_measured_costs_is_predicted_no_slower_than_the_one_by_preference():
     plan = tt.decompose(digits(), BOTH)
-    tuner = PlacementTuner(plan, tt.TuningLog("memory:"), Budget(None, None), made_up_inputs(plan), None)
+    tuner = PlacementTuner(plan, tt.TuningLog("memory:"), Budget(5, None), made_up_inputs(plan), None)
     tuner.run()
     by_preference = plan.with_costs(tuner.costs).with_sites(sites_of(plan))
     by_cost = plan.with_costs(tuner.costs)
