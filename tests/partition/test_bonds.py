@@ -171,3 +171,22 @@ def test_atomic_groups_that_wait_for_each_other_are_refused():
         tt.decompose(module, FLAT, atomic=[["n1", "n4"], ["n2", "n3"]])
     one = tt.decompose(module, FLAT, atomic=[["n1", "n4", "n2", "n3"]], where={"n3": "@b"})
     assert set(one.sites().values()) == {"b"}
+
+
+def test_bonds_that_cannot_be_kept_name_the_constraints_that_are_to_blame():
+    module = tt.IRModule.from_onnx(DIGITS)
+    where = {"conv1": "@a", "fc1": "@b", "conv2": "@c"}
+    guilty = r"drop or change one of: @a \(asked by where 'conv1'\), @b \(asked by where 'fc1'\)$"
+    with pytest.raises(InfeasibleError, match=guilty):
+        tt.decompose(module, FLAT, where=where, same_site=[["conv1", "fc1", "relu1"]])
+    guilty = r"drop or change one of: @a \(asked by where 'conv1'\), @a \(asked by where 'fc1'\)$"
+    with pytest.raises(InfeasibleError, match=guilty):
+        tt.decompose(module, FLAT, where={**where, "fc1": "@a"}, apart=[["conv1", "fc1"]])
+    with pytest.raises(InfeasibleError, match=r"no other leaf is left to either$"):
+        tt.decompose(module, FLAT, apart=[["conv*", "fc1"]])
+
+
+def test_a_word_that_is_the_name_of_a_node_is_told_how_to_name_it():
+    module = tt.IRModule.from_onnx(DIGITS)
+    with pytest.raises(InfeasibleError, match=r"a bare word is a kind or a key, a node is named by @gpu$"):
+        tt.decompose(module, "[gpu=numpy,cpu=numpy](host=@cpu)", where={"fc1": "gpu"})

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 from tvmtarget.errors import InfeasibleError, raise_all
+from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import Asked, Program, names_of
 from tvmtarget.partition.regions.waves import topological_order
@@ -194,7 +195,9 @@ class _Asking:
         """Return the leaf that most of a group has already, of those that can take all of it."""
         able = self.able(group)
         if not able:
-            raise InfeasibleError(f"ops {self._names(group, ', ')} must share a site, and no leaf takes all of them")
+            guilty = blame(self.feasibility.program, group, lambda asking: bool(self._over(asking).able(group)))
+            told = f"ops {self._names(group, ', ')} must share a site, and no leaf takes all of them"
+            raise InfeasibleError(told + guilty)
         counts = Counter(self.site(index) for index in group)
         return max(able, key=lambda leaf: (counts[leaf], -able.index(leaf)))
 
@@ -207,7 +210,19 @@ class _Asking:
             free = [leaf for leaf in self.able(unit) if leaf not in taken]
             if free:
                 return unit, free[0]
-        raise InfeasibleError(f"ops {self._names(pair, ' and ')} must be apart, and no other leaf is left to either")
+        first, last = self.bonds.unit(pair[0]), self.bonds.unit(pair[1])
+
+        def is_feasible(asking: Program) -> bool:
+            return len({*self._over(asking).able(first), *self._over(asking).able(last)}) > 1
+
+        told = f"ops {self._names(pair, ' and ')} must be apart, and no other leaf is left to either"
+        program = self.feasibility.program
+        guilty = "" if is_feasible(program) else blame(program, (*first, *last), is_feasible)
+        raise InfeasibleError(told + guilty)
+
+    def _over(self, program: Program) -> _Asking:
+        """Return the same questions about a program of which less is asked."""
+        return replace(self, feasibility=Feasibility(program, splits=self.feasibility.splits))
 
     def _names(self, calls: tuple[int, ...], separator: str) -> str:
         return separator.join(repr(self.feasibility.program.body[index].source) for index in calls[:4])

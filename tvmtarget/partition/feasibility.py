@@ -44,6 +44,7 @@ class Feasibility:
         self._below: dict[str, tuple[Site, ...]] = {}
         self._driven: dict[tuple[int, str], Reject | None] = {}
         self._places = {leaf.path: place for place, leaf in enumerate(self.leaves)}
+        self._strategies = {leaf.path: strategy_at(leaf.target) for leaf in self.leaves}
 
     @cached_property
     def takes(self) -> npt.NDArray[np.bool_]:
@@ -79,6 +80,12 @@ class Feasibility:
 
     def _allows(self, index: int, leaf: Site) -> bool:
         return self._constraints(self.program.asked[index], leaf) is None
+
+    def strategy(self, leaf: Site) -> Strategy | None:
+        """Return what says what a leaf takes, None if nothing does."""
+        if leaf.path not in self._strategies:
+            self._strategies[leaf.path] = strategy_at(leaf.target)
+        return self._strategies[leaf.path]
 
     def columns(self, site: Site) -> list[int]:
         """List the columns of the leaves at and below a site."""
@@ -202,7 +209,7 @@ class Feasibility:
         refusal = self._constraints(self.program.asked[index], leaf) or self._nested_constraints(index, leaf)
         if refusal is not None or (index, leaf.path) in self.assumed:
             return refusal
-        strategy = strategy_at(leaf.target)
+        strategy = self.strategy(leaf)
         if strategy is None:
             kind = leaf.target.kind
             return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")

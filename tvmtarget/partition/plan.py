@@ -24,9 +24,10 @@ from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
 from tvmtarget.partition.program import Program, names_of
 from tvmtarget.partition.replay import Keeping
+from tvmtarget.partition.reports.alternatives import Alternative
 from tvmtarget.partition.reports.blockers import Blocker, blockers
 from tvmtarget.partition.reports.diagram import region_graph, to_dot, to_mermaid
-from tvmtarget.partition.reports.difference import PlanDifference, difference
+from tvmtarget.partition.reports.difference import PlanDifference, difference, totals
 from tvmtarget.partition.reports.explain import Explanation, explain_op
 from tvmtarget.partition.reports.marking import marked_model
 from tvmtarget.partition.reports.sensitivity import Sensitivity
@@ -83,8 +84,11 @@ class Plan:
         return tasks_of(self.module, self.layout, self.regions)
 
     def functions(self, target: str = "") -> tuple[Function, ...]:
-        """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`."""
-        leaves = self._leaves(target)
+        """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`.
+
+        `UnknownNameError` if no site of the target is or bears that.
+        """
+        leaves = self.leaves_of(target)
         names = dict.fromkeys(region.function for region in self.regions if region.site in leaves)
         return tuple(map(self.module.__getitem__, names))
 
@@ -153,6 +157,20 @@ class Plan:
     def blockers(self, limit: int = 5) -> tuple[Blocker, ...]:
         """Return the operators whose support by a site that refuses them would gain most; each is tried."""
         return blockers(self, limit)
+
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Return this plan, the one of every operation on the first site that takes it, and those of single leaves."""
+        names = [call.source for call in self.program.body]
+        by_order = planned(replace(self.request, costs=None, objective="latency"), self.feasibility).sites()
+        wanted = {"as planned": self.sites(), "in order of preference": by_order}
+        wanted |= {f"all on @{leaf.path or '.'}": dict.fromkeys(names, leaf.path) for leaf in self.feasibility.leaves}
+        found = []
+        for name, sites in wanted.items():
+            plan = self if name == "as planned" else planned(self.request, self.feasibility, sites)
+            had = plan.sites()
+            share = sum(had[op] == site for op, site in sites.items()) / max(1, len(sites))
+            found.append(Alternative(name, share, totals(plan)))
+        return tuple(found)
 
     def sensitivity(self, op: str) -> Sensitivity:
         """Say how long an operation may take before it is better elsewhere, by the costs; each other site is tried.

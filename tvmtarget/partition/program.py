@@ -18,6 +18,7 @@ from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.dataflow import Dataflow, dataflow_of, signatures_of
+from tvmtarget.partition.memories import asked_by_memories, check_entry
 from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.target.constraints.constraint import Constraint, covers, known_words
 from tvmtarget.target.constraints.satisfaction import satisfies
@@ -183,6 +184,7 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
     functions = {one.name: with_op_names(one) for one in module}
     found = scopes_of(inline_calls(functions["main"], functions))
     codes = {one.name: one.constraint for one in kept if one.code is not None}
+    check_entry(module.main, layout)
     asked, spelled = _checked(_asked(found, where, codes, layout), layout)
     return Program(
         function=found.scopes[0].function,
@@ -249,6 +251,7 @@ def _asked(
                 own.append(Asked(code, f"function {call.callee!r}"))
             if call.constraint is not None:
                 own.append(Asked(call.constraint, f"op {call.source!r}"))
+            own += [Asked(wanted, origin) for wanted, origin in asked_by_memories(call, layout)]
             plain.append(_innermost((*around, *own), layout))
             rule.append(rules.last[index] or outer)
     return tuple(ones if last is None else (*ones, last) for ones, last in zip(plain, rule, strict=True))

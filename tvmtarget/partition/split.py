@@ -127,7 +127,7 @@ def split(
     if not site.is_system:
         return _sides(program, feasibility, site, calls)
     level = _level(program, feasibility, site, calls)
-    choice, groups = _decided(program, level, choose)
+    choice, groups = _decided(program, feasibility, level, choose)
     parts = tuple(
         _region(program, feasibility, level.options[choice.chosen[group[0]]], _calls(level, group), level, choose)
         for group in groups
@@ -182,12 +182,16 @@ def _region(
     return Region(site, calls, bodies=bodies)
 
 
-def _decided(program: Program, level: Level, choose: Chooser) -> tuple[Choice, list[list[int]]]:
+def _decided(
+    program: Program, feasibility: Feasibility, level: Level, choose: Chooser
+) -> tuple[Choice, list[list[int]]]:
     """Choose sites and form regions; what a code generator refuses even alone goes elsewhere, and all is done again."""
     for _ in range(MAX_VETOES):
         choice = choose(level)
         chosen = choice.chosen
-        groups, refused = vetted(_formed(level, choice), partial(_refusal, program, level, chosen), level.limiter)
+        groups, refused = vetted(
+            _formed(level, choice), partial(_refusal, program, feasibility, level, chosen), level.limiter
+        )
         if not refused:
             return choice, groups
         allowed = level.allowed.copy()
@@ -204,9 +208,11 @@ def _decided(program: Program, level: Level, choose: Chooser) -> tuple[Choice, l
     raise InfeasibleError(f"strategies still refuse regions in {MAX_VETOES} rounds; take less in `check_op`")
 
 
-def _refusal(program: Program, level: Level, chosen: Sequence[int], group: Sequence[int]) -> Reject | None:
+def _refusal(
+    program: Program, feasibility: Feasibility, level: Level, chosen: Sequence[int], group: Sequence[int]
+) -> Reject | None:
     site = level.options[chosen[group[0]]]
-    strategy = None if site.is_system else strategy_at(site.target)
+    strategy = None if site.is_system else feasibility.strategy(site)
     if strategy is None or not strategy.is_vetoing:
         return None
     return strategy.check_together([program.op(index) for index in _calls(level, group)])
@@ -257,7 +263,7 @@ def _is_driven(program: Program, feasibility: Feasibility, index: int, site: Sit
     """Whether the driver of a device runs an operation with nested bodies, as the device does not or should not."""
     if index not in program.bodies or feasibility.why_not_driven(index, site) is not None:
         return False
-    strategy = strategy_at(site.target)
+    strategy = feasibility.strategy(site)
     return feasibility.splits or (strategy is not None and strategy.check(program.op(index)) is not None)
 
 
