@@ -1,10 +1,10 @@
 """Placements: plans are built and run, what their regions took becomes costs, and the costs make the next plan.
 
 First the plan by preference is measured, and for each leaf the plan with all on it that may go there; then plans in
-which the leaves that are not far behind take turns (`exploring.py`). What all these took says what operations take
-(`learning.py`), and thereby which plan is next, until that was measured before or the budget ends. Then the fastest
-plans are compared by turns with the one by preference, which stays unless another is clearly faster. What the log
-knows is not measured again.
+which the leaves that are not far behind share the program (`exploring.py`). What all these took says what operations
+take (`learning.py`), and thereby which plan is next, until that was measured before or the budget ends. Then the
+fastest plans are compared by turns with the one by preference, which stays unless another is clearly faster. What the
+log knows is not measured again.
 """
 
 from __future__ import annotations
@@ -81,27 +81,32 @@ class PlacementTuner(WholeTuner):
         if not self._measured:
             return
         self._measure_all(plans_by_leaf(self._plan))
-        self._measure_all(self._explored())
-        while self._can_go_on():
-            self.costs = self._learned()
-            plan = planned(replace(self._plan.request, costs=self.costs), self._plan.feasibility)
-            if sites_of(plan) in self._measured:
-                break
-            self._measure_all([plan])
+        near = self._near()
+        if len(near) > 1 and not self._plan.program.bodies:
+            self._measure_all(plans_by_work(self._plan, near, self._is_sum))
+            self._follow()
+            self._measure_all(plans_by_segment(self._plan, near, lambda index: weight(self._estimates.work(index))))
+        self._follow()
         self._confirm()
 
-    def _explored(self) -> Iterable[Plan]:
-        """Return plans in which the better leaves take turns, if there are several, and nothing is nested."""
+    def _follow(self) -> None:
+        """Measure the plan by the costs that are known, which makes more known, until it is one that was measured."""
+        while True:
+            self.costs = self._learned()
+            plan = planned(replace(self._plan.request, costs=self.costs), self._plan.feasibility)
+            known = len(self._measured)
+            self._measure_all([plan])
+            if len(self._measured) == known or not self._can_go_on():
+                return
+
+    def _near(self) -> list[str]:
+        """Return the leaves on which the whole program is not far behind the fastest of them."""
         alone = {
             measured.plan.regions[0].site: measured.cost
             for measured in self._measured.values()
             if len({region.site for region in measured.plan.regions}) == 1
         }
-        near = [site for site, cost in alone.items() if cost <= FAR_BEHIND * min(alone.values())]
-        if len(near) < 2 or self._plan.program.bodies:
-            return
-        yield from plans_by_segment(self._plan, near, lambda index: weight(self._estimates.work(index)))
-        yield from plans_by_work(self._plan, near, self._is_sum)
+        return [site for site, cost in alone.items() if cost <= FAR_BEHIND * min(alone.values())]
 
     def _is_sum(self, index: int) -> bool:
         work = self._estimates.work(index)
