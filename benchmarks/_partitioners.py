@@ -1,23 +1,43 @@
-"""Partitioners of other projects on the graphs of `_graphs.py`, each a function that returns regions, or says why not.
+"""Partitioners of other projects on the graphs of `_graphs.py`, each a function that divides, or says why not.
 
-A region is a list of operations by number. Every peer gets the same graph and the same set of operations that the
-accelerator takes; what it makes of them is counted by us. A peer that is not installed raises `ImportError`.
+Every peer gets the same graph and the same set of operations that the accelerator takes; what it makes of them is
+counted by us. A peer that is not installed raises `ImportError`.
+
+Of ONNX Runtime there are two. Its wheel for CPUs has no second provider that takes part of a graph, so what its C++
+partitioner makes cannot be seen from Python. But the wheel has the project's own copy of that partitioner in Python,
+for `check_onnx_model_mobile_usability`, which its C++ says to keep alike: that one divides, and its time is that of
+Python. What the C++ takes is bounded by the making of a whole session, without optimisations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from benchmarks._graphs import Graph
+from benchmarks._graphs import Graph, module_of
 
-__all__ = ["PEERS", "Peer", "cut_tensors"]
-
-Peer = Callable[[Graph, "list[bool]"], Callable[[], "list[list[int]]"]]
+__all__ = ["PEERS", "Counting", "Divided", "Peer", "divided"]
 
 
-def cut_tensors(graph: Graph, regions: list[list[int]]) -> int:
-    """Count pairs of a value and a part of the program, other than its own, that reads it; what is in none is alone."""
+@dataclass(frozen=True)
+class Divided:
+    """How many regions the accelerator got, and for every part that reads a value of another, each once, that value.
+
+    Operations that the accelerator does not take are parts by themselves. None where a peer does not tell.
+    """
+
+    regions: int | None
+    crossing: list[int] | None
+
+
+# What a peer makes of a graph is counted outside of its time.
+Counting = Callable[[], Divided]
+Peer = Callable[[Graph, "list[bool]"], Callable[[], Counting]]
+
+
+def divided(graph: Graph, regions: list[list[int]]) -> Divided:
+    """Return what regions come to, each a list of operations by number."""
     owner = {index: number for number, region in enumerate(regions) for index in region}
     pairs = {
         (before, owner.get(index, -1 - index))
@@ -25,7 +45,7 @@ def cut_tensors(graph: Graph, regions: list[list[int]]) -> int:
         for before in reads
         if before >= 0 and owner.get(before, -1 - before) != owner.get(index, -1 - index)
     }
-    return len(pairs)
+    return Divided(len(regions), [before for before, _ in pairs])
 
 
 def _traced(graph: Graph) -> Any:
@@ -43,7 +63,7 @@ def _traced(graph: Graph) -> Any:
     return torch.fx.GraphModule({}, traced)
 
 
-def capability(graph: Graph, taken: list[bool]) -> Callable[[], list[list[int]]]:
+def capability(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     """torch.fx: CapabilityBasedPartitioner."""
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.operator_support import OperatorSupportBase
@@ -54,14 +74,15 @@ def capability(graph: Graph, taken: list[bool]) -> Callable[[], list[list[int]]]
 
     module = _traced(graph)
 
-    def divide() -> list[list[int]]:
+    def divide() -> Counting:
         partitioner = CapabilityBasedPartitioner(module, Support(), allows_single_node_partition=True)
-        return [[int(node.name[1:]) for node in part.nodes] for part in partitioner.propose_partitions()]
+        parts = partitioner.propose_partitions()
+        return lambda: divided(graph, [[int(node.name[1:]) for node in part.nodes] for part in parts])
 
     return divide
 
 
-def splitter(graph: Graph, taken: list[bool]) -> Callable[[], list[list[int]]]:
+def splitter(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     """torch.fx: splitter_base, as Torch-TensorRT's fast partitioner uses it."""
     import torch
     from torch.fx.passes.operator_support import OperatorSupportBase
@@ -73,31 +94,32 @@ def splitter(graph: Graph, taken: list[bool]) -> Callable[[], list[list[int]]]:
 
     module = _traced(graph)
 
-    def divide() -> list[list[int]]:
+    def divide() -> Counting:
         settings = _SplitterSettingBase(min_acc_module_size=1, skip_fusion=True)
         found = _SplitterBase(module, (torch.zeros(1),), Support(), settings, non_acc_submodule_name="_host_")
         parts = found.put_nodes_into_subgraphs()
-        return [[int(node.name[1:]) for node in part.nodes] for part in parts if part.is_acc]
+        taken_parts = [part.nodes for part in parts if part.is_acc]
+        return lambda: divided(graph, [[int(node.name[1:]) for node in nodes] for nodes in taken_parts])
 
     return divide
 
 
-def tvm(graph: Graph, taken: list[bool]) -> Callable[[], list[list[int]]]:
-    """TVM: FuseOpsByPattern and MergeCompositeFunctions; regions are counted before equal ones are merged by it."""
-    from tvm import ir, relax
+def tvm(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
+    """TVM: FuseOpsByPattern and MergeCompositeFunctions."""
+    from tvm import relax
     from tvm.relax.dpl import is_op, wildcard
 
-    makers = {(1, True): relax.op.nn.relu, (1, False): relax.op.tanh}
-    makers |= {(2, True): relax.op.add, (2, False): relax.op.subtract}
+    makers = {"relax.nn.relu": relax.op.nn.relu, "relax.tanh": relax.op.tanh}
+    makers |= {"relax.add": relax.op.add, "relax.subtract": relax.op.subtract}
+    names = [_NAMES[len(reads), is_taken] for (reads, _), is_taken in zip(graph, taken, strict=True)]
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((4,), "float32"))
     read = {before for reads, _ in graph for before in reads}
     with builder.function("main", [x]):
         with builder.dataflow():
             values = [x]
-            for index, (reads, _) in enumerate(graph):
-                made = makers[len(reads), taken[index]](*(values[before + 1] for before in reads))
-                values.append(builder.emit(made))
+            for (reads, _), name in zip(graph, names, strict=True):
+                values.append(builder.emit(makers[name](*(values[before + 1] for before in reads))))
             ends = [value for index, value in enumerate(values[1:]) if index not in read]
             result = builder.emit_output(relax.Tuple(ends))
         builder.emit_func_output(result)
@@ -107,23 +129,121 @@ def tvm(graph: Graph, taken: list[bool]) -> Callable[[], list[list[int]]]:
         ("npu.add", is_op("relax.add")(wildcard(), wildcard())),
     ]
 
-    def divide() -> list[list[int]]:
+    def divide() -> Counting:
         fused = relax.transform.FuseOpsByPattern(patterns, annotate_codegen=False)(module)
         merged = relax.transform.MergeCompositeFunctions()(fused)
-        # It raises where regions wait for each other, or returns whether all is well in older versions.
-        if relax.analysis.well_formed(merged) is False:
-            raise ValueError("invalid IR")
-        values = [binding.value for block in merged["main"].body.blocks for binding in block.bindings]
-        callees = [value.op for value in values if isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar)]
-        functions = [merged[callee] for callee in callees]
-        return [[] for function in functions if function.attrs and "Codegen" in function.attrs]
+        return lambda: _Reading(graph, names, merged).divided()
 
     return divide
 
 
-# By name: the peer, and the largest graph it is asked for: all but one need more than linear time.
+_NAMES = {(1, True): "relax.nn.relu", (1, False): "relax.tanh", (2, True): "relax.add", (2, False): "relax.subtract"}
+
+
+class _Reading:
+    """Reads regions from a module of Relax; equal functions are one there, so values are told by how they come about.
+
+    Operations of one kind that read the same stand for each other: only their sizes may differ.
+    """
+
+    def __init__(self, graph: Graph, names: list[str], module: Any) -> None:
+        self.module = module
+        self.known: dict[tuple[str, tuple[int, ...]], int] = {}
+        same = {-1: -1}
+        for index, ((reads, _), name) in enumerate(zip(graph, names, strict=True)):
+            same[index] = self.known.setdefault((name, tuple(same[before] for before in reads)), index)
+        self.regions = 0
+        self.crossing: list[int] = []
+
+    def divided(self) -> Divided:
+        from tvm import relax
+
+        # It raises where regions wait for each other, or returns whether all is well in older versions.
+        if relax.analysis.well_formed(self.module) is False:
+            raise ValueError("invalid IR")
+        self.run(self.module["main"], [-1], is_driver=True)
+        return Divided(self.regions, self.crossing)
+
+    def run(self, function: Any, inputs: list[Any], *, is_driver: bool = False) -> Any:
+        """Return which values a function returns, given which it gets."""
+        from tvm import ir, relax
+
+        known = dict(zip(function.params, inputs, strict=True))
+
+        def found(value: Any) -> Any:
+            if isinstance(value, relax.Tuple):
+                return [found(field) for field in value.fields]
+            if isinstance(value, relax.TupleGetItem):
+                return known[value.tuple_value][value.index]
+            if not isinstance(value, relax.Call):
+                return value if isinstance(value, relax.Function) else known[value]
+            arguments = [known[argument] for argument in value.args]
+            if is_driver:
+                crossing = {argument: known[argument] for argument in value.args if known[argument] >= 0}
+                self.crossing += crossing.values()
+            if isinstance(value.op, ir.GlobalVar):
+                self.regions += 1
+                return self.run(self.module[value.op], arguments)
+            name = value.op.name if isinstance(value.op, ir.Op) else _composite(known[value.op])
+            return self.known[name, tuple(arguments)]
+
+        for block in function.body.blocks:
+            for binding in block.bindings:
+                known[binding.var] = found(binding.value)
+        return found(function.body.body)
+
+
+def _composite(function: Any) -> str:
+    return "relax.add" if function.attrs["Composite"] == "npu.add" else "relax.nn.relu"
+
+
+def _written(graph: Graph, taken: list[bool]) -> Any:
+    """Return a model of ONNX whose kinds say what is taken: an even number of kind is, an odd one is not."""
+    numbers = [0 if is_taken else 1 for is_taken in taken]
+    chosen = [(reads, number) for (reads, _), number in zip(graph, numbers, strict=True)]
+    return module_of(chosen, sizes=(4,)).to_onnx()
+
+
+def onnxruntime(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
+    """ONNX Runtime: its partitioner in Python."""
+    from onnxruntime.tools.mobile_helpers.usability_checker import check_partitioning
+
+    model = _written(graph, taken)
+    number = {node.output[0]: index for index, node in enumerate(model.graph.node)}
+
+    class Support:
+        def is_op_supported(self, node: Any) -> bool:
+            return taken[number[node.output[0]]]
+
+    def divide() -> Counting:
+        found = check_partitioning(model.graph, Support(), require_fixed_input_sizes=False)
+        groups = found.supported_groups
+        return lambda: divided(graph, [[number[node.output[0]] for node in group] for group in groups])
+
+    return divide
+
+
+def session(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
+    """ONNX Runtime: the making of a whole session on the CPU, which partitions among other things."""
+    from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
+
+    data = _written(graph, taken).SerializeToString()
+    options = SessionOptions()
+    options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+
+    def divide() -> Counting:
+        InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return lambda: Divided(None, None)
+
+    return divide
+
+
+# By name: the peer, and the largest graph it is asked for: most need more than linear time, or memory.
 PEERS: Mapping[str, tuple[Peer, int]] = {
-    "fx capability": (capability, 1_000),
+    "fx capability": (capability, 4_000),
     "fx splitter": (splitter, 100_000),
     "tvm": (tvm, 10_000),
+    "onnxruntime": (onnxruntime, 100_000),
+    "ort session": (session, 100_000),
 }

@@ -26,7 +26,7 @@ def targets(threads: int) -> tuple[str, str]:
     from tvm.target import codegen
 
     llvm = f"llvm(mcpu={codegen.llvm_get_system_cpu()},num-cores={threads})"
-    return llvm, f"composite[ort=onnxruntime,cpu={llvm}](host=@cpu)"
+    return llvm, f"composite[ort=onnxruntime(intra-op-threads={threads}),cpu={llvm}](host=@cpu)"
 
 
 def tune(model: onnx.ModelProto, options: argparse.Namespace) -> None:

@@ -67,6 +67,29 @@ class _Everything:
 EVERYTHING = _Everything
 
 
+@I.ir_module
+class _Branches:
+    @R.function
+    def main(c: R.Tensor((), "bool"), x: R.Tensor((2, 4), "float32")) -> R.Tensor((2, 4), "float32"):
+        t = R.tanh(x)
+        if c:
+            s = R.less(R.sum(t), R.const(0.5, "float32"))
+            if s:
+                p = R.nn.relu(t)
+                w = R.add(p, R.const(2.0, "float32"))
+            else:
+                q = R.exp(x)
+                w = R.nn.relu(q)
+            y = R.tanh(w)
+        else:
+            y = t
+        z = R.nn.relu(y)
+        return R.add(z, t)
+
+
+BRANCHES = _Branches
+
+
 def _six() -> tvm.IRModule:
     """Two accelerated pairs that each need a result of the other's: TVM's MergeCompositeFunctions makes a circle."""
     builder = relax.BlockBuilder()

@@ -97,6 +97,8 @@ def test_kinds_are_listed_with_their_attributes(cli):
     code, out, _ = cli("kinds")
     assert code == 0
     assert {"llvm", "cuda", "sdaccel", "aot", "crt"} <= {line.split()[0] for line in out.splitlines()}
+    out = cli("kinds", "--classes")[1]
+    assert "\n  scale     num-cores, threads-per-core" in out[out.index("\nllvm ") :]
     code, out, _ = cli("kinds", "cuda", "--classes")
     assert "thread_warp_size" in out
     assert "isa" in out

@@ -1,5 +1,6 @@
 """`tvmtarget log`: every command, what it prints, and its exit code."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -108,3 +109,39 @@ def test_retract_and_compact(cli, log):
     assert (code, out) == (0, f"{trial(2, 900).digest} retracted\n")
     assert "1000 ps" in cli("log", "lookup", log, "w1:", "-t", TARGET)[1]
     assert cli("log", "compact", log, "--best", "1")[1].splitlines()[-1] == "1 trials dropped"
+
+
+def test_lookup_lists_the_best(cli, log):
+    code, out, _ = cli("log", "lookup", log, "w1:", "-t", TARGET, "--top", "5")
+    assert (code, [line.split(", ")[1] for line in out.splitlines() if "EXACT" in line]) == (0, ["900 ps", "1000 ps"])
+    data = json.loads(cli("log", "lookup", log, "w1:", "-t", TARGET, "--top", "1", "--json")[1])
+    assert [match["candidate"]["body"] for match in data] == [{"mb": 2}]
+    assert cli("log", "lookup", log, "w1:", "-t", "cuda", "--top", "1")[1] == "no record\n"
+
+
+@pytest.mark.parametrize(
+    "candidate", [trial(1, 1000).digest[:12], json.dumps({"format": "knobs/1", "body": {"mb": 1}})]
+)
+def test_a_candidate_is_pinned(cli, log, candidate):
+    words = ["w1:", "-t", TARGET, "--candidate", candidate, "--why", "the other one is not stable"]
+    code, out, err = cli("log", "pin", log, *words)
+    assert (code, out.endswith(" pinned\n")) == (0, True), err
+    assert "-> PIN: " in cli("log", "lookup", log, "w1:", "-t", TARGET)[1]
+
+
+@pytest.mark.parametrize("candidate", ["d1:ff", "d", "{", "{}", '{"format": "x", "body": 1.5}'])
+def test_what_is_no_candidate_is_not_pinned(cli, log, candidate):
+    before = log.read_bytes()
+    code, _, err = cli("log", "pin", log, "w1:", "-t", TARGET, "--candidate", candidate, "--why", "x")
+    assert (code, err[:7]) == (1, "error: "), err
+    assert log.read_bytes() == before
+
+
+def test_lines_go_through_pipes(cli, log, tmp_path, monkeypatch):
+    lines = cli("log", "export", log, "-")[1]
+    assert lines.splitlines() == list(TuningLog(str(log)).lines())
+    assert len(cli("log", "export", log, "-", "--best", "1")[1].splitlines()) == 4
+    for words in (["merge", tmp_path / "new.db", "-"], ["verify", "-"], ["diff", "-", log]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+        assert cli("log", *words)[0] == 0
+    assert not TuningLog(str(tmp_path / "new.db")).diff(TuningLog(str(log)))

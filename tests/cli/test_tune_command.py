@@ -43,6 +43,19 @@ def test_a_matmul_is_tuned_and_run_from_the_log(cli, model):
     assert "tuned: kernel matmul: exact (d1:" in err
 
 
+def test_explain_tells_what_a_log_knows_of_a_model(cli, tmp_path):
+    log, tree = tmp_path / "log.db", "[ort=onnxruntime,cpu=llvm](host=@cpu)"
+    assert cli("tune", DIGITS, "-t", tree, "--log", log, "--level", "placement", "--trials", 2)[0] == 0
+    code, out, err = cli("explain", DIGITS, "-t", tree, "--log", log, "--where", "op:Gemm=@cpu")
+    assert code == 0, err
+    tiers = [line.split("-> ")[1].split(":")[0] for line in out.splitlines() if "-> " in line]
+    assert tiers == ["EXACT", "DEFAULT", "DEFAULT", "DEFAULT"]  # placement, settings, kernels of two products
+    known = json.loads(cli("explain", DIGITS, "-t", tree, "--log", log, "--json")[1])["known"]
+    assert [match["tier"] for match in known][:2] == ["exact", "default"]
+    code, _, err = cli("explain", DIGITS, "-t", tree, "--log", tmp_path / "none.db")
+    assert (code, err) == (1, f"error: there is no log '{tmp_path / 'none.db'}'\n")
+
+
 def test_machines_read_json(cli, tmp_path):
     log = tmp_path / "log.jsonl"
     code, out, _ = cli("tune", DIGITS, "-t", "onnxruntime", "--log", log, "--level", "executor", "--json")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from models import DIGITS, random_graph
 
 import tvmtarget as tt
-from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError
+from tvmtarget.errors import InfeasibleError, TargetError, TvmTargetError, UnknownNameError
 
 FLAT = "[a=numpy,b=onnxruntime,c=llvm]"
 DEEP = "[x=[a=numpy,b=onnxruntime](host=@a),y=[c=llvm,d=numpy](host=@d)](host=@x/a)"
@@ -68,3 +68,125 @@ def test_what_cannot_be_is_told():
         tt.decompose(module, FLAT, same_site=["fc1", "fc2"])
     with pytest.raises(InfeasibleError, match="must be apart"):
         tt.decompose(module, FLAT, where={"op:Gemm": "@a"}, apart=[["op:Gemm"]])
+
+
+@settings(max_examples=30, deadline=None)
+@given(size=st.integers(4, 30), seed=st.integers(0, 10**6), target=st.sampled_from([FLAT, DEEP]), by_cost=st.booleans())
+def test_atomic_groups_and_boundaries_are_kept_or_refused(size, seed, target, by_cost):
+    """A group is in one function; a boundary keeps an operation from what it reads, or from what reads it."""
+    module = tt.IRModule.from_onnx(random_graph(size, seed))
+    rng = random.Random(seed)
+    names = [call.source for call in module.main.body]
+    leaves = [path for path, node in tt.Target.parse(target).walk() if not node.is_composite]
+    where = {name: f"@{rng.choice(leaves)}?" for name in names if rng.random() < 0.4}
+    asked = {"atomic": [rng.sample(names, 2)], "boundary_before": rng.sample(names, 2), "boundary_after": [names[0]]}
+    try:
+        plan = tt.decompose(module, target, "roofline" if by_cost else None, where=where, **asked)
+    except InfeasibleError as error:
+        assert "are asked to be atomic, but" in str(error)  # noqa: PT017 - any other refusal is a fault
+        return
+    owner = {op: region.call for region in plan.regions for op in region.ops}
+    assert len({owner[op] for op in asked["atomic"][0]}) == 1
+    body = plan.program.body
+    for index, call in enumerate(body):
+        for before in plan.program.predecessors(index):
+            first = body[before].source
+            if call.source in asked["boundary_before"] or first in asked["boundary_after"]:
+                assert owner[first] != owner[call.source]
+    assert tt.decompose(plan.module).module == plan.module
+
+
+@settings(max_examples=20, deadline=None)
+@given(size=st.integers(4, 30), seed=st.integers(0, 10**6), most=st.integers(0, 3), by_cost=st.booleans())
+def test_a_site_gets_no_more_calls_than_it_may(size, seed, most, by_cost):
+    module = tt.IRModule.from_onnx(random_graph(size, seed))
+    rng = random.Random(seed)
+    where = {call.source: f"@{rng.choice('abc')}?" for call in module.main.body}
+    plan = tt.decompose(module, FLAT, "roofline" if by_cost else None, where=where, max_regions={"b": most, "llvm": 1})
+    counts = {site: [region.site for region in plan.regions].count(site) for site in "bc"}
+    assert counts["b"] <= most
+    assert counts["c"] <= 1
+
+
+def test_the_smallest_regions_are_given_up_first():
+    """What TFLite calls the N largest delegates, and what ends in dozens of engines without it."""
+    module = tt.IRModule.from_onnx(DIGITS)
+    where = {"relu1": "@a", "pool": "@a"}
+    plan = tt.decompose(module, "[b=onnxruntime,a=numpy]", where=where, max_regions={"b": 1})
+    assert [(region.site, len(region.ops)) for region in plan.regions] == [("a", 5), ("b", 6)]
+    assert plan.explain("conv1").reason == "it must meet !@b (asked by max_regions)"
+    with pytest.raises(InfeasibleError, match=r"'b' gets 3 regions, and at most 1 are asked for, .* op 'conv1'"):
+        tt.decompose(module, "[b=onnxruntime,a=numpy]", where={"op:Conv": "@b", **where}, max_regions={"b": 1})
+    with pytest.raises(UnknownNameError, match="no site of the target is or bears 'bb'"):
+        tt.decompose(module, "[b=onnxruntime,a=numpy]", max_regions={"bb": 1})
+
+
+def test_units_and_limits_are_in_the_file_of_a_plan(tmp_path):
+    module = tt.IRModule.from_onnx(DIGITS)
+    asked = {"atomic": [["fc1", "relu4"]], "boundary_before": ["conv2"], "boundary_after": ["pool"]}
+    plan = tt.decompose(module, FLAT, **asked, max_regions={"b": 0})
+    assert [region.ops[0] for region in plan.regions] == ["conv1", "conv2", "conv3"]
+    assert dict(plan.explain("conv2").neighbours) == {"relu1": "BOUNDARY, one is asked for between them"}
+    plan.save(tmp_path / "a.plan")
+    loaded = tt.Plan.load(tmp_path / "a.plan")
+    assert (loaded.module, loaded.to_json()) == (plan.module, plan.to_json())
+    assert [loaded.request.atomic, loaded.request.max_regions] == [(("fc1", "relu4"),), {"b": 0}]
+    assert not plan.diff(plan.replay(module))
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        (
+            {"atomic": [["conv1", "conv2"]]},
+            "'conv1', 'conv2' are asked to be atomic, but 'relu1' lies between; add it",
+        ),
+        (
+            {"atomic": [["fc1", "relu4"]], "boundary_before": ["relu4"]},
+            "a boundary is asked for between 'fc1' and 'r",
+        ),
+        ({"atomic": [["fc1", "relu4"]], "where": {"fc1": "@a", "relu4": "@b"}}, "drop or change one of: @a .*, @b "),
+        ({"atomic": [["fc9"]]}, "no op 'fc9'"),
+        ({"boundary_after": ["fc9"]}, "no op 'fc9'"),
+        ({"boundary_after": "fc1"}, "boundary_after is names of ops, such as .*, so that 'fc1' is none"),
+        ({"same_site": [[1]]}, "same_site is groups of names of ops, such as .*, so that 1 is none"),
+        ({"apart": 5}, "apart is groups of names of ops, such as .*, not 5"),
+        ({"max_regions": {"a": -1}}, "max_regions of 'a' is a number, 0 or more, not -1"),
+        ({"max_regions": 3}, "max_regions is numbers by site, such as {'npu': 4}, not 3"),
+        ({"where": "@a"}, "where is constraints by name, such as .*, not '@a'"),
+        ({"where": {1: "@a"}}, "where speaks of ops by name, glob or 'op:KIND', not by 1"),
+    ],
+)
+def test_requests_that_make_no_sense_are_told(asked, problem):
+    with pytest.raises(TvmTargetError, match=problem):
+        tt.decompose(tt.IRModule.from_onnx(DIGITS), FLAT, **asked)
+
+
+def test_atomic_groups_that_wait_for_each_other_are_refused():
+    """Facts: pairwise convex parts need not have an acyclic quotient, {1,4} and {2,3} with 1->2, 3->4."""
+    body = """%a: float32[4] = onnx.Relu(%x) as n1 %b: float32[4] = onnx.Tanh(%a) as n2
+      %c: float32[4] = onnx.Tanh(%x) as n3 %d: float32[4] = onnx.Relu(%c) as n4"""
+    module = tt.IRModule.parse(f"func @main(%x: float32[4]) opsets(onnx=17) {{ {body} return %b, %d }}")
+    with pytest.raises(InfeasibleError, match=r"the atomic groups .* wait for each other; make one of them"):
+        tt.decompose(module, FLAT, atomic=[["n1", "n4"], ["n2", "n3"]])
+    one = tt.decompose(module, FLAT, atomic=[["n1", "n4", "n2", "n3"]], where={"n3": "@b"})
+    assert set(one.sites().values()) == {"b"}
+
+
+def test_bonds_that_cannot_be_kept_name_the_constraints_that_are_to_blame():
+    module = tt.IRModule.from_onnx(DIGITS)
+    where = {"conv1": "@a", "fc1": "@b", "conv2": "@c"}
+    guilty = r"drop or change one of: @a \(asked by where 'conv1'\), @b \(asked by where 'fc1'\)$"
+    with pytest.raises(InfeasibleError, match=guilty):
+        tt.decompose(module, FLAT, where=where, same_site=[["conv1", "fc1", "relu1"]])
+    guilty = r"drop or change one of: @a \(asked by where 'conv1'\), @a \(asked by where 'fc1'\)$"
+    with pytest.raises(InfeasibleError, match=guilty):
+        tt.decompose(module, FLAT, where={**where, "fc1": "@a"}, apart=[["conv1", "fc1"]])
+    with pytest.raises(InfeasibleError, match=r"no other leaf is left to either$"):
+        tt.decompose(module, FLAT, apart=[["conv*", "fc1"]])
+
+
+def test_a_word_that_is_the_name_of_a_node_is_told_how_to_name_it():
+    module = tt.IRModule.from_onnx(DIGITS)
+    with pytest.raises(InfeasibleError, match=r"a bare word is a kind or a key, a node is named by @gpu$"):
+        tt.decompose(module, "[gpu=numpy,cpu=numpy](host=@cpu)", where={"fc1": "gpu"})

@@ -16,7 +16,7 @@ import tvmtarget as tt
 from tvmtarget.errors import TargetError, UnknownNameError
 from tvmtarget.partition.costs import cost_file
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
-from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
+from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, RegionCost, SiteCost
 from tvmtarget.partition.costs.links import Links
 from tvmtarget.partition.program import normalise
 from tvmtarget.partition.regions.waves import waves
@@ -301,7 +301,7 @@ def test_files_of_costs_are_read_and_written_alike(tmp_path):
     ("change", "text"),
     [
         ({"schema": "tvmtarget.cost/2"}, "costs: schema: it should be 'tvmtarget.cost/1', not 'tvmtarget.cost/2'"),
-        ({"unit": "ms"}, "costs: unit: it should be 'us', not 'ms'"),
+        ({"unit": "min"}, "costs: unit: it should be one of ns, us, ms, s, not 'min'"),
         ({"site": {}}, "costs: no field 'site'; did you mean 'sites'?"),
         ({"sites": {"npu": {"launch": -1}}}, "costs: sites.npu.launch: it should be a number, 0 or more, not -1"),
         ({"sites": {"npu": {"mem_bw": 0}}}, "costs: sites.npu.mem_bw: it should be a number above 0, not 0"),
@@ -325,7 +325,7 @@ def test_wrong_costs_are_refused_with_place_and_remedy(change, text):
 
 def test_all_that_is_wrong_is_said_at_once():
     with pytest.raises(TargetError) as caught:
-        load_costs(BOARD | {"unit": "s", "sites": {"npu": {"lunch": 1}}, "default": 3})
+        load_costs(BOARD | {"unit": "hours", "sites": {"npu": {"lunch": 1}}, "default": 3})
     assert len(caught.value.problems) == 3
 
 
@@ -396,3 +396,84 @@ def test_copies_take_the_cheapest_way_over_links_and_a_link_leads_both_ways():
     assert links.copy(1, home["c"], home["a"]) == links.copy(1, home["a"], home["c"])
     assert links.copy(7, home["b"], home["b"]) == 0
     assert Links(Layout(tree.resolve()), Costs()).copy(1, home["a"], home["b"]) is None
+
+
+FACTS = """{"schema": "tvmtarget.cost/1", "unit": "us",
+ "sites": {"gpu": {"launch": 6.0, "flops": {"float16": 1.2e14, "float32": 2e13}, "mem_bw": 8.0e11, "domain": "hbm0",
+                   "capacity": 8589934592},
+           "cpu": {"launch": 0.0, "flops": {"float32": 8e11}, "mem_bw": 6e10, "domain": "ddr"}},
+ "links": [{"src": "ddr", "dst": "hbm0", "latency": 8.0, "bandwidth": 1.2e10, "from": "measured:pcie-2026-09"}],
+ "ops":   [{"match": {"op": "Conv", "dtype": "float16"}, "site": "gpu", "time": {"roofline": 0.6}},
+           {"match": {"structure": "sha256:9ab"}, "site": "npu", "time": 132.5, "stdev": 2.1, "from": "tuning-record"}],
+ "regions": [{"match": {"structure": "sha256:77c"}, "site": "tensorrt", "time": 410.0, "from": "measured"}],
+ "default": {"roofline": 0.3}, "symbolic_hints": {"batch": 8, "seq": 512}}"""
+
+
+def test_the_file_of_the_facts_is_read_and_written_back():
+    costs = load_costs(json.loads(FACTS))
+    assert costs.regions == (RegionCost("tensorrt", "sha256:77c", 410.0, origin="measured"),)
+    assert load_costs(write_costs(costs)) == costs
+    tree = tt.Target.parse("[gpu=cuda,npu=onnxruntime,tensorrt=onnxruntime,cpu=numpy](host=@cpu)")
+    tree = tree.replace(memory=(tt.Memory(name="hbm", of=("gpu",)),))
+    assert tt.decompose(tt.IRModule.from_onnx(DIGITS), tree, json.loads(FACTS)).prediction.launches == 6_000_000
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("ns", 1e-3), ("us", 1.0), ("ms", 1e3), ("s", 1e6)])
+def test_times_are_read_in_the_unit_of_the_file(unit, factor):
+    """I17: a scale of its own changes no decision; rates are by the second in every unit."""
+    data = {
+        "schema": "tvmtarget.cost/1",
+        "unit": unit,
+        "sites": {"a": {"launch": 3, "mem_bw": 5e9}},
+        "links": [{"src": "a", "dst": "b", "latency": 2, "bandwidth": 1e9}],
+        "ops": [{"match": {"op": "Relu"}, "site": "a", "time": 7, "stdev": 1}],
+        "regions": [{"match": {"structure": "s1:0"}, "site": "a", "time": 11}],
+        "default": {"launch": 4},
+    }
+    costs = load_costs(data)
+    times = (costs.sites["a"].launch, costs.links[0].latency, costs.ops[0].time, costs.ops[0].stdev)
+    assert (*times, costs.regions[0].time, costs.launch) == tuple(number * factor for number in (3, 2, 7, 1, 11, 4))
+    assert (costs.sites["a"].mem_bw, costs.links[0].bandwidth) == (5e9, 1e9)
+
+
+def test_numbers_without_sense_are_refused_wherever_they_come_from():
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), PAIR, "roofline")
+    for wrong, problem in (
+        (
+            [OpCost("b", op="Conv", time=float("nan"))],
+            "time of 'Conv' on 'b' is nan; it should be a number from 0 to 1e",
+        ),
+        ([OpCost("b", op="Conv", time=-1.0)], "time of 'Conv' on 'b' is -1.0; it should be"),
+        ([OpCost("b", op="Conv")], "the cost of 'Conv' on 'b' has neither 'time' nor 'roofline'"),
+        ([OpCost("b", time=1.0)], "a cost of ops on 'b' says nothing of which; give 'op' or 'structure'"),
+        ([RegionCost("b", "s1:0", float("inf"))], "time of region 's1:0' is inf"),
+        (["x"], "a measurement is an OpCost or a RegionCost, not 'x'"),
+        (Costs(links=(LinkCost("a", "b", 1.0, 1e-320),)), "bandwidth of link 'a' to 'b' is 1e-320"),
+        ({"schema": "tvmtarget.cost/1", "default": {"launch": 10**400}}, "default.launch: it should be .* at most 1e"),
+        ({"schema": "tvmtarget.cost/1", "unit": "min"}, "unit: it should be one of ns, us, ms, s, not 'min'"),
+    ):
+        with pytest.raises(TargetError, match=problem):
+            plan.with_costs(wrong)
+
+
+def test_a_measured_function_counts_as_it_was_measured():
+    """Facts: records of regions only re-score plans; an engine that fuses is faster than its operations."""
+    nodes = (("Relu", "x", "p"), ("Tanh", "p", "q"), ("Relu", "q", "y"))
+    model = small(*(helper.make_node(op, [i], [o], name=o) for op, i, o in nodes), shape=(2, 3))
+    module = tt.IRModule.from_onnx(model)
+    times = {"a": 10.0, "b": 4.0}
+    ops = tuple(OpCost(site, op=kind, time=time) for site, time in times.items() for kind in ("Relu", "Tanh"))
+    links = (LinkCost("a", "b", latency=1.0, bandwidth=24e6),)
+    sites = {site: SiteCost(launch=1.0) for site in times}
+    plan = tt.decompose(module, PAIR, Costs(sites=sites, links=links, ops=ops))
+    assert (set(plan.sites().values()), plan.prediction.total) == ({"b"}, 17_000_000)
+    whole = tt.decompose(module, PAIR, where={"*": "@a"}).tasks()[0].structure
+    fused = plan.with_costs([RegionCost("a", whole, 12.0)])
+    assert (set(fused.sites().values()), fused.prediction.total, fused.prediction.least) == ({"a"}, 12_000_000, None)
+    slower = plan.with_costs([RegionCost("b", plan.tasks()[0].structure, 400.0)])
+    assert set(slower.sites().values()) == {"a"}
+
+
+def test_what_is_unknown_names_the_hint_that_is_missing():
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), PAIR, "roofline")
+    assert "the size of 'input' is not known (give symbolic_hints for 'batch')" in plan.summary()

@@ -130,7 +130,7 @@ def relu_chain():
 
 
 def test_operators_are_added_to_a_strategy_with_limits_and_a_check():
-    """Facts, section 4: `@NPU.op("Add", "Mul", dtypes={"float16"}, max_rank=4)`."""
+    """Operators, element types and ranks are conditions beside the patterns."""
 
     @tt.strategy("declared-adder")
     class Adder:

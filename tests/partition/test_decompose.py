@@ -238,3 +238,29 @@ def test_a_target_is_a_tree_its_text_or_a_flat_configuration():
     assert set(tt.decompose(module, flat).sites().values()) <= {"onnxruntime", "llvm", "ort", "cpu"}
     with pytest.raises(TargetError, match="a target is a Target, its text or a CompilationConfig, not 5"):
         tt.decompose(module, 5)
+
+
+def in_memories(param="", output=""):
+    return tt.IRModule.parse(f"""func @main(%x: float32[4]{param}) opsets(onnx=17) {{
+      %a: float32[4]{output} = onnx.Relu(%x) as a
+      %b: float32[4] = onnx.Tanh(%a) as b
+      return %b }}""")
+
+
+def test_memories_of_values_say_where_they_are_computed():
+    """DESIGN 4: constraints live on values, too (memory scope)."""
+    board = tt.Target.parse("[npu=onnxruntime,cpu=numpy](host=@cpu)").replace(
+        memory=(tt.Memory(name="sram", of=("npu",)),)
+    )
+    plan = tt.decompose(in_memories(output=' in "cpu"'), board)
+    assert plan.sites() == {"a": "cpu", "b": "npu"}
+    assert plan.explain("a").reason == "it must meet @cpu (asked by value 'a' in memory 'cpu')"
+    assert tt.decompose(plan.module).module == plan.module
+    with pytest.raises(InfeasibleError, match=r"drop or change one of: @cpu .*, @npu \(asked by where 'a'\)$"):
+        tt.decompose(in_memories(output=' in "cpu"'), board, where={"a": "@npu"})
+    with pytest.raises(InfeasibleError, match=r"input 'x' is in memory 'sram', but the driver takes inputs in 'cpu'"):
+        tt.decompose(in_memories(param=' in "sram"'), board)
+    assert tt.decompose(in_memories(param=' in "cpu"', output=' in "shared"'), board).sites() == {
+        "a": "npu",
+        "b": "npu",
+    }

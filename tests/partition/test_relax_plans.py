@@ -13,7 +13,7 @@ pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plug
 
 import tvm_ffi  # noqa: E402
 from models import DIGITS, inputs_of, light  # noqa: E402
-from relax_modules import EVERYTHING, SIX, by_tvm, random_module, register_codegen, run  # noqa: E402
+from relax_modules import BRANCHES, EVERYTHING, SIX, by_tvm, random_module, register_codegen, run  # noqa: E402
 from tvm import relax  # noqa: E402
 from tvm.relax.dpl import is_op, wildcard  # noqa: E402
 from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
@@ -57,6 +57,46 @@ def check_well_formed(seed, size=40):
     written = divided(module, NPU if seed % 2 else CORES, seed).to_tvm()
     relax.analysis.well_formed(written)
     return written
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_branches_are_divided_and_compute_what_the_whole_does(seed):
+    """A driver runs `If`: what is in branches goes to any site, which TVM's own partition never does."""
+    rng = random.Random(seed)
+    target = NPU if seed % 2 else CORES
+    sites = [child.slot for child in tt.Target.parse(target).targets]
+    names = [call.source for call in tt.decompose(BRANCHES, "llvm").program.body if call.op != "relax.If"]
+    where = {name: f"@{rng.choice(sites)}{'?' if seed % 2 else ''}" for name in names}
+    plan = tt.decompose(BRANCHES, target, where=where)
+    assert seed % 2 or len(plan.outlined.driven) == 2
+    assert tt.decompose(plan.module).module == plan.module
+    module = plan.to_tvm()
+    register_codegen("probe")
+    relax.analysis.well_formed(module)
+    executable = _compiled(relax.transform.RunCodegen(plan.codegen_options())(module))
+    undivided, at_once = _compiled(BRANCHES), tt.build(BRANCHES, "llvm")
+    devices = [tvm.cpu(0), tvm.cpu(1)]
+    own = None if seed % 2 else tt.build(plan)
+    for flag, sign in ((False, 1), (True, 1), (True, -1)):
+        inputs = (np.array(flag), sign * np.abs(values()))
+        whole = run(undivided, *inputs)
+        assert_equal(run(executable, *inputs, devices=devices), whole)
+        for ours in (at_once, own) if own is not None else (at_once,):
+            assert_equal(list(ours.run(dict(zip("cx", inputs, strict=True))).values()), whole)
+
+
+def test_a_branch_that_an_accelerator_serves_calls_it():
+    plan = tt.decompose(BRANCHES, NPU, where={"p": "@npu"})
+    names = [function.attr("Codegen") for function in tt.IRModule.from_tvm(plan.to_tvm())]
+    assert names.count("probe") == len(plan.functions("npu"))
+    assert plan.explain("p").reason == "it must meet @npu (asked by where 'p')"
+    assert plan.explain("y").reason == "no site can take it whole, so that its bodies are divided"
+
+
+def _compiled(module):
+    """Compile without the pass of TVM 0.27 that gives storage of one branch, or device, to tensors of another."""
+    with tvm.transform.PassContext(disabled_pass=["StaticPlanBlockMemory"]):
+        return tvm.compile(module, target="llvm")
 
 
 @pytest.mark.parametrize("seed", range(30))

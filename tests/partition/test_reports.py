@@ -33,6 +33,30 @@ def blocked():
     return tt.decompose(tt.IRModule.from_onnx(model), BLOCKED)
 
 
+def test_alternatives_are_single_leaves_and_the_order_of_preference():
+    """Facts, section 3.8: predicted time against all on the host and against offloading everything."""
+    costs = {
+        "schema": "tvmtarget.cost/1",
+        "sites": {
+            "ort": {"launch": 400, "flops": {"float32": 1e10}, "mem_bw": 1e10},
+            "cpu": {"launch": 1, "flops": {"float32": 1e9}, "mem_bw": 1e10, "roofline": 1},
+        },
+        "symbolic_hints": {"batch": 1},
+    }
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), TWO, costs, where={"fc2": "@cpu"})
+    found = {one.name: one for one in plan.alternatives()}
+    assert list(found) == ["as planned", "in order of preference", "all on @ort", "all on @cpu"]
+    assert found["as planned"].totals.time == plan.prediction.total == min(one.totals.time for one in found.values())
+    assert (found["all on @ort"].share, found["all on @cpu"].share) == (10 / 11, 1)
+    assert str(found["all on @cpu"]).startswith("all on @cpu (100 % of ops there): 1 regions, 0 copies, ")
+    assert found["all on @cpu"].to_json()["regions"] == 1
+
+
+def test_functions_of_no_site_are_an_error():
+    with pytest.raises(UnknownNameError, match="no site of the target is or bears 'gpu'"):
+        digits().functions("gpu")
+
+
 def test_a_difference_names_what_moved_and_what_it_changed():
     difference = digits().diff(digits({"fc1": "@cpu"}))
     assert str(difference).splitlines() == ["fc1: @ort -> @cpu", "regions: 1 -> 3"]

@@ -1,8 +1,13 @@
 """What the tests of tuning logs are made of: a workload, targets, trials."""
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from tvmtarget import Target, TuningLog
 from tvmtarget.target.identity import identity_of
@@ -31,6 +36,20 @@ def trial(number, cost=1000, *, target=ZNVER4, workload=MATMUL, **fields):
 def known(*targets, workloads=(MATMUL,)):
     """Return the lines that trials refer to."""
     return [*(TargetRecord(key=target.digest, body=identity_of(target)) for target in targets), *workloads, HERE]
+
+
+def with_mounted(mount, code, path):
+    """Run code on a path after a mount, which a process may do in a name space of its own if the system allows it."""
+    unshare = shutil.which("unshare")
+    if unshare is None or subprocess.run([unshare, "-rm", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("name spaces of users are not allowed here")
+    root = Path(__file__).parents[2]
+    command = [unshare, "-rm", "sh", "-c", f'{mount} && exec {sys.executable} -c "$CODE" {path}']
+    env = os.environ | {"PYTHONPATH": str(root), "CODE": code}
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, env=env, check=False)
+    if "mount:" in done.stderr:
+        pytest.skip("nothing may be mounted here")
+    return done
 
 
 class Writer:

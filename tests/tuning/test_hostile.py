@@ -3,17 +3,14 @@
 import gzip
 import os
 import random
-import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 import zipfile
 from pathlib import Path
 
 import pytest
-from logs import HERE, MATMUL, ZNVER4, Writer, knobs, known, numbers, trial
+from logs import HERE, MATMUL, ZNVER4, Writer, knobs, known, numbers, trial, with_mounted
 
 from tvmtarget import TuningLog
 from tvmtarget.errors import LogError
@@ -131,16 +128,7 @@ print(len(TuningLog(sys.argv[1])) in (4, 3 + at))
 
 
 def test_a_disk_that_is_really_full_is_an_error_and_loses_nothing(path):
-    """In a name space of its own a process may mount a disk of half a megabyte, if the system allows it."""
-    mount = f'mount -t tmpfs -o size=512k none {path.parent} && exec {sys.executable} -c "$CODE" {path}'
-    unshare = shutil.which("unshare")
-    command = [unshare or "unshare", "-rm", "sh", "-c", mount]
-    if unshare is None or subprocess.run([unshare, "-rm", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("name spaces of users are not allowed here")
-    env = os.environ | {"PYTHONPATH": str(ROOT), "CODE": FULL}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env, check=False)
-    if "mount:" in done.stderr:
-        pytest.skip("nothing may be mounted here")
+    done = with_mounted(f"mount -t tmpfs -o size=512k none {path.parent}", FULL, path)
     refused, is_whole, _, is_there = done.stdout.splitlines()
     assert "No space left on device" in refused or "disk is full" in refused
     assert (is_whole, is_there) == ("True []", "True"), done.stderr[-2000:]

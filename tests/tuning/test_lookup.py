@@ -83,6 +83,13 @@ def test_of_costs_that_are_as_good_as_equal_the_oldest_stays():
     assert look(log_of(new, old), tie_percent=1).candidate == knobs(mb=1)
 
 
+def test_of_many_costs_as_good_as_equal_the_oldest_is_found_wherever_it_ranks():
+    rows = [trial(at, 10_000 + at) for at in range(300)]
+    rows[170] = rows[170].replace(ts=1_600_000_000)
+    assert look(log_of(*rows)).candidate == knobs(mb=170)
+    assert look(log_of(*rows), tie_percent=1).candidate != knobs(mb=170)
+
+
 def test_p9_failures_of_the_machine_do_not_count_and_a_wrong_output_does():
     infra = [trial(1, measured=ran(status=status)) for status in ("infra_error", "cancelled", "run_timeout")]
     assert look(log_of(trial(1, 10), trial(2, 20), *infra)).candidate == knobs(mb=1)

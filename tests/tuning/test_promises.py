@@ -92,6 +92,47 @@ def test_p2_a_file_cut_at_every_byte_has_all_lines_before_the_cut():
         assert all(line.problem.startswith("cut short: ") for line in read if not line.record)
 
 
+def test_p2_a_flip_of_any_bit_costs_one_line_and_is_told_with_its_place():
+    lines = [f"{trial(at).text}\n".encode() for at in range(3)]
+    first = len(lines[0])
+    for at in range(len(lines[1]) - 1):
+        flipped = bytearray(b"".join(lines))
+        flipped[first + at] ^= 1 << at % 8
+        read = [raw.read() for raw in raw_lines(BytesIO(flipped))]
+        known = [line.record for line in read if line.record and not isinstance(line.record, Foreign)]
+        assert known == [trial(0), trial(2)], at
+        told = [line.offset for line in read if not line.record]
+        is_of_others = len(known) + len(told) < len(read)  # its type or version is another: it is kept, unread
+        is_cut_in_two = flipped[first + at] == ord("\n")
+        assert told == ([] if is_of_others else [first, first + at + 1][: 1 + is_cut_in_two]), at
+
+
+@pytest.mark.parametrize(
+    ("between", "offsets"),
+    [
+        (b"\n", []),
+        (b"  \r\n", []),
+        (b"# a word\n", []),
+        (b"\x00\n", [0]),
+        (b"\xef\xbb\xbf\n", [0]),
+        (b"\xff\n\n\x00\n", [0, 3]),
+    ],
+    ids=["blank", "spaces and CRLF", "comment", "NUL", "BOM", "two bad lines"],
+)
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_p2_what_stands_between_lines_costs_nothing_and_is_told_with_its_place(tmp_path, between, offsets, end):
+    """Reading changes no byte."""
+    path, lines = tmp_path / "log.jsonl", [trial(at).text.encode() + end for at in range(3)]
+    data = between.join([b"\xef\xbb\xbf" + lines[0], *lines[1:]])
+    path.write_bytes(data)
+    places = [data.index(line) + len(line) for line in lines[:2]]
+    with TuningLog(str(path)) as log:
+        assert numbers(log) == [0, 1, 2]
+        assert [line.offset for line in log.problems()] == [place + offset for place in places for offset in offsets]
+        log.verify()
+    assert path.read_bytes() == data
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_p2_what_is_read_quickly_is_what_a_record_says(data):
@@ -126,6 +167,20 @@ def test_p2_what_is_read_quickly_is_what_a_record_says(data):
         assert any(part.__pydantic_extra__ for part in parts if part is not None)
 
 
+@pytest.mark.parametrize("level", ["kernel", "graph", "executor"])
+def test_p3_a_store_with_a_fast_gpu_and_a_slow_cpu_answers_each_with_its_own(level):
+    """TVM's own database gives the record of the GPU to all three, and drops that of the CPU when it is pruned."""
+    gpu, cpu, workload = Target.parse("nvidia/nvidia-a100"), Target.parse("llvm"), Workload.of(MATMUL.body, level)
+    rows = [trial(1, 10**6, target=gpu, workload=workload), trial(2, 5 * 10**9, target=cpu, workload=workload)]
+    with TuningLog("memory:") as log:
+        log.extend([*known(gpu, cpu, workloads=[workload]), *rows])
+        for _ in range(2):
+            answers = [log.lookup(workload, target, env=HERE) for target in (gpu, cpu, Target.parse("c"))]
+            assert [answer.record for answer in answers] == [*rows, None]
+            assert [answer.tier for answer in answers] == ["exact", "exact", "default"]
+            assert log.compact(best=1) == ()
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(rows, max_size=10), st.sampled_from(range(len(TARGETS))), st.sampled_from(["kernel", "graph"]))
 def test_p3_no_answer_is_of_another_device_or_illegal(found, asked, level):
@@ -143,6 +198,48 @@ def test_p3_no_answer_is_of_another_device_or_illegal(found, asked, level):
         assert target.satisfies(match.record.needs or least_needs(source))
     assert match.record.needs is None or target.satisfies(match.record.needs)
     assert match.record.measured.status == "ok"
+
+
+SPELLINGS = [
+    "llvm(+avx2,+fma,mcpu=znver4,mtriple=x86_64-linux-gnu,num-cores=16)",
+    "llvm( num-cores = 16, mtriple=x86_64-conda-linux-gnu, +fma, mcpu=znver4, +avx2 )",
+    "llvm -mtriple=x86_64-unknown-linux-gnu -num-cores=16 -mattr=+fma,+avx2 -mcpu=znver4",
+    '{"kind": "llvm", "num-cores": 16, "mcpu": "znver4", "mattr": [], "mtriple": "x86_64-apple-darwin", "tag": "a/b"}',
+    '{"mtriple": "x86_64-linux-gnu", "host": {"kind": "c"}, "mcpu": "znver4", "num-cores": 16, "kind": "llvm"}',
+    'llvm(mcpu=znver4,mtriple=x86_64-linux-gnu,num-cores=16,opt-level=3,clock-mhz=3000,libs=["cblas"])',
+]
+OTHERS = {
+    "hard": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"},
+    "isa": {"mattr": ["-avx512f"]},
+    "a model of another": {"mcpu": "znver5"},
+    "scale": {"num-cores": 8},
+}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(SPELLINGS), st.sampled_from(SPELLINGS), st.sampled_from([*OTHERS]))
+def test_p4_keys_are_free_of_spelling_and_not_of_what_matters(one, other, change):
+    target = Target.parse(one)
+    assert target.tuning_key() == Target.parse(other).tuning_key()
+    assert target.tuning_key() != target.override(OTHERS[change]).tuning_key()
+
+
+def test_p4_a_tag_and_its_expansion_have_one_key_and_a_capacity_another():
+    tag = Target.parse("nvidia/nvidia-a100")
+    spelled = Target.from_json(tag.to_json() | {"tag": "acme/renamed"})
+    less = tag.override({"max_shared_memory_per_block": tag["max_shared_memory_per_block"] // 2})
+    assert tag.tuning_key() == spelled.tuning_key() == tag.replace(tag=None, host="llvm").tuning_key()
+    assert len({tag.tuning_key(), less.tuning_key(), tag.override({"arch": "sm_86"}).tuning_key()}) == 3
+
+
+@given(st.permutations(["a=llvm(mcpu=znver4)", "b=cuda(arch=sm_80)", "c=onnxruntime"]))
+def test_p4_the_order_of_children_is_no_part_of_the_key_of_a_graph(children):
+    keys = {
+        Target.parse(f"[{','.join(order)}](host=@a{executor})").tuning_key("graph")
+        for order in (sorted(children), children)
+        for executor in ("", ",executor=vm")
+    }
+    assert len(keys) == 1
 
 
 def test_p5_shards_merge_to_equal_files_in_any_order(tmp_path):
@@ -267,16 +364,18 @@ def test_p10_an_upgrade_that_is_killed_leaves_the_old_database(tmp_path):
 
 def test_p10_lines_of_newer_versions_outlive_compaction_and_merging(tmp_path):
     newer = ['{"t":"trial", "v":2,"costs":[1.5]}', '{"t":"photo","v":1,"x":null}']
-    extra = json.loads(trial(1).text) | {"colour": "red"}
+    extra = json.loads(trial(2, 5).text) | {"colour": "red"}
     path = tmp_path / "log.jsonl"
     path.write_text("".join(f"{line}\n" for line in [*newer, trial(1).text, trial(2, 5).text]))
     with TuningLog(str(path)) as log, TuningLog(str(tmp_path / "other.db")) as other:
-        log.append(Trial(**{name: value for name, value in extra.items() if name not in ("t", "v", "d")}))
-        log.compact(best=1)
-        assert path.read_text().splitlines()[:2] == newer
+        red = Trial(**{name: value for name, value in extra.items() if name not in ("t", "v", "d")})
+        log.append(red)
+        assert len(log.compact(best=1)) == 1
+        assert path.read_text().splitlines() == [*newer, trial(2, 5).text, red.text]
         other.merge(log)
         other.export(tmp_path / "out.jsonl")
-    assert set(newer) <= set((tmp_path / "out.jsonl").read_text().splitlines())
+    assert {*newer, red.text} <= set((tmp_path / "out.jsonl").read_text().splitlines())
+    assert '"colour":"red"' in red.text
 
 
 def test_p11_a_reader_in_the_middle_of_reading_does_not_hold_up_a_writer(tmp_path):

@@ -78,8 +78,10 @@ class _Tvm:
             with _LOCK, _quiet():
                 target = _target(tvm, part.target)
                 pipeline = cpu_pipeline(target, TunedChoice(part.schedules) if part.schedules is not None else None)
-                with tvm.transform.PassContext(opt_level=3):
-                    executable = tvm.compile(_imported(tvm, part), target=target, relax_pipeline=pipeline)
+                module = _imported(tvm, part)
+                disabled = _NOT_IN_BRANCHES if _has_branches(tvm, module) else []
+                with tvm.transform.PassContext(opt_level=3, disabled_pass=disabled):
+                    executable = tvm.compile(module, target=target, relax_pipeline=pipeline)
                 return _Program(executable, never_empty)
         except BackendError:
             raise
@@ -95,6 +97,22 @@ class _Tvm:
             with target, tvm.transform.PassContext(opt_level=3):
                 module = tvm.transform.Sequential(legal_passes(target))(_imported(tvm, part))
             return KernelWorkshop(module, target)
+
+
+# TVM 0.27 gives storage that a branch allocates to tensors behind it, also where the other branch ran.
+_NOT_IN_BRANCHES = ["StaticPlanBlockMemory"]
+
+
+def _has_branches(tvm: Any, module: Any) -> bool:  # noqa: ANN401
+    found: list[bool] = []
+
+    def visit(node: Any) -> None:  # noqa: ANN401
+        found.append(isinstance(node, tvm.relax.If))
+
+    for function in module.functions.values():
+        if isinstance(function, tvm.relax.Function):
+            tvm.relax.analysis.post_order_visit(function, visit)
+    return any(found)
 
 
 def _imported(tvm: Any, part: Part) -> Any:  # noqa: ANN401

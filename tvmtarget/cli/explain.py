@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tvmtarget.cli.options import Json, Model, Where, print_json, read_where
+from tvmtarget.cli.options import Json, Log, Model, Near, Where, print_json, read_policy, read_where
+from tvmtarget.cli.plans import Apart, Asked, CostsText, ObjectiveText, SameSite, Sizes
 from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, TargetText, Unset, With, read_target
 from tvmtarget.errors import ArtifactError, TextError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tvmtarget.partition.plan import Plan
+    from tvmtarget.tuning.log import TuningLog
+    from tvmtarget.tuning.match import Match, Policy
 
 __all__ = ["explain"]
 
@@ -35,15 +40,11 @@ def explain(
     executor: Executor = None,
     runtime: Runtime = None,
     where: Where = None,
-    costs: Annotated[
-        str | None,
-        typer.Option(
-            "--costs",
-            metavar="FILE",
-            help="Choose sites by cost: a JSON file, or 'roofline' for what the target itself says.",
-            show_default=False,
-        ),
-    ] = None,
+    costs: CostsText = None,
+    objective: ObjectiveText = None,
+    same_site: SameSite = None,
+    apart: Apart = None,
+    sizes: Sizes = None,
     op: Annotated[str | None, typer.Option("--op", help="Explain one operation, by name.", show_default=False)] = None,
     what_if: Annotated[
         str | None,
@@ -63,6 +64,10 @@ def explain(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to a file.", show_default=False)
     ] = None,
+    save_costs: Annotated[
+        Path | None,
+        typer.Option("--save-costs", metavar="FILE", help="Write the costs to a file for --costs.", show_default=False),
+    ] = None,
     mark: Annotated[
         Path | None,
         typer.Option(
@@ -72,17 +77,27 @@ def explain(
             show_default=False,
         ),
     ] = None,
+    log: Log = None,
+    near: Near = False,
     as_json: Json = False,
 ) -> None:
-    """Split a model over a target and say what went where, without compiling anything."""
-    from tvmtarget.ir.module import IRModule
-    from tvmtarget.partition.decompose import decompose
+    """Split a model over a target and say what went where, without compiling anything.
 
-    rules = read_where(where)
+    With --log, the placement that was measured best is taken, as a build does, if no --costs choose another, and what
+    the log knows is told.
+    """
+    from tvmtarget.ir.module import IRModule
+
+    asked = Asked(read_where(where), costs, objective, same_site, apart, sizes)
     tree = read_target(target, Changes(overlays, executor, runtime, context.args, values, unset))
-    plan = decompose(IRModule.from_onnx(model), tree, costs, where=rules)
+    plan = asked.plan(IRModule.from_onnx(model), tree)
+    known: list[Match] = []
+    if log is not None:
+        plan, known = _from_log(plan, log, read_policy(near=near))
     if save is not None:
         plan.save(save)
+    if save_costs is not None:
+        _write_costs(plan, save_costs)
     if mark is not None:
         _write(plan, mark)
     if draw is not None:
@@ -101,7 +116,46 @@ def explain(
         text = "\n".join(map(str, found)) or "no operator alone would gain anything"
         _show(text, [blocker.to_json() for blocker in found], as_json=as_json)
     else:
-        _show("\n".join(_lines(plan)), plan.to_json(), as_json=as_json)
+        text = "\n".join([*_lines(plan), *(match.explain() for match in known)])
+        data = plan.to_json() | ({} if log is None else {"known": [match.to_json() for match in known]})
+        _show(text, data, as_json=as_json)
+
+
+def _from_log(plan: Plan, url: str, policy: Policy) -> tuple[Plan, list[Match]]:
+    """Return the plan with the placement of a log, and what else the log knows of its program."""
+    from tvmtarget.advice import Advice, closing_log
+    from tvmtarget.cli.log import read_log
+
+    with closing_log(read_log(url)) as log, log:
+        placed = Advice(log, policy).placed(plan) if plan.request.costs is None else plan
+        return placed, list(_matches(plan, placed, log, policy))
+
+
+def _matches(plan: Plan, placed: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
+    from tvmtarget.advice import alone, kernel_workload, whole_workload
+    from tvmtarget.backends.protocol import TunableBackend
+    from tvmtarget.building import choose_backend, part_of, standing_alone
+    from tvmtarget.errors import BackendError
+
+    root = plan.layout.root
+    if root.is_composite:
+        yield log.lookup(whole_workload(plan, "graph"), root, policy=policy)
+    yield log.lookup(whole_workload(placed, "executor"), root, policy=policy)
+    asked = set[tuple[str, str]]()
+    for region in placed.regions:
+        leaf = standing_alone(placed.layout, region.site)
+        try:
+            backend, _ = choose_backend(placed.layout, region.site, strict=False)
+            spaces = (
+                backend.workshop(part_of(placed, region, leaf)).spaces if isinstance(backend, TunableBackend) else {}
+            )
+        except BackendError as error:
+            typer.echo(f"note: {'; '.join(error.problems)}", err=True)
+            continue
+        for key, space in spaces.items():
+            if (key, region.site) not in asked:
+                asked.add((key, region.site))
+                yield log.lookup(kernel_workload(space.kernel), alone(leaf), policy=policy)
 
 
 def _write(plan: Plan, path: Path) -> None:
@@ -111,6 +165,19 @@ def _write(plan: Plan, path: Path) -> None:
         onnx.save(plan.marked(), path)
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{str(path)!r} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _write_costs(plan: Plan, path: Path) -> None:
+    import json
+
+    from tvmtarget.partition.costs.cost_file import write_costs
+
+    if plan.request.costs is None:
+        raise TextError("--save-costs has nothing to write; it needs --costs, such as --costs measured")
+    try:
+        path.write_text(json.dumps(write_costs(plan.request.costs), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
 
 
 def _show(text: str, data: object, *, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -38,12 +38,22 @@ def kinds(
             gone = f" (until TVM {kind.until})" if kind.until else ""
             device = kind.device if kind.role == "target" else ""
             typer.echo(f"{kind.name:20} {kind.role:9} {device:8} {kind.doc}{gone}")
+            if classes:
+                _print_classes(kind)
         return
     kind = next((kind for role in roles if (kind := find_kind(name, role)) is not None), None) or kind_of(name)
     if as_json:
         print_json(kind.model_dump(mode="json"))
     else:
         _print(kind, classes=classes)
+
+
+def _print_classes(kind: Kind) -> None:
+    from tvmtarget.target.kinds import AttributeClass
+
+    for class_ in get_args(AttributeClass):
+        if names := [row.name for row in kind.attributes if row.class_ == class_]:
+            typer.echo(f"  {class_:9} {', '.join(names)}")
 
 
 def _print(kind: Kind, *, classes: bool) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
@@ -17,9 +20,9 @@ if TYPE_CHECKING:
     from tvmtarget.tuning.importers.taking import Imported
     from tvmtarget.tuning.log import TuningLog
     from tvmtarget.tuning.match import Tier
-    from tvmtarget.tuning.records import Workload
+    from tvmtarget.tuning.records import Candidate, Workload
 
-__all__ = ["app"]
+__all__ = ["app", "read_log"]
 
 Log: TypeAlias = Annotated[
     str, typer.Argument(help="NAME.jsonl, NAME.db, or another URL of a log.", show_default=False)
@@ -28,20 +31,31 @@ Log: TypeAlias = Annotated[
 app = typer.Typer(help="Read, look up, merge, import, check and mend tuning logs.", no_args_is_help=True)
 
 
-def _open(url: str, *, layers: Sequence[str] = (), new: bool = False) -> TuningLog:
-    """Open a log; one that is only read has to be there."""
+def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> TuningLog:
+    """Open a log; one that is only read has to be there, and may be lines from standard input, `-`."""
     from tvmtarget.tuning.log import TuningLog
 
+    if url == "-" and not new:
+        return _from_stdin(layers)
     for name in (*layers, *(() if new else (url,))):
         if ":" not in name and not Path(name).exists():
             raise LogError(f"there is no log {name!r}")
     return TuningLog(url, layers=layers)
 
 
+def _from_stdin(layers: Sequence[str]) -> TuningLog:
+    from tvmtarget.tuning.log import TuningLog
+
+    with NamedTemporaryFile(suffix=".jsonl") as file:  # an open log needs no name
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        return TuningLog(file.name, layers=layers)
+
+
 @app.command("stats")
 def stats(log: Log, as_json: Json = False) -> None:
     """Count what a log holds."""
-    found = _open(log).stats()
+    found = read_log(log).stats()
     if as_json:
         print_json(found.to_json())
     else:
@@ -59,14 +73,25 @@ def lookup(
     max_distance: Annotated[float, typer.Option("--max-distance", help="How far a record may be carried.")] = 8.0,
     strict: Annotated[bool, typer.Option("--strict", help="Only what was measured with these versions.")] = False,
     require: Annotated[str | None, typer.Option("--require", help="Fail beyond this tier.", show_default=False)] = None,
+    top: Annotated[
+        int | None, typer.Option("--top", min=1, help="List so many of the best measured here.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say what a log knows for a workload on a target, from which tier, and why nothing nearer."""
     from tvmtarget.tuning.match import Policy
 
-    opened = _open(log, layers=layer or ())
+    opened = read_log(log, layers=layer or ())
     policy = Policy(max_distance=max_distance, strict=strict)
-    match = opened.lookup(_workload(opened, workload), read_target(target, Changes()), policy=policy)
+    asked, tree = _workload(opened, workload), read_target(target, Changes())
+    if top is not None:
+        matches = opened.top_k(asked, tree, top)
+        if as_json:
+            print_json([match.to_json() for match in matches])
+        else:
+            typer.echo("\n".join(match.explain() for match in matches) or "no record")
+        return
+    match = opened.lookup(asked, tree, policy=policy)
     if require is not None:
         match.require(_tier(require))
     if as_json:
@@ -78,8 +103,8 @@ def lookup(
 @app.command("merge")
 def merge(log: Log, others: Annotated[list[str], typer.Argument(help="Logs to take in.", show_default=False)]) -> None:
     """Take the lines of other logs into one; in which order does not matter."""
-    sources = [_open(other) for other in others]
-    with _open(log, new=True) as opened:
+    sources = [read_log(other) for other in others]
+    with read_log(log, new=True) as opened:
         typer.echo(f"{opened.merge(*sources)} lines new")
 
 
@@ -93,7 +118,7 @@ def import_(
 ) -> None:
     """Take in logs of other tools; every line that is rejected is told with its reason."""
     rejected = 0
-    with _open(log, new=True) as opened:
+    with read_log(log, new=True) as opened:
         for source in sources:
             outcome = _import(opened, source)
             typer.echo(f"{source}: {outcome}")
@@ -107,16 +132,24 @@ def import_(
 @app.command("export")
 def export(
     log: Log,
-    output: Annotated[Path, typer.Argument(help="A new .jsonl or .jsonl.gz, or a folder.", show_default=False)],
+    output: Annotated[Path, typer.Argument(help="A new .jsonl or .jsonl.gz, '-', or a folder.", show_default=False)],
     format_: Annotated[
         Literal["lines", "metaschedule"],
         typer.Option("--format", help="Our lines, sorted; or a folder with a database of TVM for each tuning key."),
     ] = "lines",
+    best: Annotated[
+        int | None,
+        typer.Option("--best", min=1, help="Only so many candidates for each workload and target.", show_default=False),
+    ] = None,
 ) -> None:
     """Write a log to a file of lines that can be compared and mailed, or for TVM."""
-    opened = _open(log)
+    opened = read_log(log)
+    if format_ == "lines" and str(output) == "-":
+        for line in opened.lines(best=best):
+            typer.echo(line)
+        return
     if format_ == "lines":
-        typer.echo(f"{opened.export(output)} lines written to {output}")
+        typer.echo(f"{opened.export(output, best=best)} lines written to {output}")
         return
     from tvmtarget.tuning.importers.metaschedule import export_metaschedule
 
@@ -128,7 +161,7 @@ def export(
 def verify(log: Log) -> None:
     """Read everything in a log again; exit code 1 if a line is bad, 2 if the log cannot be read."""
     try:
-        problems = _open(log).verify()
+        problems = read_log(log).verify()
     except LogError as error:
         for problem in error.problems:
             typer.echo(f"error: {problem}", err=True)
@@ -143,7 +176,7 @@ def verify(log: Log) -> None:
 @app.command("repair")
 def repair(log: Log) -> None:
     """Move the lines that cannot be read to NAME.rejected, beside the log."""
-    typer.echo(f"{_open(log).repair()} lines moved")
+    typer.echo(f"{read_log(log).repair()} lines moved")
 
 
 @app.command("retract")
@@ -153,7 +186,26 @@ def retract(
     why: Annotated[str, typer.Option("--why", help="What is wrong with it.", show_default=False)],
 ) -> None:
     """Say that a line no longer counts; it stays, and so does the reason."""
-    typer.echo(f"{_open(log).retract(digest, why).of} retracted")
+    typer.echo(f"{read_log(log).retract(digest, why).of} retracted")
+
+
+@app.command("pin")
+def pin(
+    log: Log,
+    workload: Annotated[
+        str, typer.Argument(help="A key (w1:...) or how it begins, an ONNX file, or a JSON body.", show_default=False)
+    ],
+    target: TargetText,
+    candidate: Annotated[
+        str, typer.Option("--candidate", help='{"format": ..., "body": ...}, or the digest of a trial (d1:...).')
+    ],
+    why: Annotated[str, typer.Option("--why", help="Why this one.", show_default=False)],
+) -> None:
+    """Choose a candidate for a workload on a target, whatever was or will be measured."""
+    opened = read_log(log)
+    chosen = _candidate(opened, candidate)
+    pinned = opened.pin(_workload(opened, workload), read_target(target, Changes()), chosen, why)
+    typer.echo(f"{pinned.digest} pinned")
 
 
 @app.command("compact")
@@ -162,7 +214,7 @@ def compact(
     best: Annotated[int, typer.Option("--best", min=1, help="Candidates to keep for each workload and target.")],
 ) -> None:
     """Drop the trials of all but the best candidates; the only command that takes records out of a log."""
-    for trial in (dropped := _open(log).compact(best=best)):
+    for trial in (dropped := read_log(log).compact(best=best)):
         typer.echo(f"dropped {trial.digest}  {trial.workload}  {trial.measured.status}")
     typer.echo(f"{len(dropped)} trials dropped")
 
@@ -170,7 +222,7 @@ def compact(
 @app.command("diff")
 def diff(left: Log, right: Log) -> None:
     """Say how two logs differ, and where they would choose differently; exit code 1 if they do."""
-    found = _open(left).diff(_open(right))
+    found = read_log(left).diff(read_log(right))
     typer.echo(str(found))
     if found:
         raise typer.Exit(1)
@@ -184,6 +236,21 @@ def _import(log: TuningLog, source: Path) -> Imported:
     from tvmtarget.tuning.importers.autotvm import import_autotvm
 
     return import_autotvm(log, source)
+
+
+def _candidate(log: TuningLog, text: str) -> Candidate:
+    """Read a candidate: its JSON, or the trial of the log that tried it."""
+    from tvmtarget.tuning.records import Candidate, Trial
+
+    if text.startswith("{"):
+        try:
+            return Candidate(**json.loads(text))
+        except (ValueError, TypeError, TvmTargetError) as error:
+            raise LogError(f"{text!r} is no candidate: {error}") from error
+    found = [one for one in log if isinstance(one, Trial) and one.digest.startswith(text)]
+    if len(found) != 1:
+        raise LogError(f"{'no trial' if not found else f'{len(found)} trials'} of the log begins with {text!r}")
+    return found[0].candidate
 
 
 def _tier(text: str) -> Tier:

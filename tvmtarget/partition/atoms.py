@@ -24,9 +24,15 @@ def together(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: 
 def atoms_of(program: Program, groups: Mapping[int, Group], calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
     """Group operations that cannot be parted.
 
-    They are in one call of a constrained function or in one group, or at both ends of a value without a type.
+    They are in one call of a constrained function or in one group, asked to be together, or at both ends of a value
+    without a type.
     """
-    if not groups and not program.has_bound and not any(program.frames[index] for index in calls):
+    if (
+        not groups
+        and not program.atomic
+        and not program.has_bound
+        and not any(program.frames[index] for index in calls)
+    ):
         return [(index,) for index in calls]
     leader = {index: members[0] for members in together(calls, program.frames, path) for index in members}
     joined = {first: first for first in leader.values()}
@@ -41,6 +47,9 @@ def atoms_of(program: Program, groups: Mapping[int, Group], calls: tuple[int, ..
             a, b = sorted((find(leader[one]), find(leader[other])))
             joined[b] = a
 
+    for members in program.atomic:
+        for index in members[1:]:
+            join(members[0], index)
     for index in calls:
         if index in groups:
             join(index, groups[index].calls[0])

@@ -7,17 +7,19 @@ as if a user had pinned them there, and the plan is made again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
-from tvmtarget.errors import InfeasibleError
+from tvmtarget.errors import InfeasibleError, raise_all
+from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import Asked, Program, names_of
+from tvmtarget.partition.regions.waves import topological_order
 from tvmtarget.target.constraints.constraint import Constraint
 
-__all__ = ["Bonds", "Named", "bonds_of", "demands_of", "with_demands"]
+__all__ = ["Bonds", "Named", "bonds_of", "demands_of", "with_demands", "with_units"]
 
 # Operations by name, glob or `op:KIND`, as in `where`.
 Named: TypeAlias = tuple[tuple[str, ...], ...]
@@ -44,15 +46,7 @@ def bonds_of(program: Program, same_site: Named, apart: Named) -> Bonds:
 
     Groups that have an operation in common are one group. Of a group that is to be apart, every two operations are.
     """
-    joined: list[set[int]] = []
-    for names in same_site:
-        found = set(_select(program, names))
-        for other in [other for other in joined if other & found]:
-            joined.remove(other)
-            found |= other
-        if found:
-            joined.append(found)
-    groups = tuple(tuple(sorted(found)) for found in joined)
+    groups = _joined(set(_select(program, names)) for names in same_site)
     sets = [sorted(set(_select(program, names))) for names in apart]
     pairs = dict.fromkeys((a, b) for found in sets for place, b in enumerate(found) for a in found[:place])
     for a, b in pairs:
@@ -60,6 +54,94 @@ def bonds_of(program: Program, same_site: Named, apart: Named) -> Bonds:
             first, second = (repr(program.body[index].source) for index in (a, b))
             raise InfeasibleError(f"ops {first} and {second} are asked to share a site and to be apart")
     return Bonds(groups, tuple(pairs))
+
+
+def _joined(sets: Iterable[set[int]]) -> tuple[tuple[int, ...], ...]:
+    """Return sets as groups, those that have something in common as one."""
+    joined: list[set[int]] = []
+    for found in sets:
+        for other in [other for other in joined if other & found]:
+            joined.remove(other)
+            found |= other
+        if found:
+            joined.append(found)
+    return tuple(tuple(sorted(found)) for found in joined)
+
+
+def with_units(program: Program, atomic: Named, before: Sequence[str], after: Sequence[str]) -> Program:
+    """Return the program with groups that are in one function each, and boundaries between functions.
+
+    `UnknownNameError` for names of no operations; `InfeasibleError` for groups that cannot be in one function: in
+    different bodies, with another operation or a boundary in between, or waiting for each other.
+    """
+    groups = tuple(group for group in _joined({*_calls(program, names)} for names in atomic) if len(group) > 1)
+    marked = replace(
+        program,
+        atomic=groups,
+        boundaries=(frozenset(_calls(program, before)), frozenset(_calls(program, after))),
+    )
+    raise_all(InfeasibleError, [problem for group in groups for problem in _refusals(marked, group)])
+    if groups:
+        _refuse_circles(program, groups)
+    return marked
+
+
+def _calls(program: Program, names: Iterable[str]) -> Iterator[int]:
+    """Yield the operations that names, globs or `op:KIND` speak of, those with nested bodies themselves."""
+    for name in names:
+        found = [at for at, call in enumerate(program.body) if any(fnmatchcase(own, name) for own in names_of(call))]
+        yield from found or (program.find(name),)
+
+
+def _refusals(program: Program, group: tuple[int, ...]) -> Iterator[str]:
+    """Yield why operations cannot be in one function."""
+    told = f"ops {', '.join(repr(program.body[index].source) for index in group[:4])} are asked to be atomic"
+    scopes = {program.scope_of(index).calls for index in group}
+    if len(scopes) > 1:
+        yield f"{told}, but they are in different bodies of control flow"
+        return
+    between = _between(program, group)
+    if between:
+        yield f"{told}, but {', '.join(repr(program.body[index].source) for index in between[:4])} lies between; add it"
+    inside = set(group)
+    for then in group:
+        for first in inside.intersection(program.predecessors(then)):
+            if program.is_boundary(first, then):
+                ends = " and ".join(repr(program.body[index].source) for index in (first, then))
+                yield f"{told}, but a boundary is asked for between {ends}"
+
+
+def _between(program: Program, group: tuple[int, ...]) -> list[int]:
+    """Return the operations outside of a group, in one body, that follow one of it and that one of it follows."""
+    inside, calls = set(group), program.scope_of(group[0]).calls
+    below: set[int] = set()
+    above: set[int] = set()
+    for index in calls:
+        if inside.union(below).intersection(program.predecessors(index)):
+            below.add(index)
+    for index in reversed(calls):
+        if index in inside or index in above:
+            above.update(program.predecessors(index))
+    return sorted((below & above) - inside)
+
+
+def _refuse_circles(program: Program, groups: tuple[tuple[int, ...], ...]) -> None:
+    """Raise `InfeasibleError` if groups, each of which could be one function, wait for each other."""
+    owner = list(range(len(program.body)))
+    for group in groups:
+        for index in group:
+            owner[index] = group[0]
+    successors: list[set[int]] = [set() for _ in program.body]
+    for index in range(len(program.body)):
+        for first in program.predecessors(index):
+            successors[owner[first]].add(owner[index])
+    for number, targets in enumerate(successors):
+        targets.discard(number)
+    stuck = set(owner) - set(topological_order([sorted(targets) for targets in successors]))
+    circular = [group for group in groups if group[0] in stuck]
+    if circular:
+        named = " and ".join(str([program.body[index].source for index in group]) for group in circular[:2])
+        raise InfeasibleError(f"the atomic groups {named} wait for each other; make one of them")
 
 
 def _select(program: Program, names: Iterable[str]) -> Iterator[int]:
@@ -113,7 +195,9 @@ class _Asking:
         """Return the leaf that most of a group has already, of those that can take all of it."""
         able = self.able(group)
         if not able:
-            raise InfeasibleError(f"ops {self._names(group, ', ')} must share a site, and no leaf takes all of them")
+            guilty = blame(self.feasibility.program, group, lambda asking: bool(self._over(asking).able(group)))
+            told = f"ops {self._names(group, ', ')} must share a site, and no leaf takes all of them"
+            raise InfeasibleError(told + guilty)
         counts = Counter(self.site(index) for index in group)
         return max(able, key=lambda leaf: (counts[leaf], -able.index(leaf)))
 
@@ -126,17 +210,33 @@ class _Asking:
             free = [leaf for leaf in self.able(unit) if leaf not in taken]
             if free:
                 return unit, free[0]
-        raise InfeasibleError(f"ops {self._names(pair, ' and ')} must be apart, and no other leaf is left to either")
+        first, last = self.bonds.unit(pair[0]), self.bonds.unit(pair[1])
+
+        def is_feasible(asking: Program) -> bool:
+            return len({*self._over(asking).able(first), *self._over(asking).able(last)}) > 1
+
+        told = f"ops {self._names(pair, ' and ')} must be apart, and no other leaf is left to either"
+        program = self.feasibility.program
+        guilty = "" if is_feasible(program) else blame(program, (*first, *last), is_feasible)
+        raise InfeasibleError(told + guilty)
+
+    def _over(self, program: Program) -> _Asking:
+        """Return the same questions about a program of which less is asked."""
+        return replace(self, feasibility=Feasibility(program, splits=self.feasibility.splits))
 
     def _names(self, calls: tuple[int, ...], separator: str) -> str:
         return separator.join(repr(self.feasibility.program.body[index].source) for index in calls[:4])
 
 
-def with_demands(feasibility: Feasibility, demands: Mapping[int, str]) -> Feasibility:
-    """Return what fits where if operations are pinned to leaves as well."""
+def with_demands(
+    feasibility: Feasibility, demands: Mapping[int, str], banned: Mapping[int, Collection[str]] | None = None
+) -> Feasibility:
+    """Return what fits where if operations are pinned to leaves as well, and kept off others."""
     program = feasibility.program
-    asked = tuple(
-        (*items, Asked(Constraint.at(demands[index]), "same_site or apart")) if index in demands else items
-        for index, items in enumerate(program.asked)
-    )
-    return Feasibility(replace(program, asked=asked), feasibility.assumed, splits=feasibility.splits)
+    asked = list(program.asked)
+    for index, leaf in demands.items():
+        asked[index] = (*asked[index], Asked(Constraint.at(leaf), "same_site or apart"))
+    for index, leaves in (banned or {}).items():
+        off = (Constraint.at(leaf).replace(is_negated=True) for leaf in sorted(leaves))
+        asked[index] = (*asked[index], *(Asked(constraint, "max_regions") for constraint in off))
+    return Feasibility(replace(program, asked=tuple(asked)), feasibility.assumed, splits=feasibility.splits)

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tvmtarget.errors import TargetError
+from tvmtarget.errors import TargetError, raise_all
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.bonds import Named
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.partition.request import OBJECTIVES, Objective, Request
+from tvmtarget.partition.weights import CONSTANTS, Constants
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown
@@ -34,6 +35,11 @@ def decompose(
     objective: Objective = "latency",
     same_site: Iterable[Iterable[str]] = (),
     apart: Iterable[Iterable[str]] = (),
+    atomic: Iterable[Iterable[str]] = (),
+    boundary_before: Iterable[str] = (),
+    boundary_after: Iterable[str] = (),
+    max_regions: Mapping[str, int] | None = None,
+    constants: Constants | None = None,
 ) -> Plan:
     """Split the entry of a module over the nodes of a target, down to single leaves.
 
@@ -50,6 +56,12 @@ def decompose(
             a cluster has to do for each of many inputs.
         same_site: groups of operations, named as in `where`, that must share a leaf.
         apart: groups of operations of which no two may.
+        atomic: groups of operations that must be in one function.
+        boundary_before: operations that are in no function with what they read, named as in `where`.
+        boundary_after: operations that are in no function with what reads them.
+        max_regions: the most calls that a site (a path, kind or key) may get; the smallest ones go elsewhere.
+        constants: `bind` makes weights parts of functions, `lift` gives them to functions as parameters, `share` does
+            where one function so does for several parts of the program; unless given, as each code generator says.
 
     Returns the plan: `plan.module` with every decision as a constraint that names one node, and its report.
     Raises `InfeasibleError` with the reasons for operations that fit no site, `UnknownNameError` for names that
@@ -60,23 +72,61 @@ def decompose(
     chosen = chosen or program.target
     if chosen is None:
         raise TargetError("no target is given and the module has none; pass one, such as 'llvm'")
-    rules = {key: Constraint.parse(value) for key, value in (where or {}).items()}
+    rules = _rules(where)
     if objective not in OBJECTIVES:
         raise TargetError(f"objective is {' or '.join(OBJECTIVES)}, not {objective!r}")
     if objective == "throughput" and costs is None:
         raise TargetError("objective 'throughput' is about time, so it needs costs; pass some, such as 'roofline'")
-    together, parted = _groups("same_site", same_site), _groups("apart", apart)
-    loaded = None if costs is None else load_costs(costs)
-    request = Request(program, chosen, rules, loaded, objective, together, parted)
+    if constants is not None and constants not in CONSTANTS:
+        raise TargetError(f"constants is {' or '.join(CONSTANTS)}, not {constants!r}")
+    request = Request(
+        program,
+        chosen,
+        rules,
+        None if costs is None else load_costs(costs),
+        objective,
+        same_site=_groups("same_site", same_site),
+        apart=_groups("apart", apart),
+        atomic=_groups("atomic", atomic),
+        boundary_before=_names("boundary_before", boundary_before),
+        boundary_after=_names("boundary_after", boundary_after),
+        max_regions=_numbers(max_regions),
+        constants=constants,
+    )
     return planned(request, request.feasibility())
 
 
+def _rules(where: Mapping[str, Constraint | str | Target] | None) -> dict[str, Constraint]:
+    if where is not None and not isinstance(where, Mapping):
+        raise TargetError(f"where is constraints by name, such as {{'op:TopK': '@cpu'}}, not {shown(where)}")
+    for key in where or {}:
+        if not isinstance(key, str):
+            raise TargetError(f"where speaks of ops by name, glob or 'op:KIND', not by {shown(key)}")
+    return {key: Constraint.parse(value) for key, value in (where or {}).items()}
+
+
 def _groups(name: str, groups: Iterable[Iterable[str]]) -> Named:
-    listed = [groups] if isinstance(groups, str) else list(groups)
-    for group in listed:
-        if isinstance(group, str):
-            raise TargetError(f"{name} is groups of names of ops, such as [['q', 'k']], so that {group!r} is none")
-    return tuple(tuple(names) for names in listed)
+    if isinstance(groups, str) or not isinstance(groups, Iterable):
+        raise TargetError(f"{name} is groups of names of ops, such as [['q', 'k']], not {shown(groups)}")
+    return tuple(_names(name, group, "groups of names of ops, such as [['q', 'k']]") for group in groups)
+
+
+def _names(name: str, names: Iterable[str], wanted: str = "names of ops, such as ['q', 'k']") -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TargetError(f"{name} is {wanted}, so that {shown(names)} is none")
+    listed = tuple(names)
+    odd = [f"{name} is {wanted}, so that {shown(one)} is none" for one in listed if not isinstance(one, str)]
+    raise_all(TargetError, odd)
+    return listed
+
+
+def _numbers(numbers: Mapping[str, int] | None) -> dict[str, int]:
+    if numbers is not None and not isinstance(numbers, Mapping):
+        raise TargetError(f"max_regions is numbers by site, such as {{'npu': 4}}, not {shown(numbers)}")
+    for site, number in (numbers or {}).items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise TargetError(f"max_regions of {site!r} is a number, 0 or more, not {shown(number)}")
+    return dict(numbers or {})
 
 
 def _tree(target: Target | CompilationConfig | str | None) -> Target | None:

@@ -44,6 +44,7 @@ class Feasibility:
         self._below: dict[str, tuple[Site, ...]] = {}
         self._driven: dict[tuple[int, str], Reject | None] = {}
         self._places = {leaf.path: place for place, leaf in enumerate(self.leaves)}
+        self._strategies = {leaf.path: strategy_at(leaf.target) for leaf in self.leaves}
 
     @cached_property
     def takes(self) -> npt.NDArray[np.bool_]:
@@ -80,6 +81,12 @@ class Feasibility:
     def _allows(self, index: int, leaf: Site) -> bool:
         return self._constraints(self.program.asked[index], leaf) is None
 
+    def strategy(self, leaf: Site) -> Strategy | None:
+        """Return what says what a leaf takes, None if nothing does."""
+        if leaf.path not in self._strategies:
+            self._strategies[leaf.path] = strategy_at(leaf.target)
+        return self._strategies[leaf.path]
+
     def columns(self, site: Site) -> list[int]:
         """List the columns of the leaves at and below a site."""
         return [self._places[leaf.path] for leaf in self.below(site)]
@@ -115,7 +122,12 @@ class Feasibility:
         if not site.is_system or (len(calls) == 1 and calls[0] not in self.program.bodies):
             return False
         options = self.program.layout.options(site.path)
-        groups = together(calls, self.program.frames, site.path)
+        is_joined = len(calls) > 1 and self.program.atomic
+        groups = (
+            atoms_of(self.program, {}, calls, site.path)
+            if is_joined
+            else together(calls, self.program.frames, site.path)
+        )
         return all(
             any(self.fits(members, option) for option in options) or self.drives(members, site) for members in groups
         )
@@ -197,7 +209,7 @@ class Feasibility:
         refusal = self._constraints(self.program.asked[index], leaf) or self._nested_constraints(index, leaf)
         if refusal is not None or (index, leaf.path) in self.assumed:
             return refusal
-        strategy = strategy_at(leaf.target)
+        strategy = self.strategy(leaf)
         if strategy is None:
             kind = leaf.target.kind
             return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")

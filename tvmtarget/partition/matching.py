@@ -162,9 +162,16 @@ class _Chooser:
 
     def _may_take(self, taker: _Taker, calls: Sequence[int]) -> bool:
         """Whether operations stand in the same function, and what is asked of them lets all go to one leaf."""
-        if len({self.program.frames[index] for index in calls}) > 1:
+        if len({self.program.frames[index] for index in calls}) > 1 or self._is_parted(calls):
             return False
         return any(all(self.allows(index, site) for index in calls) for site in taker.sites)
+
+    def _is_parted(self, calls: Sequence[int]) -> bool:
+        """Whether a boundary between functions is asked for among operations."""
+        program = self.program
+        return any(program.boundaries) and any(
+            program.is_boundary(first, then) for then in calls for first in program.predecessors(then) if first in calls
+        )
 
     def _refuse(self, taker: _Taker, calls: Iterable[int], refusal: Reject) -> None:
         for index in calls:

@@ -13,23 +13,27 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.assignment.pipeline import ByPipeline
 from tvmtarget.partition.bonds import bonds_of, demands_of, with_demands
-from tvmtarget.partition.costs.costs import Costs, OpCost
+from tvmtarget.partition.costs.cost_file import load_costs
+from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.fewer import given_up
 from tvmtarget.partition.machines.pace import Pace, pace_of
 from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
 from tvmtarget.partition.program import Program, names_of
 from tvmtarget.partition.replay import Keeping
+from tvmtarget.partition.reports.alternatives import Alternative
 from tvmtarget.partition.reports.blockers import Blocker, blockers
 from tvmtarget.partition.reports.diagram import region_graph, to_dot, to_mermaid
-from tvmtarget.partition.reports.difference import PlanDifference, difference
+from tvmtarget.partition.reports.difference import PlanDifference, difference, totals
 from tvmtarget.partition.reports.explain import Explanation, explain_op
 from tvmtarget.partition.reports.marking import marked_model
 from tvmtarget.partition.reports.sensitivity import Sensitivity
 from tvmtarget.partition.reports.summary import summary_of, systems_in
 from tvmtarget.partition.request import Request, read_plan, write_plan
+from tvmtarget.partition.routes import Routes
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
 from tvmtarget.partition.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
@@ -80,9 +84,13 @@ class Plan:
         return tasks_of(self.module, self.layout, self.regions)
 
     def functions(self, target: str = "") -> tuple[Function, ...]:
-        """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`."""
-        leaves = self._leaves(target)
-        return tuple(self.module[region.function] for region in self.regions if region.site in leaves)
+        """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`.
+
+        `UnknownNameError` if no site of the target is or bears that.
+        """
+        leaves = self.leaves_of(target)
+        names = dict.fromkeys(region.function for region in self.regions if region.site in leaves)
+        return tuple(map(self.module.__getitem__, names))
 
     def to_tvm(self) -> tvm.IRModule:
         """Return the divided program as a module of Apache TVM, from which `relax.transform.RunCodegen` goes on.
@@ -99,6 +107,14 @@ class Plan:
         from tvmtarget.ir.relax.deployed import codegen_options
 
         return codegen_options(self.module.functions, self.layout.root)
+
+    def leaves_of(self, name: str) -> frozenset[str]:
+        """Return the leaves at and below a path, or that bear a kind or key; `UnknownNameError` if there are none."""
+        found = self._leaves(name)
+        if not found:
+            known = {word for leaf in self.layout.leaves() for word in (leaf.path, *_words(leaf))}
+            raise UnknownNameError(f"no site of the target is or bears {name!r}{did_you_mean(name, known)}")
+        return found
 
     def _leaves(self, target: str) -> frozenset[str]:
         """Return the leaves at and below a path, or those that bear a kind or key."""
@@ -131,10 +147,7 @@ class Plan:
         `op` is the name of an operation or `op:` and an operator, as in `where`; `site` a path, a kind or a key.
         What constraints demand still holds.
         """
-        leaves = self._leaves(site)
-        if not leaves:
-            known = {word for leaf in self.layout.leaves() for word in (leaf.path, *_words(leaf))}
-            raise UnknownNameError(f"no site of the target is or bears {site!r}{did_you_mean(site, known)}")
+        leaves = self.leaves_of(site)
         chosen = [index for index, call in enumerate(self.program.body) if op in names_of(call)]
         if not chosen:
             self.program.find(op)
@@ -144,6 +157,20 @@ class Plan:
     def blockers(self, limit: int = 5) -> tuple[Blocker, ...]:
         """Return the operators whose support by a site that refuses them would gain most; each is tried."""
         return blockers(self, limit)
+
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Return this plan, the one of every operation on the first site that takes it, and those of single leaves."""
+        names = [call.source for call in self.program.body]
+        by_order = planned(replace(self.request, costs=None, objective="latency"), self.feasibility).sites()
+        wanted = {"as planned": self.sites(), "in order of preference": by_order}
+        wanted |= {f"all on @{leaf.path or '.'}": dict.fromkeys(names, leaf.path) for leaf in self.feasibility.leaves}
+        found = []
+        for name, sites in wanted.items():
+            plan = self if name == "as planned" else planned(self.request, self.feasibility, sites)
+            had = plan.sites()
+            share = sum(had[op] == site for op, site in sites.items()) / max(1, len(sites))
+            found.append(Alternative(name, share, totals(plan)))
+        return tuple(found)
 
     def sensitivity(self, op: str) -> Sensitivity:
         """Say how long an operation may take before it is better elsewhere, by the costs; each other site is tried.
@@ -214,11 +241,18 @@ class Plan:
             self.program, self.feasibility, self.root, self.outlined, op, self.estimates, objective=objective
         )
 
-    def with_costs(self, costs: Costs | Iterable[OpCost]) -> Plan:
-        """Return the plan of the same program by other costs, or by its own and more measurements."""
-        if not isinstance(costs, Costs):
+    def with_costs(self, costs: Costs | Mapping[str, object] | str | Path | Iterable[OpCost | RegionCost]) -> Plan:
+        """Return the plan of the same program by other costs, as `decompose` takes them, or by more measurements.
+
+        With measurements of whole functions this plan's own sites are kept, if they are better so.
+        """
+        if isinstance(costs, Costs | Mapping | str | Path):
+            costs = load_costs(costs)
+        else:
             costs = (self.request.costs or Costs()).with_records(costs)
-        return planned(replace(self.request, costs=costs), self.feasibility)
+        request = replace(self.request, costs=costs)
+        anew = planned(request, self.feasibility)
+        return min(anew, planned(request, self.feasibility, self.sites()), key=_rank) if costs.regions else anew
 
     def with_sites(self, sites: Sequence[str]) -> Plan:
         """Return the plan of the same program with the operations, in their order, on these sites.
@@ -306,17 +340,40 @@ class Plan:
         return self.summary()
 
 
+# How often regions are given up because a site may get no more calls; each time it is asked for fewer.
+MAX_ROUNDS = 16
+
+
 def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None = None) -> Plan:
     """Make the best plan that keeps what is asked of several operations at once; `sites` by operation are kept."""
+    plan = _bound(request, feasibility, sites, {})
+    banned: dict[int, frozenset[str]] = {}
+    for _ in range(MAX_ROUNDS):
+        limits = [(name, plan.leaves_of(name), most) for name, most in request.max_regions.items()]
+        leaving = given_up(plan.feasibility, plan.estimates, plan.regions, limits)
+        if not leaving:
+            return plan
+        banned |= {index: banned.get(index, frozenset()) | leaves for index, leaves in leaving.items()}
+        plan = _bound(request, feasibility, sites, banned)
+    raise InfeasibleError(f"no plan was found in {MAX_ROUNDS} rounds that keeps 'max_regions'; allow more of them")
+
+
+def _bound(
+    request: Request,
+    feasibility: Feasibility,
+    sites: Mapping[str, str] | None,
+    banned: Mapping[int, frozenset[str]],
+) -> Plan:
+    """Make the best plan that keeps bonds, with operations kept off some leaves."""
     bonds = bonds_of(feasibility.program, request.same_site, request.apart)
-    plan = _best(request, feasibility, sites)
+    plan = _best(request, with_demands(feasibility, {}, banned) if banned else feasibility, sites)
     demands: dict[int, str] = {}
     for _ in range(1 + 2 * len(bonds.apart) + len(bonds.same_site)):
-        wanted = demands_of(feasibility, bonds, plan.sites(), demands)
+        wanted = demands_of(plan.feasibility, bonds, plan.sites(), demands)
         if wanted == demands:
             return plan
         demands = wanted
-        plan = _best(request, with_demands(feasibility, demands), sites)
+        plan = _best(request, with_demands(feasibility, demands, banned), sites)
     raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; ask less of it")
 
 
@@ -330,7 +387,7 @@ def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] |
     estimates = None if request.costs is None else Estimates(program, request.costs)
     choosers: list[Chooser] = [by_preference] if estimates is None else [ByCost(feasibility, estimates)]
     is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
-    if estimates is not None and is_deep:
+    if estimates is not None and (is_deep or estimates.costs.regions):
         choosers.append(by_preference)
     if estimates is not None and request.objective == "throughput":
         choosers.append(ByPipeline(feasibility, estimates))
@@ -349,10 +406,11 @@ def _rank(plan: Plan) -> tuple[int, ...]:
 def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:
     program = feasibility.program
     root = split(program, feasibility, program.layout[""], program.top, choose)
-    outlined = outline(program, root, feasibility.groups.all)
+    routes = Routes(program.layout, () if estimates is None else estimates.links.measured)
+    outlined = outline(program, root, feasibility.groups.all, constants=request.constants, routes=routes)
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
-    prediction = None if estimates is None else predict(estimates, outlined, root.least_time)
+    prediction = None if estimates is None else predict(estimates, outlined, module, root.least_time)
     pace = None if estimates is None else pace_of(estimates, outlined, module)
     return Plan(module, request, program, feasibility, root, outlined, estimates, prediction, pace).verify()
 

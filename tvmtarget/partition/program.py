@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
+from tvmtarget.ir.flow import readers_of
 from tvmtarget.ir.function import Call, Constant, Function, callees_of
 from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
@@ -17,6 +18,7 @@ from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.dataflow import Dataflow, dataflow_of, signatures_of
+from tvmtarget.partition.memories import asked_by_memories, check_entry
 from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.target.constraints.constraint import Constraint, covers, known_words
 from tvmtarget.target.constraints.satisfaction import satisfies
@@ -45,7 +47,8 @@ class Program:
     `i`, `frames[i]` the inlined calls around it, `bodies[i]` its nested bodies; `driven` are those that a driver held
     before. `producer` maps a value to the operation that computes it, `consumers` to those of the same body that
     read it, be it in their own bodies. `others` are the functions of the module that this one does not call, and code
-    that it calls: they stay as they are, as do `attrs`, those of the module.
+    that it calls: they stay as they are, as do `attrs`, those of the module. Operations of one group of `atomic` are in
+    one function; `boundaries` are those that are in no function with what they read, and with what reads them.
     """
 
     function: Function
@@ -63,6 +66,8 @@ class Program:
     types: Mapping[str, Type]
     constants: Mapping[str, Constant]
     results: frozenset[str]
+    atomic: tuple[tuple[int, ...], ...] = ()
+    boundaries: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
 
     @property
     def top(self) -> tuple[int, ...]:
@@ -85,7 +90,8 @@ class Program:
         """Return the values around the operations of the body that some operations stand in, as whole arrays."""
         scope = self.scope_of(calls[0]) if calls else self.scopes[0]
         if scope.calls not in self._dataflows:
-            self._dataflows[scope.calls] = dataflow_of(scope.function, scope.calls.start)
+            readers = self.consumers if len(self.scopes) == 1 else readers_of(scope.function)
+            self._dataflows[scope.calls] = dataflow_of(scope.function, scope.calls.start, readers)
         return self._dataflows[scope.calls]
 
     @cached_property
@@ -96,6 +102,11 @@ class Program:
     def signatures(self) -> list[int]:
         """A number for every operation; those of one number differ in names and values of constants at most."""
         return signatures_of(self.body, self.types, self.constants, self._read)
+
+    def is_boundary(self, first: int, then: int) -> bool:
+        """Whether two operations, of which the second reads the first, are asked to be in different functions."""
+        before, after = self.boundaries
+        return then in before or first in after
 
     def predecessors(self, index: int) -> Iterator[int]:
         """Yield what must run before an operation, each once: whose results it reads, whose effect it follows."""
@@ -173,6 +184,7 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
     functions = {one.name: with_op_names(one) for one in module}
     found = scopes_of(inline_calls(functions["main"], functions))
     codes = {one.name: one.constraint for one in kept if one.code is not None}
+    check_entry(module.main, layout)
     asked, spelled = _checked(_asked(found, where, codes, layout), layout)
     return Program(
         function=found.scopes[0].function,
@@ -239,8 +251,9 @@ def _asked(
                 own.append(Asked(code, f"function {call.callee!r}"))
             if call.constraint is not None:
                 own.append(Asked(call.constraint, f"op {call.source!r}"))
+            own += [Asked(wanted, origin) for wanted, origin in asked_by_memories(call, layout)]
             plain.append(_innermost((*around, *own), layout))
-            rule.append(rules.last(index) or outer)
+            rule.append(rules.last[index] or outer)
     return tuple(ones if last is None else (*ones, last) for ones, last in zip(plain, rule, strict=True))
 
 
@@ -280,13 +293,12 @@ class _Rules:
         self.exact = {key: rank for rank, key in enumerate(where)}
         self.globs = [(rank, re.compile(translate(key))) for rank, key in enumerate(where) if set(key) & set("*?[")]
         self.used: set[int] = set()
-        for index in range(len(found.body)):
-            self.last(index)
+        self.last = [self._last(index) for index in range(len(found.body))]
         raise_all(
             UnknownNameError, [_unmatched(key, found) for key, rank in self.exact.items() if rank not in self.used]
         )
 
-    def last(self, index: int) -> Asked | None:
+    def _last(self, index: int) -> Asked | None:
         """Return the last rule that matches an operation, or None."""
         if not self.rules:
             return None

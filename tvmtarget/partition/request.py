@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any, Literal, TypeAlias, get_args
 from tvmtarget.errors import ArtifactError, TvmTargetError
 from tvmtarget.ir.function import calls_in
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.bonds import Named
+from tvmtarget.partition.bonds import Named, with_units
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import names_of, normalise
+from tvmtarget.partition.weights import CONSTANTS, Constants
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
@@ -35,8 +36,10 @@ _SCHEMA = "tvmtarget.plan/1"
 class Request:
     """The module to divide, the tree to divide it over, the `where` rules, and costs if sites are chosen by them.
 
-    `objective` is what costs make small: the time of one input, or of the busiest machine. `same_site` and `apart` are
-    groups of operations by name, glob or `op:KIND`.
+    `objective` is what costs make small: the time of one input, or of the busiest machine. `same_site`, `apart` and
+    `atomic` are groups of operations by name, glob or `op:KIND`; `boundary_before` and `boundary_after` are such names.
+    `max_regions` are numbers by path, kind or key. `constants` says which weights are parameters of functions, None
+    leaves that to the strategies.
     """
 
     module: IRModule
@@ -46,13 +49,20 @@ class Request:
     objective: Objective = "latency"
     same_site: Named = ()
     apart: Named = ()
+    atomic: Named = ()
+    boundary_before: tuple[str, ...] = ()
+    boundary_after: tuple[str, ...] = ()
+    max_regions: Mapping[str, int] = field(default_factory=dict)
+    constants: Constants | None = None
 
     def feasibility(self, *, splits: bool = False) -> Feasibility:
         """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere.
 
         `splits` has mixed functions of host and device code split, whatever their code generator takes.
         """
-        feasibility = Feasibility(normalise(self.module.verify(), self.target, self.where), splits=splits)
+        program = normalise(self.module.verify(), self.target, self.where)
+        program = with_units(program, self.atomic, self.boundary_before, self.boundary_after)
+        feasibility = Feasibility(program, splits=splits)
         feasibility.check_all()
         return feasibility
 
@@ -64,11 +74,19 @@ class Request:
         def speaks(name: str) -> bool:
             return name in known or any(fnmatchcase(own, name) for own in known)
 
-        same_site, apart = (
-            tuple(tuple(filter(speaks, names)) for names in groups) for groups in (self.same_site, self.apart)
+        def kept(groups: Named) -> Named:
+            return tuple(tuple(filter(speaks, names)) for names in groups)
+
+        return replace(
+            self,
+            module=module,
+            where={name: rule for name, rule in self.where.items() if speaks(name)},
+            same_site=kept(self.same_site),
+            apart=kept(self.apart),
+            atomic=kept(self.atomic),
+            boundary_before=tuple(filter(speaks, self.boundary_before)),
+            boundary_after=tuple(filter(speaks, self.boundary_after)),
         )
-        where = {name: rule for name, rule in self.where.items() if speaks(name)}
-        return replace(self, module=module, where=where, same_site=same_site, apart=apart)
 
 
 def write_plan(path: str | Path, request: Request, sites: Mapping[str, str]) -> None:
@@ -80,6 +98,11 @@ def write_plan(path: str | Path, request: Request, sites: Mapping[str, str]) -> 
         "objective": request.objective,
         "same_site": [list(names) for names in request.same_site],
         "apart": [list(names) for names in request.apart],
+        "atomic": [list(names) for names in request.atomic],
+        "boundary_before": list(request.boundary_before),
+        "boundary_after": list(request.boundary_after),
+        "max_regions": dict(request.max_regions),
+        "constants": request.constants,
         "sites": dict(sites),
     }
     request.module.with_target(request.target).with_attrs(**{_PLAN: json.dumps(held)}).save(path)
@@ -95,15 +118,30 @@ def read_plan(path: str | Path) -> tuple[Request, dict[str, str]]:
     try:
         data = json.loads(held)
         where, costs, objective, sites = _read(data)
-        same_site, apart = (_named(data.get(name, [])) for name in ("same_site", "apart"))
+        constants = data.get("constants")
+        if constants is not None and constants not in CONSTANTS:
+            raise ValueError(f"its constants are {constants!r}, which is none of {', '.join(CONSTANTS)}")
+        request = replace(
+            Request(replace(module, attrs=attrs), module.target, where, costs, objective),
+            same_site=_groups(data, "same_site"),
+            apart=_groups(data, "apart"),
+            atomic=_groups(data, "atomic"),
+            boundary_before=_names(data.get("boundary_before", [])),
+            boundary_after=_names(data.get("boundary_after", [])),
+            max_regions={str(site): int(number) for site, number in data.get("max_regions", {}).items()},
+            constants=constants,
+        )
     except (TvmTargetError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{str(path)!r} holds no plan that can be read: {error}") from error
-    bare = replace(module, attrs=attrs)
-    return Request(bare, module.target, where, costs, objective, same_site, apart), sites
+    return request, sites
 
 
-def _named(groups: list[list[str]]) -> Named:
-    return tuple(tuple(str(name) for name in names) for names in groups)
+def _groups(held: Mapping[str, Any], name: str) -> Named:
+    return tuple(_names(names) for names in held.get(name, []))
+
+
+def _names(listed: list[str]) -> tuple[str, ...]:
+    return tuple(str(name) for name in listed)
 
 
 def _read(held: dict[str, Any]) -> tuple[dict[str, Constraint], Costs | None, Objective, dict[str, str]]:

@@ -19,6 +19,7 @@ from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility, has_taste
 from tvmtarget.partition.host_device.sides import host_work
 from tvmtarget.partition.program import Program, open_frame
+from tvmtarget.partition.regions.boundaries import cut_at, cuts_of
 from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.regions.veto import vetted
@@ -71,7 +72,8 @@ class Level:
     nested bodies, and for what only steers control flow those in the memory where that is read. `is_divided` says that
     a division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
     the site itself is the last of the options. `values` pass between atoms, and `limits` are what regions of each
-    option may be; `room` is what memories hold of weights, None where they hold anything.
+    option may be; `room` is what memories hold of weights, None where they hold anything. `cuts` are pairs of atoms
+    that follow each other and are asked to be in different regions.
     """
 
     site: Site
@@ -85,6 +87,7 @@ class Level:
     limits: tuple[Limits, ...]
     limiter: Limiter
     room: Room | None
+    cuts: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ def split(
     if not site.is_system:
         return _sides(program, feasibility, site, calls)
     level = _level(program, feasibility, site, calls)
-    choice, groups = _decided(program, level, choose)
+    choice, groups = _decided(program, feasibility, level, choose)
     parts = tuple(
         _region(program, feasibility, level.options[choice.chosen[group[0]]], _calls(level, group), level, choose)
         for group in groups
@@ -144,10 +147,10 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         options = (*options, site)
     allowed = _allowed(program, feasibility, atoms, options, site)
     favoured = np.ones_like(allowed)
-    for number, atom in enumerate(atoms):
-        if atom[0] in program.bodies:
-            favoured[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
     if program.bodies:
+        for number, atom in enumerate(atoms):
+            if atom[0] in program.bodies:
+                favoured[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
         chosen = zip(atoms, _first(allowed, favoured).tolist(), strict=True)
         steering = steering_of(program, calls, {atom[0] for atom, choice in chosen if options[choice] is site})
         at_home = [option is not site and option.domain == site.domain for option in options]
@@ -165,6 +168,7 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         limits=tuple(_limits(option, site) for option in options),
         limiter=Limiter(successors, atoms, values),
         room=room_of(program, site.domain, options, atoms, {}),
+        cuts=cuts_of(program, atoms),
     )
 
 
@@ -178,12 +182,16 @@ def _region(
     return Region(site, calls, bodies=bodies)
 
 
-def _decided(program: Program, level: Level, choose: Chooser) -> tuple[Choice, list[list[int]]]:
+def _decided(
+    program: Program, feasibility: Feasibility, level: Level, choose: Chooser
+) -> tuple[Choice, list[list[int]]]:
     """Choose sites and form regions; what a code generator refuses even alone goes elsewhere, and all is done again."""
     for _ in range(MAX_VETOES):
         choice = choose(level)
         chosen = choice.chosen
-        groups, refused = vetted(_formed(level, choice), partial(_refusal, program, level, chosen), level.limiter)
+        groups, refused = vetted(
+            _formed(level, choice), partial(_refusal, program, feasibility, level, chosen), level.limiter
+        )
         if not refused:
             return choice, groups
         allowed = level.allowed.copy()
@@ -200,9 +208,11 @@ def _decided(program: Program, level: Level, choose: Chooser) -> tuple[Choice, l
     raise InfeasibleError(f"strategies still refuse regions in {MAX_VETOES} rounds; take less in `check_op`")
 
 
-def _refusal(program: Program, level: Level, chosen: Sequence[int], group: Sequence[int]) -> Reject | None:
+def _refusal(
+    program: Program, feasibility: Feasibility, level: Level, chosen: Sequence[int], group: Sequence[int]
+) -> Reject | None:
     site = level.options[chosen[group[0]]]
-    strategy = None if site.is_system else strategy_at(site.target)
+    strategy = None if site.is_system else feasibility.strategy(site)
     if strategy is None or not strategy.is_vetoing:
         return None
     return strategy.check_together([program.op(index) for index in _calls(level, group)])
@@ -227,9 +237,7 @@ def _sides(
     limiter = Limiter(
         successors, atoms, values_of(program.dataflow(calls), owners(len(program.body), atoms), len(atoms))
     )
-    groups = [
-        part for region in waves(successors, chosen) for part in limiter.limited(region, limits[chosen[region[0]]])
-    ]
+    groups = limiter.all_limited(waves(successors, chosen), chosen, limits)
     parts = tuple(
         _side(
             program, feasibility, options[chosen[group[0]]], tuple(sorted(calls[atom] for atom in group)), site, driver
@@ -255,7 +263,7 @@ def _is_driven(program: Program, feasibility: Feasibility, index: int, site: Sit
     """Whether the driver of a device runs an operation with nested bodies, as the device does not or should not."""
     if index not in program.bodies or feasibility.why_not_driven(index, site) is not None:
         return False
-    strategy = strategy_at(site.target)
+    strategy = feasibility.strategy(site)
     return feasibility.splits or (strategy is not None and strategy.check(program.op(index)) is not None)
 
 
@@ -263,8 +271,8 @@ def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:
     """Group atoms into regions by waves alone, in an order in which they can run."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    regions = waves(level.successors, chosen)
-    return [part for region in regions for part in level.limiter.limited(region, level.limits[chosen[region[0]]])]
+    found = level.limiter.all_limited(waves(level.successors, chosen), chosen, level.limits)
+    return _cut(level, found, chosen)
 
 
 def _formed(level: Level, choice: Choice) -> list[list[int]]:
@@ -272,7 +280,16 @@ def _formed(level: Level, choice: Choice) -> list[list[int]]:
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
     launches = choice.launches or [1] * len(level.options)
-    return formed(level.successors, choice.chosen, level.limits, launches, level.limiter, level.values)
+    found = formed(level.successors, choice.chosen, level.limits, launches, level.limiter, level.values)
+    return _cut(level, found, choice.chosen)
+
+
+def _cut(level: Level, regions: list[list[int]], chosen: Sequence[int]) -> list[list[int]]:
+    """Divide regions where that is asked; the parts are as each site takes them."""
+    if not level.cuts:
+        return regions
+    parts = (part for region in regions for part in cut_at(region, level.successors, level.cuts))
+    return [one for part in parts for one in level.limiter.limited(part, level.limits[chosen[part[0]]])]
 
 
 def _limits(site: Site, driver: Site) -> Limits:
@@ -344,6 +361,8 @@ def _allowed(
     ]
     allowed = np.stack(columns, axis=1) if atoms else np.zeros((0, len(options)), dtype=np.bool_)
     for number, atom in enumerate(atoms):
+        if len(atom) == 1 and not program.asked[atom[0]] and atom[0] not in program.bodies:
+            continue
         if len(atom) > 1 or atom[0] in program.bodies:
             allowed[number] = [_can(feasibility, atom, option, site) for option in options]
             if not allowed[number].any():

@@ -73,8 +73,7 @@ def _pack(digest: str) -> bytes:
 
 def read_entry(text: str) -> Entry:
     """Return the entry of a line, kept as its text; a `LogError` says what is wrong with it."""
-    quick = quick_entry(text.encode(), (text,))
-    if quick is not None:
+    if isinstance(text, str) and (quick := quick_entry(text.encode(), (text,))) is not None:
         return quick
     record = parse_record(text)
     return entry_of(record, (record.text,))
@@ -102,7 +101,7 @@ def quick_entry(line: bytes, kept: tuple[object, ...]) -> Entry | None:
     tried, ran = to_json(candidate), flat["m"]
     if said != b'{"cand":%b,%b' % (tried, to_json(flat)[1:]) or (ran["status"] == "ok" and not ran["costs"]):
         return None
-    if not (_is_plain(candidate["body"]) and all(_is_plain(flat[name]) for name in _OPEN if name in flat)):
+    if not _is_plain(candidate["body"]) or not _is_plain([flat[name] for name in _OPEN if name in flat], -1):
         return None
     baseline = ran["baseline"]["costs"] if "baseline" in ran else ()
     trust, score = rank_of(ran["status"], ran["kind"], ran["costs"], baseline) or (None, None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tvmtarget.tuning.entries import Entry, entry_of, packed, read_entry, spelled
+from tvmtarget.errors import LogError
+from tvmtarget.tuning.entries import Entry, Measured, entry_of, packed, read_entry, spelled
 from tvmtarget.tuning.lines import Line, parse_record
 from tvmtarget.tuning.records import Level, Pin, Record
 from tvmtarget.tuning.tables import Tables, explained
@@ -27,6 +28,13 @@ SELECT l.digest FROM trial t JOIN line l ON l.id = t.line WHERE NOT EXISTS (
         FROM trial c JOIN line r ON r.id = c.line WHERE c.since IS NOT NULL
     ) k WHERE k.place <= ? AND k.workload = t.workload AND k.target = t.target AND k.candidate = t.candidate
 )
+"""
+
+
+_READ_AGAIN = """
+SELECT l.id, l.text, w.key, n.key, e.key, t.candidate, t.status, t.trust, t.score, t.ts
+    FROM line l LEFT JOIN trial t ON t.line = l.id LEFT JOIN name w ON w.id = t.workload
+    LEFT JOIN name n ON n.id = t.target LEFT JOIN name e ON e.id = t.env WHERE l.id > ? ORDER BY l.id LIMIT 1000
 """
 
 
@@ -74,7 +82,8 @@ class Index(Tables):
     def best(self, workload: str, target: str, limit: int) -> list[Choice]:
         """Return the best candidates for a workload on exactly one target, by its digest."""
         self.rank(workload)
-        return [Choice(*row[:3], spelled(row[3]), *row[4:]) for row in self._ask(_BEST, workload, target, limit)]
+        rows = self._ask(_BEST, workload, target, limit)
+        return [Choice(trust, score, ts, spelled(digest), *rest) for trust, score, ts, digest, *rest in rows]
 
     def targets_by_key(self, level: Level, key: str) -> list[str]:
         """List the targets with a tuning key, by their digests, sorted."""
@@ -122,7 +131,8 @@ class Index(Tables):
     def find(self, digest: str) -> list[str]:
         """List the digests that begin so, at most three."""
         first, last = (packed(digest.ljust(35, digit)) for digit in "0f")
-        return self._digests("SELECT digest FROM line WHERE digest BETWEEN ? AND ? ORDER BY digest LIMIT 3", first, last)
+        between = "SELECT digest FROM line WHERE digest BETWEEN ? AND ? ORDER BY digest LIMIT 3"
+        return self._digests(between, first, last)
 
     def texts(self, type_: str = "") -> Iterator[str]:
         """Yield all lines, or those of a type, as they were added; what is added meanwhile may be among them."""
@@ -183,8 +193,27 @@ class Index(Tables):
         )
 
     def check(self) -> list[str]:
-        """Return what is wrong with the tables themselves."""
-        return [text for (text,) in self._ask("PRAGMA integrity_check") if text != "ok"]
+        """Return what is wrong with the tables: what SQLite finds, lines that were changed, what else lines say."""
+        self.rank()
+        wrong = [text for (text,) in self._ask("PRAGMA integrity_check") if text != "ok"]
+        last, left_out = 0, (None,) * len(Measured._fields)
+        while rows := self._ask(_READ_AGAIN, last):
+            for last, text, *known in rows:
+                try:
+                    said = read_entry(text).measured or left_out
+                except LogError as error:
+                    wrong.append(f"record {last}: {error}")
+                else:
+                    if (*said,) != (*known,):
+                        wrong.append(f"record {last} is not ranked by what it says; repair the log")
+        groups = self._ask("SELECT DISTINCT workload, target, candidate, env FROM trial")
+        if not wrong and any(self._to_settle(groups)):
+            wrong.append("candidates are not ranked by all their trials; repair the log")
+        return wrong
+
+    def mend(self) -> int:
+        """Put lines that cannot be read aside, and make all else anew; return how many those were."""
+        return 0
 
     def size(self) -> int:
         """Return how many lines there are."""

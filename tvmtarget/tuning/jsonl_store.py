@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import BinaryIO, TypeAlias, cast
+from typing import BinaryIO, cast
 
 from tvmtarget.errors import LogError, raise_all
 from tvmtarget.tuning.entries import Entry, entry_of, packed, quick_entry, spelled
@@ -31,9 +31,14 @@ except ImportError:  # Windows: appends are still whole, but compaction has to b
 __all__ = ["JsonLinesStore"]
 
 _BATCH = 1000
+_MOST_WRITTEN = 100_000
 _REMEMBERED = 64  # bytes before the end, to notice a file that was written anew in its place
 
-_Pair: TypeAlias = tuple[int | bytes, ...]  # a workload and a target
+# The candidates of a workload for which it is not clear that their one trial stands for them.
+_CONTESTED = """
+SELECT workload, target, candidate, env FROM trial WHERE workload = ?1 GROUP BY 1, 2, 3, 4 HAVING count(*) > 1 UNION
+SELECT workload, target, candidate, env FROM gone JOIN kept USING (digest) JOIN trial ON line = id WHERE workload = ?1
+"""
 
 
 class JsonLinesStore(Index):
@@ -90,7 +95,8 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         self._behind = b""  # what stands before that
         self._problems: list[Line] = []
         self._tail: list[Line] = []
-        self._waiting: dict[int | bytes, set[_Pair]] = {}
+        self._written: set[bytes] = set()  # digests of what was appended and not read yet
+        self._waiting: set[int | bytes] = set()  # workloads with trials that were not ranked
 
     # Reading
 
@@ -108,7 +114,9 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
                 self._forget_file()
             if self._file is None:
                 self._file = self._opened()
-            if self._seen is None or found.st_size != self._seen.st_size:
+                with self._in_bulk():
+                    self._read(self._file)
+            elif self._seen is None or found.st_size != self._seen.st_size:
                 self._read(self._file)
             self._seen = found
 
@@ -134,15 +142,13 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         """Rank what was read and not ranked yet, of a workload or of all."""
         with self._lock:
             self.refresh()
-            known = [(key,) for key in self._waiting]
+            known = self._waiting
             if workload is not None:
-                known = self._all("SELECT id FROM name WHERE key = ?", workload)
-            pairs = {pair for (key,) in known for pair in self._waiting.get(key, ())}
-            if pairs:
+                known = known.intersection(key for (key,) in self._all("SELECT id FROM name WHERE key = ?", workload))
+            if groups := [group for key in sorted(known) for group in self._all(_CONTESTED, key)]:
                 with self._transaction():
-                    self._settle(pairs)
-                for (key,) in known:
-                    self._waiting.pop(key, None)
+                    self._settle(groups)
+            self._waiting -= known
 
     def _look(self) -> os.stat_result | None:
         try:
@@ -156,17 +162,27 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
     def _read(self, file: BinaryIO) -> None:
         file.seek(self._end)
         self._tail = []
-        lines = raw_lines(file, number=self._number, offset=self._end)
-        for some in iter(lambda: list(islice(lines, _BATCH)), []):
-            entries = [entry for raw in some if (entry := self._entry(raw)) is not None]
+        self._written.clear()
+        last: list[RawLine] = []  # the last line of a batch that has an end
+        entries = self._entries(raw_lines(file, number=self._number, offset=self._end), last)
+        while some := list(islice(entries, _BATCH)):
             with self._transaction():
-                _, touched = self._add(entries)
-            for workload, target, *_ in touched:
-                self._waiting.setdefault(workload, set()).add((workload, target))
-            ended = next((raw for raw in reversed(some) if raw.is_ended), None)
-            if ended is not None:
-                self._end, self._number = ended.end, ended.number + 1
-                self._behind = ended.data[-_REMEMBERED:]
+                _, touched = self._add(some)
+            self._waiting.update(group[0] for group in touched)
+            self._reach(last)
+        self._reach(last)
+
+    def _reach(self, last: Sequence[RawLine]) -> None:
+        for ended in last:
+            self._end, self._number = ended.end, ended.number + 1
+            self._behind = ended.data[-_REMEMBERED:]
+
+    def _entries(self, lines: Iterable[RawLine], last: list[RawLine]) -> Iterator[Entry]:
+        for raw in lines:
+            if raw.is_ended:
+                last[:] = (raw,)
+            if (entry := self._entry(raw)) is not None:
+                yield entry
 
     def _entry(self, raw: RawLine) -> Entry | None:
         text = raw.data.rstrip(b"\r\n")
@@ -198,15 +214,20 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
     # Writing
 
     def _extend(self, entries: Iterable[Entry]) -> int:
-        """Append what was not there when the file was last read, all of it or nothing; a line twice is a line once."""
+        """Append what was not there when the file was last read, all of it or nothing; a line twice is a line once.
+
+        Only who asks reads what others wrote meanwhile.
+        """
         with self._lock:
             fresh = {entry.digest: f"{entry.kept[0]}\n".encode() for entry in entries}
-            for digest in self._there(list(fresh)):
+            for digest in {*self._there(list(fresh)), *self._written.intersection(fresh)}:
                 del fresh[digest]
             long = [digest for digest, line in fresh.items() if len(line) > MAX_LINE]
-            raise_all(LogError, [f"{spelled(digest)} has more than {MAX_LINE} bytes, the most of a line" for digest in long])
+            raise_all(LogError, [f"{spelled(one)} has more than {MAX_LINE} bytes, the most of a line" for one in long])
             if fresh:
                 self._append(b"".join(fresh.values()))
+                self._written.update(fresh)
+            if len(self._written) > _MOST_WRITTEN:
                 self.refresh()
             return len(fresh)
 
@@ -222,6 +243,13 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             except BaseException:
                 os.ftruncate(descriptor, before)
                 raise
+
+    def mend(self) -> int:
+        """Write the file anew without the lines that cannot be read; return how many those were."""
+        bad = len(self.problems())
+        if bad:
+            self.drop([])
+        return bad
 
     def drop(self, digests: Iterable[str]) -> None:
         """Write the file anew without some lines; those that cannot be read go to `NAME.rejected`."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import cast
 
 from tvmtarget.errors import ModelError, raise_all
@@ -20,9 +19,6 @@ from tvmtarget.target.keys import key_of
 from tvmtarget.tuning.records import Level, Workload
 
 __all__ = ["shapeless", "workload_of"]
-
-# What compilers write on functions: where and how, not what.
-_MARKS = frozenset({"target", "role", "global_symbol", "op_pattern", "num_unpacked_args", "is_scheduled"})
 
 _OF_OTHERS = ("sequence", "optional", "sparse", "map")  # types that hold another type, in their last place
 
@@ -38,28 +34,16 @@ def workload_of(
 
 def shapeless(function: Function, callees: Mapping[str, Function]) -> tuple[dict[str, object], list[object]]:
     """Return the JSON that `structure` of a workload is the digest of, and the sizes that were taken out of it."""
-    functions = {name: _unmarked(callee).replace(name=name) for name, callee in callees.items()}
+    functions = {name: callee if callee.name == name else callee.replace(name=name) for name, callee in callees.items()}
     needed = {name for one in (function, *functions.values()) for name in callees_of(one)}
     raise_all(
         ModelError,
         [f"the workload calls '@{name}', which is not given in `callees`" for name in sorted(needed - {*functions})],
     )
-    structure = structure_of(_unmarked(function), functions, constraints=False, weights=False)
+    structure = structure_of(function, functions, weights=False, marks=False)
     shapes: list[object] = []
     _take_shapes(structure, shapes)
     return structure, shapes
-
-
-def _unmarked(function: Function) -> Function:
-    """Leave out the marks of a function and of the bodies that are nested in it."""
-    body = tuple(
-        replace(call, regions=tuple((label, _unmarked(region)) for label, region in call.regions))
-        if call.regions
-        else call
-        for call in function.body
-    )
-    attrs = tuple((name, value) for name, value in function.attrs if name.split(".")[-1] not in _MARKS)
-    return function.replace(attrs=attrs, body=body)
 
 
 def _take_shapes(function: dict[str, object], shapes: list[object]) -> None:

@@ -131,6 +131,8 @@ def _says_something(data: bytes, offset: int) -> bool:
 
 
 def _load(text: str) -> dict[str, object]:
+    if not isinstance(text, str):  # from a database that was damaged
+        raise LogError(f"a line is text, not {shown(text)}")
     try:
         flat = json.loads(text)
     except RecursionError as error:

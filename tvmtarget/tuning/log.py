@@ -57,13 +57,13 @@ class TuningLog:
     ('exact', 'default')
     """
 
-    def __init__(self, url: str, *, layers: Sequence[str] = (), durable: bool = False) -> None:
-        self.url = url
-        self._store = open_store(url, durable=durable)
-        self._layers = (self._store, *(open_store(layer) for layer in layers))
+    def __init__(self, url: str | Path, *, layers: Sequence[str | Path] = (), durable: bool = False) -> None:
+        self.url, *below = (str(one) if isinstance(one, Path) else one for one in (url, *layers))
+        self._store = open_store(self.url, durable=durable)
+        self._layers = (self._store, *map(open_store, below))
         self._known: dict[str, Record] = {}
         self._targets: dict[str, Target] = {}
-        self._measured: dict[tuple[str, str], tuple[Term, ...]] = {}
+        self._measured: dict[tuple[str, str], tuple[float, tuple[Term, ...]]] = {}
 
     def close(self) -> None:
         """Give back files; what was written is safe already."""
@@ -195,13 +195,17 @@ class TuningLog:
         """Take in all lines of other logs; return how many were new. The order of merging does not matter."""
         return sum(self._store.take(batch) for other in others for batch in _batches(other._store.texts()))
 
-    def lines(self) -> Iterator[str]:
-        """Yield all lines by type and text: equal logs give equal lines, whatever was written first."""
-        return self._store.sorted_texts()
+    def lines(self, *, best: int | None = None) -> Iterator[str]:
+        """Yield all lines by type and text: equal logs give equal lines, whatever was written first.
 
-    def export(self, path: str | Path) -> int:
-        """Write all lines, sorted, to a new file, `.gz` compressed; return how many. The file is whole or not there."""
-        return write_lines(Path(path), self.lines())
+        With `best`, the trials are those of so many candidates for each workload and target.
+        """
+        left_out = {f'"{digest}"}}' for digest in (() if best is None else self._store.beyond(best))}
+        return (line for line in self._store.sorted_texts() if line[-38:] not in left_out)
+
+    def export(self, path: str | Path, *, best: int | None = None) -> int:
+        """Write the lines, sorted, to a new file, `.gz` compressed; return how many. The file is whole or not there."""
+        return write_lines(Path(path), self.lines(best=best))
 
     def stats(self) -> Stats:
         """Count what is in the log."""
@@ -225,16 +229,16 @@ class TuningLog:
 
     def verify(self) -> list[str]:
         """Read everything again and return what is wrong: bad lines, damaged tables, references to nothing."""
-        return [*map(str, self.problems()), *self._store.check(), *_unreadable(self._store.texts()), *(
+        return [*map(str, self.problems()), *self._store.check(), *(
             f"nothing says what {key!r} is" for key in self._store.dangling()
         )]  # fmt: skip
 
     def repair(self) -> int:
-        """Take the lines that cannot be read out of the log, into `NAME.rejected` beside it; return how many."""
-        bad = len(self.problems())
-        if bad:
-            self._store.drop([])
-        return bad
+        """Take the lines that cannot be read out of the log, into `NAME.rejected` beside it; return how many.
+
+        What a database keeps beside the lines is made anew of them.
+        """
+        return self._store.mend()
 
     def compact(self, *, best: int) -> tuple[Trial, ...]:
         """Drop the trials of all but the `best` candidates for each workload and target; return what was dropped.
@@ -252,14 +256,6 @@ class TuningLog:
 def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:
     left = iter(items)
     return iter(lambda: list(islice(left, _BATCH)), [])
-
-
-def _unreadable(texts: Iterator[str]) -> Iterator[str]:
-    for text in texts:
-        try:
-            parse_record(text)
-        except LogError as error:
-            yield f"{text[:60]!r}...: {error}"
 
 
 def _workload(given: Workload | Function) -> Workload:

@@ -30,7 +30,7 @@ from tvmtarget.tuning.store import Store
 __all__ = ["Lookup"]
 
 # How many of the best candidates of one target are read: nearly always the first is legal, and no other as good.
-_SHORTLIST = (2, 16, 4096)
+_SHORTLIST = (2, 16, 128, 1024, 4096)
 
 
 class _Ranked(NamedTuple):
@@ -57,7 +57,7 @@ class Lookup:
     policy: Policy
     known: dict[str, Record]
     targets: dict[str, Target]
-    measured: dict[tuple[str, str], tuple[Term, ...]]
+    measured: dict[tuple[str, str], tuple[float, tuple[Term, ...]]]
     tried: list[Tried] = field(default_factory=list)
 
     def find(self) -> Match:
@@ -112,13 +112,13 @@ class Lookup:
             return None
         family = family_of(self.target)
         names = {name for store in self.stores for name in store.targets_by_family("kernel", family, workload.key)}
-        for far, name in sorted((distance(self._terms(name)) + offset, name) for name in names - self._equal):
+        for far, name in sorted((self._distant(name)[0] + offset, name) for name in names - self._equal):
             if far > self.policy.max_distance:
                 self._reject("near", self._text(name), f"beyond the limit of {self.policy.max_distance:g}", far)
                 break
             for one, trial in self._in_order(workload, [name]):
                 if self._is_fit("near", trial, far):
-                    return replace(self._match("near", trial, one), distance=far, terms=self._terms(name))
+                    return replace(self._match("near", trial, one), distance=far, terms=self._distant(name)[1])
         return None
 
     def _of_other_sizes(self) -> Match | None:
@@ -143,7 +143,8 @@ class Lookup:
         """Yield the best first; of those as good as the best, the one that was known first."""
         seen: set[str] = set()
         for limit in _SHORTLIST:
-            lists = [self._choices(workload, store, name, limit) for name in targets for store in enumerate(self.stores)]
+            stores = list(enumerate(self.stores))
+            lists = [self._choices(workload, store, name, limit) for name in targets for store in stores]
             ends = [some[-1].choice for some in lists if len(some) == limit < _SHORTLIST[-1]]
             found = [one for some in lists for one in some if one.choice.digest not in seen and self._is_here(one)]
             left = sorted(found, key=_Ranked.rank)
@@ -236,13 +237,15 @@ class Lookup:
         found = self._target(digest)
         return digest if found is None else str(found)
 
-    def _terms(self, digest: str) -> tuple[Term, ...]:
-        found = self._target(digest)
-        if found is None:
-            raise LogError(f"no layer has the target {digest!r} any more; repair the log")
+    def _distant(self, digest: str) -> tuple[float, tuple[Term, ...]]:
+        """Return how far a target with records is from the one asked for, and the terms of that."""
         pair = digest, self._digest
         if pair not in self.measured:
-            self.measured[pair] = differences(found, self.target)
+            found = self._target(digest)
+            if found is None:
+                raise LogError(f"no layer has the target {digest!r} any more; repair the log")
+            terms = differences(found, self.target)
+            self.measured[pair] = distance(terms), terms
         return self.measured[pair]
 
 

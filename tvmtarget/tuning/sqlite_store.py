@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
 from tvmtarget.errors import LogError
+from tvmtarget.tuning.entries import read_entry
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.tables import APPLICATION, SCHEMA, explained
 
@@ -26,8 +28,11 @@ class SqliteStore(Index):
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
         self.url = str(path)
-        with explained(self.url):
-            connection = _connect(path)
+        try:
+            with explained(self.url):
+                connection = _connect(path)
+        except OSError as error:
+            raise LogError(f"{self.url!r} cannot be read: {error.strerror}") from error
         super().__init__(connection)
         try:
             self._prepare(durable=durable)
@@ -39,6 +44,25 @@ class SqliteStore(Index):
     def in_memory(cls) -> Self:
         """Return a log that ends with the process."""
         return cls(Path(":memory:"))
+
+    def mend(self) -> int:
+        """Put lines that cannot be read aside, and make all else anew from the others; return how many those were."""
+        with self._transaction():
+            bad = list(self._unreadable())
+            if bad:
+                _put_aside(Path(f"{self.url}.rejected"), [line for _, line in bad])
+            self._connection.executemany("DELETE FROM kept WHERE id = ?", [(number,) for number, _ in bad])
+            self.remake()
+        return len(bad)
+
+    def _unreadable(self) -> Iterator[tuple[int, bytes]]:
+        rows = self._connection.execute("SELECT id, CAST(text AS BLOB) FROM line")  # it may be no text any more
+        while some := rows.fetchmany(1000):
+            for number, line in some:
+                try:
+                    read_entry((line or b"").decode())
+                except (LogError, UnicodeDecodeError):
+                    yield number, line or b""
 
     def _prepare(self, *, durable: bool) -> None:
         with explained(self.url):
@@ -59,6 +83,16 @@ class SqliteStore(Index):
         if schema < SCHEMA:
             self.upgrade()
         self.rekey()
+
+
+def _put_aside(path: Path, lines: Sequence[bytes]) -> None:
+    try:
+        with path.open("ab") as rejected:
+            rejected.writelines(line + b"\n" for line in lines)
+            rejected.flush()
+            os.fsync(rejected.fileno())
+    except OSError as error:
+        raise LogError(f"{str(path)!r} cannot be written: {error.strerror}") from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tvmtarget import plugins
 from tvmtarget.errors import LogError, did_you_mean
+from tvmtarget.target.problems import shown
 from tvmtarget.tuning.index import Choice
 from tvmtarget.tuning.jsonl_store import JsonLinesStore
 from tvmtarget.tuning.lines import Line
@@ -82,6 +83,9 @@ class Store(Protocol):
     def check(self) -> list[str]:
         """Return what is wrong with what the lines are kept in."""
 
+    def mend(self) -> int:
+        """Put lines that cannot be read aside, and make all else anew; return how many those were."""
+
     def drop(self, digests: Iterable[str]) -> None:
         """Forget lines for good."""
 
@@ -94,6 +98,8 @@ def open_store(url: str, *, durable: bool = False) -> Store:
 
     Another scheme is asked of the plugin of that name in group `tvmtarget.logs`.
     """
+    if not isinstance(url, str) or "\0" in url or any("\ud800" <= letter <= "\udfff" for letter in url):
+        raise LogError(f"the URL of a log is text that a file can be named by, not {shown(url)}")
     scheme, _, rest = url.partition(":")
     if url == "memory:":
         return SqliteStore.in_memory()

@@ -55,7 +55,7 @@ CREATE INDEX best ON trial(workload, target, trust, score) WHERE since IS NOT NU
 _MADE = ("name", "trial", "choice", "view", "workload", "body", "pin", "gone", "meta")
 
 _GROUP = ("workload", "target", "candidate", "env")
-_Group: TypeAlias = tuple[int | bytes, ...]  # values of the first columns of _GROUP, or of all
+_Group: TypeAlias = tuple[int | bytes, ...]  # values of the columns of _GROUP
 
 _CHUNK = 500
 
@@ -102,18 +102,32 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
         with self._transaction():
             if self._pragma("user_version") >= SCHEMA:
                 return
-            for table in _MADE:
-                self._connection.execute(f"DROP TABLE IF EXISTS {table}")
-            self._names.clear()
+            self._forget_made()
             self._connection.execute("ALTER TABLE line RENAME TO older")  # the whole text of each line, up to schema 2
             self._make(self._LINES)
             self._derive()
-            rows = self._connection.execute("SELECT id, text FROM older ORDER BY id")
-            while some := list(islice(rows, _CHUNK)):
-                numbered = [(line, read_entry(text)) for line, text in some]
+            for numbered in self._numbered_of("SELECT id, text FROM older ORDER BY id"):
                 self._keep(numbered)
                 self._settle(self._fill(numbered))
             self._connection.execute("DROP TABLE older")
+
+    def remake(self) -> None:
+        """Make all tables but that of the lines anew, within a transaction."""
+        self._forget_made()
+        self._connection.execute("REINDEX")
+        self._derive()
+        for numbered in self._numbered_of("SELECT id, text FROM line ORDER BY id"):
+            self._settle(self._fill(numbered))
+
+    def _forget_made(self) -> None:
+        for table in _MADE:
+            self._connection.execute(f"DROP TABLE IF EXISTS {table}")
+        self._names.clear()
+
+    def _numbered_of(self, sql: str) -> Iterator[list[tuple[int, Entry]]]:
+        rows = self._connection.execute(sql)
+        while some := list(islice(rows, _CHUNK)):
+            yield [(line, read_entry(text)) for line, text in some]
 
     def _make(self, statements: str) -> None:
         for statement in filter(str.strip, statements.split(";")):
@@ -138,9 +152,17 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
 
     # Filling them
 
+    @contextmanager
+    def _in_bulk(self) -> Iterator[None]:
+        """Fill tables that are empty, and make the indexes of what is filled last: that is faster."""
+        for name in ("measured", "best"):
+            self._connection.execute(f"DROP INDEX {name}")
+        yield
+        self._make(_OF_TRIALS)
+
     def _add(self, entries: Iterable[Entry]) -> tuple[int, set[_Group]]:
         """Add entries within a transaction; return how many were new, and the groups that have to be settled."""
-        fresh: dict[str, Entry] = {}
+        fresh: dict[bytes, Entry] = {}
         for entry in entries:
             fresh.setdefault(entry.digest, entry)
         self._connection.execute("SAVEPOINT lines")
@@ -244,26 +266,28 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
     # Ranking
 
     def _settle(self, groups: Collection[_Group]) -> None:
-        """Rank candidates anew from all their trials: those of the groups, which may all be short of last columns."""
+        """Rank the candidates of the groups anew, from all their trials."""
+        for changes in self._to_settle(groups):
+            self._connection.executemany("UPDATE trial SET since = ? WHERE line = ?", changes)
+
+    def _to_settle(self, groups: Collection[_Group]) -> Iterator[list[tuple[int | None, int]]]:
         left = iter(sorted(groups))
+        same = " AND ".join(f"trial.{name} = given.{name}" for name in _GROUP)
+        group = ", ".join(f"trial.{name}" for name in _GROUP)
         while some := list(islice(left, _CHUNK // 4)):
-            names = _GROUP[: len(some[0])]
-            given = ", ".join([f"({_marks(names)})"] * len(some))
-            same = " AND ".join(f"trial.{name} = given.{name}" for name in names)
-            group = ", ".join(f"trial.{name}" for name in _GROUP)
+            given = ", ".join([f"({_marks(_GROUP)})"] * len(some))
             rows = self._all(
-                f"WITH given({', '.join(names)}) AS (VALUES {given}) "
+                f"WITH given({', '.join(_GROUP)}) AS (VALUES {given}) "
                 f"SELECT {group}, trust, score, ts, digest, line, status, since, "
                 "digest IN (SELECT digest FROM gone) "
                 f"FROM given CROSS JOIN trial ON {same} JOIN kept ON id = line ORDER BY {group}",
                 *(value for group in some for value in group),
             )
-            changes = [
+            yield [
                 change
                 for _, trials in groupby(rows, itemgetter(0, 1, 2, 3))
                 for change in _changes([_Row(*row[4:]) for row in trials])
             ]
-            self._connection.executemany("UPDATE trial SET since = ? WHERE line = ?", changes)
 
     # Asking
 
@@ -291,10 +315,10 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
 
 @contextmanager
 def explained(url: str = "") -> Iterator[None]:
-    """Turn an error of SQLite into one of ours."""
+    """Turn an error of SQLite, or of reading what a damaged file gives, into one of ours."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
         raise LogError(f"the log{f' {url!r}' if url else ''} cannot be used: {error}") from error
 
 

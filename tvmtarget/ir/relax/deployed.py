@@ -8,13 +8,13 @@ and `global_symbol`, which `relax.transform.RunCodegen` hands to `relax.ext.<kin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tvmtarget.errors import ModelError, TargetError
-from tvmtarget.ir.function import COPY, Attribute, Call, Function, Opaque, Value
-from tvmtarget.ir.inline import inline_calls, rename_values
+from tvmtarget.ir.function import COPY, Attribute, Call, Function, Opaque, Value, all_names
+from tvmtarget.ir.inline import Frame, Inlined, inline_calls, rename_values
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import read_blob, write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS
@@ -69,11 +69,10 @@ def deployed(
     layout = Layout(tree.resolve())
     outside = {f.name: f for f in functions if (path := _leaf_path(f)) and not is_native(layout[path].target.kind)}
     inlined = inline_calls(main, by_name, only=by_name.keys() - outside.keys() - {main.name})
-    framed = zip(inlined.function.body, inlined.frames, strict=True)
-    sites = [_site_of(call, frames, by_name, layout, main) for call, frames in framed]
-    devices = _Devices(layout, main, sites, attrs)
+    placed = _placed(inlined, lambda call, frames: _site_of(call, frames, by_name, layout, main))
+    devices = _Devices(layout, main, list(placed.everywhere()), attrs)
     writer = _Writer(inlined.function, devices, by_name, outside, layout)
-    driver = writer.write(sites)
+    driver = writer.write(placed)
     parts = [writer.part(function) for function in outside.values()]
     codes = writer.codes
     rest = [function for function in others if function.name not in codes]
@@ -104,6 +103,34 @@ def _site_of(call: Call, frames: Any, by_name: Mapping[str, Function], layout: L
     paths = (_leaf_path(by_name[name]) for name in around if name in by_name)
     path = next((path for path in paths if path is not None), None)
     return None if path is None else layout[path]
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A function and the site of each of its operations; `bodies` are those that a driver runs, by operation."""
+
+    function: Function
+    sites: tuple[Site | None, ...]
+    bodies: Mapping[int, tuple[_Placed, ...]]
+
+    def everywhere(self) -> Iterator[Site | None]:
+        """Yield the sites of all operations, those in bodies too."""
+        for index, site in enumerate(self.sites):
+            inner = self.bodies.get(index, ())
+            yield from (one for body in inner for one in body.everywhere())
+            if not inner:
+                yield site
+
+
+def _placed(inlined: Inlined, site_of: Callable[[Call, tuple[Frame, ...]], Site | None]) -> _Placed:
+    """Find the site of each operation; what has bodies and no site of its own is run by a driver."""
+    sites = tuple(map(site_of, inlined.function.body, inlined.frames))
+    bodies = {
+        index: tuple(_placed(one, site_of) for one in found)
+        for index, found in inlined.bodies.items()
+        if sites[index] is None
+    }
+    return _Placed(inlined.function, sites, bodies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +224,8 @@ class _Writer:
         self._outside = outside
         self._layout = layout
         self._home = self._scope(devices.of(None))
-        self._names = Names(main.types)
+        self._names = Names(all_names(main))
+        self._types = dict(main.types)
         self._functions = Names(by_name)
         self._origin: dict[str, str] = {}
         self._where: dict[str, dict[str, str]] = {}
@@ -205,21 +233,41 @@ class _Writer:
         self._clones: dict[tuple[str, str], str] = {}
         self.codes: dict[str, Function] = {}
 
-    def write(self, sites: Sequence[Site | None]) -> Function:
+    def write(self, placed: _Placed) -> Function:
         """Return the entry: operations of TVM's own generators, and calls of the others."""
-        main, home = self._main, self._home
-        params = tuple(_on(param, home) for param in main.params)
-        self._where = {param.name: {home: param.name} for param in params}
-        self._where |= {name: {"": name} for name in main.constant_names}
-        for call, site in zip(main.body, sites, strict=True):
+        self._where = {name: {"": name} for name in self._main.constant_names}
+        return self._written(placed).replace(constraint=None)
+
+    def _written(self, placed: _Placed) -> Function:
+        """Return a function, the entry or a body that a driver runs, whose results are on the driver's device."""
+        function, home = placed.function, self._home
+        params = tuple(_on(param, home) for param in function.params)
+        self._where |= {param.name: {home: param.name} for param in params}
+        self._types |= function.types
+        for index, (call, site) in enumerate(zip(function.body, placed.sites, strict=True)):
             if call.op in _COPIES:
                 source = call.inputs[0]
                 self._origin[call.outputs[0].name] = self._origin.get(source, source)
+            elif index in placed.bodies:
+                self._add_driven(call, placed.bodies[index])
             else:
                 self._add(call, site)
-        results = tuple(self._at(name, home) for name in main.results)
-        kept = tuple(item for item in main.attrs if item[0] not in ("role", BLOCKS))
-        return main.replace(params=params, body=tuple(self._body), results=results, attrs=kept, constraint=None)
+        results = tuple(self._at(name, home) for name in function.results)
+        kept = tuple(item for item in function.attrs if item[0] not in ("role", BLOCKS))
+        return function.replace(params=params, body=tuple(self._body), results=results, attrs=kept)
+
+    def _add_driven(self, call: Call, bodies: Sequence[_Placed]) -> None:
+        """Add what a driver runs: it reads conditions, and bodies end, where the driver is."""
+        inputs = tuple(name and self._at(name, self._home) for name in call.inputs)
+        before, known = self._body, self._where
+        regions = []
+        for (label, _), body in zip(call.regions, bodies, strict=True):
+            self._body, self._where = [], {name: dict(copies) for name, copies in known.items()}
+            regions.append((label, self._written(body)))
+        self._body, self._where = before, known
+        outputs = tuple(_on(out, self._home) for out in call.outputs)
+        self._body.append(replace(call, inputs=inputs, outputs=outputs, regions=tuple(regions), constraint=None))
+        self._where |= {output.name: {self._home: output.name} for output in outputs}
 
     def _add(self, call: Call, site: Site | None) -> None:
         scope = self._scope(self._devices.of(site))
@@ -253,7 +301,7 @@ class _Writer:
             return name
         if scope not in copies:
             at, source = next(iter(copies.items()))
-            copies[scope] = self._brought(Value(source, self._main.types.get(name)), at, scope)
+            copies[scope] = self._brought(Value(source, self._types.get(name)), at, scope)
         return copies[scope]
 
     def _brought(self, value: Value, at: str, scope: str) -> str:

@@ -1,6 +1,7 @@
 """How a driver runs operations with nested bodies: it chooses one of them, or repeats one.
 
-A row for each operator; what it means is in ONNX's own words (Operators.md: If, Loop, Scan).
+A row for each operator; what it means is in ONNX's own words (Operators.md: If, Loop, Scan), and in those of Relax
+(`relax.expr.If`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ FORMS: Mapping[str, Form] = {
     "onnx.If": Form("branch", ("then_branch", "else_branch")),
     "onnx.Loop": Form("loop", ("body",)),
     "onnx.Scan": Form("scan", ("body",)),
+    "relax.If": Form("branch", ("then", "else")),
 }
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
-from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
+from tvmtarget.partition.costs.costs import MOST, Costs, LinkCost, OpCost, RegionCost, SiteCost, check_costs
 from tvmtarget.target.problems import shown
 
 __all__ = ["SCHEMA", "load_costs", "write_costs"]
 
 SCHEMA = "tvmtarget.cost/1"
+
+# What times of a file may be in, in microseconds; rates are always by the second.
+_UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 
 
 def load_costs(source: Costs | Mapping[str, object] | str | Path) -> Costs:
@@ -27,7 +29,7 @@ def load_costs(source: Costs | Mapping[str, object] | str | Path) -> Costs:
     5.0
     """
     if isinstance(source, Costs):
-        return source
+        return check_costs(source)
     if source == "roofline":
         return Costs()
     if isinstance(source, Mapping):
@@ -47,7 +49,7 @@ def _read(data: object, source: str) -> Costs:
     reader = _Reader(source)
     costs = reader.costs(data)
     raise_all(TargetError, reader.problems)
-    return costs
+    return check_costs(costs)
 
 
 def write_costs(costs: Costs) -> dict[str, object]:
@@ -74,6 +76,12 @@ def write_costs(costs: Costs) -> dict[str, object]:
         ]
     if costs.ops:
         flat["ops"] = [_written(op) for op in costs.ops]
+    if costs.regions:
+        flat["regions"] = [
+            {"match": {"structure": one.structure}, "site": one.site, "time": one.time}
+            | _stated(stdev=one.stdev, origin=one.origin)
+            for one in costs.regions
+        ]
     if (costs.roofline, costs.launch) != (default.roofline, default.launch):
         flat["default"] = {"roofline": costs.roofline, "launch": costs.launch}
     return flat | ({"symbolic_hints": dict(costs.symbolic_hints)} if costs.symbolic_hints else {})
@@ -95,22 +103,28 @@ class _Reader:
 
     def __init__(self, source: str) -> None:
         self.source = source
+        self.unit = 1.0
         self.problems: list[str] = []
 
     def costs(self, data: object) -> Costs:
-        names = ("schema", "unit", "sites", "links", "ops", "default", "symbolic_hints")
+        names = ("schema", "unit", "sites", "links", "ops", "regions", "default", "symbolic_hints")
         flat = self._object(data, "", names)
-        for name, only in (("schema", SCHEMA), ("unit", "us")):
-            if flat.get(name, "") != only and (name in flat or name == "schema") and isinstance(data, Mapping):
-                self._wrong(name, f"it should be {only!r}, not {shown(flat.get(name))}")
+        if flat.get("schema") != SCHEMA and isinstance(data, Mapping):
+            self._wrong("schema", f"it should be {SCHEMA!r}, not {shown(flat.get('schema'))}")
+        unit = flat.get("unit", "us")
+        if not isinstance(unit, str) or unit not in _UNITS:
+            self._wrong("unit", f"it should be one of {', '.join(_UNITS)}, not {shown(unit)}")
+        else:
+            self.unit = _UNITS[unit]
         default = self._object(flat.get("default", {}), "default", ("roofline", "launch"))
         share = self._share(default.get("roofline"), "default.roofline")
-        launch = self._number(default.get("launch"), "default.launch")
+        launch = self._time(default.get("launch"), "default.launch")
         hints = self._object(flat.get("symbolic_hints", {}), "symbolic_hints", None)
         return Costs(
             sites={name: self._site(value, f"sites.{name}") for name, value in self._named(flat, "sites")},
             links=tuple(self._link(value, place) for value, place in self._listed(flat, "links")),
             ops=tuple(self._op(value, place) for value, place in self._listed(flat, "ops")),
+            regions=tuple(self._region(value, place) for value, place in self._listed(flat, "regions")),
             roofline=Costs().roofline if share is None else share,
             launch=Costs().launch if launch is None else launch,
             symbolic_hints={name: self._whole(size, f"symbolic_hints.{name}") for name, size in hints.items()},
@@ -121,7 +135,7 @@ class _Reader:
         flops = self._object(flat.get("flops", {}), f"{place}.flops", tuple(DTYPES))
         rates = {dtype: self._number(rate, f"{place}.flops.{dtype}", is_rate=True) for dtype, rate in flops.items()}
         return SiteCost(
-            launch=self._number(flat.get("launch"), f"{place}.launch"),
+            launch=self._time(flat.get("launch"), f"{place}.launch"),
             flops={dtype: rate for dtype, rate in rates.items() if rate is not None},
             mem_bw=self._number(flat.get("mem_bw"), f"{place}.mem_bw", is_rate=True),
             roofline=self._share(flat.get("roofline"), f"{place}.roofline"),
@@ -136,7 +150,7 @@ class _Reader:
         return LinkCost(
             src=self._text(flat.get("src"), f"{place}.src") or "",
             dst=self._text(flat.get("dst"), f"{place}.dst") or "",
-            latency=self._number(flat.get("latency"), f"{place}.latency") or 0.0,
+            latency=self._time(flat.get("latency"), f"{place}.latency") or 0.0,
             bandwidth=self._number(flat.get("bandwidth"), f"{place}.bandwidth", is_rate=True) or 1.0,
             origin=self._text(flat.get("from"), f"{place}.from") or "",
         )
@@ -160,9 +174,23 @@ class _Reader:
             dtype=dtype,
             shape=self._shape(match.get("shape"), f"{place}.match.shape"),
             structure=self._text(match.get("structure"), f"{place}.match.structure"),
-            time=None if isinstance(time, Mapping) else self._number(time, f"{place}.time"),
+            time=None if isinstance(time, Mapping) else self._time(time, f"{place}.time"),
             roofline=self._share(share, f"{place}.time.roofline"),
-            stdev=self._number(flat.get("stdev"), f"{place}.stdev"),
+            stdev=self._time(flat.get("stdev"), f"{place}.stdev"),
+            origin=self._text(flat.get("from"), f"{place}.from") or "",
+        )
+
+    def _region(self, data: object, place: str) -> RegionCost:
+        flat = self._object(data, place, ("match", "site", "time", "stdev", "from"))
+        self._needs(flat, place, "match", "site", "time")
+        match = self._object(flat.get("match", {}), f"{place}.match", ("structure",))
+        if "match" in flat:
+            self._needs(match, f"{place}.match", "structure")
+        return RegionCost(
+            site=self._text(flat.get("site"), f"{place}.site") or "",
+            structure=self._text(match.get("structure"), f"{place}.match.structure") or "",
+            time=self._time(flat.get("time"), f"{place}.time") or 0.0,
+            stdev=self._time(flat.get("stdev"), f"{place}.stdev"),
             origin=self._text(flat.get("from"), f"{place}.from") or "",
         )
 
@@ -202,12 +230,20 @@ class _Reader:
     def _number(self, value: object, place: str, *, is_rate: bool = False) -> float | None:
         if value is None:
             return None
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-        if is_number and (value > 0 if is_rate else value >= 0):  # type: ignore[operator]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_large = is_number and value > MOST  # type: ignore[operator]
+        if is_number and not is_large and (value > 0 if is_rate else value >= 0):  # type: ignore[operator]
             return float(value)  # type: ignore[arg-type]
         wanted = "a number above 0" if is_rate else "a number, 0 or more"
+        if is_large:
+            wanted += f" and at most {MOST:g}"
         self._wrong(place, f"it should be {wanted}, not {shown(value)}")
         return None
+
+    def _time(self, value: object, place: str) -> float | None:
+        """Return a time in microseconds."""
+        number = self._number(value, place)
+        return None if number is None else number * self.unit
 
     def _share(self, value: object, place: str) -> float | None:
         number = self._number(value, place, is_rate=True)

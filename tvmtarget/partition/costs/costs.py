@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from tvmtarget.errors import TargetError, raise_all
 from tvmtarget.ir.function import Attribute, Constant, Opaque
 from tvmtarget.partition.strategies.strategy import Op
+from tvmtarget.target.problems import shown
 
-__all__ = ["Costs", "LinkCost", "OpCost", "SiteCost", "structure_of"]
+__all__ = ["MOST", "Costs", "LinkCost", "OpCost", "RegionCost", "SiteCost", "check_costs", "structure_of"]
+
+# The largest number that makes sense of any kind, and the smallest rate: times stay whole picoseconds.
+MOST, LEAST_RATE = 1e18, 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,21 @@ class OpCost:
 
 
 @dataclass(frozen=True, slots=True)
+class RegionCost:
+    """What one call of a leaf function takes on a site (its path or kind) in microseconds, the launch included.
+
+    `structure` is that of a task (`plan.tasks()`). Sites are chosen by operations; of the plans that are made, the
+    one that is best with such measurements is kept.
+    """
+
+    site: str
+    structure: str
+    time: float
+    stdev: float | None = None
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Costs:
     """Everything that is known of what a program takes; `Costs()` has only rooflines from the target's own facts.
 
@@ -83,13 +103,54 @@ class Costs:
     sites: Mapping[str, SiteCost] = field(default_factory=dict)
     links: tuple[LinkCost, ...] = ()
     ops: tuple[OpCost, ...] = ()
+    regions: tuple[RegionCost, ...] = ()
     roofline: float = 0.3
     launch: float = 10.0
     symbolic_hints: Mapping[str, int] = field(default_factory=dict)
 
-    def with_records(self, records: Iterable[OpCost]) -> Costs:
-        """Return costs that also hold these measurements; of equally precise ones the last counts."""
-        return replace(self, ops=(*self.ops, *records))
+    def with_records(self, records: Iterable[OpCost | RegionCost]) -> Costs:
+        """Return costs that also hold these measurements; of equally precise ones the last counts.
+
+        `TargetError` lists those that are none.
+        """
+        found = tuple(records)
+        odd = [f"a measurement is an OpCost or a RegionCost, not {shown(one)}" for one in found if not _is_record(one)]
+        raise_all(TargetError, odd)
+        ops = tuple(one for one in found if isinstance(one, OpCost))
+        regions = tuple(one for one in found if isinstance(one, RegionCost))
+        return check_costs(replace(self, ops=(*self.ops, *ops), regions=(*self.regions, *regions)))
+
+
+def _is_record(one: object) -> bool:
+    return isinstance(one, OpCost | RegionCost)
+
+
+def check_costs(costs: Costs) -> Costs:
+    """Return costs whose numbers make sense; `TargetError` lists those that do not."""
+    raise_all(TargetError, [*_problems(costs)])
+    return costs
+
+
+def _problems(costs: Costs) -> Iterator[str]:
+    numbers: list[tuple[str, float | None, float]] = []
+    for name, site in costs.sites.items():
+        numbers += [(f"launch of site {name!r}", site.launch, 0), (f"mem_bw of site {name!r}", site.mem_bw, LEAST_RATE)]
+        numbers += [(f"roofline of site {name!r}", site.roofline, LEAST_RATE)]
+        numbers += [(f"{dtype} of site {name!r}", rate, LEAST_RATE) for dtype, rate in site.flops.items()]
+    for link in costs.links:
+        ends = f"link {link.src!r} to {link.dst!r}"
+        numbers += [(f"latency of {ends}", link.latency, 0), (f"bandwidth of {ends}", link.bandwidth, LEAST_RATE)]
+    for op in costs.ops:
+        about = f"{op.op or op.structure!r} on {op.site!r}"
+        numbers += [(f"time of {about}", op.time, 0), (f"roofline of {about}", op.roofline, LEAST_RATE)]
+        if op.op is None and op.structure is None:
+            yield f"a cost of ops on {op.site!r} says nothing of which; give 'op' or 'structure'"
+        if op.time is None and op.roofline is None:
+            yield f"the cost of {about} has neither 'time' nor 'roofline'"
+    numbers += [(f"time of region {one.structure!r}", one.time, 0) for one in costs.regions]
+    for what, number, least in numbers:
+        if number is not None and not least <= number <= MOST:
+            yield f"{what} is {number!r}; it should be a number from {least:g} to {MOST:g}"
 
 
 def structure_of(op: Op) -> str:

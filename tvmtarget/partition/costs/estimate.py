@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
+from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.structure import structural_hash
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.forms import runs_of_bodies
 from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
@@ -70,6 +72,15 @@ class Estimates:
     def launch(self, leaf: Site) -> int:
         """Return what calling a function of a leaf takes; the default of the costs where nobody knows."""
         return round(self.rates[leaf.path].launch * MICROSECOND)
+
+    def region(self, module: IRModule, function: str, leaf: Site) -> int | None:
+        """Return what a call of a leaf function takes in all, if it was measured whole; of several the last counts."""
+        known = [one for one in self.costs.regions if speaks_of(one.site, leaf)]
+        if not known:
+            return None
+        structure = structural_hash(module[function], module.by_name, strip_constraints=True, weights=False)
+        times = [one.time for one in known if one.structure == structure]
+        return round(times[-1] * MICROSECOND) if times else None
 
     def nbytes(self, type_: Type) -> int | None:
         """Return the size of a value, symbolic dimensions as the costs hint."""
@@ -150,7 +161,8 @@ class Estimates:
     def _unknown_names(self) -> Iterator[str]:
         known = set(kind_names()) | {name for leaf in self.leaves for name in (leaf.path, leaf.target.kind)}
         known |= {path for path, _ in self.program.layout.root.walk()}
-        for name in dict.fromkeys([*self.costs.sites, *(rule.site for rule in self.costs.ops)]):
+        stated = (*self.costs.sites, *(one.site for one in self.costs.ops), *(one.site for one in self.costs.regions))
+        for name in dict.fromkeys(stated):
             if name not in known:
                 yield f"the costs speak of site {name!r}, which is no node of the target or kind" + did_you_mean(
                     name, known - {""}

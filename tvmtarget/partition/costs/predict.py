@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.estimate import Estimates, microseconds
 from tvmtarget.partition.outline import Outlined
 
@@ -60,13 +61,21 @@ class Prediction:
         return times | least | {"unknown": list(self.unknown), "assumed": list(self.assumed)}
 
 
-def predict(estimates: Estimates, outlined: Outlined, least: int | None = None) -> Prediction:
-    """Add up what the functions and copies of a divided program take, as often as they are expected to run."""
+def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: int | None = None) -> Prediction:
+    """Add up what the functions and copies of a divided program take, as often as they are expected to run.
+
+    A function that was measured whole takes that, whatever is said of its operations.
+    """
     layout, body = estimates.program.layout, estimates.program.body
     ops = launches = copies = Fraction(0)
     unknown: list[str] = []
     for region in outlined.regions:
         site = layout[region.site]
+        measured = estimates.region(module, region.function, site)
+        if measured is not None:
+            ops += measured * region.runs
+            least = None
+            continue
         launches += estimates.launch(site) * region.runs
         for index in region.calls:
             estimate = estimates.time(index, site)

@@ -37,6 +37,13 @@ class Unknown:
         return self.reason
 
 
+def _hint(type_: Type, hints: Hints) -> str:
+    """Return which symbolic dimensions of a value lack a size."""
+    dims = (type_.shape or ()) if isinstance(type_, TensorType) else ()
+    open_ended = list(dict.fromkeys(dim for dim in dims if isinstance(dim, str) and dim not in hints))
+    return f" (give symbolic_hints for {', '.join(map(repr, open_ended))})" if open_ended else ""
+
+
 def work_of(op: Op, hints: Hints) -> Work | Unknown:
     """Return what an operation computes and moves, or why that is unknown; `hints` are sizes of symbolic dimensions."""
     if op.call.regions or op.kind in _UNCOUNTED or "::" in op.kind:
@@ -49,7 +56,8 @@ def work_of(op: Op, hints: Hints) -> Work | Unknown:
     sizes = {name: nbytes_of(type_, hints) for name, type_ in around}
     open_ended = next((name for name, size in sizes.items() if size is None), None)
     if open_ended is not None or result is None:
-        return Unknown(f"the size of {open_ended or 'its result'!r} is not known")
+        types = [op.outputs[0] if op.outputs else None] if open_ended is None else [dict(around)[open_ended]]
+        return Unknown(f"the size of {open_ended or 'its result'!r} is not known{_hint(types[0], hints)}")
     to_write = sum(sizes[output.name] or 0 for output in written if output.name)
     to_read = to_write if op.kind in _GATHERING else sum(sizes[name] or 0 for name in set(op.call.inputs) if name)
     dtype = next((type_.dtype for type_ in (*op.inputs, *op.outputs) if isinstance(type_, TensorType)), "float32")

@@ -11,7 +11,7 @@ from tvmtarget.partition.costs.estimate import microseconds
 if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan
 
-__all__ = ["PlanDifference", "Totals", "difference", "totals"]
+__all__ = ["PlanDifference", "Totals", "difference", "time_text", "totals"]
 
 MAX_SHOWN = 10
 
@@ -67,7 +67,7 @@ class PlanDifference:
             if old != new:
                 yield f"{name}: {old} -> {new}"
         if self.before.time != self.after.time:
-            yield f"predicted: {_time(self.before.time)} -> {_time(self.after.time)}"
+            yield f"predicted: {time_text(self.before.time)} -> {time_text(self.after.time)}"
 
     def to_json(self) -> dict[str, object]:
         """Return the difference as data."""
@@ -98,5 +98,6 @@ def totals(plan: Plan) -> Totals:
     return Totals(len(plan.regions), len(plan.copies), sum(copy.nbytes or 0 for copy in plan.copies), time)
 
 
-def _time(time: int | None) -> str:
+def time_text(time: int | None) -> str:
+    """Print picoseconds as microseconds, or that they are unknown."""
     return "unknown" if time is None else microseconds(time)

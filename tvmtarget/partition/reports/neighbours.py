@@ -63,6 +63,8 @@ def _why(
     if path:
         through = " -> ".join(program.body[step].source for step in path)
         return f"CYCLE, one region of both would wait for itself: {through}"
+    if program.is_boundary(first, last):
+        return "BOUNDARY, one is asked for between them"
     if program.frames[index] != program.frames[other]:
         return "CONSTRAINT, they are in calls of different functions, which stay whole"
     refusal = _refusal(program, regions[here], regions[there])

@@ -1,0 +1,154 @@
+"""Databases that were damaged, and disks and processes that do not help: found, told, mended, and nothing lost."""
+
+import os
+import random
+import sqlite3
+import sys
+
+import pytest
+from logs import HERE, MATMUL, ZNVER4, knobs, known, numbers, ran, trial, with_mounted
+
+from tvmtarget import TuningLog
+from tvmtarget.errors import LogError
+from tvmtarget.tuning.records import Retraction
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "log.db"
+    with TuningLog(str(path)) as log:
+        log.extend([*known(ZNVER4), *(trial(at, 1000 + 100 * at) for at in range(5)), trial(0, 3000)])
+        log.append(Retraction(of=trial(1, 1100).digest, why="measured beside another job"))
+    return path
+
+
+def damage(path, sql):
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.executescript(sql)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("UPDATE trial SET score = 1 WHERE line = 6", "record 6 is not ranked by what it says; repair the log"),
+        ("UPDATE trial SET status = 'wrong_output' WHERE line = 4", "record 4 is not ranked by what it says"),
+        ("DELETE FROM trial WHERE line = 5", "record 5 is not ranked by what it says"),
+        ("DELETE FROM gone", "candidates are not ranked by all their trials; repair the log"),
+        ("UPDATE trial SET since = 5", "candidates are not ranked by all their trials; repair the log"),
+        ("DELETE FROM body", f"nothing says what {HERE.key!r} is"),
+    ],
+)
+def test_what_is_kept_beside_the_lines_is_checked_and_made_anew(path, sql, told):
+    with TuningLog(str(path)) as log:
+        before = [match.to_json() for match in log.top_k(MATMUL, ZNVER4, 9)]
+    damage(path, sql)
+    with TuningLog(str(path)) as log:
+        assert any(problem.startswith(told) for problem in log.verify()), log.verify()
+        assert log.repair() == 0
+        assert log.verify() == []
+        assert [match.to_json() for match in log.top_k(MATMUL, ZNVER4, 9)] == before
+
+
+@pytest.mark.parametrize("said", ["replace(said, '\"mb\":3', '\"mb\":7')", "NULL", "12", "x'ff00'", "''"])
+def test_a_line_that_was_damaged_in_a_database_is_told_and_put_aside(path, said):
+    if said == "NULL":
+        damage(
+            path,
+            "PRAGMA writable_schema = 1; UPDATE sqlite_master SET sql = replace(sql, 'said TEXT NOT NULL', 'said')",
+        )
+    damage(path, f"UPDATE kept SET said = {said} WHERE id = 7")
+    with TuningLog(str(path)) as log:
+        try:
+            problems = log.verify()
+        except LogError as error:
+            problems = [f"record 7: {error}"]
+        assert any(problem.startswith("record 7: ") for problem in problems)
+        assert log.lookup(MATMUL, ZNVER4, env=HERE).candidate == knobs(mb=0)
+        assert log.repair() == 1
+        assert (numbers(log), log.verify()) == ([0, 0, 1, 2, 4], [])
+    assert path.with_name("log.db.rejected").read_bytes().count(b"\n") == 1
+
+
+def test_whatever_is_damaged_in_a_database_no_error_is_another_than_ours(path, tmp_path):
+    data, rng = path.read_bytes(), random.Random(5)
+    refused = 0
+    for turn in range(60):
+        damaged = bytearray(data)
+        for _ in range(rng.choice([1, 3, 20])):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        copy = tmp_path / f"{turn}.db"
+        copy.write_bytes(damaged[: rng.choice([len(data), rng.randrange(len(data))])])
+        try:
+            with TuningLog(str(copy)) as log:
+                log.lookup(MATMUL, ZNVER4, env=HERE)
+                log.verify()
+                log.append(trial(9, 1))
+                TuningLog("memory:").merge(log)
+        except LogError:
+            refused += 1
+    assert 0 < refused < 60
+
+
+def create(path, number, gate):
+    """Open a log in a process of its own, at the same time as others do, and write to it."""
+    child = os.fork()
+    if not child:
+        try:
+            os.read(gate, 1)
+            with TuningLog(str(path)) as log:
+                log.append(trial(number))
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.db"])
+def test_processes_that_create_one_log_at_once_make_one(tmp_path, name):
+    for turn in range(5):
+        path = tmp_path / f"{turn}{name}"
+        gate, opener = os.pipe()
+        children = [create(path, number, gate) for number in range(6)]
+        os.write(opener, b"x" * len(children))
+        assert [os.waitpid(child, 0)[1] for child in children] == [0] * 6
+        os.close(gate)
+        os.close(opener)
+        with TuningLog(str(path)) as log:
+            assert numbers(log) == list(range(6))
+
+
+READ_ONLY = """
+import sys
+sys.path.insert(0, "tests/tuning")
+from logs import HERE, MATMUL, ZNVER4, trial
+from tvmtarget import TuningLog
+from tvmtarget.errors import LogError
+for name in ("log.jsonl", "log.db"):
+    with TuningLog(f"{sys.argv[1]}/{name}") as log:
+        print(log.lookup(MATMUL, ZNVER4, env=HERE).tier, log.verify())
+        for change in (lambda: log.append(trial(2)), lambda: log.compact(best=1), log.repair):
+            try:
+                change()
+            except LogError as error:
+                print("refused", error)
+for name in ("new.jsonl", "new.db"):
+    try:
+        TuningLog(f"{sys.argv[1]}/{name}").append(trial(1))
+    except LogError as error:
+        print("refused", error)
+"""
+
+
+def test_a_disk_that_is_really_read_only_is_read_and_writing_is_an_error(tmp_path):
+    for name in ("log.jsonl", "log.db"):
+        with TuningLog(str(tmp_path / name)) as log:
+            log.extend([*known(ZNVER4), trial(1), trial(2, 5), trial(3, measured=ran(status="run_error"))])
+    mount = f"mount --bind {tmp_path} {tmp_path} && mount -o remount,bind,ro {tmp_path}"
+    done = with_mounted(mount, READ_ONLY, tmp_path)
+    assert done.stdout.count("exact []") == 2, done.stderr[-2000:]
+    refusals = [line for line in done.stdout.splitlines() if line.startswith("refused")]
+    assert len(refusals) == 7, done.stdout
+    assert all("cannot be" in line for line in refusals), refusals

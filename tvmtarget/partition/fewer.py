@@ -1,0 +1,79 @@
+"""A site that may get so many calls at most: the regions that bring least go elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from tvmtarget.errors import InfeasibleError
+from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.outline import RegionRecord
+from tvmtarget.target.layout import Site
+
+__all__ = ["given_up"]
+
+
+def given_up(
+    feasibility: Feasibility,
+    estimates: Estimates | None,
+    regions: Iterable[RegionRecord],
+    limits: Iterable[tuple[str, Collection[str], int]],
+) -> Mapping[int, frozenset[str]]:
+    """Return the operations that should leave sites which get too many calls, each with the leaves to leave.
+
+    `limits` are a name, the leaves that it means, and the most calls of these. Regions with the fewest operations go
+    first; with costs, those with the least time to lose. `InfeasibleError` if too many have nowhere else to go.
+    """
+    found: dict[int, frozenset[str]] = {}
+    listed = list(regions)
+    for name, leaves, most in limits:
+        here = [region for region in listed if region.site in leaves]
+        free = [region for region in here if not _stuck(feasibility, region, leaves)]
+        surplus = len(here) - most
+        if surplus > len(free):
+            held = next(region for region in here if region not in free)
+            op = _stuck(feasibility, held, leaves)[0]
+            source = feasibility.program.body[op].source
+            raise InfeasibleError(
+                f"{name!r} gets {len(here)} regions, and at most {most} are asked for, but some can go nowhere else, "
+                f"such as op {source!r}; allow {len(here) - len(free)}, or its operations elsewhere"
+            )
+        free.sort(key=lambda region: _gain(feasibility, estimates, region, leaves))
+        for region in free[: max(0, surplus)]:
+            for index in _ops(feasibility, region):
+                found[index] = found.get(index, frozenset()) | frozenset(leaves)
+    return found
+
+
+def _ops(feasibility: Feasibility, region: RegionRecord) -> Sequence[int]:
+    program = feasibility.program
+    return [index for index in program.with_nested(region.calls) if index not in program.bodies]
+
+
+def _others(feasibility: Feasibility, index: int, leaves: Collection[str]) -> list[Site]:
+    """List the leaves beside some that can take an operation."""
+    able = (leaf for leaf in feasibility.leaves if leaf.path not in leaves)
+    return [leaf for leaf in able if feasibility.verdict(index, leaf) is None]
+
+
+def _stuck(feasibility: Feasibility, region: RegionRecord, leaves: Collection[str]) -> list[int]:
+    """List the operations of a region that can go nowhere else."""
+    return [index for index in _ops(feasibility, region) if not _others(feasibility, index, leaves)]
+
+
+def _gain(
+    feasibility: Feasibility, estimates: Estimates | None, region: RegionRecord, leaves: Collection[str]
+) -> tuple[int, int]:
+    """Return what a region saves here, in picoseconds, then how many operations it has."""
+    ops = _ops(feasibility, region)
+    if estimates is None:
+        return 0, len(ops)
+    here = feasibility.program.layout[region.site]
+    saved = 0
+    for index in ops:
+        own = estimates.time(index, here).time
+        times = [estimates.time(index, leaf).time for leaf in _others(feasibility, index, leaves)]
+        known = [time for time in times if time is not None]
+        if own is not None and known:
+            saved += min(known) - own
+    return saved, len(ops)

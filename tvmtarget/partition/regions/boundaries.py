@@ -1,0 +1,40 @@
+"""Boundaries between regions that are asked for: a region is divided into steps, the cuts between them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+
+from tvmtarget.partition.program import Program
+
+__all__ = ["cut_at", "cuts_of"]
+
+
+def cuts_of(program: Program, atoms: Sequence[tuple[int, ...]]) -> frozenset[tuple[int, int]]:
+    """Return the pairs of atoms, one of which reads the other, between which a boundary is asked for."""
+    if not any(program.boundaries):
+        return frozenset()
+    owner = {index: number for number, atom in enumerate(atoms) for index in atom}
+    pairs = ((first, then) for then in owner for first in program.predecessors(then) if first in owner)
+    return frozenset((owner[first], owner[then]) for first, then in pairs if program.is_boundary(first, then))
+
+
+def cut_at(
+    region: Sequence[int], successors: Sequence[Sequence[int]], cuts: Container[tuple[int, int]]
+) -> Iterator[list[int]]:
+    """Yield the parts of a region in an order in which they can run; no cut is inside of one."""
+    inside, step = set(region), dict.fromkeys(region, 0)
+    waiting = dict.fromkeys(region, 0)
+    for atom in region:
+        for target in successors[atom]:
+            if target in inside:
+                waiting[target] += 1
+    ready = [atom for atom in sorted(region) if not waiting[atom]]
+    for atom in ready:
+        for target in successors[atom]:
+            if target in inside:
+                step[target] = max(step[target], step[atom] + ((atom, target) in cuts))
+                waiting[target] -= 1
+                if not waiting[target]:
+                    ready.append(target)
+    for number in range(max(step.values(), default=0) + 1):
+        yield sorted(atom for atom in region if step[atom] == number)
