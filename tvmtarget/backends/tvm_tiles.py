@@ -182,7 +182,9 @@ def _plan_product(nest: Nest, weights: int, width: int, registers: int) -> Tile 
         vectors, height = _block(run // lanes, rows, registers, may_leave_rows=None not in nest.extents)
         is_contiguous = dim == len(read.dims) - 1 and read.constant is None
         pack = None if is_contiguous else (weights, Layout(dim, vectors * lanes))
-        return Tile(axis, lanes, vectors, row_axis, height, pack)
+        # What rows share stays in the cache for all columns; further axes are left to be run in parallel.
+        others = [nest.extents[other] for other in nest.spatial if other not in (axis, row_axis)]
+        return Tile(axis, lanes, vectors, row_axis, height, pack, columns_first=any(size != 1 for size in others))
     return None
 
 
