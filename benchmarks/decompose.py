@@ -28,6 +28,7 @@ from typing import Any
 
 from benchmarks._graphs import FAMILIES, SITES, Graph, costs_of, module_of, tree_of
 from benchmarks._partitioners import PEERS, Counting, divided
+from tvmtarget.ir.flow import readers_of
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.costs.estimate import Estimates
@@ -75,7 +76,8 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
                 successors[before].append(index)
     colours = [int(not is_taken) for is_taken in taken]
     atoms = [(index,) for index in range(len(graph))]
-    values = values_of(dataflow_of(module_of(graph).main, 0), owners(len(graph), atoms), len(graph))
+    main = module_of(graph).main
+    values = values_of(dataflow_of(main, 0, readers_of(main)), owners(len(graph), atoms), len(graph))
 
     def divide() -> Counting:
         limiter = Limiter(successors, atoms, values)

@@ -26,7 +26,7 @@ def targets(threads: int) -> tuple[str, str]:
     from tvm.target import codegen
 
     llvm = f"llvm(mcpu={codegen.llvm_get_system_cpu()},num-cores={threads})"
-    return llvm, f"composite[ort=onnxruntime,cpu={llvm}](host=@cpu)"
+    return llvm, f"composite[ort=onnxruntime(intra-op-threads={threads}),cpu={llvm}](host=@cpu)"
 
 
 def tune(model: onnx.ModelProto, options: argparse.Namespace) -> None:
@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
     os.environ["TVM_NUM_THREADS"] = str(options.threads)
+    os.environ.setdefault("TVM_BIND_THREADS", "0")  # as the backend does
     print(f"{targets(options.threads)[0]}; times in ms")
     print(line("network", "ort", "untuned", "tuned", "best plan", "/ ort", "/ ort", "/ ort", "kernels", "error"))
     for name in names() if "all" in options.models else options.models:

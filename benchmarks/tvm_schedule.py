@@ -137,6 +137,7 @@ def main() -> None:
     parser.add_argument("--skip-plain", action="store_true", help="leave TVM without the schedule out")
     options = parser.parse_args()
     os.environ["TVM_NUM_THREADS"] = str(options.threads)
+    os.environ.setdefault("TVM_BIND_THREADS", "0")  # as the backend does
     from tvm.target import codegen
 
     if options.mcpu is None:

@@ -11,7 +11,7 @@ from tvmtarget.backends.machine import refuses_triple
 from tvmtarget.backends.protocol import Array, Backend, Compiled, Part, Schedules, backend_named, backends
 from tvmtarget.backends.sharing import code_key
 from tvmtarget.errors import BackendError, TargetError, raise_all
-from tvmtarget.executable import Executable, Leaf
+from tvmtarget.executable import Executable, Leaf, LeafCall
 from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.leaf import leaf_text, speaks_relax
@@ -96,7 +96,8 @@ def _linked(
     program, constants = Program.of(plan.module), constants_of(plan.module)
     root, tuned = plan.layout.root, () if advice is None else tuple(advice.applied)
     machines = {path: Program.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
-    return Executable(root, program, constants, leaves, name, tuned, machines)
+    calls = [LeafCall(one.function, one.call, one.ops, one.inputs, one.outputs) for one in plan.regions]
+    return Executable(root, program, constants, leaves, name, tuned, machines, calls)
 
 
 def _not_buildable(root: Target) -> list[str]:
@@ -148,9 +149,12 @@ def _compile_all(
         settings = {} if advice is None else advice.settings(plan)
     leaves: dict[str, Leaf] = {}
     shared: dict[str, Compiled] = {}
-    for done, region in enumerate(plan.regions):
+    functions: dict[str, RegionRecord] = {}
+    for region in plan.regions:
+        functions.setdefault(region.function, region)
+    for done, region in enumerate(functions.values()):
         if progress is not None:
-            progress(f"compile {region.function} for @{region.site or '.'}", done, len(plan.regions))
+            progress(f"compile {region.function} for @{region.site or '.'}", done, len(functions))
         backend, note = chosen[region.site]
         target = standing_alone(plan.layout, region.site)
         schedules = None if advice is None else advice.for_leaf(target)
@@ -161,7 +165,7 @@ def _compile_all(
             shared[key] = compiled
         leaves[region.function] = Leaf(part, backend, note, schedules.applied if schedules else (), compiled)
     if progress is not None:
-        progress("compiled", len(plan.regions), len(plan.regions))
+        progress("compiled", len(functions), len(functions))
     return leaves
 
 

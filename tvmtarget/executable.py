@@ -6,7 +6,7 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from tvmtarget.target.tree import Target
 from tvmtarget.tuning.applied import Applied
 from tvmtarget.version import __version__
 
-__all__ = ["Executable", "Leaf", "load", "open_machine"]
+__all__ = ["Executable", "Leaf", "LeafCall", "load", "open_machine"]
 
 
 def load(path: str | Path, *, trust: bool = False) -> Executable:
@@ -42,11 +42,12 @@ def load(path: str | Path, *, trust: bool = False) -> Executable:
         with np.load(io.BytesIO(files["constants.npz"]), allow_pickle=False) as stored:
             constants = {name: stored[name] for name in stored.files}
         leaves = {leaf["function"]: Leaf.read(leaf, files, trust=trust) for leaf in manifest["leaves"]}
+        calls = tuple(LeafCall.read(call) for call in manifest.get("calls", manifest["leaves"]))
         program = Program.read(files["program.json"])
         tuned = tuple(map(Applied.from_json, manifest.get("tuned", ())))
         machines = {name: Program.read(files[f"machines/{name}.json"]) for name in manifest.get("machines", ())}
         raise_all(ArtifactError, [f"{str(path)!r} cannot run: {problem}" for problem in unmatched(machines)][:5])
-        return Executable(target, program, constants, leaves, manifest["name"], tuned, machines)
+        return Executable(target, program, constants, leaves, manifest["name"], tuned, machines, calls)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{str(path)!r} is not complete: {error}") from error
 
@@ -57,6 +58,27 @@ def open_machine(data: bytes) -> RunProgram:
         path = Path(folder) / "machine"
         path.write_bytes(data)
         return load(path, trust=True).executor.run
+
+
+@dataclass(frozen=True, slots=True)
+class LeafCall:
+    """One of the calls of a leaf function: its name behind those of the drivers around it, and what it does there."""
+
+    function: str
+    call: str
+    ops: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as data."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> LeafCall:
+        """Read what `describe` gave, or, from older files, what is told of the function of a single call."""
+        function, call = str(told["function"]), str(told.get("call", told["function"]))
+        return cls(function, call, *(tuple(told[name]) for name in ("ops", "inputs", "outputs")))
 
 
 @dataclass
@@ -85,8 +107,12 @@ class Leaf:
         """Why this machine cannot execute the function, or None."""
         return self.backend.refuses(self.part.target)
 
-    def report(self) -> dict[str, Any]:
-        """Return what ran where."""
+    def report(self, call: LeafCall) -> dict[str, Any]:
+        """Return what ran where in one of its calls."""
+        return {"site": self.part.site, **call.describe(), "backend": self.backend.name}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a manifest says of the function."""
         return {
             "site": self.part.site,
             "function": self.part.name,
@@ -94,11 +120,6 @@ class Leaf:
             "inputs": list(self.part.inputs),
             "outputs": list(self.part.outputs),
             "backend": self.backend.name,
-        }
-
-    def describe(self) -> dict[str, Any]:
-        """Return what a manifest says of the function."""
-        return self.report() | {
             "version": self.backend.version(),
             "note": self.note,
             "tuned": [applied.to_json() for applied in self.tuned],
@@ -157,6 +178,7 @@ class Executable:
         name: str = "default",
         tuned: Sequence[Applied] = (),
         machines: Mapping[str, Program] | None = None,
+        calls: Sequence[LeafCall] = (),
     ) -> None:
         self.target = target
         self.name = name
@@ -165,6 +187,7 @@ class Executable:
         self._constants = dict(constants)
         self._leaves = dict(leaves)
         self._machines = dict(machines or {})
+        self._calls = tuple(calls)
         layout = Layout(target)
         self.executor = GraphExecutor(program, self._constants, self._call_leaf, self._copy)
         self._engine: Engine | None = None
@@ -202,7 +225,7 @@ class Executable:
         """Return which backends run, the regions (site, ops, inputs, outputs, ...) and the copies, as data."""
         return {
             "backends": sorted({leaf.backend.name for leaf in self._leaves.values()}),
-            "regions": [leaf.report() for leaf in self._leaves.values()],
+            "regions": [self._leaves[call.function].report(call) for call in self._calls],
             "copies": [
                 {"driver": name, "value": step.inputs[0], "src": step.src, "dst": step.dst, "bytes": step.nbytes}
                 for name, driver in self._program.drivers.items()
@@ -281,11 +304,12 @@ class Executable:
             name=self.name,
             version=__version__,
             tuned=[applied.to_json() for applied in self._tuned],
+            calls=[call.describe() for call in self._calls if call.function in leaves],
             leaves=[leaf.describe() for leaf in leaves.values()],
             machines=list(machines),
         )
 
-    def _call_leaf(self, name: str, inputs: Sequence[Any]) -> Sequence[Any]:
+    def _call_leaf(self, name: str, inputs: Sequence[Any], call: str) -> Sequence[Any]:
         leaf = self._leaves[name]
         if leaf.refusal is not None:
             raise RunError(f"@{leaf.part.site or '.'} cannot run on this machine: {leaf.refusal}")
@@ -296,7 +320,9 @@ class Executable:
             raise
         except Exception as error:
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            ops = ", ".join(leaf.part.ops[:3]) + (", ..." if len(leaf.part.ops) > 3 else "")
+            alike = (one for one in self._calls if one.function == name and one.call.rpartition("/")[2] == call)
+            names = next((one.ops for one in alike), leaf.part.ops)
+            ops = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise RunError(f"function {name!r} of @{leaf.part.site or '.'} ({ops}) failed: {reason}") from error
 
     def _copy(self, value: Any, src: str, dst: str) -> Any:  # noqa: ANN401

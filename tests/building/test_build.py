@@ -1,6 +1,7 @@
 """Compiled programs: what really runs is what the plan says, and computes what the undivided model does."""
 
 import random
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -76,7 +77,7 @@ def test_light_models_wholly_by_tvm_equal_onnxruntime(name):
 
 @pytest.mark.parametrize("name", ["squeezenet", "inception_v1", "shufflenet"])
 def test_the_trace_equals_the_plan(name, probe_log):
-    """Every op once, where the plan has it; every copy, with its bytes, in the plan's order."""
+    """Every call of a function in the plan's order, every op in one of them; every copy, with its bytes."""
     target = "[x=[a=probe,b=probe](host=@a),y=[z=[c=probe](host=@c)](host=@z/c)](host=@x/a)"
     model = light(name)
     module, inputs = tt.IRModule.from_onnx(model), inputs_of(model)
@@ -88,9 +89,17 @@ def test_the_trace_equals_the_plan(name, probe_log):
     results = exe.run(inputs)
     ops = [entry[1:] for entry in probe_log if entry[0] == "op"]
     copies = [entry[1:] for entry in probe_log if entry[0] == "copy"]
-    assert ops == [(op, region.site, 0) for region in plan.regions for op in region.ops]
-    assert sorted(op for op, _, _ in ops) == sorted(where)
-    assert all(where[op] == f"@{site}" for op, site, _ in ops)
+    calls = Counter()
+    for region in plan.regions:
+        body = plan.module[region.function].body
+        assert [entry for entry, _ in zip(ops, body, strict=False)] == [
+            (call.source, region.site, calls[region.function]) for call in body
+        ]
+        del ops[: len(body)]
+        calls[region.function] += 1
+    assert not ops
+    assert sorted(op for region in plan.regions for op in region.ops) == sorted(where)
+    assert all(where[op] == f"@{region.site}" for region in plan.regions for op in region.ops)
     assert sorted(copies) == sorted((copy.src, copy.dst, copy.nbytes) for copy in plan.copies)
     assert_same(results, reference(model, inputs))
 

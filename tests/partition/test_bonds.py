@@ -85,7 +85,7 @@ def test_atomic_groups_and_boundaries_are_kept_or_refused(size, seed, target, by
     except InfeasibleError as error:
         assert "are asked to be atomic, but" in str(error)  # noqa: PT017 - any other refusal is a fault
         return
-    owner = {op: region.function for region in plan.regions for op in region.ops}
+    owner = {op: number for number, region in enumerate(plan.regions) for op in region.ops}
     assert len({owner[op] for op in asked["atomic"][0]}) == 1
     body = plan.program.body
     for index, call in enumerate(body):

@@ -14,7 +14,7 @@ from tvmtarget.partition.regions import contract
 from tvmtarget.partition.regions.contract import contracted
 from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.portfolio import formed
-from tvmtarget.partition.regions.slack import slackened
+from tvmtarget.partition.regions.slack import Slack
 from tvmtarget.partition.regions.veto import vetted
 from tvmtarget.partition.regions.waves import lower_bound, waves
 from tvmtarget.partition.strategies.strategy import reject
@@ -104,7 +104,7 @@ def test_contraction_without_work_left_is_still_valid(monkeypatch):
 @given(cases)
 def test_slack_never_passes_more_bytes_or_makes_more_regions(case):
     swept = waves(case.successors, case.colours)
-    moved = slackened(case.successors, case.colours, case.values, swept)
+    moved = Slack(case.successors, case.colours, case.values).moved(swept)
     case.check(moved)
     assert len(moved) <= len(swept)
     assert case.cut(moved) <= case.cut(swept)

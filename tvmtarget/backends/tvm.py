@@ -43,8 +43,11 @@ _SUMS = frozenset({"ArgMax", "ArgMin", "Einsum", "Gemm", "MatMul", "MatMulIntege
 
 
 def _tvm() -> Any:  # noqa: ANN401 - TVM ships no types
-    # TVM reads this once, and by itself takes half of the processors for hyper-threads of the others.
+    # TVM reads these once. By itself it takes half of the processors for hyper-threads of the others, and binds its
+    # threads to processors; the caller's, which works too, is not bound, and often shares one with another of them:
+    # convolutions of SqueezeNet take 580 us so and 335 us unbound, on two processors.
     os.environ.setdefault("TVM_NUM_THREADS", str(processors()))
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
     try:
         import tvm
         import tvm.relax.frontend.onnx

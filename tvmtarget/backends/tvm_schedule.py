@@ -1,6 +1,7 @@
 """A default CPU schedule for TVM: what `tvm_tiles` chooses, applied to every function of a module; no tuning.
 
-TVM's own CPU pipeline runs the loops of an operator as they are written. This one adds, after operator fusion:
+TVM's own CPU pipeline runs the loops of an operator as they are written. This one first
+widens convolutions whose channels fit no vector (`tvm_channels`), and adds, after operator fusion:
 
 1. inline what is computed elementwise into what reads it, where that repeats no work;
 2. keep a block of a reduction's results in registers. Constant weights are laid out at compile time so that its
@@ -18,6 +19,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
+from tvmtarget.backends.tvm_channels import widen_channels
 from tvmtarget.backends.tvm_space import Knobs, tile_of
 from tvmtarget.backends.tvm_tiles import PARALLEL_TASKS, Access, Layout, Nest, Tile, VectorUnit, divisor, plan
 from tvmtarget.backends.tvm_traces import applied
@@ -88,10 +90,17 @@ def vector_unit(target: Target) -> VectorUnit:
 
 
 def legal_passes(target: Target) -> list[Pass]:
-    """Return TVM's passes for CPUs that make tensor functions of operators and fuse them."""
+    """Return TVM's passes for CPUs that make tensor functions of operators and fuse them, and ours before them."""
+    import tvm
     from tvm.relax.backend.cpu_generic import pipeline
 
-    return [*pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
+    unit = vector_unit(target)
+
+    def widen(module: Module, _context: object) -> Module:
+        return widen_channels(module, unit)
+
+    widening = tvm.transform.module_pass(widen, opt_level=0, name="WidenChannels")
+    return [widening, *pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
 
 
 def cpu_pipeline(target: Target, choose: Choose | None = None) -> Pass:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tvmtarget.cli.options import Log, Model, Near, Strict, Where, progress, read_policy, read_where
+from tvmtarget.cli.plans import Apart, Asked, CostsText, ObjectiveText, SameSite, Sizes
 from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, TargetText, Unset, With, read_target
 
 __all__ = ["compile_model"]
@@ -24,6 +25,11 @@ def compile_model(
     executor: Executor = None,
     runtime: Runtime = None,
     where: Where = None,
+    costs: CostsText = None,
+    objective: ObjectiveText = None,
+    same_site: SameSite = None,
+    apart: Apart = None,
+    sizes: Sizes = None,
     strict: Strict = False,
     log: Log = None,
     near: Near = False,
@@ -32,18 +38,21 @@ def compile_model(
     from tvmtarget.building import build
     from tvmtarget.ir.module import IRModule
 
-    rules = read_where(where)
+    asked = Asked(read_where(where), costs, objective, same_site, apart, sizes)
+    policy = read_policy(near=near)
     tree = read_target(target, Changes(overlays, executor, runtime, context.args, values, unset))
+    module = IRModule.from_onnx(model)
+    plan = asked.plan(module, tree, log, policy=policy) if asked else None
     with progress(quiet=False) as tell:
         exe = build(
-            IRModule.from_onnx(model),
+            plan or module,
             tree,
-            where=rules,
+            where=asked.where,
             strict=strict,
             progress=tell,
             mod_name=model.stem,
             log=log,
-            policy=read_policy(near=near),
+            policy=policy,
         )
         exe.save(output)
     for note in exe.notes:

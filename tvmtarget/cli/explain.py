@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvmtarget.cli.options import Json, Log, Model, Near, Where, print_json, read_policy, read_where
+from tvmtarget.cli.plans import Apart, Asked, CostsText, ObjectiveText, SameSite, Sizes
 from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, TargetText, Unset, With, read_target
 from tvmtarget.errors import ArtifactError, TextError
 
@@ -39,15 +40,11 @@ def explain(
     executor: Executor = None,
     runtime: Runtime = None,
     where: Where = None,
-    costs: Annotated[
-        str | None,
-        typer.Option(
-            "--costs",
-            metavar="FILE",
-            help="Choose sites by cost: a JSON file, or 'roofline' for what the target itself says.",
-            show_default=False,
-        ),
-    ] = None,
+    costs: CostsText = None,
+    objective: ObjectiveText = None,
+    same_site: SameSite = None,
+    apart: Apart = None,
+    sizes: Sizes = None,
     op: Annotated[str | None, typer.Option("--op", help="Explain one operation, by name.", show_default=False)] = None,
     what_if: Annotated[
         str | None,
@@ -67,6 +64,10 @@ def explain(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to a file.", show_default=False)
     ] = None,
+    save_costs: Annotated[
+        Path | None,
+        typer.Option("--save-costs", metavar="FILE", help="Write the costs to a file for --costs.", show_default=False),
+    ] = None,
     mark: Annotated[
         Path | None,
         typer.Option(
@@ -82,19 +83,21 @@ def explain(
 ) -> None:
     """Split a model over a target and say what went where, without compiling anything.
 
-    With --log, the placement that was measured best is taken, as a build does, and what the log knows is told.
+    With --log, the placement that was measured best is taken, as a build does, if no --costs choose another, and what
+    the log knows is told.
     """
     from tvmtarget.ir.module import IRModule
-    from tvmtarget.partition.decompose import decompose
 
-    rules = read_where(where)
+    asked = Asked(read_where(where), costs, objective, same_site, apart, sizes)
     tree = read_target(target, Changes(overlays, executor, runtime, context.args, values, unset))
-    plan = decompose(IRModule.from_onnx(model), tree, costs, where=rules)
+    plan = asked.plan(IRModule.from_onnx(model), tree)
     known: list[Match] = []
     if log is not None:
         plan, known = _from_log(plan, log, read_policy(near=near))
     if save is not None:
         plan.save(save)
+    if save_costs is not None:
+        _write_costs(plan, save_costs)
     if mark is not None:
         _write(plan, mark)
     if draw is not None:
@@ -124,7 +127,7 @@ def _from_log(plan: Plan, url: str, policy: Policy) -> tuple[Plan, list[Match]]:
     from tvmtarget.cli.log import read_log
 
     with closing_log(read_log(url)) as log, log:
-        placed = Advice(log, policy).placed(plan)
+        placed = Advice(log, policy).placed(plan) if plan.request.costs is None else plan
         return placed, list(_matches(plan, placed, log, policy))
 
 
@@ -162,6 +165,19 @@ def _write(plan: Plan, path: Path) -> None:
         onnx.save(plan.marked(), path)
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{str(path)!r} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _write_costs(plan: Plan, path: Path) -> None:
+    import json
+
+    from tvmtarget.partition.costs.cost_file import write_costs
+
+    if plan.request.costs is None:
+        raise TextError("--save-costs has nothing to write; it needs --costs, such as --costs measured")
+    try:
+        path.write_text(json.dumps(write_costs(plan.request.costs), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
 
 
 def _show(text: str, data: object, *, as_json: bool) -> None:

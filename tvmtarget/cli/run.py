@@ -10,6 +10,7 @@ import typer
 
 from tvmtarget.cli.completion import complete_target
 from tvmtarget.cli.options import Json, Log, Near, Strict, Where, print_json, progress, read_policy, read_where
+from tvmtarget.cli.plans import Apart, Asked, CostsText, ObjectiveText, SameSite, Sizes
 from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, Unset, With, read_target
 from tvmtarget.errors import ArtifactError, RunError, TextError
 
@@ -49,6 +50,11 @@ def run(
     executor: Executor = None,
     runtime: Runtime = None,
     where: Where = None,
+    costs: CostsText = None,
+    objective: ObjectiveText = None,
+    same_site: SameSite = None,
+    apart: Apart = None,
+    sizes: Sizes = None,
     check: Annotated[bool, typer.Option("--check", help="Compare with the undivided model.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the outputs to an .npz file.", show_default=False)
@@ -62,12 +68,12 @@ def run(
     """Run a model on a target, or a compiled program, and say what ran where."""
     from tvmtarget.artifact import is_artifact
 
-    rules = read_where(where)
+    asked = Asked(read_where(where), costs, objective, same_site, apart, sizes)
     changes = Changes(overlays, executor, runtime, context.args, values, unset)
     arrays = _read_npz(inputs)
     if is_artifact(program):
-        if target is not None or rules or check or changes or log:
-            options = "--target, what changes it, --where, --log and --check"
+        if target is not None or asked or asked.where or check or changes or log:
+            options = "--target, what changes it, --where, --costs, --objective, --same-site, --apart, --log, --check"
             raise ArtifactError(f"{str(program)!r} is compiled already; {options} go with a model")
         from tvmtarget.executable import load
 
@@ -76,7 +82,7 @@ def run(
         if target is None:
             raise TextError("--target is missing; a model runs on a target, such as --target llvm")
         advice = {"log": log, "policy": read_policy(near=near)}
-        exe = _build(program, read_target(target, changes), rules, advice, strict=strict, quiet=as_json)
+        exe = _build(program, read_target(target, changes), asked, advice, strict=strict, quiet=as_json)
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
     from tvmtarget.executors.graph import CopyEvent
 
@@ -103,14 +109,17 @@ def run(
 
 
 def _build(
-    model: Path, target: Target, rules: dict[str, Any], advice: dict[str, Any], *, strict: bool, quiet: bool
+    model: Path, target: Target, asked: Asked, advice: dict[str, Any], *, strict: bool, quiet: bool
 ) -> Executable:
     from tvmtarget.building import build
     from tvmtarget.ir.module import IRModule
 
+    module = IRModule.from_onnx(model)
+    plan = asked.plan(module, target, **advice) if asked else None
     with progress(quiet=quiet) as tell:
-        module = IRModule.from_onnx(model)
-        return build(module, target, where=rules, strict=strict, progress=tell, mod_name=model.stem, **advice)
+        return build(
+            plan or module, target, where=asked.where, strict=strict, progress=tell, mod_name=model.stem, **advice
+        )
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
@@ -19,7 +19,7 @@ from tvmtarget.ir.types import dtype_of
 __all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "Transfers", "check_inputs"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-LeafCall: TypeAlias = Callable[[str, Sequence[Any]], Sequence[Any]]
+LeafCall: TypeAlias = Callable[[str, Sequence[Any], str], Sequence[Any]]
 Copy: TypeAlias = Callable[[Any, str, str], Any]
 
 # Making the name of an element type takes longer than all else that is asked of an input.
@@ -28,10 +28,11 @@ _name_of = lru_cache(maxsize=256)(dtype_of)
 
 @dataclass(frozen=True, slots=True)
 class CallEvent:
-    """A leaf function was called; it took so many nanoseconds."""
+    """A leaf function was called; it took so many nanoseconds. `call` is which of its calls it was (`Plan.regions`)."""
 
     function: str
     duration_ns: int
+    call: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,9 @@ class GraphExecutor:
         self._program = program
         self._constants = constants
         self._call_leaf = call_leaf
+        self._only = _only_call(program)
         self._copy = copy
+        self._placed: dict[str, Any] = {}  # copies of constants, by their names, which are made at first use
 
     def run(
         self,
@@ -82,17 +85,18 @@ class GraphExecutor:
 
         The program of one machine of several needs `transfers`. Another `entry` is a part of that program.
         """
-        driver = entry or self._program.drivers.get(self._program.entry)
-        if driver is None:
-            return self._leaf(self._program.entry, inputs, record)
+        if entry is None and self._only is not None:
+            function, call = self._only
+            return self._leaf(function, inputs, record, call)
+        driver = entry or self._program.drivers[self._program.entry]
         return self._drive(driver, inputs, record, transfers)
 
-    def _leaf(self, name: str, inputs: Sequence[Any], record: Record) -> list[Any]:
+    def _leaf(self, name: str, inputs: Sequence[Any], record: Record, call: str) -> list[Any]:
         if record is None:
-            return list(self._call_leaf(name, inputs))
+            return list(self._call_leaf(name, inputs, call))
         begin = time.perf_counter_ns()
-        results = list(self._call_leaf(name, inputs))
-        record(CallEvent(name, time.perf_counter_ns() - begin))
+        results = list(self._call_leaf(name, inputs, call))
+        record(CallEvent(name, time.perf_counter_ns() - begin, call))
         return results
 
     def _drive(
@@ -125,23 +129,30 @@ class GraphExecutor:
         transfers: Transfers | None,
     ) -> Sequence[Any]:
         if step.call is not None:
-            driver = self._program.drivers.get(step.call)
-            return (
-                self._leaf(step.call, arguments, record) if driver is None else self._drive(driver, arguments, record)
-            )
+            call, driver = step.name or step.call, self._program.drivers.get(step.call)
+            if driver is None:
+                return self._leaf(step.call, arguments, record, call)
+            return self._drive(driver, arguments, _inside(call, record))
         if step.order is not None:
             return _transfer(step, arguments, transfers)
         if step.control is not None:
             return run_control(
                 step.control, arguments, lambda body, given: self._nested(body, given, values, record, transfers)
             )
+        if not step.once:
+            return [self._copied(step, arguments[0], record)]
+        if step.outputs[0] not in self._placed:
+            self._placed[step.outputs[0]] = self._copied(step, arguments[0], record)
+        return [self._placed[step.outputs[0]]]
+
+    def _copied(self, step: Step, value: Any, record: Record) -> Any:  # noqa: ANN401
         src, dst = str(step.src), str(step.dst)
         begin = time.perf_counter_ns()
-        copied = self._copy(arguments[0], src, dst)
+        copied = self._copy(value, src, dst)
         if record is not None:
             taken = time.perf_counter_ns() - begin
-            record(CopyEvent(step.inputs[0], src, dst, _nbytes(arguments[0]), taken))
-        return [copied]
+            record(CopyEvent(step.inputs[0], src, dst, _nbytes(value), taken))
+        return copied
 
     def _nested(
         self,
@@ -154,6 +165,29 @@ class GraphExecutor:
         """Run a body of control flow: it sees the values around it, and adds its own only for itself."""
         own = dict(zip(body.params, inputs, strict=True))
         return self._block(body, ChainMap(own, around), record, transfers)
+
+
+def _only_call(program: Program) -> tuple[str, str] | None:
+    """Return the leaf function that is all there is to run, and the name of its call; None where there is more."""
+    driver = program.drivers.get(program.entry)
+    if driver is None:
+        return program.entry, program.entry
+    only = driver.steps[0] if len(driver.steps) == 1 else None
+    if only is None or only.call is None or only.call in program.drivers:
+        return None
+    is_all = (only.inputs, only.outputs) == (driver.params, driver.results)
+    return (only.call, only.name or only.call) if is_all else None
+
+
+def _inside(call: str, record: Record) -> Record:
+    """Return what tells of the calls that a driver makes, behind the name of the call of the driver."""
+    if record is None:
+        return None
+
+    def tell(event: Event) -> None:
+        record(replace(event, call=f"{call}/{event.call}") if isinstance(event, CallEvent) else event)
+
+    return tell
 
 
 def _transfer(step: Step, arguments: Sequence[Any], transfers: Transfers | None) -> list[Any]:
@@ -214,14 +248,19 @@ def _misfits(signature: Signature, value: Array, sizes: dict[str, tuple[int, str
         return [f"input {name!r} is {dtype}, not {signature.dtype}; convert it with .astype({signature.dtype!r})"]
     if signature.shape is None or value.shape == signature.shape:
         return []
-    shown = "(" + ", ".join("?" if dim is None else str(dim) for dim in signature.shape) + ")"
     if len(value.shape) != len(signature.shape):
-        return [f"input {name!r} has shape {value.shape}, not {shown}"]
+        return [f"input {name!r} has shape {value.shape}, not {_shown(signature.shape)}"]
     for size, dim in zip(value.shape, signature.shape, strict=True):
-        if isinstance(dim, int) and dim != size:
-            return [f"input {name!r} has shape {value.shape}, not {shown}"]
+        if size == dim:
+            continue
+        if isinstance(dim, int):
+            return [f"input {name!r} has shape {value.shape}, not {_shown(signature.shape)}"]
         if isinstance(dim, str):
             known, first = sizes.setdefault(dim, (size, name))
             if known != size:
                 return [f"input {name!r} has {size} for {dim!r}, but input {first!r} has {known}"]
     return []
+
+
+def _shown(shape: Sequence[int | str | None]) -> str:
+    return "(" + ", ".join("?" if dim is None else str(dim) for dim in shape) + ")"

@@ -44,12 +44,14 @@ class Signature(_Data):
 class Step(_Data):
     """A call of a function, a copy from memory `src` to memory `dst`, control flow, or one end of a transfer.
 
-    `inputs` that are absent are ''. `nbytes` is the size of what is copied, None where its shape is open; `free` are
-    values not read again. A transfer between machines goes `to` one or comes `from_` one, and `order` is its place
-    among all transfers of the program.
+    `name` is that of a call, where it is another one than the function's. `inputs` that are absent are ''. `nbytes` is
+    the size of what is copied, None where its shape is open; `free` are values not read again. A transfer between
+    machines goes `to` one or comes `from_` one, and `order` is its place among all transfers of the program. What is
+    done `once` gives the same for every run: a copy of a constant.
     """
 
     call: str | None = None
+    name: str | None = None
     control: Control | None = None
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -60,6 +62,7 @@ class Step(_Data):
     from_: str | None = None
     order: int | None = None
     free: tuple[str, ...] = ()
+    once: bool = False
 
 
 class Block(_Data):
@@ -199,24 +202,26 @@ def _block(body: Function) -> dict[str, Any]:
         touched = dict.fromkeys((*call.uses(), *outputs))
         free = tuple(name for name in touched if name in own and name not in needed)
         needed |= set(touched)
-        steps.append(_step(call, outputs, free))
+        once = call.op == COPY and call.inputs[0] in body.constant_names
+        steps.append(_step(call, outputs, free, once=once))
     params = tuple(param.name for param in body.params)
     return {"params": params, "results": body.results, "steps": tuple(reversed(steps))}
 
 
-def _step(call: Call, outputs: tuple[str, ...], free: tuple[str, ...]) -> Step:
+def _step(call: Call, outputs: tuple[str, ...], free: tuple[str, ...], *, once: bool = False) -> Step:
     if call.op == COPY:
         src, dst = (str(call.attr(end)) for end in ("src", "dst"))
         type_ = call.outputs[0].type
         nbytes = type_.nbytes if isinstance(type_, TensorType) else None
-        return Step(inputs=call.inputs, outputs=outputs, src=src, dst=dst, nbytes=nbytes, free=free)
+        return Step(inputs=call.inputs, outputs=outputs, src=src, dst=dst, nbytes=nbytes, free=free, once=once)
     if call.op in (SEND, RECV):
         to, from_ = (None if call.attr(end) is None else str(call.attr(end)) for end in ("to", "from"))
         order = int(str(call.attr("order")))
         return Step(inputs=call.inputs, outputs=outputs, to=to, from_=from_, order=order, free=free)
     if call.regions:
         return Step(control=_control(call), inputs=call.inputs, outputs=outputs, free=free)
-    return Step(call=call.callee, inputs=call.inputs, outputs=outputs, free=free)
+    name = None if call.source == call.callee else call.source
+    return Step(call=call.callee, name=name, inputs=call.inputs, outputs=outputs, free=free)
 
 
 def _control(call: Call) -> Control:

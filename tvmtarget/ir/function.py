@@ -26,6 +26,7 @@ __all__ = [
     "CODE",
     "COPY",
     "DRIVES",
+    "OPS",
     "RECV",
     "SEND",
     "Attribute",
@@ -44,6 +45,7 @@ COPY = "tt.copy"
 SEND = "tt.send"
 RECV = "tt.recv"
 CODE = "tt.code"
+OPS = "ops"  # the attribute of a call of a function that names the operations it leads to (`op_names.py`)
 DRIVES = "drives"  # the attribute of a host function that names, by its path, the device it works for
 
 Attribute: TypeAlias = "int | float | str | bytes | Constant | Opaque | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | tuple[Constant, ...]"  # noqa: E501
@@ -130,8 +132,8 @@ class Call:
 
     def uses(self) -> tuple[str, ...]:
         """List the values this reads, each once: operands, then what nested bodies capture."""
-        captured = (name for _, region in self.regions for name in region.captures())
-        return tuple(dict.fromkeys(name for name in (*self.inputs, *captured) if name))
+        captured = [name for _, region in self.regions for name in region.captures()] if self.regions else ()
+        return tuple(dict.fromkeys(filter(None, (*self.inputs, *captured))))
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Call, Constant, Function, Value, all_names, callees_of
 from tvmtarget.ir.names import Names
+from tvmtarget.ir.op_names import count_of_ops, is_op, names_given, with_names, with_names_given
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["Frame", "Inlined", "inline_calls"]
@@ -109,6 +111,8 @@ class _Inliner:
         self.opsets: dict[str, int] = {}
         self.names = Names(param.name for param in function.params)
         self.calls = 0
+        self.told: Iterator[str] | None = None  # what the operations of the call that is inlined are called there
+        self.wanted: Mapping[str, str] = {}  # what values of the function that is inlined are called where it is called
 
     def expand(
         self, function: Function, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]
@@ -134,11 +138,12 @@ class _Inliner:
 
     def _keep(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         """Append an operation in the names of its new surroundings; its results are added to `names`."""
+        call = self._named(call)
         nested = tuple(self._nested(region, names, frames, stack) for _, region in call.regions)
         inputs = tuple(names.get(name, name) for name in call.inputs)
         outputs = []
         for output in call.outputs:
-            name = self.names.fresh(output.name) if output.name else ""
+            name = self.names.fresh(self.wanted.get(output.name, output.name)) if output.name else ""
             names[output.name] = name
             outputs.append(output if name == output.name else replace(output, name=name))
         regions = tuple((label, one.function) for (label, _), one in zip(call.regions, nested, strict=True))
@@ -149,15 +154,27 @@ class _Inliner:
         self.body.append(replace(call, inputs=inputs, outputs=tuple(outputs), regions=regions, source=source))
         self.frames.append(frames)
 
+    def _named(self, call: Call) -> Call:
+        """Return an operation by the name that it has where its function is called; or a call that names others."""
+        if self.told is None or call.op == COPY:
+            return call
+        if is_op(call, self.functions):
+            return replace(call, source=next(self.told))
+        callee = self.functions.get(call.callee or "")
+        if callee is None:
+            return call
+        return with_names_given(call, tuple(islice(self.told, count_of_ops(callee, self.functions))))
+
     def _nested(
         self, region: Function, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]
     ) -> Inlined:
         """Return a nested body with its captures renamed and its calls inlined."""
         if not callees_of(region):
-            return _framed(_captured(region, names), frames)
+            known = region if self.told is None else with_names(region, self.told, self.functions)
+            return _framed(_captured(known, names), frames)
         inner = _Inliner(self.functions, region, self.only)
         inner.names, inner.sources, inner.opsets = self.names, self.sources, self.opsets
-        inner.calls, inner.depth, inner.shared = self.calls, len(stack), self.shared
+        inner.calls, inner.depth, inner.shared, inner.told = self.calls, len(stack), self.shared, self.told
         for param in region.params:
             self.names.add(param.name)
         results = inner.expand(region, {name: names.get(name, name) for name in region.captures()}, frames, stack)
@@ -173,7 +190,13 @@ class _Inliner:
         arguments = {
             param.name: names.get(given, given) for param, given in zip(callee.params, call.inputs, strict=True)
         }
+        told, wanted = self.told, self.wanted
+        given = names_given(call)
+        if told is None and given is not None:
+            self.told = iter(given)
+        self.wanted = _wanted(call, callee, wanted)
         results = self.expand(callee, arguments, (*frames, frame), (*stack, callee.name))
+        self.told, self.wanted = told, wanted
         for output, result in zip(call.outputs, results, strict=True):
             names[output.name] = result
 
@@ -185,6 +208,16 @@ class _Inliner:
         name = self.names.fresh(constant.name)
         constants[name] = constant if name == constant.name else replace(constant, name=name)
         return name
+
+
+def _wanted(call: Call, callee: Function, around: Mapping[str, str]) -> dict[str, str]:
+    """Return what a call names the results of a function, by their names in it; those of copies are of their origin."""
+    pairs = zip(callee.results, call.outputs, strict=True)
+    found = {result: around.get(output.name, output.name) for result, output in pairs if output.name}
+    for copy in reversed(callee.body):
+        if copy.op == COPY and copy.outputs[0].name in found and copy.inputs[0] not in found:
+            found[copy.inputs[0]] = found.pop(copy.outputs[0].name)
+    return found
 
 
 def _asked(call: Call, callee: Function) -> Iterator[tuple[Constraint, str]]:

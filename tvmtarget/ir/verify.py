@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import TypeAlias
 
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
-from tvmtarget.ir.function import CODE, COPY, RECV, SEND, Call, Function, Value, callees_of, constants_of
+from tvmtarget.ir.function import CODE, COPY, OPS, RECV, SEND, Call, Function, Value, callees_of, constants_of
+from tvmtarget.ir.op_names import count_of_ops
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.types import DTYPES, TensorType, Type, dtype_of
 from tvmtarget.target.layout import Layout
@@ -121,6 +122,18 @@ def _callees_exist_and_fit(module: Functions, function: Function) -> Iterator[st
         if expected != given:
             fits = f"takes {expected[0]} and returns {expected[1]} values, not {given[0]} and {given[1]}"
             yield f"{_op(call)} calls {call.op!r}, which {fits}"
+
+
+def _names_of_ops_fit(module: Functions, function: Function) -> Iterator[str]:
+    for _, call in _all_calls(function):
+        names = None if call.callee is None or call.callee not in module else call.attr(OPS)
+        if names is None:
+            continue
+        count = count_of_ops(module[call.callee or ""], module)
+        if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+            yield f"{_op(call)} has ops={names!r}, which should be names"
+        elif len(names) != count:
+            yield f"{_op(call)} names {len(names)} ops of {call.op!r}, which has {count}"
 
 
 def _types_at_calls_fit(module: Functions, function: Function) -> Iterator[str]:
@@ -288,6 +301,7 @@ RULES: tuple[Rule, ...] = (
     _values_are_defined_once,
     _values_are_defined_before_use,
     _callees_exist_and_fit,
+    _names_of_ops_fit,
     _types_at_calls_fit,
     _types_are_known,
     _constants_are_what_they_say,

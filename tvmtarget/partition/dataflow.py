@@ -9,7 +9,6 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.ir.flow import readers_of
 from tvmtarget.ir.function import Call, Constant, Function, Opaque
 from tvmtarget.ir.types import Type
 
@@ -38,14 +37,14 @@ class Dataflow:
     types: tuple[Type, ...]
 
 
-def dataflow_of(function: Function, first: int) -> Dataflow:
+def dataflow_of(function: Function, first: int, consumers: Mapping[str, tuple[int, ...]]) -> Dataflow:
     """Return the values of a flat function, or of a nested body, as arrays: what operations compute, then the rest.
 
-    `first` is the number of the first operation. What a nested body reads of those around it is given to it.
+    `first` is the number of the first operation, and `consumers` are the readers of each value, counted from 0. What
+    a nested body reads of those around it is given to it.
     """
     constants, types = function.constant_names, function.types
     producer = {out.name: at for at, call in enumerate(function.body, first) for out in call.outputs if out.name}
-    consumers = readers_of(function)
     names = [*producer, *(name for name in consumers if name not in producer and name not in constants)]
     results = frozenset(function.results)
     found = [consumers.get(name, ()) for name in names]

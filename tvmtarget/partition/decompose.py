@@ -13,6 +13,7 @@ from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.partition.request import OBJECTIVES, Objective, Request
+from tvmtarget.partition.weights import CONSTANTS, Constants
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown
@@ -38,6 +39,7 @@ def decompose(
     boundary_before: Iterable[str] = (),
     boundary_after: Iterable[str] = (),
     max_regions: Mapping[str, int] | None = None,
+    constants: Constants | None = None,
 ) -> Plan:
     """Split the entry of a module over the nodes of a target, down to single leaves.
 
@@ -58,6 +60,8 @@ def decompose(
         boundary_before: operations that are in no function with what they read, named as in `where`.
         boundary_after: operations that are in no function with what reads them.
         max_regions: the most calls that a site (a path, kind or key) may get; the smallest ones go elsewhere.
+        constants: `bind` makes weights parts of functions, `lift` gives them to functions as parameters, `share` does
+            where one function so does for several parts of the program; unless given, as each code generator says.
 
     Returns the plan: `plan.module` with every decision as a constraint that names one node, and its report.
     Raises `InfeasibleError` with the reasons for operations that fit no site, `UnknownNameError` for names that
@@ -73,6 +77,8 @@ def decompose(
         raise TargetError(f"objective is {' or '.join(OBJECTIVES)}, not {objective!r}")
     if objective == "throughput" and costs is None:
         raise TargetError("objective 'throughput' is about time, so it needs costs; pass some, such as 'roofline'")
+    if constants is not None and constants not in CONSTANTS:
+        raise TargetError(f"constants is {' or '.join(CONSTANTS)}, not {constants!r}")
     request = Request(
         program,
         chosen,
@@ -85,6 +91,7 @@ def decompose(
         boundary_before=_names("boundary_before", boundary_before),
         boundary_after=_names("boundary_after", boundary_after),
         max_regions=_numbers(max_regions),
+        constants=constants,
     )
     return planned(request, request.feasibility())
 

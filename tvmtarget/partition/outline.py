@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from tvmtarget.ir.function import Call, Function, Value
+from tvmtarget.ir.function import OPS, Attribute, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.partition.alike import Shape, Shapes, same_data
 from tvmtarget.partition.control.drivers import Block, Step, write_driver
 from tvmtarget.partition.control.forms import form_of, runs_of_bodies
 from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host
 from tvmtarget.partition.matching import Group
 from tvmtarget.partition.program import Program
+from tvmtarget.partition.routes import Routes
 from tvmtarget.partition.split import Region
+from tvmtarget.partition.weights import Constants, given_weights
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["CopyRecord", "DrivenRecord", "Outlined", "RegionRecord", "outline"]
@@ -25,8 +28,9 @@ class RegionRecord:
     """A region as a report tells it: its function, site, operations by source name, inputs and outputs.
 
     `calls` are the operations by their number in the undivided function, `inner` names what is in their nested
-    bodies. `runs` is how often the function is called in one run of the program, as far as is known. `device` is the
-    path of the device that the function is for, if it is device code or what the host does for it.
+    bodies. `runs` is how often this call is made in one run of the program, as far as is known. `device` is the
+    path of the device that the function is for, if it is device code or what the host does for it. Regions that are
+    alike have one function; `call` tells their calls apart: names of calls, those of drivers first, joined by `/`.
     """
 
     function: str
@@ -38,6 +42,7 @@ class RegionRecord:
     inner: tuple[str, ...] = ()
     runs: Fraction = Fraction(1)
     device: str | None = None
+    call: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,10 @@ class DrivenRecord:
 
 @dataclass(frozen=True, slots=True)
 class CopyRecord:
-    """A copy that a driver makes: which value, from and to which memory domain, its type, and how often."""
+    """A copy that a driver makes: which value, from and to which memory domain, its type, and how often.
+
+    `call` is which call of the driver makes it, as in `RegionRecord`; '' for the entry.
+    """
 
     driver: str
     value: str
@@ -60,6 +68,7 @@ class CopyRecord:
     dst: str
     type: Type
     runs: Fraction = Fraction(1)
+    call: str = ""
 
     @property
     def nbytes(self) -> int | None:
@@ -75,25 +84,66 @@ class Outlined:
     regions: tuple[RegionRecord, ...]
     copies: tuple[CopyRecord, ...]
     driven: tuple[DrivenRecord, ...] = ()
+    routes: Routes | None = None
 
 
-def outline(program: Program, root: Region, groups: Iterable[Group] = ()) -> Outlined:
+def outline(
+    program: Program,
+    root: Region,
+    groups: Iterable[Group] = (),
+    *,
+    constants: Constants | None = None,
+    routes: Routes | None = None,
+) -> Outlined:
     """Make the functions of a tree of regions; the entry keeps the signature of the original function.
+
+    Regions that are alike become calls of one function; calls after the first say in their attribute `ops` what the
+    operations are called there. `constants` says which weights are parameters of functions (`weights.py`), `routes`
+    over which memories values are copied: unless given, along the links of the tree.
 
     A leaf function says in its attribute `matches` which of its operations patterns of the strategy take together:
     for each match the pattern, then the names of the operations.
     """
-    outliner = _Outliner(program, groups)
+    outliner = _Outliner(program, groups, routes or Routes(program.layout))
+    outliner.given = given_weights(program, outliner.shapes, root, lambda leaf: outliner.border(leaf)[1], constants)
     function = program.function
     params = tuple(param.name for param in function.params)
-    outliner.add(root, function.name, params, function.results, Fraction(1))
-    return Outlined(tuple(outliner.functions), tuple(outliner.regions), tuple(outliner.copies), tuple(outliner.driven))
+    outliner.add(root, outliner.names.fresh(function.name), params, function.results, _Around("", Fraction(1)))
+    functions, regions, copies = tuple(outliner.functions), tuple(outliner.regions), tuple(outliner.copies)
+    return Outlined(functions, regions, copies, tuple(outliner.driven), outliner.routes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """The call of a function that is made: its name behind those around it, and how often it is made in one run."""
+
+    call: str
+    runs: Fraction
+
+    def inner(self, name: str, runs: Fraction) -> _Around:
+        return _Around(f"{self.call}/{name}" if self.call else name, runs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A function that was made for a region of some shape, for which call, and the records that came of it."""
+
+    name: str
+    shape: Shape
+    around: _Around
+    regions: tuple[RegionRecord, ...]
+    copies: tuple[CopyRecord, ...]
+    driven: tuple[DrivenRecord, ...]
 
 
 class _Outliner:
-    def __init__(self, program: Program, groups: Iterable[Group]) -> None:
+    def __init__(self, program: Program, groups: Iterable[Group], routes: Routes) -> None:
         self.program = program
+        self.routes = routes
         self.groups = {group.calls[-1]: group for group in groups}
+        self.shapes = Shapes(program, self.groups.values())
+        self.given: Mapping[int, frozenset[str]] = {}  # constants that are parameters of leaf functions
+        self.made: dict[Hashable, list[_Made]] = {}
         self.functions: list[Function] = []
         self.regions: list[RegionRecord] = []
         self.copies: list[CopyRecord] = []
@@ -103,15 +153,87 @@ class _Outliner:
         self.values = Names(program.types)
         self.kept = tuple(item for item in program.function.attrs if item[0] not in ("role", *SIDED))  # of the entry
 
-    def add(self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], runs: Fraction) -> str:
-        """Add the function of a region, and those of its parts behind it; returns the name it got."""
-        name = self.names.fresh(name)
+    def add(
+        self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], around: _Around
+    ) -> None:
+        """Add the function of a region, and those of its parts behind it."""
         add = self._leaf if region.is_leaf else self._driver
-        add(region, name, params, results, runs)
-        return name
+        add(region, name, params, results, around)
+
+    def shared(
+        self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], around: _Around
+    ) -> Call:
+        """Return the call of a region: of a function that was made for one like it, else of a new one."""
+        shape = self.shapes.of(region, results, self._held)
+        alike = self.made.setdefault(shape.key, [])
+        made = next((one for one in alike if one.around.runs and self._is_same(one.shape, shape)), None)
+        if made is not None:
+            self._repeat(made, shape, around)
+            return self._called(made.name, name, params, results, shape, (OPS, self._sources(shape)))
+        places = len(self.regions), len(self.copies), len(self.driven)
+        self.add(region, name, params, results, around)
+        regions, copies, driven = self.regions[places[0] :], self.copies[places[1] :], self.driven[places[2] :]
+        alike.append(_Made(name, shape, around, tuple(regions), tuple(copies), tuple(driven)))
+        return self._called(name, name, params, results, shape)
+
+    def _called(
+        self,
+        callee: str,
+        name: str,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        shape: Shape,
+        *attrs: tuple[str, Attribute],
+    ) -> Call:
+        has_effect = any(self.program.body[index].has_effect for index in shape.ops)
+        values = tuple(Value(value, self.program.types[value]) for value in outputs)
+        return Call(f"@{callee}", inputs, values, attrs, source=name, has_effect=has_effect)
+
+    def _sources(self, shape: Shape) -> tuple[str, ...]:
+        return tuple(self.program.body[index].source for index in shape.ops)
+
+    def _held(self, leaf: Region) -> Collection[str]:
+        """Return the constants that a leaf function has, if it reads them: all but those that it is given."""
+        given = self.given.get(leaf.calls[0]) if leaf.calls else None
+        return self.constants.keys() - given if given else self.constants
+
+    def _is_same(self, one: Shape, other: Shape) -> bool:
+        pairs = zip(one.constants, other.constants, strict=True)
+        return all(same_data(self.constants[first], self.constants[second]) for first, second in pairs)
+
+    def _repeat(self, made: _Made, shape: Shape, around: _Around) -> None:
+        """Add the records of a function for another call of it."""
+        ops = dict(zip(made.shape.ops, shape.ops, strict=True))
+        names = dict(zip(made.shape.values, shape.values, strict=True))
+        names |= zip(made.shape.constants, shape.constants, strict=True)
+        sources = dict(zip(self._sources(made.shape), self._sources(shape), strict=True))
+        more = around.runs / made.around.runs
+        begin = len(made.around.call)
+
+        def renamed(values: tuple[str, ...], new: Mapping[str, str]) -> tuple[str, ...]:
+            return tuple(new[value] for value in values)
+
+        self.regions += (
+            replace(
+                one,
+                calls=tuple(ops[index] for index in one.calls),
+                ops=renamed(one.ops, sources),
+                inner=renamed(one.inner, sources),
+                inputs=renamed(one.inputs, names),
+                outputs=renamed(one.outputs, names),
+                runs=one.runs * more,
+                call=around.call + one.call[begin:],
+            )
+            for one in made.regions
+        )
+        self.copies += (
+            replace(one, value=names[one.value], runs=one.runs * more, call=around.call + one.call[begin:])
+            for one in made.copies
+        )
+        self.driven += (replace(one, call=ops[one.call], op=sources[one.op]) for one in made.driven)
 
     def _leaf(
-        self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], runs: Fraction
+        self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], around: _Around
     ) -> None:
         body = tuple(self.program.body[index] for index in region.calls)
         inner = tuple(self.program.body[i].source for index in region.calls for i in self.program.nested(index))
@@ -121,7 +243,18 @@ class _Outliner:
         self.functions.append(function.replace(attrs=(*function.attrs, ("matches", matches))) if matches else function)
         ops = tuple(call.source for call in body)
         self.regions.append(
-            RegionRecord(name, region.site.path, region.calls, ops, params, results, inner, runs, region.device)
+            RegionRecord(
+                name,
+                region.site.path,
+                region.calls,
+                ops,
+                params,
+                results,
+                inner,
+                around.runs,
+                region.device,
+                around.call or name,
+            )
         )
 
     def _matches(self, region: Region) -> tuple[tuple[str, ...], ...]:
@@ -130,46 +263,46 @@ class _Outliner:
         return tuple((one.pattern, *(body[index].source for index in one.calls)) for one in found if one.kind == kind)
 
     def _driver(
-        self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], runs: Fraction
+        self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], around: _Around
     ) -> None:
         place = len(self.functions)
-        steps = self._steps(region, name, name, runs)
-        block = Block("", params, results, steps, runs=runs)
+        steps = self._steps(region, name, name, around)
+        block = Block("", params, results, steps, runs=around.runs)
         home = self.program.layout.home(region.site.path)
-        written = write_driver(block, home, self.constants, self.program.types.__getitem__, self.values)
+        types = self.program.types.__getitem__
+        written = write_driver(block, home, self.constants, types, self.values, self.routes)
         self.copies += (
-            CopyRecord(name, copy.value, copy.src, copy.dst, self.program.types[copy.value], copy.runs)
+            CopyRecord(name, copy.value, copy.src, copy.dst, self.program.types[copy.value], copy.runs, around.call)
             for copy in written.copies
         )
         function = self._function(region, name, params, written.results, written.body, block.used(), "driver")
         self.functions.insert(place, function)
 
-    def _steps(self, region: Region, driver: str, name: str, runs: Fraction) -> tuple[Step, ...]:
+    def _steps(self, region: Region, driver: str, name: str, around: _Around) -> tuple[Step, ...]:
         """Return what a driver does for the parts of a system; functions are called by `name` and their place."""
         return tuple(
-            self._run(part, driver, f"{name}_{position}", runs)
+            self._run(part, driver, f"{name}_{position}", around)
             if part.bodies
-            else self._call(part, f"{name}_{position}", runs)
+            else self._call(part, f"{name}_{position}", around)
             for position, part in enumerate(region.parts)
         )
 
-    def _call(self, part: Region, name: str, runs: Fraction) -> Step:
-        inputs, outputs = self._border(part)
-        callee = self.add(part, name, inputs, outputs, runs)
-        has_effect = any(self.program.body[index].has_effect for index in part.calls)
-        values = tuple(Value(value, self.program.types[value]) for value in outputs)
-        call = Call(f"@{callee}", inputs, values, source=callee, has_effect=has_effect)
+    def _call(self, part: Region, name: str, around: _Around) -> Step:
+        inputs, outputs = self.border(part)
+        name = self.names.fresh(name)
+        call = self.shared(part, name, inputs, outputs, around.inner(name, around.runs))
         return Step(call, self.program.layout.home(part.site.path))
 
-    def _border(self, part: Region) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def border(self, part: Region) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return what a part reads from outside, by first use, and what is read of it outside, as it is computed.
 
-        Constants are no inputs: whoever reads one holds it.
+        Constants are no inputs of drivers: whoever reads one holds it.
         """
         program, inside = self.program, set(part.calls)
         defined = [output.name for index in part.calls for output in program.body[index].outputs if output.name]
         own = set(defined)
-        inputs = dict.fromkeys(name for name in self._uses(part) if name not in own and name not in self.constants)
+        held = self._held(part) if part.is_leaf else self.constants
+        inputs = dict.fromkeys(name for name in self._uses(part) if name not in own and name not in held)
         outputs = (
             name
             for name in defined
@@ -191,14 +324,14 @@ class _Outliner:
             own = scope.function.types
             yield from (name for name in (*self._uses(body), *scope.function.results) if name not in own)
 
-    def _run(self, part: Region, driver: str, name: str, runs: Fraction) -> Step:
+    def _run(self, part: Region, driver: str, name: str, around: _Around) -> Step:
         """Return the step of an operation whose nested bodies the driver runs."""
         (index,) = part.calls
         call = self.program.body[index]
         self.driven.append(DrivenRecord(driver, part.site.path, index, call.source))
         form = form_of(call)
         repeats = form is not None and form.repeats
-        inside = runs * runs_of_bodies(self.program.op(index))
+        inside = replace(around, runs=around.runs * runs_of_bodies(self.program.op(index)))
         blocks = tuple(
             Block(
                 scope.label,
@@ -206,7 +339,7 @@ class _Outliner:
                 scope.function.results,
                 self._steps(body, driver, f"{name}_{scope.label}", inside),
                 repeats,
-                inside,
+                inside.runs,
             )
             for scope, body in zip(self.program.bodies[index], part.bodies, strict=True)
         )
@@ -223,7 +356,7 @@ class _Outliner:
         role: str,
     ) -> Function:
         domain = self.program.layout.home(region.site.path)
-        constants = dict.fromkeys(used for used in used if used in self.constants)
+        constants = dict.fromkeys(used for used in used if used in self.constants and used not in params)
         function = Function(
             name=name,
             params=tuple(Value(param, self.program.types[param], domain) for param in params),

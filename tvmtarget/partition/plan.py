@@ -33,6 +33,7 @@ from tvmtarget.partition.reports.marking import marked_model
 from tvmtarget.partition.reports.sensitivity import Sensitivity
 from tvmtarget.partition.reports.summary import summary_of, systems_in
 from tvmtarget.partition.request import Request, read_plan, write_plan
+from tvmtarget.partition.routes import Routes
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
 from tvmtarget.partition.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
@@ -88,7 +89,8 @@ class Plan:
         `UnknownNameError` if no site of the target is or bears that.
         """
         leaves = self.leaves_of(target)
-        return tuple(self.module[region.function] for region in self.regions if region.site in leaves)
+        names = dict.fromkeys(region.function for region in self.regions if region.site in leaves)
+        return tuple(map(self.module.__getitem__, names))
 
     def to_tvm(self) -> tvm.IRModule:
         """Return the divided program as a module of Apache TVM, from which `relax.transform.RunCodegen` goes on.
@@ -404,7 +406,8 @@ def _rank(plan: Plan) -> tuple[int, ...]:
 def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:
     program = feasibility.program
     root = split(program, feasibility, program.layout[""], program.top, choose)
-    outlined = outline(program, root, feasibility.groups.all)
+    routes = Routes(program.layout, () if estimates is None else estimates.links.measured)
+    outlined = outline(program, root, feasibility.groups.all, constants=request.constants, routes=routes)
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
     prediction = None if estimates is None else predict(estimates, outlined, module, root.least_time)

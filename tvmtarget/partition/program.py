@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
+from tvmtarget.ir.flow import readers_of
 from tvmtarget.ir.function import Call, Constant, Function, callees_of
 from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
@@ -89,7 +90,8 @@ class Program:
         """Return the values around the operations of the body that some operations stand in, as whole arrays."""
         scope = self.scope_of(calls[0]) if calls else self.scopes[0]
         if scope.calls not in self._dataflows:
-            self._dataflows[scope.calls] = dataflow_of(scope.function, scope.calls.start)
+            readers = self.consumers if len(self.scopes) == 1 else readers_of(scope.function)
+            self._dataflows[scope.calls] = dataflow_of(scope.function, scope.calls.start, readers)
         return self._dataflows[scope.calls]
 
     @cached_property
@@ -251,7 +253,7 @@ def _asked(
                 own.append(Asked(call.constraint, f"op {call.source!r}"))
             own += [Asked(wanted, origin) for wanted, origin in asked_by_memories(call, layout)]
             plain.append(_innermost((*around, *own), layout))
-            rule.append(rules.last(index) or outer)
+            rule.append(rules.last[index] or outer)
     return tuple(ones if last is None else (*ones, last) for ones, last in zip(plain, rule, strict=True))
 
 
@@ -291,13 +293,12 @@ class _Rules:
         self.exact = {key: rank for rank, key in enumerate(where)}
         self.globs = [(rank, re.compile(translate(key))) for rank, key in enumerate(where) if set(key) & set("*?[")]
         self.used: set[int] = set()
-        for index in range(len(found.body)):
-            self.last(index)
+        self.last = [self._last(index) for index in range(len(found.body))]
         raise_all(
             UnknownNameError, [_unmatched(key, found) for key, rank in self.exact.items() if rank not in self.used]
         )
 
-    def last(self, index: int) -> Asked | None:
+    def _last(self, index: int) -> Asked | None:
         """Return the last rule that matches an operation, or None."""
         if not self.rules:
             return None

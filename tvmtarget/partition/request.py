@@ -18,6 +18,7 @@ from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import names_of, normalise
+from tvmtarget.partition.weights import CONSTANTS, Constants
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
@@ -37,7 +38,8 @@ class Request:
 
     `objective` is what costs make small: the time of one input, or of the busiest machine. `same_site`, `apart` and
     `atomic` are groups of operations by name, glob or `op:KIND`; `boundary_before` and `boundary_after` are such names.
-    `max_regions` are numbers by path, kind or key.
+    `max_regions` are numbers by path, kind or key. `constants` says which weights are parameters of functions, None
+    leaves that to the strategies.
     """
 
     module: IRModule
@@ -51,6 +53,7 @@ class Request:
     boundary_before: tuple[str, ...] = ()
     boundary_after: tuple[str, ...] = ()
     max_regions: Mapping[str, int] = field(default_factory=dict)
+    constants: Constants | None = None
 
     def feasibility(self, *, splits: bool = False) -> Feasibility:
         """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere.
@@ -99,6 +102,7 @@ def write_plan(path: str | Path, request: Request, sites: Mapping[str, str]) -> 
         "boundary_before": list(request.boundary_before),
         "boundary_after": list(request.boundary_after),
         "max_regions": dict(request.max_regions),
+        "constants": request.constants,
         "sites": dict(sites),
     }
     request.module.with_target(request.target).with_attrs(**{_PLAN: json.dumps(held)}).save(path)
@@ -114,6 +118,9 @@ def read_plan(path: str | Path) -> tuple[Request, dict[str, str]]:
     try:
         data = json.loads(held)
         where, costs, objective, sites = _read(data)
+        constants = data.get("constants")
+        if constants is not None and constants not in CONSTANTS:
+            raise ValueError(f"its constants are {constants!r}, which is none of {', '.join(CONSTANTS)}")
         request = replace(
             Request(replace(module, attrs=attrs), module.target, where, costs, objective),
             same_site=_groups(data, "same_site"),
@@ -122,6 +129,7 @@ def read_plan(path: str | Path) -> tuple[Request, dict[str, str]]:
             boundary_before=_names(data.get("boundary_before", [])),
             boundary_after=_names(data.get("boundary_after", [])),
             max_regions={str(site): int(number) for site, number in data.get("max_regions", {}).items()},
+            constants=constants,
         )
     except (TvmTargetError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{str(path)!r} holds no plan that can be read: {error}") from error

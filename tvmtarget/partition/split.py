@@ -147,10 +147,10 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         options = (*options, site)
     allowed = _allowed(program, feasibility, atoms, options, site)
     favoured = np.ones_like(allowed)
-    for number, atom in enumerate(atoms):
-        if atom[0] in program.bodies:
-            favoured[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
     if program.bodies:
+        for number, atom in enumerate(atoms):
+            if atom[0] in program.bodies:
+                favoured[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
         chosen = zip(atoms, _first(allowed, favoured).tolist(), strict=True)
         steering = steering_of(program, calls, {atom[0] for atom, choice in chosen if options[choice] is site})
         at_home = [option is not site and option.domain == site.domain for option in options]
@@ -237,9 +237,7 @@ def _sides(
     limiter = Limiter(
         successors, atoms, values_of(program.dataflow(calls), owners(len(program.body), atoms), len(atoms))
     )
-    groups = [
-        part for region in waves(successors, chosen) for part in limiter.limited(region, limits[chosen[region[0]]])
-    ]
+    groups = limiter.all_limited(waves(successors, chosen), chosen, limits)
     parts = tuple(
         _side(
             program, feasibility, options[chosen[group[0]]], tuple(sorted(calls[atom] for atom in group)), site, driver
@@ -273,8 +271,7 @@ def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:
     """Group atoms into regions by waves alone, in an order in which they can run."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    regions = waves(level.successors, chosen)
-    found = [part for region in regions for part in level.limiter.limited(region, level.limits[chosen[region[0]]])]
+    found = level.limiter.all_limited(waves(level.successors, chosen), chosen, level.limits)
     return _cut(level, found, chosen)
 
 
@@ -364,6 +361,8 @@ def _allowed(
     ]
     allowed = np.stack(columns, axis=1) if atoms else np.zeros((0, len(options)), dtype=np.bool_)
     for number, atom in enumerate(atoms):
+        if len(atom) == 1 and not program.asked[atom[0]] and atom[0] not in program.bodies:
+            continue
         if len(atom) > 1 or atom[0] in program.bodies:
             allowed[number] = [_can(feasibility, atom, option, site) for option in options]
             if not allowed[number].any():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +33,32 @@ class Values:
     kinds: Ints
     nbytes: Ints
 
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The bytes of every value."""
+        return cast("list[int]", self.nbytes.tolist())
+
+    @cached_property
+    def makers(self) -> list[int]:
+        """The atom that computes every value."""
+        return cast("list[int]", self.producer.tolist())
+
+    @cached_property
+    def readers_of(self) -> list[list[int]]:
+        """The atoms that read every value."""
+        readers = self.readers.tolist()
+        return [readers[begin:end] for begin, end in pairwise(self.start.tolist())]
+
+    def read_by(self, count: int) -> list[list[int]]:
+        """Return the values that each of `count` atoms reads."""
+        value = np.repeat(np.arange(len(self.producer)), np.diff(self.start))
+        return _by_atom(value, self.readers, count)
+
+    def made_by(self, count: int) -> list[list[int]]:
+        """Return the values that each of `count` atoms computes."""
+        made = np.flatnonzero(self.producer >= 0)
+        return _by_atom(made, self.producer[made], count)
+
     def cut(self, regions: Ints) -> int:
         """Return the bytes that pass between regions (`regions[atom]`), once for each region that reads a value."""
         value = np.repeat(np.arange(len(self.producer)), np.diff(self.start))
@@ -39,6 +68,12 @@ class Values:
         crossing = there != here
         pairs = np.unique(value[crossing] * (len(regions) + 1) + there[crossing])
         return int(self.nbytes[pairs // (len(regions) + 1)].sum())
+
+
+def _by_atom(value: Ints, atom: Ints, count: int) -> list[list[int]]:
+    ends = np.cumsum(np.bincount(atom, minlength=count)).tolist()
+    ordered = value[np.argsort(atom, kind="stable")].tolist()
+    return [ordered[begin:end] for begin, end in pairwise([0, *ends])]
 
 
 def owners(count: int, atoms: Sequence[tuple[int, ...]]) -> Ints:

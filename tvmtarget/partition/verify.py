@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.op_names import is_op
 from tvmtarget.partition.control.forms import form_of
-from tvmtarget.partition.control.prove import calls_in_order, copies_are_needed, values_are_exact
+from tvmtarget.partition.control.prove import Path, calls_in_order, copies_are_needed, values_are_exact
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import Outlined, RegionRecord
 from tvmtarget.partition.program import Program
@@ -37,6 +39,7 @@ def verify_plan(program: Program, feasibility: Feasibility, module: IRModule, ou
         *(problem for driver in drivers for problem in _driver_only_drives(driver, driver.name)),
         *(problem for driver in drivers for problem in values_are_exact(driver, module)),
         *(problem for driver in drivers for problem in copies_are_needed(driver, _home(driver, program))),
+        *_copies_follow_links(outlined),
     ]
     if problems:
         raise ModelError(*problems[:5])
@@ -50,8 +53,7 @@ def _every_op_runs_once(program: Program, outlined: Outlined, leaves: Sequence[F
         if counts[index] != 1:
             yield f"op {call.source!r} ({call.op}) is in {counts[index]} regions, not in one"
     for region, leaf in zip(outlined.regions, leaves, strict=True):
-        wanted = [(program.body[index].source, program.body[index].op) for index in region.calls]
-        if wanted != [(call.source, call.op) for call in leaf.body]:
+        if [program.body[index].op for index in region.calls] != [call.op for call in leaf.body]:
             yield f"function {leaf.name!r} does not hold the ops that its region lists"
 
 
@@ -86,16 +88,25 @@ def _every_group_is_whole(program: Program, feasibility: Feasibility, regions: S
 
 def _every_call_is_in_its_body(program: Program, module: IRModule, regions: Sequence[RegionRecord]) -> Iterator[str]:
     """Leaf functions are called in the order of their regions, each from the nested bodies that its ops stand in."""
-    called = [(call.callee, path) for call, path in calls_in_order(module, "main") if _is_leaf(module, call)]
-    if module.main.attr("role") == "leaf":
-        called.append(("main", ()))
-    if [name for name, _ in called] != [region.function for region in regions]:
-        yield "the functions are not called once each, in the order of the regions"
-        return
-    for (name, path), region in zip(called, regions, strict=True):
+    order = calls_in_order(module, "main")
+    is_leaf = module.main.attr("role") == "leaf"
+    entry: list[tuple[str | None, Path]] = [("main", ())] if is_leaf else []
+    starts = chain(entry, ((call.callee, path) for call, _, path in order if _is_leaf(module, call)))
+    for region in regions:
+        callee, path = next(starts, (None, ()))
+        if callee != region.function:
+            yield f"function {callee!r} is called where {region.function!r} should be, which has {region.ops[:1]}"
+            return
+        ops = list(program.with_nested(region.calls))
+        names = list(islice((name for call, name, _ in order if is_op(call, module.by_name)), len(ops)))
+        if names != [program.body[index].source for index in ops]:
+            yield f"the call of {callee!r} for {region.ops[:1]} calls its ops {', '.join(map(repr, names[:3]))}"
         for index in region.calls:
             if tuple(program.address(index)) != path:
-                yield f"op {program.body[index].source!r} of {name!r} is not called from the body it stands in"
+                yield f"op {program.body[index].source!r} of {callee!r} is not called from the body it stands in"
+    extra = next(starts, None)
+    if extra is not None:
+        yield f"function {extra[0]!r} is called once more than there are regions for it"
 
 
 def _is_leaf(module: IRModule, call: Call) -> bool:
@@ -105,7 +116,7 @@ def _is_leaf(module: IRModule, call: Call) -> bool:
 def _effects_keep_their_order(program: Program, module: IRModule) -> Iterator[str]:
     """Operations with an effect run as they did in the undivided function, bodies told after what has them."""
     wanted = list(_effects(program, program.top))
-    found = [call.source for call, _ in calls_in_order(module, "main") if call.has_effect and call.callee is None]
+    found = [name for call, name, _ in calls_in_order(module, "main") if call.has_effect and call.callee is None]
     if wanted != found:
         first = next((a for a, b in zip(wanted, found, strict=False) if a != b), "one of them")
         yield f"operations with an effect do not keep their order: {first!r} runs elsewhere"
@@ -127,6 +138,14 @@ def _driver_only_drives(body: Function, driver: str) -> Iterator[str]:
             yield from _driver_only_drives(region, driver)
             if region.constants:
                 yield f"the body {region.name!r} of {call.source!r} holds constants, which its driver should"
+
+
+def _copies_follow_links(outlined: Outlined) -> Iterator[str]:
+    for copy in outlined.copies if outlined.routes is not None else ():
+        stops = outlined.routes.between(copy.src, copy.dst) if outlined.routes is not None else ()
+        if stops:
+            way = " -> ".join((copy.src, *stops, copy.dst))
+            yield f"{copy.value!r} is copied from {copy.src!r} straight to {copy.dst!r}, while links lead {way}"
 
 
 def _home(driver: Function, program: Program) -> str:

@@ -1,62 +1,56 @@
 """Placements: plans are built and run, what their regions took becomes costs, and the costs make the next plan.
 
-First the plan by preference is measured, and for each leaf the plan with all on it that may go there, so that every
-operation has a time on every site. The time of a region is shared among its operations by the work they do; of
-operations of one structure the mean counts. That goes on until the plan by costs was measured before, or the budget
-ends. Then the fastest plans are compared by turns with the one by preference.
+First the plan by preference is measured, and for each leaf the plan with all on it that may go there; then plans in
+which the leaves that are not far behind take turns (`exploring.py`). What all these took says what operations take
+(`learning.py`), and thereby which plan is next, until that was measured before or the budget ends. Then the fastest
+plans are compared by turns with the one by preference, which stays unless another is clearly faster. What the log
+knows is not measured again.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from statistics import mean, median_low
+from itertools import groupby, islice
+from statistics import median_low
 
 from tvmtarget.advice import PLACEMENT
 from tvmtarget.building import build
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.executable import Executable
 from tvmtarget.executors.graph import CallEvent, Event
-from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
+from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.work import Work
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.tuner.device import device_lock, holding
+from tvmtarget.tuner.exploring import plans_by_leaf, plans_by_segment, plans_by_work, sites_of, weight
+from tvmtarget.tuner.learning import learned
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
-from tvmtarget.tuner.whole import Inputs, WholeTuner, run_by_turns
+from tvmtarget.tuner.whole import Inputs, WholeTuner, open_sizes, run_by_turns
 from tvmtarget.tuning.log import TuningLog
-from tvmtarget.tuning.records import Baseline, Candidate, Measurement
+from tvmtarget.tuning.records import Baseline, Candidate, Measurement, Trial
 
-__all__ = ["PlacementTuner", "plans_by_leaf"]
+__all__ = ["PlacementTuner"]
 
 ROUNDS = 5  # runs of a plan, of which the fastest counts
-MAX_PLANS = 12
-CONFIRMED = 2
-BYTES_A_FLOP = 4  # how a region's time is shared: a byte moved counts as much as so many operations
-
-
-def plans_by_leaf(plan: Plan) -> Iterator[Plan]:
-    """Yield, for each leaf of a composite, the plan with all operations on it that may go there."""
-    for leaf in plan.layout.leaves():
-        sites = dict.fromkeys((call.source for call in plan.program.body), leaf.path)
-        yield planned(replace(plan.request, costs=None), plan.feasibility, sites)
+SECONDS = 2.0  # after which it is not run again
+MAX_PLANS = 16
+CONFIRMED = 3
+GAIN = 0.97  # of the time by preference, above which that stays
+FAR_BEHIND = 6.0  # times the fastest plan's time with all on one leaf, from which on a leaf is not looked at closer
 
 
 @dataclass
 class _Measured:
-    """A plan that ran: the program that was built, picoseconds of its fastest run, and of each region in it."""
+    """A plan that ran: picoseconds of its fastest run and of each function, and the program unless it was recalled."""
 
     plan: Plan
-    program: Executable
-    cost: int
-    regions: dict[str, int]
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        return sites_of(self.plan)
+    cost: float
+    functions: Mapping[str, float]
+    program: Executable | None = None
 
 
 class PlacementTuner(WholeTuner):
@@ -67,109 +61,177 @@ class PlacementTuner(WholeTuner):
     def __init__(self, plan: Plan, log: TuningLog, budget: Budget, inputs: Inputs, progress: Progress | None) -> None:
         super().__init__(plan, log, budget, inputs, progress)
         self._measured: dict[tuple[str, ...], _Measured] = {}
+        costs = plan.request.costs or Costs()
+        sizes = {**open_sizes(plan), **costs.symbolic_hints}
+        self._estimates = Estimates(plan.program, replace(costs, symbolic_hints=sizes))
+        self._trials: dict[str, Trial] = {}
+        self._confirmed: list[Trial] = []
         self.best = plan
         self.costs: Costs | None = None
 
     def run(self) -> None:
         """Measure, plan again until nothing changes, and confirm."""
-        for plan in (self._plan, *plans_by_leaf(self._plan)):
-            self._measure(plan)
-        if sites_of(self._plan) not in self._measured:
+        for trial in self.recalled():
+            if trial.measured.kind == "confirm":
+                self._confirmed.append(trial)
+            elif trial.measured.kind == "search":
+                self._trials.setdefault(trial.candidate.key, trial)
+        self._measure_all([self._plan])
+        if not self._measured:
             return
+        self._measure_all(plans_by_leaf(self._plan))
+        self._measure_all(self._explored())
         while self._can_go_on():
             self.costs = self._learned()
             plan = planned(replace(self._plan.request, costs=self.costs), self._plan.feasibility)
             if sites_of(plan) in self._measured:
                 break
-            self._measure(plan)
+            self._measure_all([plan])
         self._confirm()
+
+    def _explored(self) -> Iterable[Plan]:
+        """Return plans in which the better leaves take turns, if there are several, and nothing is nested."""
+        alone = {
+            measured.plan.regions[0].site: measured.cost
+            for measured in self._measured.values()
+            if len({region.site for region in measured.plan.regions}) == 1
+        }
+        near = [site for site, cost in alone.items() if cost <= FAR_BEHIND * min(alone.values())]
+        if len(near) < 2 or self._plan.program.bodies:
+            return
+        yield from plans_by_segment(self._plan, near, lambda index: weight(self._estimates.work(index)))
+        yield from plans_by_work(self._plan, near, self._is_sum)
+
+    def _is_sum(self, index: int) -> bool:
+        work = self._estimates.work(index)
+        return isinstance(work, Work) and work.is_contraction
 
     def _can_go_on(self) -> bool:
         return len(self._measured) < MAX_PLANS and not self._budget.is_spent(time.monotonic())
 
+    def _measure_all(self, plans: Iterable[Plan]) -> None:
+        for plan in plans:
+            if sites_of(plan) in self._measured or self._recall(plan):
+                continue
+            if self._measured and not self._can_go_on():
+                return
+            try:
+                self._measure(plan)
+            except TvmTargetError as error:
+                on = ", ".join(sorted(set(sites_of(plan))))
+                self.left_out.append(f"a placement on {on}: {error.problems[0]}")
+
+    def _recall(self, plan: Plan) -> bool:
+        """Take over what the log knows of a plan, if that says what its functions took; return whether it does.
+
+        Costs of other runs are reckoned by their baselines, as seconds do not keep.
+        """
+        trial = self._trials.get(_candidate(plan).key)
+        base = None if trial is None else trial.measured.baseline
+        times = None if trial is None or trial.search is None else trial.search.get("functions")
+        if trial is None or base is None or not isinstance(times, list | tuple) or len(times) != len(plan.regions):
+            return False
+        first = self._measured.get(sites_of(self._plan))
+        scale = first.cost / max(1, median_low(base.costs)) if first is not None else 1.0
+        functions = {region.function: scale * int(taken) for region, taken in zip(plan.regions, times, strict=True)}
+        self._measured[sites_of(plan)] = _Measured(plan, scale * min(trial.measured.costs), functions)
+        self.reused += 1
+        return True
+
     def _measure(self, plan: Plan) -> None:
-        """Build a plan with what is known of its kernels, run it, and write what it cost."""
-        if sites_of(plan) in self._measured or (self._measured and not self._can_go_on()):
-            return
-        try:
-            program = build(plan, log=self._log)
-            with holding(device_lock()):
-                measured = _run(plan, program, self._inputs)
-        except TvmTargetError as error:
-            self.left_out.append(f"a placement on {', '.join(sorted(set(sites_of(plan))))}: {error.problems[0]}")
-            return
-        self._measured[measured.sites] = measured
+        """Build a plan with what is known of its kernels, run it, and write what it cost beside the first one."""
+        program = build(plan, log=self._log)
+        base = self._measured.get(sites_of(self._plan))
+        now = None
+        if base is not None and base.program is None:
+            base.program = build(self._plan, log=self._log)
+        with holding(device_lock()):
+            cost, functions = _run(program, self._inputs)
+            if base is not None and base.program is not None:
+                now, _ = _run(base.program, self._inputs)
+        # All costs are those of the time when the first plan was measured; as the machine is now, that takes `now`.
+        scale = 1.0 if base is None or now is None else base.cost / now
+        scaled = {name: scale * taken for name, taken in functions.items()}
+        self._measured[sites_of(plan)] = _Measured(plan, scale * cost, scaled, program)
         self._budget.done += 1
         self.statuses["ok"] += 1
-        base = self._measured.get(sites_of(self._plan), measured)
-        self._write(plan, [measured.cost], [base.cost], "search")
+        times = [functions.get(region.function, 0) for region in plan.regions]
+        self._write(plan, [cost], [now or cost], "search", {"functions": times})
         if self._progress is not None:
+            first = base.cost if base is not None else cost
             best = min(each.cost for each in self._measured.values())
-            what = f"{len(plan.regions)} regions"
-            self._progress(Step("placement", what, "ok", self._budget.done, self._budget.trials, base.cost, best))
+            what, done = f"{len(plan.regions)} regions", self._budget.done
+            self._progress(Step("placement", what, "ok", done, self._budget.trials, round(first), round(best)))
 
     def _learned(self) -> Costs:
-        """Return costs of what was measured: for each structure of operation and each site, the mean of its shares."""
-        program = self._plan.program
-        estimates = Estimates(program, self._plan.request.costs or Costs())
-        found: dict[tuple[str, str], list[float]] = {}
-        for measured in self._measured.values():
-            for region in measured.plan.regions:
-                left = measured.regions[region.function] - estimates.launch(program.layout[region.site])
-                weights = [_weight(estimates.work(index)) for index in region.calls]
-                for index, weight in zip(region.calls, weights, strict=True):
-                    key = structure_of(program.op(index)), region.site
-                    found.setdefault(key, []).append(max(0, left) * weight / sum(weights))
-        records = [
-            OpCost(site, structure=structure, time=mean(times) / 10**6, origin="measured")
-            for (structure, site), times in found.items()
-        ]
-        return estimates.costs.with_records(records)
+        """Return costs of what was measured."""
+        runs = [(each.plan, each.functions) for each in self._measured.values()]
+        return self._estimates.costs.with_records(learned(self._estimates, runs))
 
     def _confirm(self) -> None:
-        """Compare the fastest plans with the one by preference, by turns."""
+        """Compare the fastest plans with the one by preference, by turns, unless all of that is known."""
         base = self._measured[sites_of(self._plan)]
-        others = [each for each in self._measured.values() if each is not base]
-        fastest = sorted(others, key=lambda each: each.cost)[:CONFIRMED]
-        if not fastest:
+        others = sorted((each for each in self._measured.values() if each is not base), key=lambda each: each.cost)
+        compared = [base, *islice(others, CONFIRMED)]
+        if len(compared) == 1:
             return
+        known = {trial.candidate.key: trial for trial in self._confirmed}
+        if self.statuses["ok"] or any(_candidate(each.plan).key not in known for each in compared):
+            self._compare(compared)
+            return
+        trials = [known[_candidate(each.plan).key] for each in compared]
+        costs = [trial.measured.cost or 0 for trial in trials]
+        baselines = [median_low(trial.measured.baseline.costs) if trial.measured.baseline else 1 for trial in trials]
+        ratios = [cost / max(1, beside) for cost, beside in zip(costs, baselines, strict=True)]
+        at = self._chosen(compared, ratios)
+        self._found(compared[at].plan, baselines[at], costs[at], trials[at].digest if at else "")
+
+    def _compare(self, compared: Sequence[_Measured]) -> None:
+        programs = [each.program or build(each.plan, log=self._log) for each in compared]
         with holding(device_lock()):
-            costs = run_by_turns([base.program, *(each.program for each in fastest)], self._inputs)
-        results = [(median_low(own), each, own) for each, own in zip((base, *fastest), costs, strict=True)]
-        digests = {id(each): self._write(each.plan, own, costs[0], "confirm") for _, each, own in results}
-        cost, best, _ = min(results, key=lambda found: found[0])
-        self.best = best.plan
-        record = digests[id(best)] if best is not base else ""
-        sites = ", ".join(f"{count} ops on @{site}" for site, count in sorted(Counter(best.sites).items()))
-        self._finding = Finding(
-            "placement", sites, "", median_low(costs[0]), cost, 1, len(self._measured), True, record
-        )
+            costs = run_by_turns(programs, self._inputs)
+        digests = [self._write(each.plan, own, costs[0], "confirm") for each, own in zip(compared, costs, strict=True)]
+        medians = [median_low(own) for own in costs]
+        at = self._chosen(compared, [each / max(1, medians[0]) for each in medians])
+        self._found(compared[at].plan, medians[0], medians[at], digests[at] if at else "")
 
-    def _write(self, plan: Plan, costs: Sequence[int], baseline: Sequence[int], kind: str) -> str:
-        runs = [[site, len(list(group))] for site, group in groupby(sites_of(plan))]
-        measured = Measurement.model_validate(
-            {
-                "status": "ok",
-                "kind": kind,
-                "costs": costs,
-                "baseline": Baseline(name="preference", costs=tuple(baseline)),
-            }
-        )
-        candidate = Candidate(format=PLACEMENT, body={"sites": runs})
-        return self._log.add(self._workload, self._plan.layout.root, candidate, measured).digest
+    def _chosen(self, compared: Sequence[_Measured], ratios: Sequence[float]) -> int:
+        """Return which plan to go on with: the first, by preference, unless another is clearly faster."""
+        at = min(range(len(compared)), key=lambda number: ratios[number])
+        return at if ratios[at] <= GAIN else 0
 
+    def _found(self, best: Plan, default: int, cost: int, record: str) -> None:
+        self.best = best
+        sites = ", ".join(f"{count} ops on @{site}" for site, count in sorted(Counter(sites_of(best)).items()))
+        self._finding = Finding("placement", sites, "", default, cost, 1, len(self._measured), True, record)
 
-def sites_of(plan: Plan) -> tuple[str, ...]:
-    """Return the site of every operation, in the order of the program."""
-    found = {index: region.site for region in plan.regions for index in region.calls}
-    return tuple(found[index] for index in range(len(found)))
+    def _write(
+        self,
+        plan: Plan,
+        costs: Sequence[int],
+        baseline: Sequence[int],
+        kind: str,
+        search: Mapping[str, object] | None = None,
+    ) -> str:
+        beside = Baseline(name="preference", costs=tuple(baseline))
+        measured = Measurement.model_validate({"status": "ok", "kind": kind, "costs": costs, "baseline": beside})
+        return self._log.add(self._workload, self._plan.layout.root, _candidate(plan), measured, search=search).digest
 
 
-def _run(plan: Plan, program: Executable, inputs: Inputs) -> _Measured:
-    """Run a few times; of each region and of the whole the fastest counts."""
+def _candidate(plan: Plan) -> Candidate:
+    """Return a placement as the log holds it: sites, and for how many operations in a row each stands."""
+    runs = [[site, len(list(group))] for site, group in groupby(sites_of(plan))]
+    return Candidate(format=PLACEMENT, body={"sites": runs})
+
+
+def _run(program: Executable, inputs: Inputs) -> tuple[int, dict[str, int]]:
+    """Run a few times; return picoseconds of the whole and of each function, of each the fastest."""
     program.run(inputs)
-    cost, regions = 0, dict[str, int]()
-    for _ in range(ROUNDS):
+    cost, functions = 0, dict[str, int]()
+    until = time.monotonic() + SECONDS
+    for number in range(ROUNDS):
+        if number and time.monotonic() > until:
+            break
         events: list[Event] = []
         begin = time.perf_counter_ns()
         program.run(inputs, record=events.append)
@@ -177,10 +239,6 @@ def _run(plan: Plan, program: Executable, inputs: Inputs) -> _Measured:
         cost = min(cost or taken, taken)
         for event in events:
             if isinstance(event, CallEvent):
-                before = regions.get(event.function, 1000 * event.duration_ns)
-                regions[event.function] = min(before, 1000 * event.duration_ns)
-    return _Measured(plan, program, cost, regions)
-
-
-def _weight(work: object) -> float:
-    return 1.0 + work.flops + BYTES_A_FLOP * work.nbytes if isinstance(work, Work) else 1.0
+                before = functions.get(event.function, 1000 * event.duration_ns)
+                functions[event.function] = min(before, 1000 * event.duration_ns)
+    return cost, functions

@@ -16,9 +16,10 @@ from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
+from tvmtarget.tuner.exploring import plans_by_leaf
 from tvmtarget.tuner.kernels import KernelTuner
 from tvmtarget.tuner.measuring import USUAL_LIMITS, Limits
-from tvmtarget.tuner.placement import PlacementTuner, plans_by_leaf
+from tvmtarget.tuner.placement import PlacementTuner
 from tvmtarget.tuner.remote import Remotes
 from tvmtarget.tuner.result import Budget, Progress, TuneResult
 from tvmtarget.tuner.settings import SettingsTuner
@@ -135,7 +136,7 @@ class _Tuning:
             log=self.log.url,
             findings=tuple(finding for tuner in tuners for finding in tuner.findings()),
             measured=self.budget.done,
-            reused=sum(tuner.reused for tuner in tuners if isinstance(tuner, KernelTuner)),
+            reused=sum(tuner.reused for tuner in tuners),
             statuses=sum((tuner.statuses for tuner in tuners), Counter()),
             seconds=time.monotonic() - self.begin,
             before=before,

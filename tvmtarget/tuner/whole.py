@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from tvmtarget.advice import Advice, whole_workload
+from tvmtarget.advice import Advice, alone, whole_workload
 from tvmtarget.building import build
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.executable import Executable
@@ -17,10 +17,11 @@ from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.plan import Plan
 from tvmtarget.tuner.device import device_lock, holding
 from tvmtarget.tuner.result import Budget, Finding, Progress
+from tvmtarget.tuning.environment import environment
 from tvmtarget.tuning.log import TuningLog
-from tvmtarget.tuning.records import Level
+from tvmtarget.tuning.records import Level, Trial
 
-__all__ = ["Inputs", "WholeTuner", "compare_runs", "made_up_inputs", "run_by_turns"]
+__all__ = ["Inputs", "WholeTuner", "compare_runs", "made_up_inputs", "open_sizes", "run_by_turns"]
 
 Inputs: TypeAlias = "Mapping[str, np.ndarray[Any, Any]]"
 
@@ -44,11 +45,37 @@ class WholeTuner:
         self._finding: Finding | None = None
         self.statuses: Counter[str] = Counter()
         self.left_out: list[str] = []
+        self.reused = 0
+
+    def recalled(self) -> Iterator[Trial]:
+        """Yield what the log has of this program on this target, beside a baseline and with what is installed here.
+
+        Left out is what is older than anything it builds on: kernels of the leaves, and for settings the placement.
+        """
+        layout, found, newest = self._plan.layout, list[Trial](), 0
+        targets = {layout.root.digest, *(alone(leaf.target).digest for leaf in layout.leaves())}
+        here, placement = environment().key, whole_workload(self._plan, "graph").key
+        for record in self._log:
+            if not isinstance(record, Trial) or record.target not in targets:
+                continue
+            if record.workload == self._workload.key:
+                is_whole = record.measured.status == "ok" and record.measured.baseline is not None
+                found += [record] if is_whole and record.env == here else []
+            elif record.level == "kernel" or record.workload == placement:
+                newest = max(newest, record.ts or 0)
+        yield from (record for record in found if (record.ts or 0) >= newest)
 
     def findings(self) -> Iterator[Finding]:
         """Yield what is known after it ran."""
         if self._finding is not None:
             yield self._finding
+
+
+def open_sizes(plan: Plan) -> dict[str, int]:
+    """Return the sizes of the made-up inputs in dimensions without a number, by the names of these."""
+    types = [param.type for param in plan.module.main.params]
+    shapes = [type_.shape or () for type_ in types if isinstance(type_, TensorType)]
+    return {dim: OPEN_SIZE for shape in shapes for dim in shape if isinstance(dim, str)}
 
 
 def made_up_inputs(plan: Plan) -> Inputs | None:

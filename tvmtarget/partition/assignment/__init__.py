@@ -1,1 +1,1 @@
-"""Which site each operation gets at least cost: cuts, expansion, pruning."""
+"""Which site each operation gets at least cost: cuts and expansion."""

@@ -28,9 +28,12 @@ ALWAYS = -1
 # Rounds of settling end where one settles less than this share of what is open: the rest is left to the cuts.
 LEAST_SHARE = 0.002
 
-# Components with more decisions than the first number, and those whose cut takes too much work, are cut in windows of
-# the second size, one after the other.
-MAX_CUT, WINDOW = 50_000, 2_000
+# Components with more decisions than the first number, and those whose cut takes more than half of the work that is
+# left, are cut in windows of the second size, one after the other.
+MAX_CUT, WINDOW = 10_000, 200
+
+# Visits of every edge that the cut of a window may take; without that, few windows would take all work that is left.
+WINDOW_WORK = 60
 
 
 @dataclass(frozen=True)
@@ -124,12 +127,16 @@ def _cut_all(differences: Ints, terms: Terms, decisions: Decisions, budget: Budg
     graph, beside = _coupled(differences, terms, decisions)
     found = np.where(graph.is_open, -1, 0).astype(np.int8)
     core, eliminated = reduced(graph, found)
+    # What comes after this has a share of the work, too.
+    spent = Budget(budget.left // 2)
+    budget.left -= spent.left
     # What was put between decisions lies beside the first of them, so that windows hold neighbours.
     order = np.argsort(np.concatenate([np.arange(len(decisions)), beside]), kind="stable")
     for component in _components(core, order):
-        beyond = component.cut(budget)
+        beyond = component.cut(spent, spent.left // 2)
         budget.is_kept &= beyond is not None
-        found[component.vertices] = component.cut_windows(budget) if beyond is None else beyond
+        found[component.vertices] = component.cut_windows(spent) if beyond is None else beyond
+    budget.left += spent.left
     restored(found, eliminated)
     is_open = decisions < 0
     decisions[is_open] = found[: len(decisions)][is_open]
@@ -230,12 +237,16 @@ class _Component:
     rising: Ints
     falling: Ints
 
-    def cut(self, budget: Budget) -> list[bool] | None:
-        """Return decisions by a minimum cut, or None if that takes too much work."""
-        if len(self.unary) > MAX_CUT or len(self.a) > budget.left:
+    def cut(self, budget: Budget, work: int) -> list[bool] | None:
+        """Return decisions by a minimum cut, or None if that takes more work."""
+        if len(self.unary) > MAX_CUT or len(self.a) > work:
             return None
         parts = (self.unary, self.a, self.b, self.rising, self.falling)
-        return Network(*(part.tolist() for part in parts)).sink_side(budget)
+        spent = Budget(min(work, budget.left))
+        budget.left -= spent.left
+        beyond = Network(*(part.tolist() for part in parts)).sink_side(spent)
+        budget.left += spent.left
+        return beyond
 
     def cut_windows(self, budget: Budget) -> Bools:
         """Return decisions that cuts of one window after the other improve, the others as they are.
@@ -255,7 +266,7 @@ class _Component:
             if len(mine) > budget.left:
                 break
             window = self._window(begin, end, mine, decisions)
-            beyond = window.cut(budget)
+            beyond = window.cut(budget, WINDOW_WORK * len(mine))
             if beyond is not None:
                 decisions[begin:end] = beyond
         return decisions

@@ -15,7 +15,8 @@ from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.assignment.drops import Drops
 from tvmtarget.partition.assignment.expansion import expanded
 from tvmtarget.partition.assignment.maxflow import Budget
-from tvmtarget.partition.assignment.placement import Placement, energy_of, enumerated
+from tvmtarget.partition.assignment.nudges import nudged
+from tvmtarget.partition.assignment.placement import Bools, Placement, energy_of, enumerated
 from tvmtarget.partition.assignment.prices import priced
 from tvmtarget.partition.assignment.scales import scaled
 from tvmtarget.partition.costs.estimate import Estimates
@@ -28,14 +29,17 @@ from tvmtarget.partition.split import Choice, Level, by_preference, grouped
 __all__ = ["ByCost"]
 
 # All choices are tried if there are no more than this.
-ENUMERATED = 4096
+ENUMERATED = 8192
 
 # Shares of a launch that are charged wherever a value passes between sites: how many regions that makes is only
 # known afterwards, so several are tried, beside none.
 SHARES = (0.5, 1.0)
 
-# With more atoms than this only the first share is tried.
+# With more atoms than this only the first share is tried, and none where that would prove nothing.
 LARGE = 50_000
+
+# With no more atoms than this several starts are improved, and the best choice by single atoms and values.
+SMALL = 64
 
 # Visits of edges that the cuts of one level may take, for each atom and value, and beside: beyond it, sites are still
 # valid, but no longer the best.
@@ -61,18 +65,23 @@ class ByCost:
         placement = numbers.placement
         judge = _Judge(level, placement)
         by_preference_first = level.allowed.argmax(axis=1)
-        tried = list(enumerated(placement, ENUMERATED))
-        if tried:
+        tried = enumerated(placement, ENUMERATED)
+        if len(tried):
             judge.look_at([by_preference_first, *tried])
-            least = _least_of(level, placement, tried)
+            least = judge.least_of(tried)
         else:
             budget = Budget(WORK * (len(placement.costs) + len(placement.readers)) + WORK_BESIDE)
             found = _searched(placement, budget)
-            judge.look_at([by_preference_first, *_whole(placement), *found])
+            starts = list(_starts(placement))
+            if len(placement.costs) <= SMALL:
+                found += [expanded(placement, SHARES[0], budget, start) for start in starts]
+            judge.look_at([by_preference_first, *starts, *found])
             if len(judge.chosen) and len(placement.costs) + len(placement.readers) <= MAX_DROPPED:
                 judge.drop_regions()
+            if len(judge.chosen) and len(placement.costs) <= SMALL:
+                judge.nudge()
             least = _least(placement, found[0] if budget.is_kept else None)
-        if level.room is not None and not (tried and len(judge.chosen)):
+        if level.room is not None and not (len(tried) and len(judge.chosen)):
             judge.look_within(level.room)
         is_known = least < numbers.beyond and not numbers.shift
         launches: list[int] = placement.launches.tolist()
@@ -88,18 +97,25 @@ class ByCost:
         )
 
 
-def _whole(placement: Placement) -> Iterator[Ints]:
-    """Yield, for every site, the choice that puts on it whatever it can take."""
-    first = placement.allowed.argmax(axis=1)
-    for option in range(len(placement.launches)):
-        yield np.where(placement.allowed[:, option], option, first)
+def _starts(placement: Placement) -> Iterator[Ints]:
+    """Yield, for every site and for every memory, the choice that puts there whatever it can, all else at its best."""
+    endless = np.iinfo(np.int64).max
+    costs = np.where(placement.allowed, placement.costs, endless)
+    numbers = np.arange(len(placement.domains))
+    shared = (placement.domains == domain for domain in np.unique(placement.domains).tolist())
+    for which in (*(numbers == option for option in numbers.tolist()), *(one for one in shared if one.sum() > 1)):
+        inside = np.where(which, costs, endless)
+        yield np.where(inside.min(axis=1) < endless, inside.argmin(axis=1), costs.argmin(axis=1))
 
 
 def _searched(placement: Placement, budget: Budget) -> list[Ints]:
-    """Return the choices that cuts find: the first is without regard to launches."""
-    found = [expanded(placement, 0.0, budget)]
-    for share in SHARES if len(placement.costs) <= LARGE else SHARES[:1]:
-        found.append(expanded(placement, share, budget, found[-1]))
+    """Return the choices that cuts find: with two sites the first is without regard to launches."""
+    shares: tuple[float, ...] = (0.0, *SHARES) if len(placement.costs) <= LARGE else (0.0, SHARES[0])
+    if len(placement.costs) > LARGE and len(placement.launches) > 2:
+        shares = shares[1:]
+    found: list[Ints] = []
+    for share in shares:
+        found.append(expanded(placement, share, budget, found[-1] if found else None))
     return found
 
 
@@ -115,19 +131,41 @@ class _Judge:
 
     def look_at(self, candidates: Sequence[Ints]) -> None:
         """Take the best of some choices if it is better than all before; of equal ones the first."""
+        if not candidates:
+            return
         launches = self.placement.launches
-        totals = [self.energy.total(labels) for labels in candidates]
+        totals, used = self._sums(np.array(candidates))
+        floors = totals + used @ launches
         best = 0
-        for place in sorted(range(len(candidates)), key=totals.__getitem__):
+        for place in np.argsort(totals, kind="stable").tolist():
+            if floors[place] > self.least:
+                continue
             labels = candidates[place]
             if self.level.room is not None and not self.level.room.is_kept(labels):
                 continue
-            if totals[place] + int(launches[np.unique(labels)].sum()) > self.least:
-                continue
             regions = grouped(self.level, labels.tolist())
-            total = totals[place] + int(launches[labels[[region[0] for region in regions]]].sum())
+            total = int(totals[place]) + int(launches[labels[[region[0] for region in regions]]].sum())
             if (total, place) < (self.least, best):
                 self.chosen, self.least, best = labels, total, place
+
+    def least_of(self, choices: Ints) -> int:
+        """Return what none of some choices can go below, however its regions are formed."""
+        launches = self.placement.launches
+        totals, used = self._sums(choices)
+        floors = totals + used @ launches
+        least: int | None = None
+        for place in np.argsort(floors, kind="stable").tolist():
+            if least is not None and floors[place] >= least:
+                break
+            more = lower_bound(self.level.successors, choices[place].tolist()) - int(used[place].sum())
+            floor = int(floors[place]) + more * int(launches[used[place]].min())
+            least = floor if least is None else min(least, floor)
+        return least or 0
+
+    def _sums(self, rows: Ints) -> tuple[Ints, Bools]:
+        """Return what atoms and copies cost under every row of labels, and which labels each has."""
+        used = np.stack([(rows == label).any(axis=1) for label in range(len(self.placement.launches))], axis=1)
+        return self.energy.totals(rows), used
 
     def look_within(self, room: Room) -> None:
         """Look at choices that memories have room for; `InfeasibleError` if there is none."""
@@ -147,20 +185,13 @@ class _Judge:
             if self.least == before:
                 break
 
-
-def _least_of(level: Level, placement: Placement, choices: Sequence[Ints]) -> int:
-    """Return what none of some choices can go below, however its regions are formed."""
-    energy, launches = energy_of(placement, 0.0), placement.launches
-    floors = [energy.total(labels) + int(launches[np.unique(labels)].sum()) for labels in choices]
-    least: int | None = None
-    for place in sorted(range(len(choices)), key=floors.__getitem__):
-        if least is not None and floors[place] >= least:
-            break
-        used = np.unique(choices[place])
-        more = lower_bound(level.successors, choices[place].tolist()) - len(used)
-        floor = floors[place] + more * int(launches[used].min())
-        least = floor if least is None else min(least, floor)
-    return least or 0
+    def nudge(self) -> None:
+        """Move single atoms, and all at a value, as long as the whole gains."""
+        for _ in range(MAX_ROUNDS):
+            before = self.least
+            self.look_at([*nudged(self.placement, self.chosen)])
+            if self.least == before:
+                break
 
 
 def _least(placement: Placement, without_launches: Ints | None) -> int:

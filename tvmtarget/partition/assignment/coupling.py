@@ -20,7 +20,7 @@ __all__ = ["Coupled", "Decisions", "Eliminated", "reduced", "restored"]
 Decisions: TypeAlias = npt.NDArray[np.int8]
 
 # Rounds of elimination end where one takes away less than this share of what is left, and in any case.
-LEAST_SHARE, MAX_ROUNDS = 0.02, 200
+LEAST_SHARE, MAX_ROUNDS = 0.05, 200
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Stage C with costs: labels for atoms at the least sum of what they take, of copies, and of launches.
 
-With two labels one minimum cut is exact. With more, labels that cannot be best are ruled out, small components of what
-is left are searched whole, and in the others labels are offered one after the other, and a cut decides who takes the
-one on offer: alpha-expansion (Boykov, Veksler and Zabih, 2001). All numbers are whole.
+With two labels one minimum cut is exact. With more, labels are offered one after the other, and a cut decides who takes
+the one on offer: alpha-expansion (Boykov, Veksler and Zabih, 2001). All numbers are whole.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import numpy as np
 from tvmtarget.partition.assignment.binary import ALWAYS, Terms, decide
 from tvmtarget.partition.assignment.maxflow import Budget
 from tvmtarget.partition.assignment.placement import Bools, Energy, Placement, energy_of
-from tvmtarget.partition.assignment.pruning import pruned
 from tvmtarget.partition.dataflow import Ints
 
 __all__ = ["expanded"]
@@ -30,44 +28,28 @@ def expanded(placement: Placement, share: float, budget: Budget | None = None, s
     budget = Budget(10**12) if budget is None else budget
     if len(placement.domains) == 2:
         return _offered(energy, energy.allowed.argmax(axis=1), 1, energy.allowed[:, 1], budget)
-    if start is not None:
-        return _swept(energy, start, budget)
-    narrowed = pruned(energy)
-    labels = np.where(narrowed.allowed, narrowed.costs, np.iinfo(np.int64).max).argmin(axis=1)
-    return _swept(narrowed, labels, budget)
+    if start is None:
+        start = np.where(energy.allowed, energy.costs, np.iinfo(np.int64).max).argmin(axis=1)
+    return _swept(energy, start, budget)
 
 
 def _swept(energy: Energy, labels: Ints, budget: Budget) -> Ints:
     """Offer every label in turn, from the second time on only near atoms that have moved since it was offered."""
     count = energy.allowed.shape[1]
-    least = energy.total(labels)
     near = np.ones((count, len(labels)), dtype=np.bool_)
     for _ in range(MAX_SWEEPS):
-        before = least
+        has_gained = False
         for label in range(count):
-            which = near[label] & energy.allowed[:, label]
+            which = near[label] & energy.allowed[:, label] & (labels != label)
             near[label] = False
-            if not which.any():
-                continue
-            moved = _offered(energy, labels, label, which, budget)
-            total = energy.total(moved)
-            if total < least:
-                near |= _around(energy, moved != labels)
-                labels, least = moved, total
-        if least == before:
+            around = energy.around(which)
+            moved = _offered(around, labels, label, which, budget)
+            if around.total(moved) < around.total(labels):
+                near |= energy.neighbours(moved != labels)
+                labels, has_gained = moved, True
+        if not has_gained:
             break
     return labels
-
-
-def _around(energy: Energy, atoms: Bools) -> Bools:
-    """Return atoms and those that share a value with them."""
-    edges = np.zeros(len(energy.producer), dtype=np.bool_)
-    edges[energy.owner[atoms[energy.readers]]] = True
-    edges |= (energy.producer >= 0) & atoms[energy.producer]
-    found = atoms.copy()
-    found[energy.readers[edges[energy.owner]]] = True
-    found[energy.producer[edges & (energy.producer >= 0)]] = True
-    return found
 
 
 def _offered(energy: Energy, labels: Ints, label: int, which: Bools, budget: Budget) -> Ints:
@@ -94,14 +76,14 @@ def _offer(energy: Energy, labels: Ints, label: int, movable: Ints) -> tuple[Int
     tail = place[energy.producer]
     offered = energy.groups[energy.layer, label]
     stay = energy.prices(labels)
-    go = energy.routes[energy.routing, offered]
+    go = energy.rows(offered)
     owner, width = energy.owner, stay.shape[1]
     group = energy.groups[energy.layer[owner], labels[energy.readers]]
     moves = (place[energy.readers] != ALWAYS) & (group != offered[owner])
     settled = energy.settled.copy()
     settled[owner[~moves], group[~moves]] = True
     has_tail = tail != ALWAYS
-    change = ((go - stay) * settled).sum(axis=1)
+    change = np.einsum("ij,ij->i", go - stay, settled)
     np.add.at(differences, tail[has_tail], change[has_tail])
     heads, owner, group = place[energy.readers[moves]], owner[moves], group[moves]
     count = np.bincount(owner, minlength=len(edges))

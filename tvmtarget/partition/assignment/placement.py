@@ -5,9 +5,8 @@ All of it is whole arrays of whole numbers, so that every step over a large prog
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
@@ -116,7 +115,24 @@ class Energy:
         own = np.take_along_axis(self.costs, labels[:, None], axis=1).sum()
         present = self.settled.copy()
         present[self.owner, self.groups[self.layer[self.owner], labels[self.readers]]] = True
-        return int(own + (self.prices(labels) * present).sum())
+        return int(own + np.einsum("ij,ij->", self.prices(labels), present))
+
+    def totals(self, rows: Ints) -> Ints:
+        """Return the sum for every row of labels: row by row, or edge by edge where there are more rows than edges."""
+        count = len(self.producer)
+        if len(rows) <= count:
+            return np.array([self.total(labels) for labels in rows], dtype=np.int64)
+        totals: Ints = np.take_along_axis(self.costs[None], rows[:, :, None], axis=2).sum(axis=(1, 2))
+        every = np.arange(len(rows))
+        begins = np.searchsorted(self.owner, np.arange(count + 1))
+        for edge in range(count):
+            groups, producer = self.groups[self.layer[edge]], self.producer[edge]
+            present = np.repeat(self.settled[edge][None], len(rows), axis=0)
+            for reader in self.readers[begins[edge] : begins[edge + 1]].tolist():
+                present[every, groups[rows[:, reader]]] = True
+            sources = groups[rows[:, producer]] if producer >= 0 else np.full(len(rows), self.source[edge])
+            totals += np.einsum("ij,ij->i", self.routes[self.routing[edge]].take(sources, axis=0), present)
+        return totals
 
     def sources(self, labels: Ints) -> Ints:
         """Return the group that every edge comes from."""
@@ -127,7 +143,43 @@ class Energy:
 
     def prices(self, labels: Ints) -> Ints:
         """Return what every edge pays for each group that it goes to."""
-        return self.routes[self.routing, self.sources(labels)]
+        return self.rows(self.sources(labels))
+
+    def rows(self, sources: Ints) -> Ints:
+        """Return what every edge would pay for each group if it came from these groups."""
+        width = self.routes.shape[-1]
+        rows: Ints = self.routes.reshape(-1, width).take(self.routing * width + sources, axis=0)
+        return rows
+
+    def touching(self, atoms: Bools) -> Bools:
+        """Tell which edges come from some atoms or go to them."""
+        edges = (self.producer >= 0) & atoms[self.producer]
+        edges[self.owner[atoms[self.readers]]] = True
+        return edges
+
+    def neighbours(self, atoms: Bools) -> Bools:
+        """Return atoms and those that share an edge with them."""
+        edges = self.touching(atoms)
+        found = atoms.copy()
+        found[self.readers[edges[self.owner]]] = True
+        found[self.producer[edges & (self.producer >= 0)]] = True
+        return found
+
+    def around(self, atoms: Bools) -> Energy:
+        """Return the part of the sum that depends on some atoms, and maybe more costs of single atoms."""
+        edges = self.touching(atoms)
+        entries = edges[self.owner]
+        place = np.cumsum(edges) - 1
+        return replace(
+            self,
+            producer=self.producer[edges],
+            source=self.source[edges],
+            owner=place[self.owner[entries]],
+            readers=self.readers[entries],
+            settled=self.settled[edges],
+            layer=self.layer[edges],
+            routing=self.routing[edges],
+        )
 
 
 def energy_of(placement: Placement, share: float) -> Energy:
@@ -191,10 +243,15 @@ def energy_of(placement: Placement, share: float) -> Energy:
     )
 
 
-def enumerated(energy: Energy | Placement, budget: int) -> Iterator[Ints]:
-    """Yield all labels that are allowed, the first ones first; nothing if there are more than `budget`."""
-    counts = energy.allowed.sum(axis=1).tolist()
+def enumerated(placement: Placement, budget: int) -> Ints:
+    """Return all labels that are allowed, one choice in every row, the first ones first; none if beyond `budget`."""
+    counts = placement.allowed.sum(axis=1).tolist()
     if len(counts) > budget.bit_length() + sum(count == 1 for count in counts) or prod(counts) > budget:
-        return
-    allowed = [np.flatnonzero(row).tolist() for row in energy.allowed]
-    yield from (np.array(labels, dtype=np.int64) for labels in product(*allowed))
+        return np.zeros((0, len(counts)), dtype=np.int64)
+    numbers = np.arange(prod(counts))
+    rows = np.zeros((len(numbers), len(counts)), dtype=np.int64)
+    alike = len(numbers)
+    for atom, count in enumerate(counts):
+        alike //= count
+        rows[:, atom] = np.flatnonzero(placement.allowed[atom])[numbers // alike % count]
+    return rows

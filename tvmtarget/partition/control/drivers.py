@@ -1,7 +1,9 @@
 """What a driver does, step by step, and where it copies values between memories.
 
 A value is copied once for each memory in which it is needed: in the innermost body that all who need it there are
-in, before the first of them, but outside of every loop in which the value does not change.
+in, before the first of them, but outside of every loop in which the value does not change. Where no link leads there,
+it is copied from memory to memory along the links of the tree (`routes.py`). Constants that a driver gives to
+functions are copied once for all runs.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from fractions import Fraction
 from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import Type
+from tvmtarget.partition.routes import Routes
 
 __all__ = ["Block", "Copied", "Step", "Written", "write_driver"]
 
@@ -42,10 +45,9 @@ class Block:
     runs: Fraction = Fraction(1)
 
     def used(self) -> Iterator[str]:
-        """Yield the values that the driver itself reads: operands of what it runs, and results."""
+        """Yield the values that the driver reads, or gives to functions: operands and results."""
         for step in self.steps:
-            if step.blocks:
-                yield from step.call.inputs
+            yield from step.call.inputs
             for block in step.blocks:
                 yield from block.used()
         yield from self.results
@@ -71,10 +73,10 @@ class Written:
 
 
 def write_driver(
-    block: Block, home: str, constants: Container[str], types: Callable[[str], Type], names: Names
+    block: Block, home: str, constants: Container[str], types: Callable[[str], Type], names: Names, routes: Routes
 ) -> Written:
     """Write the steps of a driver with all copies that they need; names of copies are taken from `names`."""
-    writer = _Writer(home, constants, types, names)
+    writer = _Writer(home, constants, types, names, routes)
     writer.define(block, 0)
     writer.look(block, ())
     writer.place()
@@ -88,6 +90,7 @@ class _Writer:
     constants: Container[str]
     types: Callable[[str], Type]
     names: Names
+    routes: Routes
     where: dict[str, tuple[int, str]] = field(default_factory=dict)  # of a value: depth of its block, and domain
     uses: dict[tuple[str, str], list[tuple[tuple[Block, int], ...]]] = field(default_factory=dict)
     placed: dict[tuple[Block, int], list[tuple[str, str]]] = field(default_factory=dict)
@@ -113,13 +116,14 @@ class _Writer:
             self._use(name, self.home, (*path, (block, len(block.steps))))
 
     def _use(self, name: str, domain: str, path: tuple[tuple[Block, int], ...]) -> None:
-        if name and name not in self.constants and self.where[name][1] != domain:
-            self.uses.setdefault((name, domain), []).append(path)
+        src = self.place_of(name)[1] if name else domain
+        for stop in (*self.routes.between(src, domain), domain) if src != domain else ():
+            self.uses.setdefault((name, stop), []).append(path)
 
     def place(self) -> None:
         """Decide before which step each copy is made."""
         for (name, domain), paths in self.uses.items():
-            depth = deepest = self.where[name][0]
+            depth = deepest = self.place_of(name)[0]
             shortest = min(map(len, paths))
             while deepest + 1 < shortest and all(path[deepest + 1][0] is paths[0][deepest + 1][0] for path in paths):
                 deepest += 1
@@ -150,13 +154,19 @@ class _Writer:
     def _copies(self, block: Block, position: int) -> Iterator[Call]:
         for name, domain in self.placed.get((block, position), ()):
             copy = self.names.fresh(f"{name}.copy")
-            src = self.where[name][1]
+            made = self.place_of(name)[1]
+            src = (made, *self.routes.between(made, domain))[-1]
+            source = self._at(name, src)
             self.copied[name, domain] = copy
-            self.copies.append(Copied(name, src, domain, block.runs))
+            self.copies.append(Copied(name, src, domain, Fraction(0) if name in self.constants else block.runs))
             value = Value(copy, self.types(name), domain)
-            yield Call(COPY, (name,), (value,), (("src", src), ("dst", domain)), source=f"copy {name}")
+            yield Call(COPY, (source,), (value,), (("src", src), ("dst", domain)), source=f"copy {name}")
 
     def _at(self, name: str, domain: str) -> str:
-        if not name or name in self.constants or self.where[name][1] == domain:
+        if not name or self.place_of(name)[1] == domain:
             return name
         return self.copied[name, domain]
+
+    def place_of(self, name: str) -> tuple[int, str]:
+        """Return the depth of the block that defines a value, and its memory: constants are the driver's own."""
+        return (0, self.home) if name in self.constants else self.where[name]

@@ -8,25 +8,35 @@ from dataclasses import dataclass, field
 
 from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.op_names import is_op, names_given
 from tvmtarget.partition.control.forms import form_of
 
-__all__ = ["calls_in_order", "copies_are_needed", "values_are_exact"]
+__all__ = ["Path", "calls_in_order", "copies_are_needed", "values_are_exact"]
 
 Path = tuple[tuple[str, str], ...]
 
 
-def calls_in_order(module: IRModule, name: str, around: Path = ()) -> Iterator[tuple[Call, Path]]:
-    """Yield all calls that a function leads to, in order, and the nested bodies around each: whose, and which."""
-    yield from _calls_of(module, module[name], around)
+def calls_in_order(module: IRModule, name: str) -> Iterator[tuple[Call, str, Path]]:
+    """Yield all calls that a function leads to, in order, their names, and the nested bodies around them.
+
+    Operations have the names that they are given where their function is called; a body is told by whose it is, and
+    by its label.
+    """
+    yield from _calls_of(module, module[name], (), None)
 
 
-def _calls_of(module: IRModule, body: Function, around: Path) -> Iterator[tuple[Call, Path]]:
+def _calls_of(
+    module: IRModule, body: Function, around: Path, names: Iterator[str] | None
+) -> Iterator[tuple[Call, str, Path]]:
     for call in body.body:
-        yield call, around
+        name = next(names, "") if names is not None and is_op(call, module.by_name) else call.source
+        yield call, name, around
         if call.callee is not None:
-            yield from _calls_of(module, module[call.callee], around)
+            given = names_given(call)
+            told = iter(given) if names is None and given is not None else names
+            yield from _calls_of(module, module[call.callee], around, told)
         for label, region in call.regions:
-            yield from _calls_of(module, region, (*around, (call.source, label)))
+            yield from _calls_of(module, region, (*around, (name, label)), names)
 
 
 def values_are_exact(driver: Function, module: IRModule) -> Iterator[str]:
@@ -85,6 +95,8 @@ class _Copies:
     def body(self, body: Function, loops: tuple[str, ...]) -> Iterator[str]:
         for param in body.params:
             self._add(param.name, param.scope, loops)
+        for constant in body.constants:
+            self._add(constant.name, self.home, loops)
         for call in body.body:
             yield from self.call(call, loops)
         for result in body.results:

@@ -61,6 +61,8 @@ class Scopes:
 
     def readers(self) -> dict[str, tuple[int, ...]]:
         """Return who reads each value in the scope that defines it, be it by nested bodies."""
+        if len(self.scopes) == 1:
+            return readers_of(self.scopes[0].function)
         found: dict[str, tuple[int, ...]] = {}
         for scope in self.scopes:
             own = scope.function.types

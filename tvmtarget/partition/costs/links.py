@@ -8,8 +8,8 @@ from heapq import heappop, heappush
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.partition.costs.costs import Costs, LinkCost
 from tvmtarget.partition.costs.rates import speaks_of
-from tvmtarget.target.layout import Layout, Site
-from tvmtarget.target.nesting import unnumbered
+from tvmtarget.partition.routes import linked_domains, systems_of
+from tvmtarget.target.layout import Layout
 
 __all__ = ["Links"]
 
@@ -20,7 +20,7 @@ class Links:
     """The links between memory domains: those of the tree, and those of a file of costs, which win.
 
     A link leads both ways, unless another one leads back. One without a bandwidth or a latency is no way at all,
-    as what it takes is not known.
+    as what it takes is not known. `measured` are the ends of those of the file.
     """
 
     def __init__(self, layout: Layout, costs: Costs) -> None:
@@ -28,6 +28,7 @@ class Links:
         self._found: dict[tuple[str, int], dict[str, int]] = {}
         stated = [*_written(layout)]
         measured = [*_measured(layout, costs)]
+        self.measured = tuple((src, dst) for src, dst, _, _ in measured)
         for links in (measured, stated):
             for src, dst, latency, bandwidth in links:
                 self._ways.setdefault(src, {}).setdefault(dst, (latency, bandwidth))
@@ -60,35 +61,16 @@ _Way = tuple[str, str, int, float]
 
 
 def _written(layout: Layout) -> Iterator[_Way]:
-    for system in _systems(layout, layout[""]):
-        for link in system.target.links:
-            if link.coherent or not link.bandwidth_Bps or link.latency_ns is None:
-                continue
-            for a in _ends(layout, system, link.src):
-                for b in _ends(layout, system, link.dst):
-                    if a != b:
-                        yield a, b, link.latency_ns * 1000, float(link.bandwidth_Bps)
-
-
-def _systems(layout: Layout, site: Site) -> Iterator[Site]:
-    if site.is_system:
-        yield site
-        for option in layout.options(site.path):
-            yield from _systems(layout, option)
-
-
-def _ends(layout: Layout, system: Site, name: str) -> list[str]:
-    """Return the memories of the replicas of a child, or of the host where no child has that name."""
-    children = [(option.path.rpartition("/")[2], option) for option in layout.options(system.path)]
-    found = [option.domain for slot, option in children if name in (slot, unnumbered(slot))]
-    return list(dict.fromkeys(found)) or [system.domain]
+    for _, link, a, b in linked_domains(layout):
+        if link.bandwidth_Bps and link.latency_ns is not None:
+            yield a, b, link.latency_ns * 1000, float(link.bandwidth_Bps)
 
 
 def _measured(layout: Layout, costs: Costs) -> Iterator[_Way]:
     names: dict[str, str] = {}
     for leaf in layout.leaves():
         names |= {leaf.path: leaf.domain, leaf.domain: leaf.domain}
-    for system in _systems(layout, layout[""]):
+    for system in systems_of(layout):
         names |= {system.path: system.domain, system.domain: system.domain}
     for name, site in costs.sites.items():
         if site.domain is not None:

@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tvmtarget.ir.function import COPY, Call, callees_of
+from tvmtarget.ir.function import COPY, Call
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import Type
 from tvmtarget.partition.costs.estimate import Estimates, microseconds
 from tvmtarget.partition.machines.machine import Machines
-from tvmtarget.partition.outline import CopyRecord, Outlined
+from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord
 
 __all__ = ["Pace", "Stage", "pace_of"]
 
@@ -91,7 +91,7 @@ def pace_of(estimates: Estimates, outlined: Outlined, module: IRModule) -> Pace 
     machines = Machines(estimates.program.layout)
     if len(machines.working) < 2 or module.main.attr("role") != "driver":
         return None
-    times = _Times(estimates, outlined, module)
+    times = _Times(estimates, outlined)
     run: dict[str, int] = {machine.path: 0 for machine in machines}
     transfers = dict(run)
     clock = dict(run)
@@ -129,13 +129,14 @@ class _Times:
     What nested bodies hold is reckoned as often as the plan expects it to run.
     """
 
-    def __init__(self, estimates: Estimates, outlined: Outlined, module: IRModule) -> None:
+    def __init__(self, estimates: Estimates, outlined: Outlined) -> None:
         self.estimates = estimates
-        self.module = module
-        self.regions = {region.function: region for region in outlined.regions}
+        self.regions: defaultdict[str, list[RegionRecord]] = defaultdict(list)
+        for region in outlined.regions:
+            self.regions[region.call.split("/")[0]].append(region)
         self.copies: defaultdict[str, list[CopyRecord]] = defaultdict(list)
         for copy in outlined.copies:
-            self.copies[copy.driver].append(copy)
+            self.copies[copy.call.split("/")[0]].append(copy)
         self.unknown = 0
 
     def of(self, call: Call) -> int:
@@ -143,13 +144,14 @@ class _Times:
         if call.op == COPY:
             return self._moved(call.outputs[0].type, str(call.attr("src")), str(call.attr("dst")))
         nested = sum(self.of(inner) for _, body in call.regions for inner in body.body)
-        return nested + (0 if call.callee is None else self._function(call.callee))
+        return nested + (0 if call.callee is None else self._called(call.source))
 
-    def _function(self, name: str) -> int:
-        region = self.regions.get(name)
-        if region is None:
-            copies = (int(copy.runs * self._moved(copy.type, copy.src, copy.dst)) for copy in self.copies[name])
-            return sum(copies) + sum(map(self._function, sorted(callees_of(self.module[name]))))
+    def _called(self, name: str) -> int:
+        """Return what all calls and copies take that a call of the root's driver leads to."""
+        copies = (int(copy.runs * self._moved(copy.type, copy.src, copy.dst)) for copy in self.copies[name])
+        return sum(copies) + sum(map(self._ran, self.regions[name]))
+
+    def _ran(self, region: RegionRecord) -> int:
         leaf = self.estimates.program.layout[region.site]
         times = (self._known(self.estimates.time(index, leaf).time) for index in region.calls)
         return int(region.runs * (self.estimates.launch(leaf) + sum(times)))

@@ -60,18 +60,23 @@ class _Quotient:
             return
         if self.place[a] > self.place[b]:
             a, b = b, a
-        behind = self._reached(a, b, self.after)
-        if behind is None:
+        few = len(self.after[a]) < len(self.before[b])
+        near = self._reached(a, b, self.after) if few else self._reached(b, a, self.before)
+        if near is None:
             return
-        ahead = self._reached(b, a, self.before)
-        if ahead is None:
+        if not near:  # nothing has to move: the one stands where the other does
+            self._merge(a, b, self.place[b if few else a])
             return
-        self._merge(a, b, behind, ahead)
+        far = self._reached(b, a, self.before) if few else self._reached(a, b, self.after)
+        if far is not None:
+            self._merge(a, b, self._make_way(a, b, *((near, far) if few else (far, near))))
 
     def _reached(self, start: int, end: int, edges: Sequence[set[int]]) -> list[int] | None:
         """Return what is reached from one region and lies before the other in the order; None if the other is, too."""
         place = self.place
-        low, high = sorted((place[start], place[end]))
+        low, high = place[start], place[end]
+        if low > high:
+            low, high = high, low
         found = {start}
         waiting = [other for other in edges[start] if other != end]
         reached: list[int] = []
@@ -89,18 +94,23 @@ class _Quotient:
             waiting += edges[vertex]
         return reached
 
-    def _merge(self, a: int, b: int, behind: list[int], ahead: list[int]) -> None:
+    def _make_way(self, a: int, b: int, behind: list[int], ahead: list[int]) -> int:
+        """Move what one must come before behind all that must come before the other; return the place between."""
         place = self.place
         behind.sort(key=place.__getitem__)
         ahead.sort(key=place.__getitem__)
         places = sorted([place[a], place[b], *map(place.__getitem__, behind), *map(place.__getitem__, ahead)])
-        kept, lost = (
-            (a, b) if len(self.after[a]) + len(self.before[a]) >= len(self.after[b]) + len(self.before[b]) else (b, a)
-        )
-        for number, vertex in zip(places, [*ahead, kept], strict=False):
+        for number, vertex in zip(places, ahead, strict=False):
             place[vertex] = number
         for number, vertex in zip(reversed(places), reversed(behind), strict=False):
             place[vertex] = number
+        return places[len(ahead)]
+
+    def _merge(self, a: int, b: int, place: int) -> None:
+        kept, lost = (
+            (a, b) if len(self.after[a]) + len(self.before[a]) >= len(self.after[b]) + len(self.before[b]) else (b, a)
+        )
+        self.place[kept] = place
         self.joined[lost] = kept
         for edges, back in ((self.after, self.before), (self.before, self.after)):
             for other in edges[lost]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import cast
 
 from tvmtarget.partition.values import Values
 
@@ -30,6 +28,11 @@ class Limits:
         """Whether any number is limited."""
         return (self.max_ops, self.max_inputs, self.max_outputs) != (None, None, None)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a region may be anything."""
+        return self.shape == "superstep" and not self.is_capped
+
 
 class Limiter:
     """Divides regions so that each is within the limits of its site; parts come in an order in which they can run."""
@@ -40,38 +43,20 @@ class Limiter:
         self.values = values
 
     @cached_property
-    def nbytes(self) -> list[int]:
-        """The bytes of every value."""
-        return cast("list[int]", self.values.nbytes.tolist())
-
-    @cached_property
-    def producer(self) -> list[int]:
-        """The atom that computes every value."""
-        return cast("list[int]", self.values.producer.tolist())
-
-    @cached_property
-    def readers(self) -> list[list[int]]:
-        """The atoms that read every value."""
-        readers = self.values.readers.tolist()
-        return [readers[begin:end] for begin, end in pairwise(self.values.start.tolist())]
-
-    @cached_property
     def reads(self) -> list[list[int]]:
         """The values that every atom reads."""
-        reads: list[list[int]] = [[] for _ in self.atoms]
-        for value, found in enumerate(self.readers):
-            for reader in found:
-                reads[reader].append(value)
-        return reads
+        return self.values.read_by(len(self.atoms))
 
     @cached_property
     def makes(self) -> list[list[int]]:
         """The values that every atom computes."""
-        makes: list[list[int]] = [[] for _ in self.atoms]
-        for value, atom in enumerate(self.producer):
-            if atom >= 0:
-                makes[atom].append(value)
-        return makes
+        return self.values.made_by(len(self.atoms))
+
+    def all_limited(
+        self, regions: Iterable[list[int]], colours: Sequence[int], limits: Sequence[Limits]
+    ) -> list[list[int]]:
+        """Return the parts of all regions; `limits` are by colour, which `colours` are by atom."""
+        return [part for region in regions for part in self.limited(region, limits[colours[region[0]]])]
 
     def limited(self, region: list[int], limits: Limits) -> Iterator[list[int]]:
         """Yield the parts of a region."""
@@ -155,10 +140,10 @@ class Limiter:
         change = [0] * (len(order) + 1)
         for atom in order:
             for value in self.makes[atom]:
-                last = max((place[reader] for reader in self.readers[value] if reader in place), default=-1)
+                last = max((place[reader] for reader in self.values.readers_of[value] if reader in place), default=-1)
                 if last > place[atom]:
-                    change[place[atom] + 1] += self.nbytes[value]
-                    change[last + 1] -= self.nbytes[value]
+                    change[place[atom] + 1] += self.values.sizes[value]
+                    change[last + 1] -= self.values.sizes[value]
         total, crossing = 0, []
         for step in change:
             total += step
@@ -180,10 +165,10 @@ class Limiter:
                     pending[value] -= 1
                     if not pending[value]:
                         del pending[value]
-                elif self.producer[value] not in inside:
+                elif self.values.makers[value] not in inside:
                     inputs.add(value)
             for value in self.makes[atom]:
-                open_ended = len(self.readers[value]) + int(self.values.is_wanted[value])
+                open_ended = len(self.values.readers_of[value]) + int(self.values.is_wanted[value])
                 if open_ended:
                     pending[value] = open_ended
             caps = ((ops, limits.max_ops), (len(inputs), limits.max_inputs), (len(pending), limits.max_outputs))

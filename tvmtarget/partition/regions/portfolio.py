@@ -7,14 +7,15 @@ then the fewest bytes that pass between them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.regions.contract import contracted
 from tvmtarget.partition.regions.limits import Limiter, Limits
-from tvmtarget.partition.regions.slack import slackened
-from tvmtarget.partition.regions.waves import waves
+from tvmtarget.partition.regions.slack import Slack
+from tvmtarget.partition.regions.waves import changes_ahead, waves
 from tvmtarget.partition.values import Values
 
 __all__ = ["formed"]
@@ -32,33 +33,43 @@ def formed(
     values: Values,
 ) -> list[list[int]]:
     """Return the best regions of atoms; `limits` and `launches` (what a call costs) are by colour."""
-    candidates = (
-        [part for region in regions for part in limiter.limited(region, limits[colours[region[0]]])]
-        for regions in _candidates(successors, colours, launches, values)
-    )
-    return min(candidates, key=lambda regions: _score(regions, colours, launches, values))
+    is_free = all(limits[colour].is_free for colour in set(colours))
+    best: list[list[list[int]]] = []
+    least = None
+    for candidate in _candidates(successors, colours, launches, values):
+        regions = candidate if is_free else limiter.all_limited(candidate, colours, limits)
+        score = sum(launches[colours[region[0]]] for region in regions), len(regions)
+        if least is None or score < least:
+            best, least = [regions], score
+        elif score == least and regions not in best:
+            best.append(regions)
+    if len(best) == 1:
+        return best[0]
+    return min(best, key=lambda regions: values.cut(_owner(len(colours), regions)))
 
 
 def _candidates(
     successors: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int], values: Values
 ) -> Iterator[list[list[int]]]:
-    swept = waves(successors, colours)
+    heights = changes_ahead(successors, colours)
+    swept = waves(successors, colours, heights=heights)
     yield swept
     free = {colour for colour, launch in enumerate(launches) if not launch}
     if free and len(free) < len(launches):
-        swept = waves(successors, colours, free)
+        swept = waves(successors, colours, free, heights)
         yield swept
     count = len(set(colours))
     if count < 2 or len(successors) + sum(map(len, successors)) > LARGE:
         return
     if count > 2:
         yield waves(_reversed(successors), colours)[::-1]
-    yield slackened(successors, colours, values, swept)
+    slack = Slack(successors, colours, values)
+    yield slack.moved(swept)
     joined = contracted(successors, colours, _by_bytes(values))
     yield joined
     again = _over(successors, colours, joined)
     yield again
-    yield slackened(successors, colours, values, again)
+    yield slack.moved(again)
 
 
 def _reversed(successors: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -94,13 +105,6 @@ def _over(
 
 def _owner(count: int, regions: Sequence[Sequence[int]]) -> Ints:
     owner = np.zeros(count, dtype=np.int64)
-    for number, region in enumerate(regions):
-        owner[list(region)] = number
+    members = np.fromiter(chain.from_iterable(regions), dtype=np.int64)
+    owner[members] = np.repeat(np.arange(len(regions)), [len(region) for region in regions])
     return owner
-
-
-def _score(
-    regions: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int], values: Values
-) -> tuple[int, int, int]:
-    calls = sum(launches[colours[region[0]]] for region in regions)
-    return calls, len(regions), values.cut(_owner(len(colours), regions))

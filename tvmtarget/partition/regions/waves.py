@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from heapq import heappop, heappush
 
-__all__ = ["lower_bound", "topological_order", "waves"]
+__all__ = ["changes_ahead", "lower_bound", "topological_order", "waves"]
 
 
 def topological_order(successors: Sequence[Sequence[int]]) -> list[int]:
@@ -31,7 +31,7 @@ def topological_order(successors: Sequence[Sequence[int]]) -> list[int]:
     return order
 
 
-def _heights(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> list[int]:
+def changes_ahead(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> list[int]:
     """Return, per vertex, how often the colour changes at most on a path that begins there."""
     heights = [0] * len(successors)
     for vertex in _backwards(successors):
@@ -58,19 +58,26 @@ def lower_bound(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> 
     """
     if not colours:
         return 0
-    heights = _heights(successors, colours)
+    heights = changes_ahead(successors, colours)
     tallest = max(heights)
     begins = {colour for colour, height in zip(colours, heights, strict=True) if height == tallest}
     return max(1 + tallest + (len(begins) > 1), len(set(colours)))
 
 
-def waves(successors: Sequence[Sequence[int]], colours: Sequence[int], free: Container[int] = ()) -> list[list[int]]:
+def waves(
+    successors: Sequence[Sequence[int]],
+    colours: Sequence[int],
+    free: Container[int] = (),
+    heights: Sequence[int] | None = None,
+) -> list[list[int]]:
     """Divide an acyclic graph into one-coloured regions; every edge stays inside one or points to a later one.
 
     The next colour is the one with the most changes of colour still to come, then the one with most work ready,
-    then the smaller number. Colours that are `free` come before all others.
+    then the smaller number. Colours that are `free` come before all others. `heights` are what `changes_ahead` gives,
+    where it was asked already.
     """
-    heights = _heights(successors, colours)
+    if heights is None:
+        heights = changes_ahead(successors, colours)
     waiting = [0] * len(successors)
     for targets in successors:
         for target in targets:

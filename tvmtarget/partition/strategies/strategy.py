@@ -142,7 +142,9 @@ class Strategy:
     function, `connected` does not, and `single` makes a function of each. max_ops, max_inputs, max_outputs: the most
     operations that a function may have, values that it may read (constants aside) and return, or None for any number;
     larger ones are divided where fewest bytes pass. takes: `mixed` functions of host and device code whole, or code for
-    the `device` only: then its host is given shape and scalar work, and control flow.
+    the `device` only: then its host is given shape and scalar work, and control flow. constants: `bind` makes weights
+    parts of functions, `lift` gives them to functions as parameters, and `share` does where one function so does for
+    several parts of a program that differ in nothing else.
 
     Checks find the leaf that they are asked for in `self.target`, with the options of the code generator as attributes.
     """
@@ -161,6 +163,7 @@ class Strategy:
     max_inputs: ClassVar[int | None] = None
     max_outputs: ClassVar[int | None] = None
     takes: ClassVar[Literal["mixed", "device"]] = "mixed"
+    constants: ClassVar[Literal["bind", "lift", "share"]] = "bind"
 
     target: Target | None = None
 
@@ -348,4 +351,8 @@ def _problems(strategy: Strategy) -> Iterator[str]:
             yield f"pattern {name!r}: {error}"
 
 
-_CHOICES = {"regions": ("superstep", "connected", "single"), "takes": ("mixed", "device")}
+_CHOICES = {
+    "regions": ("superstep", "connected", "single"),
+    "takes": ("mixed", "device"),
+    "constants": ("bind", "lift", "share"),
+}

@@ -1,0 +1,35 @@
+"""Small changes of a choice of sites: one atom, or all atoms at a value, go elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from tvmtarget.partition.assignment.placement import Placement
+from tvmtarget.partition.dataflow import Ints
+
+__all__ = ["nudged"]
+
+
+def nudged(placement: Placement, labels: Ints) -> Iterator[Ints]:
+    """Yield labels with one atom under another label, or with all under one that a value, or an edge of it, joins."""
+    for atoms in sorted(_together(placement)):
+        members = list(atoms)
+        for label in np.flatnonzero(placement.allowed[members].all(axis=0)).tolist():
+            if (labels[members] != label).any():
+                moved = labels.copy()
+                moved[members] = label
+                yield moved
+
+
+def _together(placement: Placement) -> set[tuple[int, ...]]:
+    groups: set[tuple[int, ...]] = {(atom,) for atom in range(len(placement.costs))}
+    readers = placement.readers.tolist()
+    for producer, (begin, end) in zip(placement.producer.tolist(), pairwise(placement.start.tolist()), strict=True):
+        found = readers[begin:end] if producer < 0 else [producer, *readers[begin:end]]
+        groups.add(tuple(sorted(set(found))))
+        if producer >= 0:
+            groups |= {(min(producer, reader), max(producer, reader)) for reader in found[1:]}
+    return groups - {()}
