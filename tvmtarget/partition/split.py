@@ -31,6 +31,9 @@ from tvmtarget.target.layout import Site
 
 __all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "split"]
 
+# Above this many atoms regions are formed in one way while choices are compared.
+MANY = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Region:
@@ -267,12 +270,21 @@ def _is_driven(program: Program, feasibility: Feasibility, index: int, site: Sit
     return feasibility.splits or (strategy is not None and strategy.check(program.op(index)) is not None)
 
 
-def grouped(level: Level, chosen: Sequence[int]) -> list[list[int]]:
-    """Group atoms into regions by waves alone, in an order in which they can run."""
+def grouped(level: Level, chosen: Sequence[int], launches: Sequence[int]) -> list[list[int]]:
+    """Group atoms into regions by waves alone, in an order in which they can run; `launches` are by option.
+
+    With two options it is best to run what costs nothing to launch as soon as it can; with more either way may be, of
+    which large levels try one.
+    """
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    found = level.limiter.all_limited(waves(level.successors, chosen), chosen, level.limits)
-    return _cut(level, found, chosen)
+    free = frozenset(option for option, launch in enumerate(launches) if not launch)
+    first = (free, frozenset[int]()) if free and len(launches) > 2 else (free,)
+    ways = (
+        level.limiter.all_limited(waves(level.successors, chosen, early), chosen, level.limits)
+        for early in (first if len(chosen) <= MANY else first[-1:])
+    )
+    return min((_cut(level, way, chosen) for way in ways), key=lambda way: sum(launches[chosen[one[0]]] for one in way))
 
 
 def _formed(level: Level, choice: Choice) -> list[list[int]]:

@@ -29,7 +29,7 @@ from tvmtarget.partition.split import Choice, Level, by_preference, grouped
 __all__ = ["ByCost"]
 
 # All choices are tried if there are no more than this.
-ENUMERATED = 8192
+ENUMERATED = 65_536
 
 # Shares of a launch that are charged wherever a value passes between sites: how many regions that makes is only
 # known afterwards, so several are tried, beside none.
@@ -144,7 +144,7 @@ class _Judge:
             labels = candidates[place]
             if self.level.room is not None and not self.level.room.is_kept(labels):
                 continue
-            regions = grouped(self.level, labels.tolist())
+            regions = grouped(self.level, labels.tolist(), launches.tolist())
             total = int(totals[place]) + int(launches[labels[[region[0] for region in regions]]].sum())
             if (total, place) < (self.least, best):
                 self.chosen, self.least, best = labels, total, place
@@ -182,7 +182,8 @@ class _Judge:
         drops = Drops(self.placement)
         for _ in range(MAX_ROUNDS):
             before = self.least
-            self.look_at([drops.moved(self.chosen, grouped(self.level, self.chosen.tolist()))])
+            regions = grouped(self.level, self.chosen.tolist(), self.placement.launches.tolist())
+            self.look_at([drops.moved(self.chosen, regions)])
             if self.least == before:
                 break
 

@@ -1,4 +1,4 @@
-"""Small changes of a choice of sites: one atom, or all atoms at a value, go elsewhere."""
+"""Small changes of a choice of sites: one atom, all atoms at a value, or all of a site go elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["nudged"]
 
 
 def nudged(placement: Placement, labels: Ints) -> Iterator[Ints]:
-    """Yield labels with one atom under another label, or with all under one that a value, or an edge of it, joins."""
+    """Yield labels with one atom under another label, or all that a value, or an edge of it, joins, or one label."""
     for atoms in sorted(_together(placement)):
         members = list(atoms)
         for label in np.flatnonzero(placement.allowed[members].all(axis=0)).tolist():
@@ -22,6 +22,11 @@ def nudged(placement: Placement, labels: Ints) -> Iterator[Ints]:
                 moved = labels.copy()
                 moved[members] = label
                 yield moved
+    for left in np.unique(labels).tolist():
+        for label in np.unique(labels).tolist():
+            leaving = (labels == left) & placement.allowed[:, label]
+            if left != label and leaving.any():
+                yield np.where(leaving, label, labels)
 
 
 def _together(placement: Placement) -> set[tuple[int, ...]]:
