@@ -17,7 +17,7 @@ def test_it_is_a_schema():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(trees)
 def test_whatever_is_written_is_valid(tree):
     assert VALIDATOR.is_valid(tree.to_json())
