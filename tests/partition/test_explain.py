@@ -1,4 +1,4 @@
-"""Why an operation is where it is, and why its neighbours are elsewhere: facts, section 3.8, and invariant I18."""
+"""Why an operation is where it is, and why its neighbours are elsewhere: every one has a reason, and costs add up."""
 
 import pytest
 from hypothesis import given, settings

@@ -34,7 +34,7 @@ def blocked():
 
 
 def test_alternatives_are_single_leaves_and_the_order_of_preference():
-    """Facts, section 3.8: predicted time against all on the host and against offloading everything."""
+    """Predicted time stands beside all on the host and offloading everything."""
     costs = {
         "schema": "tvmtarget.cost/1",
         "sites": {
