@@ -6,7 +6,7 @@ faster one, then the one that children in order of preference give.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -144,7 +144,7 @@ class _Judge:
             labels = candidates[place]
             if self.level.room is not None and not self.level.room.is_kept(labels):
                 continue
-            regions = grouped(self.level, labels.tolist(), launches.tolist())
+            regions = self._grouped(labels)
             total = int(totals[place]) + int(launches[labels[[region[0] for region in regions]]].sum())
             if (total, place) < (self.least, best):
                 self.chosen, self.least, best = labels, total, place
@@ -180,20 +180,22 @@ class _Judge:
     def drop_regions(self) -> None:
         """Move regions that cost more than they bring, and those that this makes so, as long as the whole gains."""
         drops = Drops(self.placement)
+        self._look_again(lambda: [drops.moved(self.chosen, self._grouped(self.chosen))])
+
+    def nudge(self) -> None:
+        """Move single atoms, all at a value, and all of a site, as long as the whole gains."""
+        self._look_again(lambda: [*nudged(self.placement, self.chosen)])
+
+    def _look_again(self, changed: Callable[[], Sequence[Ints]]) -> None:
+        """Look at changes of what is chosen, as long as the whole gains."""
         for _ in range(MAX_ROUNDS):
             before = self.least
-            regions = grouped(self.level, self.chosen.tolist(), self.placement.launches.tolist())
-            self.look_at([drops.moved(self.chosen, regions)])
+            self.look_at(changed())
             if self.least == before:
                 break
 
-    def nudge(self) -> None:
-        """Move single atoms, and all at a value, as long as the whole gains."""
-        for _ in range(MAX_ROUNDS):
-            before = self.least
-            self.look_at([*nudged(self.placement, self.chosen)])
-            if self.least == before:
-                break
+    def _grouped(self, labels: Ints) -> list[list[int]]:
+        return grouped(self.level, labels.tolist(), self.placement.launches.tolist())
 
 
 def _least(placement: Placement, without_launches: Ints | None) -> int:

@@ -15,7 +15,7 @@ from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.regions.contract import contracted
 from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.slack import Slack
-from tvmtarget.partition.regions.waves import changes_ahead, waves
+from tvmtarget.partition.regions.waves import changes_ahead, predecessors_of, waves
 from tvmtarget.partition.values import Values
 
 __all__ = ["formed"]
@@ -62,7 +62,7 @@ def _candidates(
     if count < 2 or len(successors) + sum(map(len, successors)) > LARGE:
         return
     if count > 2:
-        yield waves(_reversed(successors), colours)[::-1]
+        yield waves(predecessors_of(successors), colours)[::-1]
     slack = Slack(successors, colours, values)
     yield slack.moved(swept)
     joined = contracted(successors, colours, _by_bytes(values))
@@ -70,14 +70,6 @@ def _candidates(
     again = _over(successors, colours, joined)
     yield again
     yield slack.moved(again)
-
-
-def _reversed(successors: Sequence[Sequence[int]]) -> list[list[int]]:
-    predecessors: list[list[int]] = [[] for _ in successors]
-    for vertex, targets in enumerate(successors):
-        for target in targets:
-            predecessors[target].append(vertex)
-    return predecessors
 
 
 def _by_bytes(values: Values) -> list[tuple[int, int]]:

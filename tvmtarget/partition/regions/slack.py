@@ -9,6 +9,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.regions.waves import predecessors_of
 from tvmtarget.partition.values import Values
 
 __all__ = ["Slack"]
@@ -31,10 +32,7 @@ class Slack:
     @cached_property
     def predecessors(self) -> list[list[int]]:
         """The atoms that each comes after."""
-        predecessors: list[list[int]] = [[] for _ in self.successors]
-        for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
-            predecessors[end].append(start)
-        return predecessors
+        return predecessors_of(self.successors)
 
     def moved(self, regions: Sequence[Sequence[int]]) -> list[list[int]]:
         """Return regions in the same order, less those that become empty; every edge stays or points forward."""

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from heapq import heappop, heappush
 
-__all__ = ["changes_ahead", "lower_bound", "topological_order", "waves"]
+__all__ = ["changes_ahead", "lower_bound", "predecessors_of", "topological_order", "waves"]
+
+
+def predecessors_of(successors: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the graph with its edges turned round."""
+    predecessors: list[list[int]] = [[] for _ in successors]
+    for vertex, targets in enumerate(successors):
+        for target in targets:
+            predecessors[target].append(vertex)
+    return predecessors
 
 
 def topological_order(successors: Sequence[Sequence[int]]) -> list[int]:
