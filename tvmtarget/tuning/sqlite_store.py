@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
@@ -78,11 +80,24 @@ class SqliteStore(Index):
                 raise LogError(f"{self.url!r} was written by an older version; open it once where it can be written")
             if self._pragma("query_only"):
                 return
-            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._write_ahead()
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         if schema < SCHEMA:
             self.upgrade()
         self.rekey()
+
+    def _write_ahead(self) -> None:
+        """Begin write-ahead logging; SQLite itself does not wait for others that read or begin at that moment."""
+        last = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > last:
+                    raise
+                time.sleep(random.uniform(0.001, 0.01))  # not all at once again
+            else:
+                return
 
 
 def _put_aside(path: Path, lines: Sequence[bytes]) -> None:
