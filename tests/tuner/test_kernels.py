@@ -73,7 +73,8 @@ def test_what_was_tuned_is_found_built_and_right_in_a_new_process(tuned, tmp_pat
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     kernel = next(applied for applied in found["tuned"] if applied["level"] == "kernel")
-    assert (kernel["tier"], set(kernel["body"])) == ("exact", {"blocks"})
+    assert kernel["tier"] == "exact"
+    assert kernel.get("note") == "the default is as good" or set(kernel["body"]) == {"blocks"}
     assert found["error"] < 1e-3
     record_property("ratio", float(np.median(np.divide(found["before"], found["after"]))))
     assert result.measured == 5

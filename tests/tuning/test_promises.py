@@ -141,7 +141,7 @@ def test_p2_what_is_read_quickly_is_what_a_record_says(data):
     flat = json.loads(one.text)
     del flat["d"]
     where = data.draw(st.sampled_from([flat, flat["m"], flat["cand"], flat["m"]["baseline"], flat["requires"]]))
-    name = data.draw(st.sampled_from([*where, "other"]))
+    name = data.draw(st.sampled_from([*where, "other", "identity", "name"]))
     value = data.draw(
         st.sampled_from([None, 1, -1, 1.0, True, 2**53, "", "kernel", [], [1], [0.5], {}, {"b": 1, "a": 2}, ...])
     )
@@ -314,6 +314,7 @@ CREATE TABLE choice(workload INTEGER, target INTEGER, candidate BLOB, env INTEGE
 CREATE TABLE gone(digest TEXT PRIMARY KEY) WITHOUT ROWID; INSERT INTO gone VALUES ('d1:00');
 PRAGMA user_version = 2;
 """
+OLD_3 = "ALTER TABLE trial DROP COLUMN beside; PRAGMA user_version = 3;"
 
 
 def old_log(path, count, schema=1):
@@ -323,13 +324,12 @@ def old_log(path, count, schema=1):
             [*known(ZNVER4), *(trial(at, 1000 + 100 * at) for at in range(count)), Retraction(of="d1:00", why="?")]
         )
     connection = sqlite3.connect(path)
-    connection.executescript(OLD)
-    if schema == 2:
-        connection.executescript(OLD_2)
+    for script in {1: (OLD,), 2: (OLD, OLD_2), 3: (OLD_3,)}[schema]:
+        connection.executescript(script)
     connection.close()
 
 
-@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("schema", [1, 2, 3])
 def test_p10_a_database_of_an_older_version_is_brought_up_to_date(tmp_path, schema):
     path = tmp_path / "log.db"
     old_log(path, 5, schema)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, Protocol, Self, TypeVar
 
 from tvmtarget.backends.protocol import Part
@@ -139,7 +139,7 @@ class RemoteWorker(Worker):
             "source": part.source,
             "site": part.site,
             "target": part.target.to_json(),
-            "limits": [limits.open, limits.build, limits.run, limits.wait],
+            "limits": astuple(limits),
         }
 
     def measure(self, key: str, choices: Choices, repeats: int = 3) -> Outcome:
