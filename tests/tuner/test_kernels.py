@@ -1,10 +1,12 @@
 """Kernels are tuned into a log, and a new process builds the program from it: the loop from end to end."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 
@@ -222,9 +224,12 @@ def test_a_crash_counts_against_the_candidate_and_a_kill_from_outside_does_not(w
     (space,) = worker.spaces()
     pid = worker.pid
     os.kill(pid, signal.SIGSTOP)
+    pipe, unread = worker._process.stdin.fileno(), bytearray(4)
 
     def end():
-        time.sleep(0.2)
+        while not any(unread):  # until it was asked
+            time.sleep(0.01)
+            fcntl.ioctl(pipe, termios.FIONREAD, unread)
         os.kill(pid, number)
         os.kill(pid, signal.SIGCONT)
 

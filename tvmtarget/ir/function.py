@@ -25,6 +25,7 @@ from tvmtarget.target.constraints.constraint import Constraint
 __all__ = [
     "CODE",
     "COPY",
+    "DIMS",
     "DRIVES",
     "OPS",
     "RECV",
@@ -47,6 +48,7 @@ SEND = "tt.send"
 RECV = "tt.recv"
 CODE = "tt.code"
 OPS = "ops"  # the attribute of a call of a function that names the operations it leads to (`op_names.py`)
+DIMS = "dims"  # beside it: symbolic dimensions of the function, each followed by what it is where that is called
 DRIVES = "drives"  # the attribute of a host function that names, by its path, the device it works for
 
 Attribute: TypeAlias = "int | float | str | bytes | Constant | Opaque | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | tuple[Constant, ...]"  # noqa: E501

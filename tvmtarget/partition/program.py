@@ -78,6 +78,10 @@ class Program:
         """Return an operation as strategies see it."""
         return Op(self.body[index], self.types, self.constants, self._read, self._opsets)
 
+    def is_read(self, value: str) -> bool:
+        """Whether an operation reads a value, or it is returned."""
+        return value in self._read
+
     @cached_property
     def _opsets(self) -> Mapping[str, int]:
         return dict(self.function.opsets)

@@ -110,7 +110,10 @@ class Remotes:
         return str(future.status) in ("finished", "error") and not _is_lost(future)
 
     def _workers(self) -> set[str]:
-        return set(self._client.scheduler_info(n_workers=-1)["workers"])
+        try:
+            return set(self._client.nthreads())  # `scheduler_info` has at times no workers: Dask refreshes it so
+        except OSError as error:
+            raise RunError(f"the Dask scheduler at {self._address!r} is gone: {error}") from error
 
     def _refresh(self) -> None:
         for address in sorted(self._workers() - self._known):
