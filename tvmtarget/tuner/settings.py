@@ -139,7 +139,7 @@ class SettingsTuner(WholeTuner):
             self._progress(step)
 
     def _write(self, rows: Sequence[_Row], costs: Sequence[int], beside: Sequence[int], kind: _Kind) -> Trial:
-        baseline = Baseline(costs=tuple(beside))
+        baseline = Baseline(costs=tuple(beside), identity=self._identity)
         measured = Measurement(status="ok", kind=kind, costs=tuple(costs), baseline=baseline)
         trial = self._log.add(self._workload, self._plan.layout.root, _candidate(rows), measured)
         self._known[kind, trial.candidate.key] = trial
