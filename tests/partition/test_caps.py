@@ -11,7 +11,7 @@ from tvmtarget.partition.values import Values
 
 
 def limiter_of(successors, given=()):
-    """Return a limiter of atoms that pass one value each to their successors; `given` says who reads values from outside."""
+    """Return a limiter of atoms that pass one value each to their successors; `given` are who reads others."""
     count = len(successors)
     readers = [*successors, *given]
     values = Values(
