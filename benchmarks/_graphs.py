@@ -109,27 +109,31 @@ FAMILIES: Mapping[str, Callable[[int], Graph]] = {
 }
 
 
-def module_of(graph: Graph, seed: int = 0, sizes: Sequence[int] | None = None) -> IRModule:
+def module_of(
+    graph: Graph, seed: int = 0, sizes: Sequence[int] | None = None, taken: Sequence[bool] | None = None
+) -> IRModule:
     """Return a graph as a program; values that nothing reads are its results.
 
-    `sizes` are numbers of elements that tensors have; with a single one the program can run.
+    `sizes` are numbers of elements that tensors have; with a single one the program can run. With `taken`, kinds of
+    operations say which of them are, the first kinds, and which are not, the second.
     """
     rng = random.Random(seed)
     types = [TensorType("float32", (rng.choice(sizes or SIZES),)) for _ in range(16)]
-    body = tuple(_calls(graph, types))
+    body = tuple(_calls(graph, types, taken))
     read = {before for reads, _ in graph for before in reads}
     results = tuple(f"v{index}" for index in range(len(graph)) if index not in read)
     main = Function("main", (Value("x", types[0]),), body, results, opsets=(("", 17),))
     return IRModule((main,))
 
 
-def _calls(graph: Graph, types: list[TensorType]) -> Iterator[Call]:
+def _calls(graph: Graph, types: list[TensorType], taken: Sequence[bool] | None) -> Iterator[Call]:
     for index, (reads, number) in enumerate(graph):
         kinds = KINDS_OF_TWO if len(reads) == 2 else KINDS_OF_ONE
         inputs = tuple("x" if before < 0 else f"v{before}" for before in reads)
         # A result is as large as its kind and its place say, not as its operands: only the divider looks at sizes.
         type_ = types[(number * 5 + index // 997) % len(types)]
-        yield Call(f"onnx.{kinds[number % len(kinds)]}", inputs, (Value(f"v{index}", type_),), source=f"n{index}")
+        kind = kinds[number % len(kinds) if taken is None else int(not taken[index])]
+        yield Call(f"onnx.{kind}", inputs, (Value(f"v{index}", type_),), source=f"n{index}")
 
 
 SITES = ("npu", "gpu", "dsp", "cpu")

@@ -11,7 +11,7 @@ from tvmtarget.partition.values import Values
 
 
 def limiter_of(successors, given=()):
-    """Return a limiter of atoms that pass one value each to their successors; `given` are who reads others."""
+    """Return a limiter of atoms that pass a value each to their successors; `given`: who reads values from outside."""
     count = len(successors)
     readers = [*successors, *given]
     values = Values(

@@ -46,6 +46,15 @@ def tune(
         typer.Option("--workers", help="A Dask scheduler, tcp://HOST:PORT, whose workers measure.", show_default=False),
     ] = None,
     where: Where = None,
+    costs: Annotated[
+        str | None,
+        typer.Option(
+            "--costs",
+            metavar="FILE",
+            help="Begin with the placement by costs: a JSON file, 'roofline' for what the target says, or 'measured'.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure kernels, settings and placements of a model on this machine, into a log.
@@ -71,6 +80,7 @@ def tune(
                 space=space,
                 seed=seed,
                 where=rules,
+                costs=costs,
                 workers=workers,
                 progress=tell,
             )
