@@ -62,7 +62,7 @@ def _table(rows: Sequence[Row], cell: Cell, is_growing: bool = False) -> str:
     known = {(row["family"], row["partitioner"], row["size"]): row for row in rows}
     lines = []
     for family, name in dict.fromkeys((row["family"], row["partitioner"]) for row in rows):
-        own = [known.get((family, name, size)) for size in sizes]
+        own = _tried([known.get((family, name, size)) for size in sizes])
         cells = [_cell(row, known.get((family, OURS, size)), cell) for row, size in zip(own, sizes, strict=True)]
         lines.append([family, name, *cells, *([_growth(own)] if is_growing else ())])
     return markdown(
@@ -70,11 +70,17 @@ def _table(rows: Sequence[Row], cell: Cell, is_growing: bool = False) -> str:
     )
 
 
+def _tried(rows: Sequence[Row | None]) -> list[Row | None]:
+    """Return rows by size, none for those after one that took too much."""
+    capped = next((at for at, row in enumerate(rows) if row is not None and row["outcome"].startswith(">")), len(rows))
+    return [row if at <= capped else None for at, row in enumerate(rows)]
+
+
 def _cell(row: Row | None, reference: Row | None, cell: Cell) -> str:
     if row is None:
         return "-"
     if row["outcome"].startswith("failed"):
-        return "invalid" if row["partitioner"] == "tvm" else "failed"
+        return "failed"
     return row["outcome"] or cell(row, None if reference is None or reference["outcome"] else reference)
 
 
@@ -114,7 +120,7 @@ def _summary(rows: Sequence[Row], chosen: Sequence[Row]) -> list[str]:
             elif row["outcome"].endswith(" s"):
                 ratios.append(f"{own['family']} > {short(row['cap'] / own['seconds'])}x")
             else:
-                ratios.append(f"{own['family']} {'invalid' if name == 'tvm' else 'failed'}")
+                ratios.append(f"{own['family']} fails")
         if ratios:
             lines.append(f"- {name} at {COMPARED:,} operations: {', '.join(ratios)}.")
     more = [

@@ -96,21 +96,18 @@ def beside_peers(results: Results, options: argparse.Namespace) -> None:
     names = [name for name in PARTITIONERS if options.peers is None or name == OURS or name in options.peers]
     behind: list[str] = []
     for family in options.families:
-        capped: dict[str, str] = {}
+        capped: set[str] = set()
         last: dict[str, Any] = {}
         for size in options.sizes or SIZES:
             found: dict[str, Any] = {}
-            for name in names:
+            for name in (name for name in names if name not in capped):
                 row = results.get(family, size, name)
-                if row is None or (row["outcome"].startswith(">") and row["cap"] != options.cap):
-                    outcome = capped.get(name) or _row(name, family, size, options)
-                    given = {"outcome": outcome} if isinstance(outcome, str) else outcome
-                    key = {"family": family, "size": size, "partitioner": name, "cap": options.cap}
-                    row = results.add(key | given)
+                if row is None or (row["outcome"].startswith(">") and row["cap"] < options.cap):
+                    row = results.add(_row(name, family, size, options))
                 if row["outcome"].startswith(">"):
-                    capped[name] = row["outcome"]
+                    capped.add(name)
                 found[name] = row
-                print(_line(row, found[OURS], last.get(name)), flush=True)
+                print(_line(row, found.get(OURS), last.get(name)), flush=True)
                 last[name] = row
             behind += _behind(family, size, found)
     print(*behind, sep="\n")
@@ -118,16 +115,17 @@ def beside_peers(results: Results, options: argparse.Namespace) -> None:
 
 def _row(name: str, family: str, size: int, options: argparse.Namespace) -> dict[str, Any]:
     found = apart(measured, name, family, size, options.cap, caps=Caps(options.cap, options.memory))
-    return {"outcome": found.reason} if isinstance(found, Ended) else {"outcome": "", **found}
+    given = {"outcome": found.reason} if isinstance(found, Ended) else {"outcome": "", **found}
+    return {"family": family, "size": size, "partitioner": name, "cap": options.cap, **given}
 
 
 def _line(row: Any, reference: Any, before: Any) -> str:
     """Return a row as text, its time as a multiple of ours, and as one of what half as many operations would take."""
     line = f"{row['family']:>12} {row['size']:>8} {row['partitioner']:>15}"
     if row["outcome"]:
-        is_late = row["outcome"].endswith(" s") and not reference["outcome"]
+        is_late = row["outcome"].endswith(" s") and reference and not reference["outcome"]
         return f"{line} {row['outcome']:>12}" + (f" {row['cap'] / reference['seconds']:>8.0f}x" if is_late else "")
-    times = "" if reference["outcome"] else f"{row['seconds'] / reference['seconds']:.1f}x"
+    times = "" if not reference or reference["outcome"] else f"{row['seconds'] / reference['seconds']:.1f}x"
     more = ""
     if before and not before["outcome"] and before["size"] < row["size"]:
         more = f"x{growth(before['seconds'], row['seconds'], row['size'] / before['size']):.2f}"
@@ -142,7 +140,7 @@ def _behind(family: str, size: int, found: dict[str, Any]) -> list[str]:
     lines = []
     for name, row in found.items():
         for what in ("regions", "values", "nbytes"):
-            theirs, own = row.get(what), found[OURS].get(what)
+            theirs, own = row.get(what), found.get(OURS, {}).get(what)
             if theirs is not None and own is not None and own > theirs:
                 lines.append(f"{family} {size}: {name} has fewer {what}: {theirs:,}, ours {own:,}")
     return lines
