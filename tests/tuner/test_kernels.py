@@ -1,10 +1,12 @@
 """Kernels are tuned into a log, and a new process builds the program from it: the loop from end to end."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 
@@ -71,7 +73,8 @@ def test_what_was_tuned_is_found_built_and_right_in_a_new_process(tuned, tmp_pat
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     kernel = next(applied for applied in found["tuned"] if applied["level"] == "kernel")
-    assert (kernel["tier"], set(kernel["body"])) == ("exact", {"blocks"})
+    assert kernel["tier"] == "exact"
+    assert kernel.get("note") == "the default is as good" or set(kernel["body"]) == {"blocks"}
     assert found["error"] < 1e-3
     record_property("ratio", float(np.median(np.divide(found["before"], found["after"]))))
     assert result.measured == 5
@@ -197,9 +200,12 @@ def test_a_crash_counts_against_the_candidate_and_a_kill_from_outside_does_not(w
     (space,) = worker.spaces()
     pid = worker.pid
     os.kill(pid, signal.SIGSTOP)
+    pipe, unread = worker._process.stdin.fileno(), bytearray(4)
 
     def end():
-        time.sleep(0.2)
+        while not any(unread):  # until it was asked
+            time.sleep(0.01)
+            fcntl.ioctl(pipe, termios.FIONREAD, unread)
         os.kill(pid, number)
         os.kill(pid, signal.SIGCONT)
 

@@ -16,6 +16,7 @@ import onnx
 
 from tvmtarget import plugins
 from tvmtarget.errors import BackendError, MissingExtraError, did_you_mean
+from tvmtarget.target.attributes import Value
 from tvmtarget.target.keys import key_of
 from tvmtarget.target.tree import Target
 
@@ -24,6 +25,7 @@ __all__ = [
     "Backend",
     "Bench",
     "Compiled",
+    "ConfigurableBackend",
     "Kernel",
     "Part",
     "Schedules",
@@ -200,6 +202,15 @@ class TunableBackend(Protocol):
 
     def workshop(self, part: Part) -> Workshop:
         """Return the kernels of a leaf function."""
+        ...
+
+
+@runtime_checkable
+class ConfigurableBackend(Protocol):
+    """A backend whose targets have attributes that change how fast a function runs, and not what it computes."""
+
+    def settings(self, target: Target) -> Mapping[str, Sequence[Value]]:
+        """Return these attributes of a leaf by name, each with the values that are worth trying on this machine."""
         ...
 
 

@@ -25,18 +25,23 @@ __all__ = ["USUAL_LIMITS", "Choices", "Limits", "Outcome", "Worker"]
 
 Choices = Sequence[Mapping[str, int]] | str
 
-# Signals by which a process dies of what it does itself; any other came from outside.
+# Signals by which a process dies of what it does itself; any other came from outside. Whoever ends without one, or
+# closes its pipe, did that itself too.
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGBUS, signal.SIGABRT, signal.SIGTRAP})
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds that opening a leaf function, building a candidate, running it, and waiting for the device may take."""
+    """Seconds that opening a leaf function, building a candidate, running it, and waiting for the device may take.
+
+    `memory` is the bytes that the process with all of that may take; 0 means half of what this machine has.
+    """
 
     open: int = 300
     build: int = 20
     run: int = 20
     wait: int = 600
+    memory: int = 0
 
 
 USUAL_LIMITS = Limits()
@@ -164,19 +169,20 @@ class Worker:
         """Start the process and open the leaf function in it."""
         self.close()
         self._buffer = b""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tvmtarget.tuner.worker", str(device_lock())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        with tempfile.NamedTemporaryFile(suffix=".onnx") as source:
+        with tempfile.TemporaryFile() as source:  # without a name, so that whoever is killed leaves none behind
             source.write(self._part.source)
-            source.flush()
+            source.seek(0)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tvmtarget.tuner.worker", str(device_lock()), str(self._limits.memory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[source.fileno()],
+                start_new_session=True,
+            )
             part = {
                 "name": self._part.name,
-                "source": source.name,
+                "source": source.fileno(),
                 "site": self._part.site,
                 "target": self._part.target.to_json(),
             }
@@ -237,8 +243,9 @@ class Worker:
         except subprocess.TimeoutExpired:
             code = 0
         self._kill()
-        is_own = code < 0 and -code in _OWN_SIGNALS
-        return _LostError(phase, "crash" if is_own else "infra")
+        if code == -signal.SIGALRM:
+            return _LostError(phase, "limit")
+        return _LostError(phase, "crash" if code >= 0 or -code in _OWN_SIGNALS else "infra")
 
     def _kill(self) -> None:
         process, self._process = self._process, None

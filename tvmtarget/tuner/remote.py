@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, Protocol, Self, TypeVar
 
 from tvmtarget.backends.protocol import Part
@@ -110,7 +110,10 @@ class Remotes:
         return str(future.status) in ("finished", "error") and not _is_lost(future)
 
     def _workers(self) -> set[str]:
-        return set(self._client.scheduler_info(n_workers=-1)["workers"])
+        try:
+            return set(self._client.nthreads())  # `scheduler_info` has at times no workers: Dask refreshes it so
+        except OSError as error:
+            raise RunError(f"the Dask scheduler at {self._address!r} is gone: {error}") from error
 
     def _refresh(self) -> None:
         for address in sorted(self._workers() - self._known):
@@ -136,7 +139,7 @@ class RemoteWorker(Worker):
             "source": part.source,
             "site": part.site,
             "target": part.target.to_json(),
-            "limits": [limits.open, limits.build, limits.run, limits.wait],
+            "limits": astuple(limits),
         }
 
     def measure(self, key: str, choices: Choices, repeats: int = 3) -> Outcome:

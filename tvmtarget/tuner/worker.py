@@ -27,12 +27,15 @@ from typing import Any, TextIO
 from tvmtarget.backends.protocol import Bench, Part, TunableBackend, Workshop, backend_named
 from tvmtarget.errors import BackendError
 from tvmtarget.target.tree import Target
-from tvmtarget.tuner.device import holding
+from tvmtarget.tuner.device import half_of_memory, holding
 
 __all__ = ["main"]
 
 # Seconds beyond a limit after which this process ends itself: whoever asked may be gone, and a candidate hang.
 _GRACE = 5
+
+# What errors of native code say where memory ran out.
+_OUT_OF_MEMORY = ("bad_alloc", "out of memory", "Cannot allocate memory")
 
 
 class _Server:
@@ -59,7 +62,8 @@ class _Server:
         if not isinstance(backend, TunableBackend):
             raise BackendError(f"backend {request['backend']!r} has no kernels to tune")
         flat = request["part"]
-        source = Path(flat["source"]).read_bytes()
+        with os.fdopen(flat["source"], "rb") as file:
+            source = file.read()
         self._workshop = backend.workshop(Part(flat["name"], source, flat["site"], Target.from_json(flat["target"])))
         spaces = [
             {
@@ -94,14 +98,14 @@ class _Server:
         try:
             bench = self._opened().build(request["key"], request["choices"])
         except Exception as error:
-            return {"status": "build_error", "why": _first_line(error)}
+            return _failed("build_error", error)
         build_ms = round(1000 * (time.perf_counter() - begin))
         try:
             with self._alone():
                 difference = bench.difference()
                 costs = [] if difference else bench.time(request["repeats"])
         except Exception as error:
-            return {"status": "run_error", "why": _first_line(error)}
+            return _failed("run_error", error)
         if difference:
             return {"status": "wrong_output", "why": difference, "build_ms": build_ms}
         return {"status": "ok", "costs": costs, "build_ms": build_ms}
@@ -129,16 +133,25 @@ class _Server:
             yield
 
 
+def _failed(status: str, error: Exception) -> dict[str, object]:
+    """Say what became of a candidate that raised something."""
+    text = str(error)
+    is_memory = isinstance(error, MemoryError) or any(word in text for word in _OUT_OF_MEMORY)
+    return {"status": "over_limit" if is_memory else status, "why": _first_line(error)}
+
+
 def _first_line(error: Exception) -> str:
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__)[:300]
 
 
-def main(lock: str) -> int:
+def main(lock: str, memory: str) -> int:
     """Answer requests from standard input until it ends; what a library prints goes to the error stream."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit = int(memory) or half_of_memory()
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     server = _Server(answers, Path(lock))
     for line in sys.stdin:
         request = json.loads(line)
@@ -153,4 +166,4 @@ def main(lock: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -35,6 +35,7 @@ WEIGHTS: Mapping[str, float] = {
     "model": 1.0,
     "soft": 0.1,
     "shape": 0.5,
+    "default": 2.0,
 }
 
 # Groups of features that kernels are written with; whatever else a CPU has, a kernel does not notice.

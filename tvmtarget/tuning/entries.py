@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from typing_extensions import TypedDict
 
 from tvmtarget.tuning.lines import parse_record
-from tvmtarget.tuning.records import MAX_INT, Amount, Level, Record, Status, Trial, rank_of
+from tvmtarget.tuning.records import MAX_INT, Amount, Level, Record, Status, Trial, default_of, rank_of
 
 __all__ = ["Entry", "Measured", "entry_of", "packed", "quick_entry", "read_entry", "spelled"]
 
@@ -29,6 +29,7 @@ class Measured(NamedTuple):
     """What a trial is found and ranked by; `trust` and `score` are None for what never ran.
 
     A candidate is known by the first eight bytes of its key, which are enough among those of one workload and target.
+    `default` is the identity of the default that it was compared with, empty if not told; None if with none.
     """
 
     workload: str
@@ -39,6 +40,7 @@ class Measured(NamedTuple):
     trust: int | None
     score: int | None
     ts: int
+    default: str | None
 
 
 class Entry(NamedTuple):
@@ -82,7 +84,10 @@ def read_entry(text: str) -> Entry:
 def _measured(trial: Trial) -> Measured:
     ran, candidate = trial.measured, bytes.fromhex(trial.candidate.key.partition(":")[2])[:8]
     trust, score = ran.rank or (None, None)
-    return Measured(trial.workload, trial.target, trial.env, candidate, ran.status, trust, score, trial.ts or 0)
+    default = None if ran.baseline is None else ran.baseline.default
+    return Measured(
+        trial.workload, trial.target, trial.env, candidate, ran.status, trust, score, trial.ts or 0, default
+    )
 
 
 def quick_entry(line: bytes, kept: tuple[object, ...]) -> Entry | None:
@@ -103,11 +108,18 @@ def quick_entry(line: bytes, kept: tuple[object, ...]) -> Entry | None:
         return None
     if not _is_plain(candidate["body"]) or not _is_plain([flat[name] for name in _OPEN if name in flat], -1):
         return None
-    baseline = ran["baseline"]["costs"] if "baseline" in ran else ()
-    trust, score = rank_of(ran["status"], ran["kind"], ran["costs"], baseline) or (None, None)
-    key = hashlib.sha256(tried).digest()[:8]
+    beside = ran.get("baseline")
+    trust, score = rank_of(ran["status"], ran["kind"], ran["costs"], beside["costs"] if beside else ()) or (None, None)
     measured = Measured(
-        flat["workload"], flat["target"], flat.get("env"), key, ran["status"], trust, score, flat.get("ts", 0)
+        flat["workload"],
+        flat["target"],
+        flat.get("env"),
+        hashlib.sha256(tried).digest()[:8],
+        ran["status"],
+        trust,
+        score,
+        flat.get("ts", 0),
+        default_of(beside["name"], beside.get("identity")) if beside else None,
     )
     return Entry(b"\1" + digest, "trial", kept, measured, None)
 
@@ -129,6 +141,7 @@ class _Baseline(TypedDict):
     __pydantic_config__ = _STRICT  # type: ignore[misc]
 
     costs: Annotated[list[Amount], Field(min_length=1)]
+    identity: NotRequired[Annotated[str, Field(min_length=1)]]
     name: str
 
 

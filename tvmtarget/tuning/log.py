@@ -164,19 +164,27 @@ class TuningLog:
         *,
         policy: Policy | None = None,
         env: Environment | None = None,
+        default: str | None = None,
     ) -> Match:
         """Return the best that is known for a workload on a target; there is always an answer.
 
-        The level is the workload's. What counts as the same, and how near is near enough, is in `lookup.py`.
+        The level is the workload's. What counts as the same, and how near is near enough, is in `lookup.py`. `default`
+        is the identity of the default that is used where nothing is known, as in the baselines of records: what was
+        compared with another default is only `near`.
         """
-        return self._question(workload, target, policy, env).find()
+        return self._question(workload, target, policy, env, default).find()
 
     def top_k(self, workload: Workload | Function, target: Target, count: int) -> list[Match]:
         """Return the best candidates that were measured on the target or on one equal to it, the best first."""
-        return self._question(workload, target, None, None).top(count)
+        return self._question(workload, target).top(count)
 
     def _question(
-        self, workload: Workload | Function, target: Target, policy: Policy | None, env: Environment | None
+        self,
+        workload: Workload | Function,
+        target: Target,
+        policy: Policy | None = None,
+        env: Environment | None = None,
+        default: str | None = None,
     ) -> Lookup:
         return Lookup(
             stores=self._layers,
@@ -184,6 +192,7 @@ class TuningLog:
             target=target,
             here=environment() if env is None else env,
             policy=policy or _POLICY,
+            default=default,
             known=self._known,
             targets=self._targets,
             measured=self._measured,

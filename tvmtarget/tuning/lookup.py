@@ -3,12 +3,14 @@
     pin            what people chose for this workload on this target
     exact          measured on an equal target
     equal          measured on one with the same tuning key: what differs does not matter at this level
-    near           kernels only: measured on a device of the same family, and legal here; the nearest first
+    near           kernels only: measured on a device of the same family, and legal here; the nearest first. Or on this
+                   one, but compared with a default that is not today's
     workload-near  the same for other sizes, for formats that allow it
     default        nothing
 
 Costs on different targets are never compared: the nearest target is chosen first, then the best on it. A tier is
-searched in all layers before the next one, and a layer before wins where costs are as good as equal.
+searched in all layers before the next one, and a layer before wins where costs are as good as equal. Where the best
+that was found is as good as the default beside it, that is the answer: the default of today, whatever it was then.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.tree import Target
-from tvmtarget.tuning.distance import Term, differences, distance, family_of, least_needs, shape_distance
+from tvmtarget.tuning.distance import WEIGHTS, Term, differences, distance, family_of, least_needs, shape_distance
 from tvmtarget.tuning.index import Choice
 from tvmtarget.tuning.match import Match, Policy, Tier, Tried, changes
 from tvmtarget.tuning.records import Environment, Record, TargetRecord, Trial, Workload
@@ -31,6 +34,7 @@ __all__ = ["Lookup"]
 
 # How many of the best candidates of one target are read: nearly always the first is legal, and no other as good.
 _SHORTLIST = (2, 16, 128, 1024, 4096)
+_MOST_OUTDATED = 8  # candidates, measured beside a default that is not today's, that are looked at
 
 
 class _Ranked(NamedTuple):
@@ -48,13 +52,17 @@ class _Ranked(NamedTuple):
 
 @dataclass
 class Lookup:
-    """One question to some layers; `known` keeps targets that were read before."""
+    """One question to some layers; `known` keeps targets that were read before.
+
+    `default` is the identity of the default of today, None where that is not asked for.
+    """
 
     stores: Sequence[Store]
     asked: Workload
     target: Target
     here: Environment
     policy: Policy
+    default: str | None
     known: dict[str, Record]
     targets: dict[str, Target]
     measured: dict[tuple[str, str], tuple[float, tuple[Term, ...]]]
@@ -63,7 +71,8 @@ class Lookup:
     def find(self) -> Match:
         """Return the best match; the last tier always has one."""
         match = self._pinned() or self._measured(self.asked, 0.0) or self._of_other_sizes() or self._match("default")
-        return replace(match, tried=tuple(self.tried)) if self.tried else match
+        is_default = match.ratio is not None and self._is_default(match.record, match.ratio)
+        return replace(match, tried=tuple(self.tried), is_default=is_default) if self.tried or is_default else match
 
     def top(self, count: int) -> list[Match]:
         """Return the best of the target itself and of those equal to it, the best first."""
@@ -108,18 +117,40 @@ class Lookup:
         return None
 
     def _near(self, workload: Workload, offset: float) -> Match | None:
+        outdated = self._outdated(workload)
         if workload.level != "kernel" or self.policy.max_distance <= offset:
+            for one, _ in outdated[:1]:
+                self._reject("near", one.choice.digest, "measured beside a default that is not today's", None)
             return None
         family = family_of(self.target)
         names = {name for store in self.stores for name in store.targets_by_family("kernel", family, workload.key)}
-        for far, name in sorted((self._distant(name)[0] + offset, name) for name in names - self._equal):
+        places = [(self._distant(name)[0] + offset, name) for name in names - self._equal]
+        places += [(WEIGHTS["default"], "")] * bool(outdated)
+        for far, name in sorted(places):
             if far > self.policy.max_distance:
-                self._reject("near", self._text(name), f"beyond the limit of {self.policy.max_distance:g}", far)
+                what = self._text(name) if name else outdated[0][0].choice.digest
+                self._reject("near", what, f"beyond the limit of {self.policy.max_distance:g}", far)
                 break
-            for one, trial in self._in_order(workload, [name]):
+            for one, trial in self._in_order(workload, [name]) if name else outdated:
                 if self._is_fit("near", trial, far):
-                    return replace(self._match("near", trial, one), distance=far, terms=self._distant(name)[1])
+                    terms = self._distant(name)[1] if name else (self._of_then(one),)
+                    return replace(self._match("near", trial, one), distance=far, terms=terms)
         return None
+
+    def _outdated(self, workload: Workload) -> list[tuple[_Ranked, Trial]]:
+        """Return the best that was measured on this target or an equal one beside a default that is not today's."""
+        if self.default is None or self.policy.strict:
+            return []
+        return [*islice(self._in_order(workload, sorted(self._equal), is_outdated=True), _MOST_OUTDATED)]
+
+    def _of_then(self, one: _Ranked) -> Term:
+        return Term("default", one.choice.default or "unknown", self.default or "", WEIGHTS["default"])
+
+    def _is_default(self, record: Record | None, ratio: float) -> bool:
+        """Whether a trial is as good as the default beside it, and no better."""
+        baseline = record.measured.baseline if isinstance(record, Trial) else None
+        is_default = baseline is not None and baseline.default is not None
+        return is_default and 100 * ratio > 100 - self.policy.tie_percent
 
     def _of_other_sizes(self) -> Match | None:
         if not self.policy.formats:
@@ -139,14 +170,22 @@ class Lookup:
     def _choices(self, workload: Workload, store: tuple[int, Store], target: str, limit: int) -> list[_Ranked]:
         return [_Ranked(choice, store[0]) for choice in store[1].best(workload.key, target, limit)]
 
-    def _in_order(self, workload: Workload, targets: Sequence[str]) -> Iterator[tuple[_Ranked, Trial]]:
-        """Yield the best first; of those as good as the best, the one that was known first."""
+    def _in_order(
+        self, workload: Workload, targets: Sequence[str], *, is_outdated: bool = False
+    ) -> Iterator[tuple[_Ranked, Trial]]:
+        """Yield the best first; of those as good as the best, the one that was known first.
+
+        They are those that were measured beside the default of today, or beside another one, or beside none.
+        """
+        is_same = workload.key == self.asked.key and self._equal.issuperset(targets)
         seen: set[str] = set()
         for limit in _SHORTLIST:
             stores = list(enumerate(self.stores))
             lists = [self._choices(workload, store, name, limit) for name in targets for store in stores]
             ends = [some[-1].choice for some in lists if len(some) == limit < _SHORTLIST[-1]]
             found = [one for some in lists for one in some if one.choice.digest not in seen and self._is_here(one)]
+            if is_same and self.default is not None:
+                found = [one for one in found if self._is_outdated(one) == is_outdated]
             left = sorted(found, key=_Ranked.rank)
             while left:
                 best = left[0].choice
@@ -162,6 +201,9 @@ class Lookup:
 
     def _is_here(self, one: _Ranked) -> bool:
         return not self.policy.strict or one.choice.env == self.here.key
+
+    def _is_outdated(self, one: _Ranked) -> bool:
+        return one.choice.default not in (None, self.default)
 
     def _trial(self, one: _Ranked) -> Trial:
         found = self.stores[one.layer].get(one.choice.digest)

@@ -1,8 +1,8 @@
 """The tables of a log: every line as it is, and beside it what is asked often. All but `kept` can be made anew.
 
-Of the trials of one candidate, by workload, target and environment, the median of those of the most trusted kind stands
-for all: its `since` is when the first of them ran, and that of the others is null. No trial stands for a candidate that
-gave a wrong output there, or whose lines were retracted.
+Of the trials of one candidate, by workload, target, environment and the default `beside` it, the median of those of the
+most trusted kind stands for all: its `since` is when the first of them ran, and that of the others is null. No trial
+stands for a candidate that gave a wrong output there, or whose lines were retracted.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from tvmtarget.version import __version__
 __all__ = ["APPLICATION", "SCHEMA", "Tables", "explained"]
 
 APPLICATION = 0x74744C67  # "ttLg", in the header of the file
-SCHEMA = 3
+SCHEMA = 4
+_WHOLE_LINES = 2  # up to this schema, the table of lines has their digests in their texts
 
 _DERIVED = """
 CREATE TABLE name(id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL);
 CREATE TABLE trial(line INTEGER PRIMARY KEY, workload INTEGER, target INTEGER, candidate BLOB, env INTEGER, status TEXT,
-    trust INTEGER, score INTEGER, ts INTEGER, since INTEGER);
+    trust INTEGER, score INTEGER, ts INTEGER, since INTEGER, beside INTEGER);
 CREATE TABLE view(target INTEGER, level TEXT, key TEXT, family TEXT, PRIMARY KEY(target, level)) WITHOUT ROWID;
 CREATE INDEX by_key ON view(level, key);
 CREATE INDEX by_family ON view(level, family);
@@ -102,8 +103,11 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
         with self._transaction():
             if self._pragma("user_version") >= SCHEMA:
                 return
+            if self._pragma("user_version") > _WHOLE_LINES:
+                self.remake()
+                return
             self._forget_made()
-            self._connection.execute("ALTER TABLE line RENAME TO older")  # the whole text of each line, up to schema 2
+            self._connection.execute("ALTER TABLE line RENAME TO older")
             self._make(self._LINES)
             self._derive()
             for numbered in self._numbered_of("SELECT id, text FROM older ORDER BY id"):
@@ -197,9 +201,13 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
 
         Most candidates have one trial, so each that ran stands for its candidate until that is settled.
         """
-        trials = [(line, *self._group(trial), *trial[4:]) for line, entry in numbered if (trial := entry.measured)]
+        trials = [
+            (line, *self._group(trial), *trial[4:8], 0 if trial.default is None else self._name(trial.default))
+            for line, entry in numbered
+            if (trial := entry.measured)
+        ]
         self._connection.executemany(
-            "INSERT INTO trial VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, CASE WHEN ?8 IS NOT NULL THEN ?9 END)",
+            "INSERT INTO trial VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, CASE WHEN ?8 IS NOT NULL THEN ?9 END, ?10)",
             trials,
         )
         touched: set[_Group] = {row[1:5] for row in trials}  # type: ignore[misc]
@@ -278,7 +286,7 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
             given = ", ".join([f"({_marks(_GROUP)})"] * len(some))
             rows = self._all(
                 f"WITH given({', '.join(_GROUP)}) AS (VALUES {given}) "
-                f"SELECT {group}, trust, score, ts, digest, line, status, since, "
+                f"SELECT {group}, trust, score, ts, digest, line, status, since, beside, "
                 "digest IN (SELECT digest FROM gone) "
                 f"FROM given CROSS JOIN trial ON {same} JOIN kept ON id = line ORDER BY {group}",
                 *(value for group in some for value in group),
@@ -332,18 +340,22 @@ class _Row(NamedTuple):
     line: int
     status: str
     since: int | None
+    beside: int
     is_gone: bool
 
 
 def _changes(rows: Sequence[_Row]) -> Iterator[tuple[int | None, int]]:
     """Yield `since` and line of the trials of one candidate where it is not what it should be."""
     counted = [row for row in rows if not row.is_gone]
-    ran = sorted(row for row in counted if row.score is not None)
-    stands = None
-    if ran and all(row.status != "wrong_output" for row in counted):
-        stands = median_low([row for row in ran if row.trust == ran[0].trust])
+    stands: dict[int, int] = {}
+    if all(row.status != "wrong_output" for row in counted):
+        for beside in {row.beside for row in counted}:
+            ran = sorted(row for row in counted if row.score is not None and row.beside == beside)
+            if ran:
+                median = median_low([row for row in ran if row.trust == ran[0].trust])
+                stands[median.line] = min(one.ts for one in ran)
     for row in rows:
-        since = min(one.ts for one in ran) if row is stands else None
+        since = stands.get(row.line)
         if row.since != since:
             yield since, row.line
 
