@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._apart import Caps, Ended, allow, apart, held, peak, restart_peak
-from benchmarks._decompose_tables import page
+from benchmarks._decompose_tables import STAGES, page
 from benchmarks._graphs import FAMILIES, SITES, Graph, costs_of, module_of, tree_of
 from benchmarks._partitioners import OURS, PARTITIONERS
 from benchmarks._results import Results, growth
@@ -159,15 +159,15 @@ def staged(family: str, count: int, size: int) -> dict[str, Any]:
     chooser = ByCost(feasibility, Estimates(program, costs_of(SITES[-count:])))
     root = split(program, feasibility, program.layout[""], tuple(range(size)), chooser)
     steps.append(time.process_time())
-    stages = dict(zip(("normalise", "feasible", "decide"), (b - a for a, b in pairwise(steps)), strict=True))
+    stages = dict(zip(STAGES, (b - a for a, b in pairwise(steps)), strict=True))
     wall = time.perf_counter() - begin
     return {**stages, "wall": wall, "regions": len(root.parts), "peak": round(peak(), 1)}
 
 
 def by_cost(results: Results, options: argparse.Namespace) -> None:
-    """Print a row per family, number of sites and size: CPU seconds by stage, and how all but the first grow."""
+    """Print a row per family, number of sites and size: CPU seconds by stage, and how all of them grow."""
     print(
-        f"{'graph':>12} {'sites':>5} {'ops':>8} {'normalise':>9} {'feasible':>9} {'decide':>9} {'wall':>9} "
+        f"{'graph':>12} {'sites':>5} {'ops':>8} {' '.join(f'{name:>9}' for name in (*STAGES, 'wall'))} "
         f"{'doubling':>8} {'regions':>8} {'peak MB':>8}"
     )
     for family in options.families:
@@ -187,9 +187,9 @@ def _stages_line(row: Any, before: Any) -> str:
     line = f"{row['family']:>12} {row['sites']:>5} {row['size']:>8}"
     if row["outcome"]:
         return f"{line} {row['outcome']}"
-    taken = [one["feasible"] + one["decide"] for one in (before, row) if one]
+    taken = [sum(one[stage] for stage in STAGES) for one in (before, row) if one]
     more = f"x{growth(*taken, row['size'] / before['size']):.2f}" if before else ""
-    parts = " ".join(f"{row[stage]:>9.3f}" for stage in ("normalise", "feasible", "decide", "wall"))
+    parts = " ".join(f"{row[stage]:>9.3f}" for stage in (*STAGES, "wall"))
     return f"{line} {parts} {more:>8} {row['regions']:>8} {row['peak']:>8.0f}"
 
 
