@@ -225,7 +225,7 @@ def _sides(
     program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...], *, is_body: bool = False
 ) -> Region:
     """Split a mixed function into a host function that drives it, device functions, and what the host computes."""
-    on_host = host_work(program, site, calls, is_asked=feasibility.splits)
+    on_host = host_work(program, site, calls, feasibility.strategy(site), is_asked=feasibility.splits)
     if on_host is None:
         return Region(site, calls)
     driven = frozenset(
