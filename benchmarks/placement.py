@@ -33,6 +33,7 @@ from benchmarks.tvm_schedule import line, names, network
 
 if TYPE_CHECKING:
     from tvmtarget import Costs, IRModule, Plan, Target
+    from tvmtarget.executable import Executable
 
 DIGITS = Path(__file__).parents[1] / "examples/digits.onnx"
 DEFAULT = ("digits", "squeezenet", "shufflenet", "inception_v1", "inception_v2", "resnet50", "densenet121")
@@ -100,18 +101,26 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
         sys.exit(f"no inputs can be made up for {name}")
     by_rates = tt.decompose(module, tree, replace(rates, symbolic_hints=open_sizes(first)))
     plans = {"preference": first, "by rates": by_rates}
-    begin = time.monotonic()
-    with tt.TuningLog(options.log) as log:
-        result = tt.tune(module, tree, log=log, levels=["placement"], trials=options.trials)
-        measured = tt.build(module, tree, log=log)
-    print(f"{name}: {result.measured} placements measured in {time.monotonic() - begin:.0f} s", file=sys.stderr)
     found = [Contender(which, tt.build(plan), []) for which, plan in plans.items()]
-    found.append(Contender("measured", measured, []))
+    if options.trials != 0:
+        found.append(Contender("measured", measured_placement(name, module, tree, options), []))
     for leaf, alone in zip(first.layout.leaves(), plans_by_leaf(first), strict=True):
         if set(alone.sites().values()) == {leaf.path}:
             found.append(Contender(f"only {leaf.path}", tt.build(by_itself(module, leaf.target)), []))
     found.append(Contender(PLAIN, plain(model, options.threads), []))
     return found, inputs
+
+
+def measured_placement(name: str, module: IRModule, tree: Target, options: argparse.Namespace) -> Executable:
+    """Measure placements into the log, and build the best."""
+    import tvmtarget as tt
+
+    begin = time.monotonic()
+    with tt.TuningLog(options.log) as log:
+        result = tt.tune(module, tree, log=log, levels=["placement"], trials=options.trials)
+        measured = tt.build(module, tree, log=log)
+    print(f"{name}: {result.measured} placements measured in {time.monotonic() - begin:.0f} s", file=sys.stderr)
+    return measured
 
 
 def by_itself(module: IRModule, leaf: Target) -> Plan:
@@ -186,7 +195,7 @@ def report(name: str, found: Sequence[Contender], apart: float) -> bool:
     print(line(f"{name}, us", *(each.name for each in found)))
     print(line("", *(f"{1e6 * median(each.seconds):.1f}" for each in found)))
     is_fine = apart <= CLOSE
-    for each in (by_name["by rates"], by_name["measured"]):
+    for each in (by_name[which] for which in ("by rates", "measured") if which in by_name):
         over = {other.name: Ratio.of(each, other) for other in (by_name["preference"], best)}
         is_fine = is_fine and not any(ratio.is_slower for ratio in over.values())
         ratios = ", ".join(f"{ratio} of {other}" for other, ratio in over.items())
@@ -202,7 +211,7 @@ def main() -> None:
     parser.add_argument("--target", help="a composite; onnxruntime and llvm for this machine unless given")
     parser.add_argument("--log", default="memory:", help="a tuning log, in memory unless given")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--trials", type=int, help="measure at most so many placements of a model")
+    parser.add_argument("--trials", type=int, help="measure at most so many placements of a model; 0: none")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu on a busy machine, with one thread")
     options = parser.parse_args()

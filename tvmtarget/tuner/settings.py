@@ -83,7 +83,9 @@ class SettingsTuner(WholeTuner):
             for site, name, values in choices:
                 for value in values:
                     tried = {**best, (site, name): value}
-                    ratio = self._ratio(tried, "search")
+                    if value == self._plan.layout[site].target[name]:
+                        del tried[site, name]
+                    ratio = self._ratio(tried, "search") if tried not in ({}, best) else 1.0
                     if ratio <= GAIN * least:
                         best, least = tried, ratio
             if best == before:
