@@ -1,6 +1,8 @@
 """Parts of a program that are alike on one site become one function with many calls, and keep all their names."""
 
 import random
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +15,9 @@ import tvmtarget as tt
 from tvmtarget.backends.protocol import backend_named
 from tvmtarget.errors import ModelError, TargetError
 from tvmtarget.executors.graph import CopyEvent
+from tvmtarget.ir.function import Value
 from tvmtarget.ir.structure import structural_hash
+from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.plan import Plan
 from tvmtarget.partition.strategies.strategy import Rule, strategy_for
 
@@ -39,21 +43,24 @@ def divided(model, target=PAIR, **options):
 
 def test_layers_that_are_alike_are_one_function_each_site_and_every_op_keeps_its_name():
     plan = divided(layers(6))
-    assert [function.name for function in plan.module] == ["main", "main_0", "main_1"]
-    assert [call.callee for call in plan.module.main.body] == ["main_0", "main_1"] * 6
+    entry, *names = [function.name for function in plan.module]
+    assert entry == "main"
+    assert [re.sub("_[0-9a-f]{8}$", "", name) for name in names] == ["a_matmul", "b_sigmoid"]
+    assert [call.callee for call in plan.module.main.body] == names * 6
+    assert [call.source for call in plan.module.main.body][:3] == ["matmul0", "sigmoid0", "matmul1"]
     assert [region.ops for region in plan.regions][-2:] == [("matmul5",), ("sigmoid5",)]
-    assert plan.functions("a") == (plan.module["main_0"],)
+    assert plan.functions("a") == (plan.module[names[0]],)
     assert plan.site_of("sigmoid4") == "b"
-    assert plan.explain("matmul3").function == "main_0"
-    assert [(task.weight, task.region.function) for task in plan.tasks()] == [(6, "main_0"), (6, "main_1")]
+    assert plan.explain("matmul3").function == names[0]
+    assert [(task.weight, task.region.function) for task in plan.tasks()] == [(6, name) for name in names]
     marked = {node.name: [p.value for p in node.metadata_props] for node in plan.marked().graph.node}
-    assert marked["matmul5"] == ["@a", "main_0"]
+    assert marked["matmul5"] == ["@a", names[0]]
 
 
 def test_calls_tell_what_ops_are_called_there_so_that_inlining_gives_the_model_back():
     plan = divided(layers(3))
-    call = plan.module.main.body[2]
-    assert (call.op, call.attr("ops"), call.source) == ("@main_0", ("matmul1",), "main_2")
+    first, _, call, *_ = plan.module.main.body
+    assert (call.op, call.attr("ops"), call.source) == (first.op, ("matmul1",), "matmul1")
     again = tt.decompose(plan.module)
     assert again.module == plan.module
     assert [one.source for one in again.program.body] == [one.source for one in plan.program.body]
@@ -67,18 +74,21 @@ def test_calls_tell_what_ops_are_called_there_so_that_inlining_gives_the_model_b
 
 def test_constants_of_other_values_make_another_function():
     plan = divided(layers(4, weights=[1, 2, 1, 2]))
-    assert [call.callee for call in plan.module.main.body][::2] == ["main_0", "main_2", "main_0", "main_2"]
+    called = [call.callee for call in plan.module.main.body][::2]
+    assert called[:2] == called[2:]
+    assert called[0] != called[1]
 
 
 @pytest.mark.parametrize(
     ("constants", "functions", "given"),
-    [("bind", ["main_0", "main_2", "main_2"], 1), ("lift", ["main_0"] * 3, 2), ("share", ["main_0"] * 3, 2)],
+    [("bind", [0, 1, 1], 1), ("lift", [0, 0, 0], 2), ("share", [0, 0, 0], 2)],
 )
 def test_weights_are_bound_given_or_shared(constants, functions, given, tmp_path):
     model = layers(3, weights=[1, 2, 2])
     plan = divided(model, constants=constants)
     called = plan.module.main.body[::2]
-    assert [call.callee for call in called] == functions
+    names = list(dict.fromkeys(call.callee for call in called))
+    assert [names.index(call.callee) for call in called] == functions
     assert {len(call.inputs) for call in called} == {given}
     assert tt.decompose(plan.module, constants=constants).module == plan.module
     plan.save(tmp_path / "plan")
@@ -89,7 +99,7 @@ def test_weights_are_bound_given_or_shared(constants, functions, given, tmp_path
 
 def test_a_weight_that_nothing_shares_stays_in_its_function_unless_all_are_lifted():
     model = layers(1)
-    assert [len(divided(model, constants=how).module["main_0"].params) for how in ("share", "lift")] == [1, 2]
+    assert [len(divided(model, constants=how).functions("a")[0].params) for how in ("share", "lift")] == [1, 2]
     with pytest.raises(TargetError, match="constants is bind or lift or share, not 'keep'"):
         divided(model, constants="keep")
 
@@ -115,11 +125,12 @@ def test_a_weight_that_is_given_is_copied_to_where_it_is_read_once_for_all_runs(
 
 
 def test_a_function_is_compiled_once_and_every_call_of_it_is_told():
-    exe = tt.build(divided(layers(5)))
-    assert sorted(exe.backends) == ["main_0", "main_1"]
+    plan = divided(layers(5))
+    exe, names = tt.build(plan), [function.name for function in plan.functions()]
+    assert list(exe.backends) == names
     x = np.ones((2, 3), "float32")
     events = exe.profile({"x": x})
-    assert [event.function for event in events] == ["main_0", "main_1"] * 5
+    assert [event.function for event in events] == names * 5
     told = {region["call"]: region["ops"] for region in exe.report()["regions"]}
     assert [told[event.call] for event in events][-2:] == [["matmul4"], ["sigmoid4"]]
     np.testing.assert_allclose(exe(x), tt.build(layers(5), "onnxruntime")(x), rtol=1e-6)
@@ -138,11 +149,10 @@ def test_systems_that_are_alike_have_one_driver_and_their_copies_are_told_apart(
     soc = "composite[soc=composite[npu=onnxruntime,cpu=llvm](host=@cpu,links=[]),cpu=llvm](host=@cpu)"
     plan = tt.decompose(layers(3), soc, where={"op:MatMul": "@soc/npu", "op:Sigmoid": "@cpu"})
     drivers = [function.name for function in plan.module if function.attr("role") == "driver"]
-    assert drivers == ["main", "main_0"]
+    assert [name.rpartition("_")[0] for name in drivers] == ["", "soc"]
+    (product,) = plan.functions("soc/npu")
     assert [(r.function, r.call, r.ops) for r in plan.regions if r.site == "soc/npu"] == [
-        ("main_0_0", "main_0/main_0_0", ("matmul0",)),
-        ("main_0_0", "main_2/main_0_0", ("matmul1",)),
-        ("main_0_0", "main_4/main_0_0", ("matmul2",)),
+        (product.name, f"matmul{layer}/{product.name}", (f"matmul{layer}",)) for layer in range(3)
     ]
     assert tt.decompose(plan.module).module == plan.module
     events = tt.build(plan).profile({"x": np.ones((2, 3), "float32")})
@@ -152,7 +162,7 @@ def test_systems_that_are_alike_have_one_driver_and_their_copies_are_told_apart(
 
 def test_calls_that_name_too_few_ops_are_refused():
     text = str(divided(layers(2)).module).replace('ops=["sigmoid1"]', 'ops=["sigmoid1", "more"]')
-    with pytest.raises(ModelError, match=r"op 'main_3' names 2 ops of '@main_1', which has 1"):
+    with pytest.raises(ModelError, match=r"op 'sigmoid1' names 2 ops of '@b_sigmoid_[0-9a-f]*', which has 1"):
         tt.IRModule.parse(text, divided(layers(2)).module.constants())
 
 
@@ -218,3 +228,81 @@ def test_a_program_with_shared_functions_is_the_same_program(seed, size):
     assert {call.source: call.op for call in again.program.body} == {c.source: c.op for c in plan.program.body}
     assert again.sites() == plan.sites()
     assert len({region.call for region in plan.regions}) == len(plan.regions)
+
+
+def mixing(dims, orders):
+    """Return layers of one structure, each with its own name of a dimension and order of independent operations."""
+    nodes, x = [], "x"
+    for layer in range(len(dims)):
+        own = [
+            helper.make_node("Abs", [x], [f"p{layer}"], name=f"p{layer}"),
+            helper.make_node("Neg", [x], [f"q{layer}"], name=f"q{layer}"),
+            helper.make_node("Exp", [x], [f"r{layer}"], name=f"r{layer}"),
+        ]
+        nodes += [own[place] for place in orders[layer]]
+        nodes += [
+            helper.make_node("Sub", [f"p{layer}", f"q{layer}"], [f"d{layer}"], name=f"d{layer}"),
+            helper.make_node("Div", [f"d{layer}", f"r{layer}"], [f"e{layer}"], name=f"e{layer}"),
+            helper.make_node("Sigmoid", [f"e{layer}"], [f"s{layer}"], name=f"s{layer}"),
+        ]
+        x = f"s{layer}"
+    module = tt.IRModule.from_onnx(small(*nodes, outputs=(x,), shape=("n", 3)))
+    renamed = [
+        replace(call, outputs=(Value(call.outputs[0].name, TensorType("float32", (dims[int(call.source[1:])], 3))),))
+        for call in module.main.body
+    ]
+    return module.replace(functions=(module.main.replace(body=tuple(renamed)),))
+
+
+def types_of(plan):
+    return {call.source: [output.type for output in call.outputs] for call in plan.program.body}
+
+
+@pytest.mark.parametrize("target", [PAIR, "[s=[a=onnxruntime,b=numpy,cpu=llvm](host=@cpu),cpu=llvm](host=@s/cpu)"])
+def test_layers_with_other_names_of_dimensions_and_in_other_orders_are_shared(target, tmp_path):
+    module = mixing(["i", "j", "k"], [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+    at = "s/" if target != PAIR else ""
+    where = {"op:Sigmoid": f"@{at}b", "*": f"@{at}a"} | {f"s{layer}": f"@{at}b" for layer in range(3)}
+    plan = tt.decompose(module, target, where=where)
+    assert len(plan.functions()) == 2
+    told = [call.attr("dims") for function in plan.module for call in function.body if call.attr("dims")]
+    assert set(told) == {("n", "i", "i", "j"), ("n", "j", "i", "k"), ("i", "j"), ("i", "k")}
+    again = tt.decompose(plan.module)
+    assert again.module == plan.module
+    assert types_of(again) == types_of(plan)
+    assert tt.IRModule.parse(str(plan.module), plan.module.constants()) == plan.module
+    exe = tt.build(plan)
+    exe.save(tmp_path / "p")
+    x = np.linspace(-1, 1, 12, dtype="float32").reshape(4, 3)
+    for run in (exe, tt.load(tmp_path / "p"), tt.build(tt.IRModule.from_onnx(plan.module.to_onnx()), "numpy")):
+        np.testing.assert_allclose(run(x), tt.build(module, "numpy")(x), rtol=1e-6)
+
+
+def test_dimensions_that_are_told_apart_within_a_function_are_not_shared_with_those_that_are_not():
+    text = """func @main(%x: float32[n,3], %y: float32[m,3]) opsets(onnx=17) {
+      %a: float32[n,3] = onnx.Abs(%x) as a
+      %b: float32[m,3] = onnx.Neg(%y) as b
+      %c: float32[?,3] = onnx.Concat(%a, %b) {axis=0} as c
+      %s: float32[?,3] = onnx.Sigmoid(%c) as s
+      %d: float32[n,3] = onnx.Abs(%a) as d
+      %e: float32[n,3] = onnx.Neg(%a) as e
+      %f: float32[?,3] = onnx.Concat(%d, %e) {axis=0} as f
+      return %s, %f
+    }"""
+    plan = tt.decompose(tt.IRModule.parse(text), PAIR, where={"s": "@b", "[abc]": "@a", "[def]": "@cpu"})
+    assert len(plan.functions()) == 3
+
+
+def test_names_do_not_depend_on_the_order_in_which_independent_operations_are_listed():
+    plans = [
+        tt.decompose(mixing(["n", "n"], order), PAIR, where={"*": "@a", "op:Sigmoid": "@b"})
+        for order in ([(0, 1, 2)] * 2, [(1, 2, 0), (2, 0, 1)])
+    ]
+    assert {f.name for f in plans[0].module} == {f.name for f in plans[1].module}
+
+
+def test_dims_that_are_no_pairs_are_refused():
+    module = mixing(["i", "j"], [(0, 1, 2)] * 2)
+    text = str(tt.decompose(module, PAIR, where={"*": "@a", "op:Sigmoid": "@b"}).module)
+    with pytest.raises(ModelError, match=r"op 's1' has dims=\('i', 'j', 'k'\), which should be"):
+        tt.IRModule.parse(text.replace('dims=["i", "j"]', 'dims=["i", "j", "k"]'))

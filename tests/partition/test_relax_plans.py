@@ -13,7 +13,7 @@ pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plug
 
 import tvm_ffi  # noqa: E402
 from models import DIGITS, inputs_of, light  # noqa: E402
-from relax_modules import BRANCHES, EVERYTHING, SIX, by_tvm, random_module, register_codegen, run  # noqa: E402
+from relax_modules import BRANCHES, EVERYTHING, SIX, TWO_STEPS, by_tvm, random_module, register_codegen, run  # noqa: E402
 from tvm import relax  # noqa: E402
 from tvm.relax.dpl import is_op, wildcard  # noqa: E402
 from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
@@ -148,7 +148,7 @@ def test_external_generators_are_given_their_functions_and_the_options_of_their_
     plan = tt.decompose(SIX, NPU, where=SIX_SITES)
     seen = register_codegen("probe")
     relax.transform.RunCodegen(plan.codegen_options())(plan.to_tvm())
-    assert sorted(seen) == [("main_0", {"lanes": 8}), ("main_2", {"lanes": 8})]
+    assert seen == [(function.name, {"lanes": 8}) for function in plan.functions("npu")]
 
 
 def test_two_generators_of_one_kind_with_different_options_are_refused():
@@ -274,12 +274,12 @@ def test_matches_of_patterns_are_inner_functions_as_tvms_own_passes_leave_them()
 
     module = conv_bias_relu()
     plan = tt.decompose(module, "[npu=fusing-npu,cpu=llvm](host=@cpu)")
-    written = plan.to_tvm()
+    written, function = plan.to_tvm(), plan.functions("npu")[0]
     relax.analysis.well_formed(written)
     tvm.ir.assert_structural_equal(tt.IRModule.from_tvm(written).to_tvm(), written)
     composites = []
     relax.analysis.post_order_visit(
-        written["main_0"],
+        written[function.name],
         lambda one: (
             composites.append(str(one.attrs["Composite"]))
             if isinstance(one, relax.Function) and "Composite" in one.attrs
@@ -287,7 +287,7 @@ def test_matches_of_patterns_are_inner_functions_as_tvms_own_passes_leave_them()
         ),
     )
     assert composites == ["fusing-npu.conv_relu"]
-    assert "Codegen" in written["main_0"].attrs
+    assert "Codegen" in written[function.name].attrs
     x = np.random.default_rng(1).normal(size=(1, 3, 8, 8)).astype("float32")
     register_codegen("fusing-npu")
     executable = tvm.compile(relax.transform.RunCodegen(plan.codegen_options())(written), target="llvm")
@@ -322,7 +322,7 @@ def test_our_own_build_names_dimensions_that_a_part_cannot_know():
     ones = np.ones((2, 4), "float32")
     assert_equal(list(tt.build(tt.decompose(module, "llvm")).run({"x": ones}).values()), by_tvm(module, ones))
     plan = tt.decompose(module, CORES, where={"gv2": "@little", "gv1": "@big"})
-    with pytest.raises(ModelError, match="function 'main_1' needs dimension 'n', which no parameter of it has"):
+    with pytest.raises(ModelError, match=r"function 'little_reshape_\w+' needs dimension 'n', which no parameter of"):
         tt.build(plan)
     assert_equal(run(tvm.compile(plan.to_tvm()), ones, devices=[tvm.cpu(0), tvm.cpu(1)]), by_tvm(module, ones))
 
@@ -448,3 +448,25 @@ def test_a_tuple_whose_readers_would_have_to_be_apart_is_refused_as_such():
         builder.emit_func_output(relax.Tuple([inner, relu]))
     with pytest.raises(InfeasibleError, match="a value between them is a tuple or has no known type"):
         tt.decompose(builder.get(), NPU, where={"op:relax.nn.relu": "@npu"})
+
+
+@pytest.mark.parametrize("target", [NPU, CORES])
+def test_a_module_without_main_is_divided_function_by_function(target):
+    other = tt.Target.parse(target).targets[0].slot
+    with pytest.raises(ModelError, match="'decode' or 'prefill'"):
+        tt.decompose(TWO_STEPS, target)
+    once = tt.decompose(TWO_STEPS, target, where={"op:relax.tanh": f"@{other}"}, entry="prefill")
+    plan = tt.decompose(once.module, target, where={"op:relax.nn.relu": f"@{other}"}, entry="decode")
+    executable, devices = built(plan), [tvm.cpu(0), tvm.cpu(1)]
+    for entry, rows in (("prefill", 5), ("decode", 1)):
+        given = values(rows, 4)
+        assert_equal(run(executable, given, devices=devices, entry=entry), by_tvm(TWO_STEPS, given, entry=entry))
+
+
+def test_the_only_function_of_a_module_needs_no_name():
+    only = tvm.IRModule({variable: TWO_STEPS[variable] for variable in TWO_STEPS.get_global_vars()[:1]})
+    entry = only.get_global_vars()[0].name_hint
+    plan = tt.decompose(only, "llvm")
+    assert [variable.name_hint for variable in plan.to_tvm().get_global_vars()] == [entry]
+    given = values(5 if entry == "prefill" else 1, 4)
+    assert_equal(tuple(tt.build(plan).run({"x": given}).values()), by_tvm(only, given, entry=entry))

@@ -163,7 +163,7 @@ def test_pictures_show_sites_regions_and_copies():
         (1, 2),
         (2, "out"),
     ]
-    assert 'r1 [label="main_1\\nfc1"];' in plan.dot()
+    assert f'r1 [label="{plan.regions[1].function}\\nfc1"];' in plan.dot()
     assert "penwidth=3" in plan.dot()
     assert 'r0 ==>|"flatten: float32[batch,256]"| r1' in plan.mermaid()
 
@@ -183,7 +183,7 @@ def test_models_bear_sites_for_viewers():
     model = plan.marked()
     onnx.checker.check_model(model, full_check=True)
     told = {node.name: {prop.key: prop.value for prop in node.metadata_props} for node in model.graph.node}
-    assert told["fc1"] == {"tvmtarget.site": "@cpu", "tvmtarget.function": "main_1"}
+    assert told["fc1"] == {"tvmtarget.site": "@cpu", "tvmtarget.function": plan.regions[1].function}
     assert told["conv1"]["tvmtarget.site"] == "@ort"
 
 

@@ -9,7 +9,7 @@ program of one machine, `tt.send` and `tt.recv` are the two ends of a transfer: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from tvmtarget.target.constraints.constraint import Constraint
 __all__ = [
     "CODE",
     "COPY",
+    "DIMS",
     "DRIVES",
     "OPS",
     "RECV",
@@ -39,6 +40,7 @@ __all__ = [
     "callees_of",
     "calls_in",
     "constants_of",
+    "reached_from",
 ]
 
 COPY = "tt.copy"
@@ -46,6 +48,7 @@ SEND = "tt.send"
 RECV = "tt.recv"
 CODE = "tt.code"
 OPS = "ops"  # the attribute of a call of a function that names the operations it leads to (`op_names.py`)
+DIMS = "dims"  # beside it: symbolic dimensions of the function, each followed by what it is where that is called
 DRIVES = "drives"  # the attribute of a host function that names, by its path, the device it works for
 
 Attribute: TypeAlias = "int | float | str | bytes | Constant | Opaque | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | tuple[Constant, ...]"  # noqa: E501
@@ -230,3 +233,15 @@ def callees_of(function: Function) -> frozenset[str]:
     own = {call.callee for call in function.body if call.callee is not None}
     nested = (callees_of(region) for call in function.body for _, region in call.regions)
     return frozenset(own).union(*nested)
+
+
+def reached_from(names: Iterable[str], functions: Mapping[str, Function]) -> tuple[str, ...]:
+    """Return the names of functions and of all that they call, directly or through others."""
+    reached: dict[str, None] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached[name] = None
+            waiting += sorted(callees_of(functions[name]))
+    return tuple(reached)

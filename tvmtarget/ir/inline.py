@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from tvmtarget.errors import ModelError
+from tvmtarget.ir.dims import dims_given, with_dims, within
 from tvmtarget.ir.function import COPY, Call, Constant, Function, Value, all_names, callees_of
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.op_names import count_of_ops, is_op, names_given, with_names, with_names_given
@@ -112,6 +113,7 @@ class _Inliner:
         self.names = Names(param.name for param in function.params)
         self.calls = 0
         self.told: Iterator[str] | None = None  # what the operations of the call that is inlined are called there
+        self.dims: Mapping[str, str] = {}  # what symbolic dimensions of the function that is inlined are called there
         self.wanted: Mapping[str, str] = {}  # what values of the function that is inlined are called where it is called
 
     def expand(
@@ -138,7 +140,7 @@ class _Inliner:
 
     def _keep(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         """Append an operation in the names of its new surroundings; its results are added to `names`."""
-        call = self._named(call)
+        call = with_dims(self._named(call), self.dims) if self.dims else self._named(call)
         nested = tuple(self._nested(region, names, frames, stack) for _, region in call.regions)
         inputs = tuple(names.get(name, name) for name in call.inputs)
         outputs = []
@@ -190,13 +192,14 @@ class _Inliner:
         arguments = {
             param.name: names.get(given, given) for param, given in zip(callee.params, call.inputs, strict=True)
         }
-        told, wanted = self.told, self.wanted
+        told, wanted, dims = self.told, self.wanted, self.dims
         given = names_given(call)
         if told is None and given is not None:
             self.told = iter(given)
         self.wanted = _wanted(call, callee, wanted)
+        self.dims = within(dims_given(call), dims)
         results = self.expand(callee, arguments, (*frames, frame), (*stack, callee.name))
-        self.told, self.wanted = told, wanted
+        self.told, self.wanted, self.dims = told, wanted, dims
         for output, result in zip(call.outputs, results, strict=True):
             names[output.name] = result
 

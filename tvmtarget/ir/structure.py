@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import OPS, Call, Constant, Function, Value, callees_of
+from tvmtarget.ir.entry import OWN_NAME
+from tvmtarget.ir.function import DIMS, OPS, Call, Constant, Function, Value, callees_of
 from tvmtarget.ir.json_form import write_value
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type
@@ -37,7 +38,7 @@ SCHEMA = 1
 # Attributes of functions that say where a program came from (`onnx_notes.py`).
 _NOTES = "onnx."
 # Attributes that compilers write on functions, under any prefix: where and how, and not what.
-_MARKS = frozenset({"target", "role", "global_symbol", "op_pattern", "num_unpacked_args", "is_scheduled"})
+_MARKS = frozenset({"target", "role", OWN_NAME, "global_symbol", "op_pattern", "num_unpacked_args", "is_scheduled"})
 
 
 def structure_of(
@@ -203,7 +204,7 @@ class _Writer:
         flat: dict[str, object] = {"op": call.op} if callee is None else {"callee": callee}
         flat["inputs"] = [_refer(name, names, constants) for name in call.inputs]
         flat["outputs"] = [self.typed(output) for output in call.outputs]
-        attrs = [(name, value) for name, value in call.attrs if call.callee is None or name != OPS]
+        attrs = [(name, value) for name, value in call.attrs if call.callee is None or name not in (DIMS, OPS)]
         if attrs:
             flat["attrs"] = sorted(([name, self.value(value, name)] for name, value in attrs), key=_first)
         if call.regions:

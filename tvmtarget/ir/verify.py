@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import TypeAlias
 
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
-from tvmtarget.ir.function import CODE, COPY, OPS, RECV, SEND, Call, Function, Value, callees_of, constants_of
+from tvmtarget.ir.dims import are_dims
+from tvmtarget.ir.function import CODE, COPY, DIMS, OPS, RECV, SEND, Call, Function, Value, callees_of, constants_of
 from tvmtarget.ir.op_names import count_of_ops
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.types import DTYPES, TensorType, Type, dtype_of
@@ -126,10 +127,14 @@ def _callees_exist_and_fit(module: Functions, function: Function) -> Iterator[st
 
 def _names_of_ops_fit(module: Functions, function: Function) -> Iterator[str]:
     for _, call in _all_calls(function):
-        names = None if call.callee is None or call.callee not in module else call.attr(OPS)
+        if call.callee is None or call.callee not in module:
+            continue
+        dims, names = call.attr(DIMS), call.attr(OPS)
+        if dims is not None and not are_dims(dims):
+            yield f"{_op(call)} has dims={dims!r}, which should be names of dimensions in pairs"
         if names is None:
             continue
-        count = count_of_ops(module[call.callee or ""], module)
+        count = count_of_ops(module[call.callee], module)
         if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
             yield f"{_op(call)} has ops={names!r}, which should be names"
         elif len(names) != count:

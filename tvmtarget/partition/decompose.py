@@ -40,6 +40,7 @@ def decompose(
     boundary_after: Iterable[str] = (),
     max_regions: Mapping[str, int] | None = None,
     constants: Constants | None = None,
+    entry: str | None = None,
 ) -> Plan:
     """Split the entry of a module over the nodes of a target, down to single leaves.
 
@@ -62,13 +63,14 @@ def decompose(
         max_regions: the most calls that a site (a path, kind or key) may get; the smallest ones go elsewhere.
         constants: `bind` makes weights parts of functions, `lift` gives them to functions as parameters, `share` does
             where one function so does for several parts of the program; unless given, as each code generator says.
+        entry: the function to divide, which is called `main` then (`IRModule.with_entry`); the others stay as they are.
 
     Returns the plan: `plan.module` with every decision as a constraint that names one node, and its report.
     Raises `InfeasibleError` with the reasons for operations that fit no site, `UnknownNameError` for names that
     are not in the model or the tree, `ModelError` for an invalid module.
     """
     chosen = _tree(target)
-    program = IRModule.of(module, chosen)
+    program = IRModule.of(module, chosen, entry)
     chosen = chosen or program.target
     if chosen is None:
         raise TargetError("no target is given and the module has none; pass one, such as 'llvm'")

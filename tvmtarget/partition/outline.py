@@ -6,10 +6,10 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from tvmtarget.ir.function import OPS, Attribute, Call, Function, Value
+from tvmtarget.ir.function import DIMS, OPS, Attribute, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.alike import Shape, Shapes, same_data
+from tvmtarget.partition.alike import Matched, Shape, Shapes, same_data
 from tvmtarget.partition.control.drivers import Block, Step, write_driver
 from tvmtarget.partition.control.forms import form_of, runs_of_bodies
 from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host
@@ -98,8 +98,12 @@ def outline(
     """Make the functions of a tree of regions; the entry keeps the signature of the original function.
 
     Regions that are alike become calls of one function; calls after the first say in their attribute `ops` what the
-    operations are called there. `constants` says which weights are parameters of functions (`weights.py`), `routes`
-    over which memories values are copied: unless given, along the links of the tree.
+    operations are called there, and in `dims` what symbolic dimensions are. Functions are named by site, structure and
+    constants, so that an edit elsewhere leaves their names: `npu_conv_1c9f2b3d` begins with a convolution. Calls in the
+    entry are named by one of their operations, those in other drivers by what they call.
+
+    `constants` says which weights are parameters of functions (`weights.py`), `routes` over which memories values are
+    copied: unless given, along the links of the tree.
 
     A leaf function says in its attribute `matches` which of its operations patterns of the strategy take together:
     for each match the pattern, then the names of the operations.
@@ -108,7 +112,8 @@ def outline(
     outliner.given = given_weights(program, outliner.shapes, root, lambda leaf: outliner.border(leaf)[1], constants)
     function = program.function
     params = tuple(param.name for param in function.params)
-    outliner.add(root, outliner.names.fresh(function.name), params, function.results, _Around("", Fraction(1)))
+    around = _Around("", Fraction(1))
+    outliner.add(root, _Border(outliner.names.fresh(function.name), params, function.results), around)
     functions, regions, copies = tuple(outliner.functions), tuple(outliner.regions), tuple(outliner.copies)
     return Outlined(functions, regions, copies, tuple(outliner.driven), outliner.routes)
 
@@ -120,15 +125,38 @@ class _Around:
     call: str
     runs: Fraction
 
-    def inner(self, name: str, runs: Fraction) -> _Around:
-        return _Around(f"{self.call}/{name}" if self.call else name, runs)
+    def inner(self, name: str) -> _Around:
+        return _Around(f"{self.call}/{name}" if self.call else name, self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """The driver that is written, the names of its calls, and the call of it that is made."""
+
+    driver: str
+    is_entry: bool
+    calls: Names
+    around: _Around
+
+    def name(self, callee: str, op: str) -> str:
+        """Return the name of a call that begins with an operation; in a driver that is shared, no operation's own."""
+        return self.calls.fresh(op if self.is_entry and op else callee)
+
+
+@dataclass(frozen=True, slots=True)
+class _Border:
+    """What a function is called, what it is given and what it returns."""
+
+    name: str
+    params: tuple[str, ...]
+    results: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
     """A function that was made for a region of some shape, for which call, and the records that came of it."""
 
-    name: str
+    border: _Border
     shape: Shape
     around: _Around
     regions: tuple[RegionRecord, ...]
@@ -153,44 +181,42 @@ class _Outliner:
         self.values = Names(program.types)
         self.kept = tuple(item for item in program.function.attrs if item[0] not in ("role", *SIDED))  # of the entry
 
-    def add(
-        self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], around: _Around
-    ) -> None:
+    def add(self, region: Region, border: _Border, around: _Around) -> None:
         """Add the function of a region, and those of its parts behind it."""
         add = self._leaf if region.is_leaf else self._driver
-        add(region, name, params, results, around)
+        add(region, border, around)
 
-    def shared(
-        self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], around: _Around
-    ) -> Call:
+    def shared(self, region: Region, params: tuple[str, ...], results: tuple[str, ...], caller: _Caller) -> Call:
         """Return the call of a region: of a function that was made for one like it, else of a new one."""
         shape = self.shapes.of(region, results, self._held)
         alike = self.made.setdefault(shape.key, [])
         made = next((one for one in alike if one.around.runs and self._is_same(one.shape, shape)), None)
         if made is not None:
-            self._repeat(made, shape, around)
-            return self._called(made.name, name, params, results, shape, (OPS, self._sources(shape)))
+            matched, name = made.shape.matched(shape), caller.name(made.border.name, self._source(shape))
+            self._repeat(made, matched, caller.around.inner(name))
+            return self._called(made.border, name, shape, matched)
+        border = _Border(self.names.fresh(self.shapes.name(region, shape)), params, results)
+        name = caller.name(border.name, self._source(shape))
+        around = caller.around.inner(name)
         places = len(self.regions), len(self.copies), len(self.driven)
-        self.add(region, name, params, results, around)
+        self.add(region, border, around)
         regions, copies, driven = self.regions[places[0] :], self.copies[places[1] :], self.driven[places[2] :]
-        alike.append(_Made(name, shape, around, tuple(regions), tuple(copies), tuple(driven)))
-        return self._called(name, name, params, results, shape)
+        alike.append(_Made(border, shape, around, tuple(regions), tuple(copies), tuple(driven)))
+        return self._called(border, name, shape)
 
-    def _called(
-        self,
-        callee: str,
-        name: str,
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        shape: Shape,
-        *attrs: tuple[str, Attribute],
-    ) -> Call:
-        has_effect = any(self.program.body[index].has_effect for index in shape.ops)
+    def _source(self, shape: Shape) -> str:
+        return self.program.body[shape.ops[0]].source if shape.ops else ""
+
+    def _called(self, border: _Border, name: str, shape: Shape, matched: Matched | None = None) -> Call:
+        """Return a call of a function; if that was made for another region, it tells what things are called here."""
+        inputs, outputs = border.params, border.results
+        attrs: tuple[tuple[str, Attribute], ...] = ()
+        if matched is not None:
+            inputs, outputs = (tuple(map(matched.values.__getitem__, names)) for names in (inputs, outputs))
+            attrs = ((OPS, tuple(self.program.body[index].source for index in matched.ops.values())), *_dims(matched))
+        has_effect = any(self.program.body[index].has_effect for index in shape.run)
         values = tuple(Value(value, self.program.types[value]) for value in outputs)
-        return Call(f"@{callee}", inputs, values, attrs, source=name, has_effect=has_effect)
-
-    def _sources(self, shape: Shape) -> tuple[str, ...]:
-        return tuple(self.program.body[index].source for index in shape.ops)
+        return Call(f"@{border.name}", inputs, values, attrs, source=name, has_effect=has_effect)
 
     def _held(self, leaf: Region) -> Collection[str]:
         """Return the constants that a leaf function has, if it reads them: all but those that it is given."""
@@ -201,12 +227,10 @@ class _Outliner:
         pairs = zip(one.constants, other.constants, strict=True)
         return all(same_data(self.constants[first], self.constants[second]) for first, second in pairs)
 
-    def _repeat(self, made: _Made, shape: Shape, around: _Around) -> None:
+    def _repeat(self, made: _Made, matched: Matched, around: _Around) -> None:
         """Add the records of a function for another call of it."""
-        ops = dict(zip(made.shape.ops, shape.ops, strict=True))
-        names = dict(zip(made.shape.values, shape.values, strict=True))
-        names |= zip(made.shape.constants, shape.constants, strict=True)
-        sources = dict(zip(self._sources(made.shape), self._sources(shape), strict=True))
+        ops, names, body, types = matched.ops, matched.values, self.program.body, self.program.types
+        sources = {body[one].source: body[other].source for one, other in ops.items()}
         more = around.runs / made.around.runs
         begin = len(made.around.call)
 
@@ -227,33 +251,37 @@ class _Outliner:
             for one in made.regions
         )
         self.copies += (
-            replace(one, value=names[one.value], runs=one.runs * more, call=around.call + one.call[begin:])
+            replace(
+                one,
+                value=names[one.value],
+                type=types[names[one.value]],
+                runs=one.runs * more,
+                call=around.call + one.call[begin:],
+            )
             for one in made.copies
         )
         self.driven += (replace(one, call=ops[one.call], op=sources[one.op]) for one in made.driven)
 
-    def _leaf(
-        self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], around: _Around
-    ) -> None:
+    def _leaf(self, region: Region, border: _Border, around: _Around) -> None:
         body = tuple(self.program.body[index] for index in region.calls)
         inner = tuple(self.program.body[i].source for index in region.calls for i in self.program.nested(index))
         used = [used for call in body for used in call.uses()]
-        function = self._function(region, name, params, results, body, [*used, *results], "leaf")
+        function = self._function(region, border, body, [*used, *border.results], "leaf")
         matches = self._matches(region)
         self.functions.append(function.replace(attrs=(*function.attrs, ("matches", matches))) if matches else function)
         ops = tuple(call.source for call in body)
         self.regions.append(
             RegionRecord(
-                name,
+                border.name,
                 region.site.path,
                 region.calls,
                 ops,
-                params,
-                results,
+                border.params,
+                border.results,
                 inner,
                 around.runs,
                 region.device,
-                around.call or name,
+                around.call or border.name,
             )
         )
 
@@ -262,12 +290,10 @@ class _Outliner:
         found = (self.groups[index] for index in region.calls if index in self.groups)
         return tuple((one.pattern, *(body[index].source for index in one.calls)) for one in found if one.kind == kind)
 
-    def _driver(
-        self, region: Region, name: str, params: tuple[str, ...], results: tuple[str, ...], around: _Around
-    ) -> None:
-        place = len(self.functions)
-        steps = self._steps(region, name, name, around)
-        block = Block("", params, results, steps, runs=around.runs)
+    def _driver(self, region: Region, border: _Border, around: _Around) -> None:
+        place, name = len(self.functions), border.name
+        steps = self._steps(region, _Caller(name, name == self.program.function.name, Names(), around))
+        block = Block("", border.params, border.results, steps, runs=around.runs)
         home = self.program.layout.home(region.site.path)
         types = self.program.types.__getitem__
         written = write_driver(block, home, self.constants, types, self.values, self.routes)
@@ -275,23 +301,16 @@ class _Outliner:
             CopyRecord(name, copy.value, copy.src, copy.dst, self.program.types[copy.value], copy.runs, around.call)
             for copy in written.copies
         )
-        function = self._function(region, name, params, written.results, written.body, block.used(), "driver")
+        border = replace(border, results=written.results)
+        function = self._function(region, border, written.body, block.used(), "driver")
         self.functions.insert(place, function)
 
-    def _steps(self, region: Region, driver: str, name: str, around: _Around) -> tuple[Step, ...]:
-        """Return what a driver does for the parts of a system; functions are called by `name` and their place."""
-        return tuple(
-            self._run(part, driver, f"{name}_{position}", around)
-            if part.bodies
-            else self._call(part, f"{name}_{position}", around)
-            for position, part in enumerate(region.parts)
-        )
+    def _steps(self, region: Region, caller: _Caller) -> tuple[Step, ...]:
+        """Return what a driver does for the parts of a system."""
+        return tuple(self._run(part, caller) if part.bodies else self._call(part, caller) for part in region.parts)
 
-    def _call(self, part: Region, name: str, around: _Around) -> Step:
-        inputs, outputs = self.border(part)
-        name = self.names.fresh(name)
-        call = self.shared(part, name, inputs, outputs, around.inner(name, around.runs))
-        return Step(call, self.program.layout.home(part.site.path))
+    def _call(self, part: Region, caller: _Caller) -> Step:
+        return Step(self.shared(part, *self.border(part), caller), self.program.layout.home(part.site.path))
 
     def border(self, part: Region) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return what a part reads from outside, by first use, and what is read of it outside, as it is computed.
@@ -324,22 +343,23 @@ class _Outliner:
             own = scope.function.types
             yield from (name for name in (*self._uses(body), *scope.function.results) if name not in own)
 
-    def _run(self, part: Region, driver: str, name: str, around: _Around) -> Step:
+    def _run(self, part: Region, caller: _Caller) -> Step:
         """Return the step of an operation whose nested bodies the driver runs."""
         (index,) = part.calls
         call = self.program.body[index]
-        self.driven.append(DrivenRecord(driver, part.site.path, index, call.source))
+        self.driven.append(DrivenRecord(caller.driver, part.site.path, index, call.source))
         form = form_of(call)
         repeats = form is not None and form.repeats
-        inside = replace(around, runs=around.runs * runs_of_bodies(self.program.op(index)))
+        runs = caller.around.runs * runs_of_bodies(self.program.op(index))
+        inside = replace(caller, around=replace(caller.around, runs=runs))
         blocks = tuple(
             Block(
                 scope.label,
                 tuple(param.name for param in scope.function.params),
                 scope.function.results,
-                self._steps(body, driver, f"{name}_{scope.label}", inside),
+                self._steps(body, inside),
                 repeats,
-                inside.runs,
+                runs,
             )
             for scope, body in zip(self.program.bodies[index], part.bodies, strict=True)
         )
@@ -348,24 +368,22 @@ class _Outliner:
     def _function(
         self,
         region: Region,
-        name: str,
-        params: tuple[str, ...],
-        results: tuple[str, ...],
+        border: _Border,
         body: tuple[Call, ...],
         used: Iterable[str],
         role: str,
     ) -> Function:
         domain = self.program.layout.home(region.site.path)
-        constants = dict.fromkeys(used for used in used if used in self.constants and used not in params)
+        constants = dict.fromkeys(used for used in used if used in self.constants and used not in border.params)
         function = Function(
-            name=name,
-            params=tuple(Value(param, self.program.types[param], domain) for param in params),
+            name=border.name,
+            params=tuple(Value(param, self.program.types[param], domain) for param in border.params),
             body=body,
-            results=results,
+            results=border.results,
             constants=tuple(self.constants[constant] for constant in constants),
             constraint=Constraint.at(region.site.path),
             opsets=self.program.function.opsets,
-            attrs=(*(self.kept if name == self.program.function.name else ()), ("role", role)),
+            attrs=(*(self.kept if border.name == self.program.function.name else ()), ("role", role)),
         )
         return function if region.device is None else self._sided(function, region, region.device)
 
@@ -373,3 +391,10 @@ class _Outliner:
         if region.is_leaf and region.site.path == device:
             return as_device(function)
         return as_host(function, self.program.layout[device].host, device)
+
+
+def _dims(matched: Matched) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what a call tells of the symbolic dimensions of its function, unless they are called alike here."""
+    changed = tuple(name for pair in matched.dims.items() if pair[0] != pair[1] for name in pair)
+    if changed:
+        yield DIMS, changed

@@ -158,10 +158,11 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         seen = self._seen
         if seen is None or (found.st_ino, found.st_dev) != (seen.st_ino, seen.st_dev) or found.st_size < seen.st_size:
             return False
-        if found.st_size == seen.st_size:
-            return found.st_mtime_ns == seen.st_mtime_ns
-        file.seek(self._end - len(self._behind))
-        return not self._is_packed and file.read(len(self._behind)) == self._behind
+        if found.st_size == seen.st_size and found.st_mtime_ns != seen.st_mtime_ns:
+            return False
+        if self._is_packed:
+            return found.st_size == seen.st_size
+        return os.pread(file.fileno(), len(self._behind), self._end - len(self._behind)) == self._behind
 
     def _opened(self) -> BinaryIO:
         return cast("BinaryIO", gzip.open(self._path)) if self._is_packed else self._path.open("rb")
