@@ -81,6 +81,7 @@ class Device:
     kind: str
     values: tuple[Value | None, ...]
     features: frozenset[str] = frozenset()
+    width: int = 0  # bits of the widest vectors, 0 where that is not known
     model: str = ""
 
 
@@ -103,7 +104,9 @@ def device_of(leaf: Target) -> Device:
     values = tuple(leaf[name] for name, _ in _weighted(leaf.kind))
     if not is_cpu(leaf.kind):
         return Device(leaf.kind, values)
-    return Device(leaf.kind, values, _once(_features(leaf).names), str(leaf["mcpu"] or "unknown"))
+    features, stated = _once(_features(leaf).names), leaf.attrs.get("vector-width")
+    width = stated if isinstance(stated, int) else _width(features)
+    return Device(leaf.kind, values, features, width, str(leaf["mcpu"] or "unknown"))
 
 
 def differences(was: Target, now: Target) -> tuple[Term, ...]:
@@ -114,6 +117,8 @@ def differences(was: Target, now: Target) -> tuple[Term, ...]:
 def terms_between(was: Device, now: Device) -> tuple[Term, ...]:
     """Return the terms between two devices of one family, the heaviest first."""
     found = [*_instructions(was.features, now.features)]
+    if wider := _wider(was, now):
+        found.append(Term("vector bits", str(was.width), str(now.width), wider))
     found += (Term(name, _shown(a), _shown(b), cost) for name, a, b, cost in _changes(was, now))
     if was.model != now.model:
         found.append(Term("mcpu", was.model, now.model, WEIGHTS["model"]))
@@ -122,8 +127,14 @@ def terms_between(was: Device, now: Device) -> tuple[Term, ...]:
 
 def how_far(was: Device, now: Device) -> float:
     """Return the distance of two devices, that of the terms between them, without making the terms."""
-    far = _apart(was.features, now.features) + sum([cost for *_, cost in _changes(was, now)])
+    far = _apart(was.features, now.features) + _wider(was, now) + sum([cost for *_, cost in _changes(was, now)])
     return round(far + WEIGHTS["model"] if was.model != now.model else far, 2)
+
+
+def _wider(was: Device, now: Device) -> float:
+    """Return what the difference of two known vector widths costs."""
+    is_known = was.width != now.width and was.width and now.width
+    return round(abs(log2(was.width / now.width)) * WEIGHTS["vector"], 2) if is_known else 0.0
 
 
 def _changes(was: Device, now: Device) -> list[tuple[str, Value | None, Value | None, float]]:
@@ -168,10 +179,6 @@ def _instructions(mine: frozenset[str], yours: frozenset[str]) -> tuple[Term, ..
         gone, new = (sorted(name for name in one if _group(name) == group) for one in (left, right))
         said = " ".join(f"-{name}" for name in gone), " ".join(f"+{name}" for name in new)
         found.append(Term("isa", *said, WEIGHTS["isa"]))
-    widths = _width(mine), _width(yours)
-    if all(widths) and widths[0] != widths[1]:
-        cost = abs(log2(widths[0] / widths[1])) * WEIGHTS["vector"]
-        found.append(Term("vector bits", str(widths[0]), str(widths[1]), round(cost, 2)))
     return tuple(found)
 
 
@@ -179,7 +186,7 @@ def _instructions(mine: frozenset[str], yours: frozenset[str]) -> tuple[Term, ..
 def _weighted(kind: str) -> tuple[tuple[str, AttributeClass], ...]:
     """Return the attributes of a kind of which a difference has a weight, beside the features of a CPU."""
     known = find_kind(kind)
-    named = {"mcpu", "mattr", "mtriple"} if is_cpu(kind) else set()
+    named = {"mcpu", "mattr", "mtriple", "vector-width"} if is_cpu(kind) else set()
     rows = known.attributes if known is not None else ()
     return tuple((row.name, row.class_) for row in rows if row.class_ in WEIGHTS and row.name not in named)
 

@@ -20,6 +20,7 @@ from typing import BinaryIO, cast
 
 from tvmtarget.errors import LogError, raise_all
 from tvmtarget.tuning.entries import Entry, entry_of, packed, quick_entry, spelled
+from tvmtarget.tuning.files import replacing, sync_folder
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.lines import MAX_LINE, Line, RawLine, raw_lines
 from tvmtarget.tuning.tables import OF_TRIALS, Group
@@ -273,6 +274,8 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
                 _write(descriptor, data)
                 if self._durable:
                     os.fsync(descriptor)
+                    if not before:
+                        sync_folder(self._path.parent)
             except BaseException:
                 os.ftruncate(descriptor, before)
                 raise
@@ -286,21 +289,14 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
 
     def drop(self, digests: Iterable[str]) -> None:
         """Write the file anew without some lines; those that cannot be read go to `NAME.rejected`."""
-        fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        fresh = self._path.with_name(f"{self._path.name}.new")  # whoever holds the lock may overwrite what was left
         with self._lock, self._locked() as descriptor, self._explained("written"):
             self._save_rejected()
             gone = set(map(packed, digests))
-            try:
-                with fresh.open("wb") as stream:
-                    rows = self._connection.execute("SELECT digest, text FROM line ORDER BY id")
-                    stream.writelines(f"{text}\n".encode() for digest, text in rows if digest not in gone)
-                    stream.flush()
-                    os.fsync(stream.fileno())
+            with replacing(self._path, fresh) as stream:
                 fresh.chmod(os.fstat(descriptor).st_mode & 0o777)
-                fresh.replace(self._path)
-            except BaseException:
-                fresh.unlink(missing_ok=True)
-                raise
+                rows = self._connection.execute("SELECT digest, text FROM line ORDER BY id")
+                stream.writelines(f"{text}\n".encode() for digest, text in rows if digest not in gone)
 
     def _save_rejected(self) -> None:
         problems = self.problems()
