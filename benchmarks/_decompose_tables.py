@@ -7,15 +7,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from benchmarks._partitioners import OURS, PARTITIONERS
 from benchmarks._results import growth, markdown, short
 
-__all__ = ["page"]
+__all__ = ["STAGES", "page"]
 
 Row = Mapping[str, Any]
 Cell = Callable[[Row, Row | None], str]
 
-OURS = "tvmtarget"
 PACKAGES = ("tvmtarget", "torch", "apache-tvm", "onnxruntime", "numpy")
+
+# What of ours does what the partitioner of onnxruntime does.
+SAME_STAGE = "tvmtarget-waves"
+
+STAGES = ("normalise", "feasible", "decide")
 
 # Where the goals are looked at: ops of the comparison with peers, and of the choice by cost.
 COMPARED, DECIDED = 4_000, 100_000
@@ -34,6 +39,7 @@ def page(peers: Iterable[Row], costs: Iterable[Row]) -> str:
         "cap of its time or memory, and '-' that nothing was tried, as less was too much already.",
     ]
     if rows:
+        parts += ["## Partitioners", "\n".join(f"- {name}: {_about(name)}" for name in PARTITIONERS)]
         parts += ["## Summary", *_summary(rows, chosen)]
         parts += ["## Seconds of the processor, and how they grow when the program doubles", _table(rows, _time, True)]
         parts += ["## Wall seconds", _table(rows, lambda row, _: short(row["wall"]))]
@@ -45,6 +51,12 @@ def page(peers: Iterable[Row], costs: Iterable[Row]) -> str:
     if chosen:
         parts += ["## Choosing sites by cost", _by_cost(chosen)]
     return "\n\n".join(parts) + "\n"
+
+
+def _about(name: str) -> str:
+    """Return what a partitioner is, by its documentation."""
+    words = (PARTITIONERS[name].__doc__ or "").partition(": ")[2]
+    return " ".join(words.split())
 
 
 def _machine() -> str:
@@ -62,7 +74,7 @@ def _table(rows: Sequence[Row], cell: Cell, is_growing: bool = False) -> str:
     known = {(row["family"], row["partitioner"], row["size"]): row for row in rows}
     lines = []
     for family, name in dict.fromkeys((row["family"], row["partitioner"]) for row in rows):
-        own = [known.get((family, name, size)) for size in sizes]
+        own = _tried([known.get((family, name, size)) for size in sizes])
         cells = [_cell(row, known.get((family, OURS, size)), cell) for row, size in zip(own, sizes, strict=True)]
         lines.append([family, name, *cells, *([_growth(own)] if is_growing else ())])
     return markdown(
@@ -70,11 +82,17 @@ def _table(rows: Sequence[Row], cell: Cell, is_growing: bool = False) -> str:
     )
 
 
+def _tried(rows: Sequence[Row | None]) -> list[Row | None]:
+    """Return rows by size, none for those after one that took too much."""
+    capped = next((at for at, row in enumerate(rows) if row is not None and row["outcome"].startswith(">")), len(rows))
+    return [row if at <= capped else None for at, row in enumerate(rows)]
+
+
 def _cell(row: Row | None, reference: Row | None, cell: Cell) -> str:
     if row is None:
         return "-"
     if row["outcome"].startswith("failed"):
-        return "invalid" if row["partitioner"] == "tvm" else "failed"
+        return "failed"
     return row["outcome"] or cell(row, None if reference is None or reference["outcome"] else reference)
 
 
@@ -102,28 +120,23 @@ def _growth(rows: Sequence[Row | None]) -> str:
 def _summary(rows: Sequence[Row], chosen: Sequence[Row]) -> list[str]:
     known = {(row["family"], row["partitioner"], row["size"]): row for row in rows}
     ours = [row for row in rows if row["partitioner"] == OURS and not row["outcome"]]
+    peers = dict.fromkeys(row["partitioner"] for row in rows if not row["partitioner"].startswith(OURS))
     lines = []
-    for name in dict.fromkeys(row["partitioner"] for row in rows if not row["partitioner"].startswith(OURS)):
-        ratios = []
-        for own in ours:
-            row = known.get((own["family"], name, own["size"]))
-            if own["size"] != COMPARED or row is None:
-                continue
-            if not row["outcome"]:
-                ratios.append(f"{own['family']} {short(row['seconds'] / own['seconds'])}x")
-            elif row["outcome"].endswith(" s"):
-                ratios.append(f"{own['family']} > {short(row['cap'] / own['seconds'])}x")
-            else:
-                ratios.append(f"{own['family']} {'invalid' if name == 'tvm' else 'failed'}")
+    for name, beside in (*((name, OURS) for name in peers), ("onnxruntime", SAME_STAGE)):
+        pairs = [
+            (known.get((own["family"], name, COMPARED)), known.get((own["family"], beside, COMPARED))) for own in ours
+        ]
+        ratios = dict.fromkeys(_ratio(*pair) for pair in pairs if None not in pair)
         if ratios:
-            lines.append(f"- {name} at {COMPARED:,} operations: {', '.join(ratios)}.")
+            lines.append(f"- {name} takes, as multiples of {beside} at {COMPARED:,} operations: {', '.join(ratios)}.")
     more = [
-        f"{own['family']} {own['size']:,} {row['partitioner']} {what}: ours {own[key]:,}, theirs {row[key]:,}"
+        f"{own['family']} {own['size']:,} {row['partitioner']}: {row[key]:,} {what}, ours {own[key]:,}"
         for own in ours
         for row in rows
         for what, key in (("regions", "regions"), ("bytes", "nbytes"))
         if (row["family"], row["size"]) == (own["family"], own["size"])
         and not row["outcome"]
+        and not row["partitioner"].startswith(OURS)
         and row[key] is not None
         and row[key] < own[key]
     ]
@@ -138,9 +151,16 @@ def _summary(rows: Sequence[Row], chosen: Sequence[Row]) -> list[str]:
     return ["\n".join(lines)]
 
 
+def _ratio(row: Row, own: Row) -> str:
+    if not row["outcome"]:
+        return f"{own['family']} {short(row['seconds'] / own['seconds'])}"
+    late = f"> {short(row['cap'] / own['seconds'])}" if row["outcome"].endswith(" s") else row["outcome"].split(":")[0]
+    return f"{own['family']} {late}"
+
+
 def _decided(row: Row) -> float:
-    """Return the seconds of all stages that decide: what each site takes, and sites and regions."""
-    return row["feasible"] + row["decide"]
+    """Return the seconds of all stages: reading the program, what each site takes, and sites and regions."""
+    return float(sum(row[stage] for stage in STAGES))
 
 
 def _by_cost(rows: Sequence[Row]) -> str:
@@ -153,9 +173,9 @@ def _by_cost(rows: Sequence[Row]) -> str:
         last = before.get((row["family"], row["sites"]))
         before[row["family"], row["sites"]] = row
         more = "" if last is None else f"x{growth(_decided(last), _decided(row), row['size'] / last['size']):.2f}"
-        stages = [short(row[stage]) for stage in ("normalise", "feasible", "decide")]
+        stages = [short(row[stage]) for stage in STAGES]
         lines.append(
             [*cells, *stages, short(_decided(row)), more, short(row["wall"]), f"{row['regions']:,}", short(row["peak"])]
         )
-    head = ("graph", "sites", "operations", "normalise", "feasible", "decide", "both", "doubling", "wall of all")
+    head = ("graph", "sites", "operations", *STAGES, "all", "doubling", "wall of all")
     return markdown([*head, "regions", "peak MB"], lines, 1)

@@ -61,7 +61,7 @@ def divided(graph: Graph, regions: list[list[int]]) -> Divided:
 
 
 def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """tvmtarget: regions of an accelerator and a host."""
+    """tvmtarget: forming regions of an accelerator and a host, in several ways, where who reads whom is known."""
     successors: list[list[int]] = [[] for _ in graph]
     for index, (reads, _) in enumerate(graph):
         for before in reads:
@@ -81,7 +81,7 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
 
 def ours_by_waves(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """tvmtarget: who reads whom in a program, and one sweep."""
+    """tvmtarget: who reads whom in a program, and one sweep; what onnxruntime's does."""
     main = module_of(graph, taken=taken).main
     colours = [int(not is_taken) for is_taken in taken]
 
@@ -95,7 +95,7 @@ def ours_by_waves(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
 
 def ours_whole(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """tvmtarget: all stages, to the plan and its proof."""
+    """tvmtarget: all that `decompose` does from a program to a plan that is proven valid, without costs."""
     module, tree = module_of(graph, taken=taken), tree_of(2)
     refused = {f"onnx.{kinds[1]}" for kinds in (KINDS_OF_ONE, KINDS_OF_TWO)} & {call.op for call in module.main.body}
     where = {f"op:{kind.removeprefix('onnx.')}": "@cpu" for kind in sorted(refused)}
@@ -123,7 +123,7 @@ def _traced(graph: Graph) -> Any:
 
 
 def capability(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """torch.fx: CapabilityBasedPartitioner."""
+    """torch.fx: CapabilityBasedPartitioner, which forms regions of a graph."""
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -142,7 +142,7 @@ def capability(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
 
 def splitter(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """torch.fx: splitter_base, as Torch-TensorRT's fast partitioner uses it."""
+    """torch.fx: splitter_base as Torch-TensorRT's fast partitioner uses it, which forms regions of a graph."""
     import torch
     from torch.fx.passes.operator_support import OperatorSupportBase
     from torch.fx.passes.splitter_base import _SplitterBase, _SplitterSettingBase
@@ -164,7 +164,7 @@ def splitter(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
 
 def tvm(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """TVM: FuseOpsByPattern and MergeCompositeFunctions."""
+    """TVM: FuseOpsByPattern and MergeCompositeFunctions, which match operations and make functions of the regions."""
     from tvm import relax
     from tvm.relax.dpl import is_op, wildcard
 
@@ -262,7 +262,7 @@ def _written(graph: Graph, taken: list[bool]) -> Any:
 
 
 def onnxruntime(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """ONNX Runtime: its partitioner in Python."""
+    """ONNX Runtime: its partitioner in Python, who reads whom in a model and one sweep."""
     from onnxruntime.tools.mobile_helpers.usability_checker import check_partitioning
 
     model = _written(graph, taken)
@@ -281,7 +281,7 @@ def onnxruntime(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
 
 def session(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """ONNX Runtime: the making of a whole session on the CPU, which partitions among other things."""
+    """ONNX Runtime: the making of a whole session without optimisations, which bounds its partitioner in C++."""
     from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 
     data = _written(graph, taken).SerializeToString()

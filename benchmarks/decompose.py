@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._apart import Caps, Ended, allow, apart, held, peak, restart_peak
-from benchmarks._decompose_tables import page
+from benchmarks._decompose_tables import STAGES, page
 from benchmarks._graphs import FAMILIES, SITES, Graph, costs_of, module_of, tree_of
 from benchmarks._partitioners import OURS, PARTITIONERS
 from benchmarks._results import Results, growth
@@ -96,21 +96,18 @@ def beside_peers(results: Results, options: argparse.Namespace) -> None:
     names = [name for name in PARTITIONERS if options.peers is None or name == OURS or name in options.peers]
     behind: list[str] = []
     for family in options.families:
-        capped: dict[str, str] = {}
+        capped: set[str] = set()
         last: dict[str, Any] = {}
         for size in options.sizes or SIZES:
             found: dict[str, Any] = {}
-            for name in names:
+            for name in (name for name in names if name not in capped):
                 row = results.get(family, size, name)
-                if row is None or (row["outcome"].startswith(">") and row["cap"] != options.cap):
-                    outcome = capped.get(name) or _row(name, family, size, options)
-                    given = {"outcome": outcome} if isinstance(outcome, str) else outcome
-                    key = {"family": family, "size": size, "partitioner": name, "cap": options.cap}
-                    row = results.add(key | given)
+                if row is None or (row["outcome"].startswith(">") and row["cap"] < options.cap):
+                    row = results.add(_row(name, family, size, options))
                 if row["outcome"].startswith(">"):
-                    capped[name] = row["outcome"]
+                    capped.add(name)
                 found[name] = row
-                print(_line(row, found[OURS], last.get(name)), flush=True)
+                print(_line(row, found.get(OURS), last.get(name)), flush=True)
                 last[name] = row
             behind += _behind(family, size, found)
     print(*behind, sep="\n")
@@ -118,16 +115,17 @@ def beside_peers(results: Results, options: argparse.Namespace) -> None:
 
 def _row(name: str, family: str, size: int, options: argparse.Namespace) -> dict[str, Any]:
     found = apart(measured, name, family, size, options.cap, caps=Caps(options.cap, options.memory))
-    return {"outcome": found.reason} if isinstance(found, Ended) else {"outcome": "", **found}
+    given = {"outcome": found.reason} if isinstance(found, Ended) else {"outcome": "", **found}
+    return {"family": family, "size": size, "partitioner": name, "cap": options.cap, **given}
 
 
 def _line(row: Any, reference: Any, before: Any) -> str:
     """Return a row as text, its time as a multiple of ours, and as one of what half as many operations would take."""
     line = f"{row['family']:>12} {row['size']:>8} {row['partitioner']:>15}"
     if row["outcome"]:
-        is_late = row["outcome"].endswith(" s") and not reference["outcome"]
+        is_late = row["outcome"].endswith(" s") and reference and not reference["outcome"]
         return f"{line} {row['outcome']:>12}" + (f" {row['cap'] / reference['seconds']:>8.0f}x" if is_late else "")
-    times = "" if reference["outcome"] else f"{row['seconds'] / reference['seconds']:.1f}x"
+    times = "" if not reference or reference["outcome"] else f"{row['seconds'] / reference['seconds']:.1f}x"
     more = ""
     if before and not before["outcome"] and before["size"] < row["size"]:
         more = f"x{growth(before['seconds'], row['seconds'], row['size'] / before['size']):.2f}"
@@ -142,7 +140,7 @@ def _behind(family: str, size: int, found: dict[str, Any]) -> list[str]:
     lines = []
     for name, row in found.items():
         for what in ("regions", "values", "nbytes"):
-            theirs, own = row.get(what), found[OURS].get(what)
+            theirs, own = row.get(what), found.get(OURS, {}).get(what)
             if theirs is not None and own is not None and own > theirs:
                 lines.append(f"{family} {size}: {name} has fewer {what}: {theirs:,}, ours {own:,}")
     return lines
@@ -161,15 +159,15 @@ def staged(family: str, count: int, size: int) -> dict[str, Any]:
     chooser = ByCost(feasibility, Estimates(program, costs_of(SITES[-count:])))
     root = split(program, feasibility, program.layout[""], tuple(range(size)), chooser)
     steps.append(time.process_time())
-    stages = dict(zip(("normalise", "feasible", "decide"), (b - a for a, b in pairwise(steps)), strict=True))
+    stages = dict(zip(STAGES, (b - a for a, b in pairwise(steps)), strict=True))
     wall = time.perf_counter() - begin
     return {**stages, "wall": wall, "regions": len(root.parts), "peak": round(peak(), 1)}
 
 
 def by_cost(results: Results, options: argparse.Namespace) -> None:
-    """Print a row per family, number of sites and size: CPU seconds by stage, and how all but the first grow."""
+    """Print a row per family, number of sites and size: CPU seconds by stage, and how all of them grow."""
     print(
-        f"{'graph':>12} {'sites':>5} {'ops':>8} {'normalise':>9} {'feasible':>9} {'decide':>9} {'wall':>9} "
+        f"{'graph':>12} {'sites':>5} {'ops':>8} {' '.join(f'{name:>9}' for name in (*STAGES, 'wall'))} "
         f"{'doubling':>8} {'regions':>8} {'peak MB':>8}"
     )
     for family in options.families:
@@ -189,9 +187,9 @@ def _stages_line(row: Any, before: Any) -> str:
     line = f"{row['family']:>12} {row['sites']:>5} {row['size']:>8}"
     if row["outcome"]:
         return f"{line} {row['outcome']}"
-    taken = [one["feasible"] + one["decide"] for one in (before, row) if one]
+    taken = [sum(one[stage] for stage in STAGES) for one in (before, row) if one]
     more = f"x{growth(*taken, row['size'] / before['size']):.2f}" if before else ""
-    parts = " ".join(f"{row[stage]:>9.3f}" for stage in ("normalise", "feasible", "decide", "wall"))
+    parts = " ".join(f"{row[stage]:>9.3f}" for stage in (*STAGES, "wall"))
     return f"{line} {parts} {more:>8} {row['regions']:>8} {row['peak']:>8.0f}"
 
 

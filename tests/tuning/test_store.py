@@ -77,8 +77,8 @@ def test_p1_a_writer_that_is_killed_loses_nothing_that_it_had_acknowledged(path)
 
 
 @pytest.mark.slow
-def test_p1_eight_writers_that_are_killed_twenty_times_lose_nothing(path):
-    acknowledged = kill_writers(path, turns=20, count=8, most=30)
+def test_p1_eight_writers_of_which_forty_two_are_killed_lose_nothing(path):
+    acknowledged = kill_writers(path, turns=6, count=8, most=30)
     with TuningLog(str(path)) as log:
         assert acknowledged <= set(numbers(log))
         assert [line.problem[:9] for line in log.problems()] == ["cut short"] * len(log.problems())

@@ -14,11 +14,10 @@ from tvmtarget.ir.function import Function
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.identity import identity_of
 from tvmtarget.target.tree import Target
-from tvmtarget.tuning.distance import Term
 from tvmtarget.tuning.environment import environment
 from tvmtarget.tuning.keys import workload_of
 from tvmtarget.tuning.lines import Line, parse_record
-from tvmtarget.tuning.lookup import Lookup
+from tvmtarget.tuning.lookup import Lookup, Memory
 from tvmtarget.tuning.match import Match, Policy
 from tvmtarget.tuning.records import (
     Candidate,
@@ -61,9 +60,7 @@ class TuningLog:
         self.url, *below = (str(one) if isinstance(one, Path) else one for one in (url, *layers))
         self._store = open_store(self.url, durable=durable)
         self._layers = (self._store, *map(open_store, below))
-        self._known: dict[str, Record] = {}
-        self._targets: dict[str, Target] = {}
-        self._measured: dict[tuple[str, str], tuple[float, tuple[Term, ...]]] = {}
+        self._memory = Memory()
 
     def close(self) -> None:
         """Give back files; what was written is safe already."""
@@ -193,9 +190,7 @@ class TuningLog:
             here=environment() if env is None else env,
             policy=policy or _POLICY,
             default=default,
-            known=self._known,
-            targets=self._targets,
-            measured=self._measured,
+            memory=self._memory,
         )
 
     # As a whole
