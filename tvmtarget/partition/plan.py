@@ -13,6 +13,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.assignment.pipeline import ByPipeline
 from tvmtarget.partition.bonds import Banned, bonds_of, demands_of, with_demands
+from tvmtarget.partition.control.borders import check_borders
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
 from tvmtarget.partition.costs.estimate import Estimates
@@ -411,6 +412,7 @@ def _rank(plan: Plan) -> tuple[int, ...]:
 def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:
     program = feasibility.program
     root = split(program, feasibility, program.layout[""], program.top, choose)
+    check_borders(program, root)
     routes = Routes(program.layout, () if estimates is None else estimates.links.measured)
     outlined = outline(program, root, feasibility.groups.all, constants=request.constants, routes=routes)
     functions = (*outlined.functions, *program.others)
