@@ -137,7 +137,12 @@ def test_p2_what_stands_between_lines_costs_nothing_and_is_told_with_its_place(t
 def test_p2_what_is_read_quickly_is_what_a_record_says(data):
     """However a line is mutated, the quick way knows no other records than the careful one, and says the same."""
     number = data.draw(st.integers(0, 3))
-    one = trial(number, requires={"kind": "llvm", "mattr": {"has": ["avx2"]}}, search={"i": 1}, src="é\u2028\x7f\x00\b\t\n\f\r\x1f/\\\"\U0001f600")
+    one = trial(
+        number,
+        requires={"kind": "llvm", "mattr": {"has": ["avx2"]}},
+        search={"i": 1},
+        src='é\u2028\x7f\x00\b\t\n\f\r\x1f/\\"\U0001f600',
+    )
     flat = json.loads(one.text)
     del flat["d"]
     where = data.draw(st.sampled_from([flat, flat["m"], flat["cand"], flat["m"]["baseline"], flat["requires"]]))
