@@ -239,4 +239,6 @@ def with_demands(
     for index, leaves in (banned or {}).items():
         off = (Constraint.at(leaf).replace(is_negated=True) for leaf in sorted(leaves))
         asked[index] = (*asked[index], *(Asked(constraint, "max_regions") for constraint in off))
-    return Feasibility(replace(program, asked=tuple(asked)), feasibility.assumed, splits=feasibility.splits)
+    return Feasibility(
+        replace(program, asked=tuple(asked)), feasibility.assumed, splits=feasibility.splits, memo=feasibility.memo
+    )
