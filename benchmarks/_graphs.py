@@ -109,27 +109,31 @@ FAMILIES: Mapping[str, Callable[[int], Graph]] = {
 }
 
 
-def module_of(graph: Graph, seed: int = 0, sizes: Sequence[int] | None = None) -> IRModule:
+def module_of(
+    graph: Graph, seed: int = 0, sizes: Sequence[int] | None = None, taken: Sequence[bool] | None = None
+) -> IRModule:
     """Return a graph as a program; values that nothing reads are its results.
 
-    `sizes` are numbers of elements that tensors have; with a single one the program can run.
+    `sizes` are numbers of elements that tensors have; with a single one the program can run. With `taken`, kinds of
+    operations say which of them are, the first kinds, and which are not, the second.
     """
     rng = random.Random(seed)
     types = [TensorType("float32", (rng.choice(sizes or SIZES),)) for _ in range(16)]
-    body = tuple(_calls(graph, types))
+    body = tuple(_calls(graph, types, taken))
     read = {before for reads, _ in graph for before in reads}
     results = tuple(f"v{index}" for index in range(len(graph)) if index not in read)
     main = Function("main", (Value("x", types[0]),), body, results, opsets=(("", 17),))
     return IRModule((main,))
 
 
-def _calls(graph: Graph, types: list[TensorType]) -> Iterator[Call]:
+def _calls(graph: Graph, types: list[TensorType], taken: Sequence[bool] | None) -> Iterator[Call]:
     for index, (reads, number) in enumerate(graph):
         kinds = KINDS_OF_TWO if len(reads) == 2 else KINDS_OF_ONE
         inputs = tuple("x" if before < 0 else f"v{before}" for before in reads)
         # A result is as large as its kind and its place say, not as its operands: only the divider looks at sizes.
         type_ = types[(number * 5 + index // 997) % len(types)]
-        yield Call(f"onnx.{kinds[number % len(kinds)]}", inputs, (Value(f"v{index}", type_),), source=f"n{index}")
+        kind = kinds[number % len(kinds) if taken is None else int(not taken[index])]
+        yield Call(f"onnx.{kind}", inputs, (Value(f"v{index}", type_),), source=f"n{index}")
 
 
 SITES = ("npu", "gpu", "dsp", "cpu")
@@ -144,14 +148,14 @@ def tree_of(count: int, kind: str = "onnxruntime") -> Target:
 
 def costs_of(sites: Sequence[str], seed: int = 3) -> Costs:
     """Return a time for every operator and site; some are heavy and far faster off the last site, which drives."""
-    rng = random.Random(seed)
     home = sites[-1]
     ops = []
-    for kind in (*KINDS_OF_ONE, *KINDS_OF_TWO):
-        is_heavy = rng.random() < 0.25
+    for number, kind in enumerate((*KINDS_OF_ONE, *KINDS_OF_TWO)):
+        rng = random.Random(f"{seed} {kind}")
+        is_heavy = number % 4 == seed % 4
         slow = rng.uniform(100, 400) if is_heavy else rng.uniform(1, 20)
         for site in sites:
-            gain = 1 if site == home else rng.uniform(5, 25) if is_heavy else rng.uniform(0.02, 2)
+            gain = 1 if site == home else rng.uniform(5, 25) if is_heavy else rng.uniform(0.02, 1)
             ops.append(OpCost(site, op=kind, time=slow / gain))
     ops += [OpCost(site, op="Identity", time=1.0) for site in sites]
     links = tuple(LinkCost(home, site, 8.0, 1.2e10) for site in sites if site != home)

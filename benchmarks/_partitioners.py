@@ -1,7 +1,12 @@
-"""Partitioners of other projects on the graphs of `_graphs.py`, each a function that divides, or says why not.
+"""Our partitioner and those of other projects on the graphs of `_graphs.py`: functions that return what divides.
 
-Every peer gets the same graph and the same set of operations that the accelerator takes; what it makes of them is
-counted by us. A peer that is not installed raises `ImportError`.
+Each gets the same graph and the same set of operations that the accelerator takes; what it makes of them is counted
+by us. A peer that is not installed raises `ImportError`.
+
+What is inside of the time differs, as the projects do. torch.fx and `tvmtarget` have a graph whose edges are known, and
+form regions. The partitioner of ONNX Runtime in Python begins with a model, of which it finds the edges first; so does
+`tvmtarget-waves`, which then makes one sweep as that does. TVM matches operations and makes functions of the regions;
+`tvmtarget-whole` does all that `decompose` does from a program to a plan that is proven valid.
 
 Of ONNX Runtime there are two. Its wheel for CPUs has no second provider that takes part of a graph, so what its C++
 partitioner makes cannot be seen from Python. But the wheel has the project's own copy of that partitioner in Python,
@@ -15,9 +20,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks._graphs import Graph, module_of
+from benchmarks._graphs import KINDS_OF_ONE, KINDS_OF_TWO, Graph, module_of, tree_of
+from tvmtarget.ir.flow import readers_of
+from tvmtarget.partition.dataflow import dataflow_of
+from tvmtarget.partition.decompose import decompose
+from tvmtarget.partition.regions.limits import Limiter, Limits
+from tvmtarget.partition.regions.portfolio import formed
+from tvmtarget.partition.regions.waves import waves
+from tvmtarget.partition.values import owners, values_of
 
-__all__ = ["PEERS", "Counting", "Divided", "Peer", "divided"]
+__all__ = ["OURS", "PARTITIONERS", "Counting", "Divided", "Partitioner", "divided"]
 
 
 @dataclass(frozen=True)
@@ -31,9 +43,9 @@ class Divided:
     crossing: list[int] | None
 
 
-# What a peer makes of a graph is counted outside of its time.
+# What is made of a graph is counted outside of the time.
 Counting = Callable[[], Divided]
-Peer = Callable[[Graph, "list[bool]"], Callable[[], Counting]]
+Partitioner = Callable[[Graph, "list[bool]"], Callable[[], Counting]]
 
 
 def divided(graph: Graph, regions: list[list[int]]) -> Divided:
@@ -46,6 +58,53 @@ def divided(graph: Graph, regions: list[list[int]]) -> Divided:
         if before >= 0 and owner.get(before, -1 - before) != owner.get(index, -1 - index)
     }
     return Divided(len(regions), [before for before, _ in pairs])
+
+
+def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
+    """tvmtarget: forming regions of an accelerator and a host, in several ways, where who reads whom is known."""
+    successors: list[list[int]] = [[] for _ in graph]
+    for index, (reads, _) in enumerate(graph):
+        for before in reads:
+            if before >= 0:
+                successors[before].append(index)
+    colours = [int(not is_taken) for is_taken in taken]
+    atoms = [(index,) for index in range(len(graph))]
+    main = module_of(graph).main
+    values = values_of(dataflow_of(main, 0, readers_of(main)), owners(len(graph), atoms), len(graph))
+
+    def divide() -> Counting:
+        limiter = Limiter(successors, atoms, values)
+        regions = formed(successors, colours, [Limits()] * 2, [1, 0], limiter, values)
+        return lambda: divided(graph, [region for region in regions if not colours[region[0]]])
+
+    return divide
+
+
+def ours_by_waves(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
+    """tvmtarget: who reads whom in a program, and one sweep; what onnxruntime's does."""
+    main = module_of(graph, taken=taken).main
+    colours = [int(not is_taken) for is_taken in taken]
+
+    def divide() -> Counting:
+        readers = readers_of(main)
+        successors = [list(readers.get(call.outputs[0].name, ())) for call in main.body]
+        regions = waves(successors, colours, free={1})
+        return lambda: divided(graph, [region for region in regions if not colours[region[0]]])
+
+    return divide
+
+
+def ours_whole(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
+    """tvmtarget: all that `decompose` does from a program to a plan that is proven valid, without costs."""
+    module, tree = module_of(graph, taken=taken), tree_of(2)
+    refused = {f"onnx.{kinds[1]}" for kinds in (KINDS_OF_ONE, KINDS_OF_TWO)} & {call.op for call in module.main.body}
+    where = {f"op:{kind.removeprefix('onnx.')}": "@cpu" for kind in sorted(refused)}
+
+    def divide() -> Counting:
+        plan = decompose(module, tree, where=where)
+        return lambda: divided(graph, [list(region.calls) for region in plan.regions if region.site != "cpu"])
+
+    return divide
 
 
 def _traced(graph: Graph) -> Any:
@@ -64,7 +123,7 @@ def _traced(graph: Graph) -> Any:
 
 
 def capability(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """torch.fx: CapabilityBasedPartitioner."""
+    """torch.fx: CapabilityBasedPartitioner, which forms regions of a graph."""
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -83,7 +142,7 @@ def capability(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
 
 def splitter(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """torch.fx: splitter_base, as Torch-TensorRT's fast partitioner uses it."""
+    """torch.fx: splitter_base as Torch-TensorRT's fast partitioner uses it, which forms regions of a graph."""
     import torch
     from torch.fx.passes.operator_support import OperatorSupportBase
     from torch.fx.passes.splitter_base import _SplitterBase, _SplitterSettingBase
@@ -105,7 +164,7 @@ def splitter(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
 
 def tvm(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """TVM: FuseOpsByPattern and MergeCompositeFunctions."""
+    """TVM: FuseOpsByPattern and MergeCompositeFunctions, which match operations and make functions of the regions."""
     from tvm import relax
     from tvm.relax.dpl import is_op, wildcard
 
@@ -198,14 +257,12 @@ def _composite(function: Any) -> str:
 
 
 def _written(graph: Graph, taken: list[bool]) -> Any:
-    """Return a model of ONNX whose kinds say what is taken: an even number of kind is, an odd one is not."""
-    numbers = [0 if is_taken else 1 for is_taken in taken]
-    chosen = [(reads, number) for (reads, _), number in zip(graph, numbers, strict=True)]
-    return module_of(chosen, sizes=(4,)).to_onnx()
+    """Return a model of ONNX whose kinds say what is taken."""
+    return module_of(graph, sizes=(4,), taken=taken).to_onnx()
 
 
 def onnxruntime(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """ONNX Runtime: its partitioner in Python."""
+    """ONNX Runtime: its partitioner in Python, who reads whom in a model and one sweep."""
     from onnxruntime.tools.mobile_helpers.usability_checker import check_partitioning
 
     model = _written(graph, taken)
@@ -224,7 +281,7 @@ def onnxruntime(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
 
 def session(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """ONNX Runtime: the making of a whole session on the CPU, which partitions among other things."""
+    """ONNX Runtime: the making of a whole session without optimisations, which bounds its partitioner in C++."""
     from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 
     data = _written(graph, taken).SerializeToString()
@@ -239,11 +296,15 @@ def session(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     return divide
 
 
-# By name: the peer, and the largest graph it is asked for: most need more than linear time, or memory.
-PEERS: Mapping[str, tuple[Peer, int]] = {
-    "fx capability": (capability, 4_000),
-    "fx splitter": (splitter, 100_000),
-    "tvm": (tvm, 10_000),
-    "onnxruntime": (onnxruntime, 100_000),
-    "ort session": (session, 100_000),
+OURS = "tvmtarget"
+
+PARTITIONERS: Mapping[str, Partitioner] = {
+    OURS: ours,
+    "tvmtarget-waves": ours_by_waves,
+    "tvmtarget-whole": ours_whole,
+    "fx-capability": capability,
+    "fx-splitter": splitter,
+    "tvm": tvm,
+    "onnxruntime": onnxruntime,
+    "ort-session": session,
 }

@@ -1,90 +1,48 @@
 """How long dividing a program takes, and how well: beside torch.fx, TVM and ONNX Runtime.
 
-Run as `python -m benchmarks decompose [SIZE ...]`: every family of graphs (`_graphs.py`), one accelerator that takes
-some kinds of operations, and every partitioner that is installed (`_partitioners.py`), each in a process of its own
-that is ended after five minutes of CPU time. Printed are CPU seconds and how many times ours that is, the peak of
-memory and how much of it dividing adds, regions, and values and bytes that pass between parts (each once for every
-part that reads it); then where a peer has fewer. Ours are forming regions alone, as theirs, and all stages with costs
-and proofs left out.
+Run as `python -m benchmarks decompose [SIZE ...] [--families NAME ...] [--peers NAME ...] [--cap SECONDS]`: every
+family of graphs (`_graphs.py`), one accelerator that takes some kinds of operations, and every partitioner that is
+installed (`_partitioners.py`), each in a process of its own. What takes more than the cap of processor time to make the
+graph or to divide it, or more than `--memory` gigabytes, is ended, and not tried with more operations of that family.
 
-With `--costs [SIZE ...]` sites are chosen by cost, two and four of them: CPU seconds of every stage, how they grow, and
-the peak of memory.
+Printed are CPU seconds, how many times ours that is and how it grows when the program doubles; wall seconds; the peak
+of memory, and that less what the process held before it had the graph; regions, and values and megabytes that pass
+between parts, each once for every part that reads it; then where a peer has fewer.
+
+With `--costs` sites are chosen by cost, two and four of them: CPU seconds of every stage, how they grow, and the peak
+of memory. With `--rows FILE` rows are also written to a file as they come, and those that are there are not measured
+again; `--markdown FILE` writes tables of them. Both kinds of rows can be in one file.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
-import multiprocessing
 import random
-import resource
-import signal
-import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
-from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+from benchmarks._apart import Caps, Ended, allow, apart, held, peak, restart_peak
+from benchmarks._decompose_tables import STAGES, page
 from benchmarks._graphs import FAMILIES, SITES, Graph, costs_of, module_of, tree_of
-from benchmarks._partitioners import PEERS, Counting, divided
-from tvmtarget.ir.flow import readers_of
+from benchmarks._partitioners import OURS, PARTITIONERS
+from benchmarks._results import Results, growth
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.dataflow import dataflow_of
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import normalise
-from tvmtarget.partition.regions.limits import Limiter, Limits
-from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.split import split
-from tvmtarget.partition.values import owners, values_of
 
 SIZES = (1_000, 4_000, 10_000, 100_000, 1_000_000)
 BY_COST = (1_000, 10_000, 100_000)
 
-# Graphs of at least so many operations are made of two families only.
-HUGE, HUGE_FAMILIES = 1_000_000, ("chain", "transformer")
-
-# Seconds of CPU time after which a process is ended.
-LIMIT = 300
-
-# What takes less than this many seconds is done three times; the least counts.
-BRIEF = 0.5
-
-OURS = "tvmtarget"
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What one partitioner takes: CPU seconds, megabytes at the peak and above what there was, and what it makes."""
-
-    seconds: float
-    peak: float
-    more: float
-    regions: int | None
-    cut: int | None
-    nbytes: int | None
-
-
-def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """tvmtarget: regions of an accelerator and a host."""
-    successors: list[list[int]] = [[] for _ in graph]
-    for index, (reads, _) in enumerate(graph):
-        for before in reads:
-            if before >= 0:
-                successors[before].append(index)
-    colours = [int(not is_taken) for is_taken in taken]
-    atoms = [(index,) for index in range(len(graph))]
-    main = module_of(graph).main
-    values = values_of(dataflow_of(main, 0, readers_of(main)), owners(len(graph), atoms), len(graph))
-
-    def divide() -> Counting:
-        limiter = Limiter(successors, atoms, values)
-        regions = formed(successors, colours, [Limits()] * 2, [1, 0], limiter, values)
-        return lambda: divided(graph, [region for region in regions if not colours[region[0]]])
-
-    return divide
+# Work is done again until it took so many seconds of the processor, and the mean counts: on a busy virtual machine the
+# clock of a process stands still for milliseconds and then leaps.
+BRIEF = 0.3
 
 
 def sizes_of(graph: Graph) -> list[int]:
@@ -93,115 +51,106 @@ def sizes_of(graph: Graph) -> list[int]:
     return [(type_.nbytes or 0) if isinstance(type_, TensorType) else 0 for type_ in types]
 
 
-def measured(name: str, family: str, size: int) -> Figures:
-    """Return what one partitioner takes and makes."""
+def measured(name: str, family: str, size: int, cap: int) -> dict[str, Any]:
+    """Return what one partitioner takes and makes; the cap is for making the graph, and for dividing it."""
     graph = FAMILIES[family](size)
     rng = random.Random(1)
     kinds = [rng.random() < 0.7 for _ in range(13)]
     taken = [kinds[number] if family not in ("wide", "random") else rng.random() < 0.7 for _, number in graph]
-    peer = ours if name == OURS else PEERS[name][0]
-    peer(FAMILIES["chain"](9), [True] * 9)()()  # what is imported or made at the first use does not count
-    divide = peer(graph, taken)
+    partitioner = PARTITIONERS[name]
+    partitioner(FAMILIES["chain"](9), [True] * 9)()()  # what is imported or made at the first use does not count
     gc.collect()
-    before, times = _peak(), []
-    while len(times) < 3 and (not times or times[-1] < BRIEF):
-        begin = time.process_time()
+    base = held()
+    divide = partitioner(graph, taken)
+    gc.collect()
+    restart_peak()
+    allow(cap)
+    times = 0
+    begin = time.process_time(), time.perf_counter()
+    while not times or time.process_time() - begin[0] < BRIEF:
         count = divide()
-        times.append(time.process_time() - begin)
-    peak = _peak()
+        times += 1
+    seconds, wall = (time.process_time() - begin[0]) / times, (time.perf_counter() - begin[1]) / times
+    most = peak()
+    allow(10 * cap)
     found = count()
     crossing = found.crossing
     sizes = [] if crossing is None else sizes_of(graph)
-    nbytes = None if crossing is None else sum(sizes[value] for value in crossing)
-    return Figures(min(times), peak, peak - before, found.regions, None if crossing is None else len(crossing), nbytes)
+    return {
+        "seconds": seconds,
+        "wall": wall,
+        "peak": round(most, 1),
+        "more": round(most - base, 1),
+        "regions": found.regions,
+        "values": None if crossing is None else len(crossing),
+        "nbytes": None if crossing is None else sum(sizes[value] for value in crossing),
+    }
 
 
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _answer(work: Callable[..., Any], arguments: tuple[Any, ...], end: Connection) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
-    try:
-        end.send(work(*arguments))
-    except ImportError as error:
-        end.send(f"not installed ({error.name})")
-    except Exception as error:
-        end.send(f"failed: {str(error).splitlines()[0][:60] if str(error) else type(error).__name__}")
-
-
-def apart(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns in a process of its own, or in a few words why it does not."""
-    context = multiprocessing.get_context("spawn")
-    ours_end, theirs_end = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(work, arguments, theirs_end))
-    process.start()
-    theirs_end.close()
-    try:
-        return ours_end.recv()
-    except EOFError:
-        process.join()
-        is_late = process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL)
-        return f"more than {LIMIT} s of CPU time" if is_late else f"failed: its process ended ({process.exitcode})"
-    finally:
-        process.kill()
-        process.join()
-
-
-def row(found: Figures | str, reference: Figures | str) -> str:
-    """Return the figures of one partitioner as text, its time as a multiple of ours."""
-    if isinstance(found, str):
-        least = f", {LIMIT / reference.seconds:.0f}x" if found.startswith("more") and _is(reference) else ""
-        return f"{found}{least}"
-    times = f"{found.seconds / reference.seconds:>8.1f}x" if _is(reference) else " " * 9
-    made = [
-        f"{'-' if number is None else number:>8}"
-        for number in (found.regions, found.cut, None if found.nbytes is None else round(found.nbytes / 1e6))
-    ]
-    return f"{found.seconds:>10.4f} s {times} {found.peak:>7.0f} {found.more:>6.0f} {' '.join(made)}"
-
-
-def _is(found: Figures | str) -> bool:
-    return isinstance(found, Figures)
-
-
-def beside_peers(sizes: Sequence[int]) -> None:
+def beside_peers(results: Results, options: argparse.Namespace) -> None:
     """Print a row per family, size and partitioner, and where a peer makes fewer regions or passes fewer bytes."""
     print(
-        f"{'graph':>12} {'ops':>8} {'partitioner':>14} {'CPU':>12} {'x ours':>9} "
-        f"{'peak MB':>7} {'more':>6} {'regions':>8} {'values':>8} {'MB cut':>8}"
+        f"{'graph':>12} {'ops':>8} {'partitioner':>15} {'CPU':>12} {'x ours':>9} {'doubling':>8} {'wall':>12} "
+        f"{'peak MB':>8} {'less base':>9} {'regions':>8} {'values':>8} {'MB cut':>8}"
     )
-    behind = []
-    for family in FAMILIES:
-        for size in sizes:
-            if size >= HUGE and family not in HUGE_FAMILIES:
-                continue
-            reference = apart(measured, OURS, family, size)
-            found = {OURS: reference}
-            found |= {name: apart(measured, name, family, size) for name, (_, most) in PEERS.items() if size <= most}
-            for name, figures in found.items():
-                print(f"{family:>12} {size:>8} {name:>14} {row(figures, reference)}", flush=True)
+    names = [name for name in PARTITIONERS if options.peers is None or name == OURS or name in options.peers]
+    behind: list[str] = []
+    for family in options.families:
+        capped: set[str] = set()
+        last: dict[str, Any] = {}
+        for size in options.sizes or SIZES:
+            found: dict[str, Any] = {}
+            for name in (name for name in names if name not in capped):
+                row = results.get(family, size, name)
+                if row is None or (row["outcome"].startswith(">") and row["cap"] < options.cap):
+                    row = results.add(_row(name, family, size, options))
+                if row["outcome"].startswith(">"):
+                    capped.add(name)
+                found[name] = row
+                print(_line(row, found.get(OURS), last.get(name)), flush=True)
+                last[name] = row
             behind += _behind(family, size, found)
     print(*behind, sep="\n")
 
 
+def _row(name: str, family: str, size: int, options: argparse.Namespace) -> dict[str, Any]:
+    found = apart(measured, name, family, size, options.cap, caps=Caps(options.cap, options.memory))
+    given = {"outcome": found.reason} if isinstance(found, Ended) else {"outcome": "", **found}
+    return {"family": family, "size": size, "partitioner": name, "cap": options.cap, **given}
+
+
+def _line(row: Any, reference: Any, before: Any) -> str:
+    """Return a row as text, its time as a multiple of ours, and as one of what half as many operations would take."""
+    line = f"{row['family']:>12} {row['size']:>8} {row['partitioner']:>15}"
+    if row["outcome"]:
+        is_late = row["outcome"].endswith(" s") and reference and not reference["outcome"]
+        return f"{line} {row['outcome']:>12}" + (f" {row['cap'] / reference['seconds']:>8.0f}x" if is_late else "")
+    times = "" if not reference or reference["outcome"] else f"{row['seconds'] / reference['seconds']:.1f}x"
+    more = ""
+    if before and not before["outcome"] and before["size"] < row["size"]:
+        more = f"x{growth(before['seconds'], row['seconds'], row['size'] / before['size']):.2f}"
+    made = (row["regions"], row["values"], None if row["nbytes"] is None else round(row["nbytes"] / 1e6))
+    return (
+        f"{line} {row['seconds']:>10.4f} s {times:>9} {more:>8} {row['wall']:>10.4f} s {row['peak']:>8.0f} "
+        f"{row['more']:>9.1f} {' '.join(f'{chr(45) if number is None else number:>8}' for number in made)}"
+    )
+
+
 def _behind(family: str, size: int, found: dict[str, Any]) -> list[str]:
-    reference = found[OURS]
     lines = []
-    for name, figures in found.items():
-        for what in ("regions", "cut", "nbytes"):
-            theirs = getattr(figures, what, None)
-            own = getattr(reference, what, None)
+    for name, row in found.items():
+        for what in ("regions", "values", "nbytes"):
+            theirs, own = row.get(what), found.get(OURS, {}).get(what)
             if theirs is not None and own is not None and own > theirs:
-                lines.append(f"{family} {size}: {name} has fewer {what}: {theirs}, ours {own}, {own / theirs:.3f}x")
+                lines.append(f"{family} {size}: {name} has fewer {what}: {theirs:,}, ours {own:,}")
     return lines
 
 
-def staged(family: str, count: int, size: int) -> tuple[list[float], int, float]:
+def staged(family: str, count: int, size: int) -> dict[str, Any]:
     """Return CPU seconds by stage of choosing sites by cost, the number of regions, and megabytes at the peak."""
     module = module_of(FAMILIES[family](size))
     gc.collect()
-    steps = [time.process_time()]
+    begin, steps = time.perf_counter(), [time.process_time()]
     program = normalise(module, tree_of(count), {})
     steps.append(time.process_time())
     feasibility = Feasibility(program)
@@ -210,40 +159,60 @@ def staged(family: str, count: int, size: int) -> tuple[list[float], int, float]
     chooser = ByCost(feasibility, Estimates(program, costs_of(SITES[-count:])))
     root = split(program, feasibility, program.layout[""], tuple(range(size)), chooser)
     steps.append(time.process_time())
-    return [b - a for a, b in pairwise(steps)], len(root.parts), _peak()
+    stages = dict(zip(STAGES, (b - a for a, b in pairwise(steps)), strict=True))
+    wall = time.perf_counter() - begin
+    return {**stages, "wall": wall, "regions": len(root.parts), "peak": round(peak(), 1)}
 
 
-def by_cost(sizes: Sequence[int]) -> None:
-    """Print a row per family, number of sites and size: CPU seconds by stage, and how all but the first grow."""
-    print(f"{'graph':>12} {'sites':>5} {'ops':>8} {'normalise':>9} {'feasible':>9} {'decide':>9} {'growth':>15}")
-    for family in FAMILIES:
+def by_cost(results: Results, options: argparse.Namespace) -> None:
+    """Print a row per family, number of sites and size: CPU seconds by stage, and how all of them grow."""
+    print(
+        f"{'graph':>12} {'sites':>5} {'ops':>8} {' '.join(f'{name:>9}' for name in (*STAGES, 'wall'))} "
+        f"{'doubling':>8} {'regions':>8} {'peak MB':>8}"
+    )
+    for family in options.families:
         for count in (2, 4):
-            last: tuple[int, float] | None = None
-            for size in sizes:
-                if size >= HUGE and family not in HUGE_FAMILIES:
-                    continue
-                found = apart(staged, family, count, size)
-                if isinstance(found, str):
-                    print(f"{family:>12} {count:>5} {size:>8} {found}", flush=True)
-                    continue
-                stages, regions, peak = found
-                taken = sum(stages[1:])
-                growth = "" if last is None else f"x{taken / last[1]:.1f} for x{size / last[0]:.0f}"
-                last = size, taken
-                parts = " ".join(f"{stage:>9.3f}" for stage in stages)
-                print(
-                    f"{family:>12} {count:>5} {size:>8} {parts} {growth:>15} {regions:>7} regions {peak:>6.0f} MB peak",
-                    flush=True,
-                )
+            before: Any = None
+            for size in options.sizes or BY_COST:
+                row = results.get(family, size, count)
+                if row is None:
+                    found = apart(staged, family, count, size, caps=Caps(10 * options.cap, options.memory))
+                    given = {"outcome": found.reason} if isinstance(found, Ended) else {"outcome": "", **found}
+                    row = results.add({"family": family, "size": size, "sites": count} | given)
+                print(_stages_line(row, before), flush=True)
+                before = None if row["outcome"] else row
 
 
-def main() -> None:
+def _stages_line(row: Any, before: Any) -> str:
+    line = f"{row['family']:>12} {row['sites']:>5} {row['size']:>8}"
+    if row["outcome"]:
+        return f"{line} {row['outcome']}"
+    taken = [sum(one[stage] for stage in STAGES) for one in (before, row) if one]
+    more = f"x{growth(*taken, row['size'] / before['size']):.2f}" if before else ""
+    parts = " ".join(f"{row[stage]:>9.3f}" for stage in (*STAGES, "wall"))
+    return f"{line} {parts} {more:>8} {row['regions']:>8} {row['peak']:>8.0f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row per case."""
-    sizes = [int(word) for word in sys.argv[1:] if word != "--costs"]
-    if "--costs" in sys.argv[1:]:
-        by_cost(sizes or BY_COST)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", nargs="*", type=int, metavar="SIZE", help="numbers of operations")
+    parser.add_argument("--families", nargs="+", default=tuple(FAMILIES), choices=FAMILIES, metavar="NAME")
+    parser.add_argument("--peers", nargs="*", choices=PARTITIONERS, metavar="NAME", help=", ".join(PARTITIONERS))
+    parser.add_argument("--cap", type=int, default=60, help="seconds of processor time, %(default)s unless given")
+    parser.add_argument("--memory", type=float, default=8.0, help="gigabytes, %(default)s unless given")
+    parser.add_argument("--costs", action="store_true", help="choose sites by cost")
+    parser.add_argument("--rows", type=Path, help="a file of rows, which are kept and not measured again")
+    parser.add_argument("--markdown", type=Path, help="write tables of all rows of the file")
+    options = parser.parse_args(arguments)
+    peers = Results(options.rows, ("family", "size", "partitioner"))
+    costs = Results(options.rows, ("family", "size", "sites"))
+    if options.costs:
+        by_cost(costs, options)
     else:
-        beside_peers(sizes or SIZES)
+        beside_peers(peers, options)
+    if options.markdown is not None:
+        options.markdown.write_text(page(peers.rows.values(), costs.rows.values()))
 
 
 if __name__ == "__main__":

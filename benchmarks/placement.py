@@ -7,8 +7,9 @@ the plan by preference, the whole program on each leaf that takes it, and onnxru
 by turns, each turn in another order and each program a few times in a row, as idle threads of one spin into the next.
 
 Printed are medians of the turns in microseconds, and for the plans by cost the median over the turns of the ratio to
-the plan by preference and to the fastest of the leaves alone; then what is where, and how far results are apart, in
-standard deviations. Two columns of one plan show how much such a ratio says.
+the plan by preference and to the fastest of the leaves alone, with twice its standard error, and whether both are one
+plan; then what is where, and how far results are apart, in standard deviations. Two columns of one plan show how much
+such a ratio says.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from tvmtarget.executable import Executable
 
 DIGITS = Path(__file__).parents[1] / "examples/digits.onnx"
-DEFAULT = ("digits", "squeezenet", "shufflenet", "inception_v1", "inception_v2")
+DEFAULT = ("digits", "squeezenet", "shufflenet", "inception_v1", "inception_v2", "resnet50", "densenet121")
+PLAIN = "plain ort"
 IN_A_ROW = 3
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 CLOSE = 1e-3  # standard deviations by which results may differ
@@ -45,12 +47,28 @@ Inputs = Mapping[str, np.ndarray]
 
 @dataclass
 class Contender:
-    """A program under a name, where its operations are, and seconds of each turn."""
+    """A program under a name, and seconds of each turn."""
 
     name: str
     program: Any
-    placed: str
     seconds: list[float]
+
+    @property
+    def regions(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Which operations each of its functions has, and where that is; none for another's program."""
+        if self.name == PLAIN:
+            return []
+        alone = self.name.removeprefix("only ") if self.name.startswith("only ") else ""
+        return [(region["site"] or alone, tuple(region["ops"])) for region in self.program.report()["regions"]]
+
+    @property
+    def placed(self) -> str:
+        """How many operations are on each leaf, and in how many regions."""
+        counts: Counter[str] = Counter()
+        for site, ops in self.regions:
+            counts[site] += len(ops)
+        spread = ", ".join(f"{count} @{site or '.'}" for site, count in counts.most_common())
+        return f"{spread} in {len(self.regions)}"
 
 
 def module_of(name: str) -> onnx.ModelProto:
@@ -69,13 +87,6 @@ def plain(model: onnx.ModelProto, threads: int) -> Any:
     return lambda inputs: session.run(None, dict(inputs))
 
 
-def placed(plan: Plan) -> str:
-    """Say how many operations are on each leaf, and in how many regions."""
-    counts = Counter(plan.sites().values())
-    spread = ", ".join(f"{count} @{site or '.'}" for site, count in counts.most_common())
-    return f"{spread} in {len(plan.regions)}"
-
-
 def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespace) -> tuple[list[Contender], Inputs]:
     """Build all programs of a model."""
     import tvmtarget as tt
@@ -90,20 +101,26 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
         sys.exit(f"no inputs can be made up for {name}")
     by_rates = tt.decompose(module, tree, replace(rates, symbolic_hints=open_sizes(first)))
     plans = {"preference": first, "by rates": by_rates}
+    found = [Contender(which, tt.build(plan), []) for which, plan in plans.items()]
+    if options.trials != 0:
+        found.append(Contender("measured", measured_placement(name, module, tree, options), []))
+    for leaf, alone in zip(first.layout.leaves(), plans_by_leaf(first), strict=True):
+        if set(alone.sites().values()) == {leaf.path}:
+            found.append(Contender(f"only {leaf.path}", tt.build(by_itself(module, leaf.target)), []))
+    found.append(Contender(PLAIN, plain(model, options.threads), []))
+    return found, inputs
+
+
+def measured_placement(name: str, module: IRModule, tree: Target, options: argparse.Namespace) -> Executable:
+    """Measure placements into the log, and build the best."""
+    import tvmtarget as tt
+
     begin = time.monotonic()
     with tt.TuningLog(options.log) as log:
         result = tt.tune(module, tree, log=log, levels=["placement"], trials=options.trials)
         measured = tt.build(module, tree, log=log)
     print(f"{name}: {result.measured} placements measured in {time.monotonic() - begin:.0f} s", file=sys.stderr)
-    found = [Contender(which, tt.build(plan), placed(plan), []) for which, plan in plans.items()]
-    found.append(Contender("measured", measured, spread_of(measured), []))
-    for leaf, alone in zip(first.layout.leaves(), plans_by_leaf(first), strict=True):
-        if set(alone.sites().values()) == {leaf.path}:
-            single = by_itself(module, leaf.target)
-            found.append(Contender(f"only {leaf.path}", tt.build(single), placed(single), []))
-    runs = plain(model, options.threads)
-    found.append(Contender("plain ort", runs, "", []))
-    return found, inputs
+    return measured
 
 
 def by_itself(module: IRModule, leaf: Target) -> Plan:
@@ -113,18 +130,9 @@ def by_itself(module: IRModule, leaf: Target) -> Plan:
     return tt.decompose(module, leaf.replace(name=None, host=None))
 
 
-def spread_of(program: Executable) -> str:
-    """Say how many operations of a program are on each leaf, and in how many regions."""
-    regions = program.report()["regions"]
-    counts: Counter[str] = Counter()
-    for region in regions:
-        counts[region["site"]] += len(region["ops"])
-    return ", ".join(f"{count} @{site or '.'}" for site, count in counts.most_common()) + f" in {len(regions)}"
-
-
 def results_of(contender: Contender, inputs: Inputs) -> list[np.ndarray]:
     """Return the results of a run, in order."""
-    if contender.name == "plain ort":
+    if contender.name == PLAIN:
         return list(contender.program(inputs))
     return list(contender.program.run(inputs).values())
 
@@ -146,15 +154,37 @@ def race(found: Sequence[Contender], inputs: Inputs, rounds: int, clock: Callabl
 
 def timed(contender: Contender, inputs: Inputs, clock: Callable[[], float]) -> float:
     """Run once and return the seconds."""
-    run = contender.program if contender.name == "plain ort" else contender.program.run
+    run = contender.program if contender.name == PLAIN else contender.program.run
     begin = clock()
     run(inputs)
     return clock() - begin
 
 
-def ratio(one: Contender, other: Contender) -> float:
-    """Return the median over the turns of how long one took as a multiple of another."""
-    return median(mine / theirs for mine, theirs in zip(one.seconds, other.seconds, strict=True))
+@dataclass(frozen=True)
+class Ratio:
+    """How long one took as a multiple of another: the median over the turns, and twice its standard error."""
+
+    middle: float
+    error: float
+    is_same: bool
+
+    @classmethod
+    def of(cls, one: Contender, other: Contender) -> Ratio:
+        """Compare two that ran by turns."""
+        turns = np.divide(one.seconds, other.seconds)
+        low, high = np.percentile(turns, (25, 75))
+        # Of a normal distribution, the quartiles are 1.35 deviations apart, and a median is 1.25 as wide as a mean.
+        error = 2 * 1.25 * (high - low) / 1.35 / np.sqrt(len(turns))
+        return cls(float(np.median(turns)), float(error), bool(one.regions) and one.regions == other.regions)
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether it took longer by more than chance."""
+        return not self.is_same and self.middle - self.error > 1
+
+    def __str__(self) -> str:
+        same = ", the same plan" if self.is_same else ""
+        return f"{self.middle:.3f} (±{self.error:.3f}{same})"
 
 
 def report(name: str, found: Sequence[Contender], apart: float) -> bool:
@@ -164,13 +194,14 @@ def report(name: str, found: Sequence[Contender], apart: float) -> bool:
     best = min(singles, key=lambda each: median(each.seconds), default=by_name["preference"])
     print(line(f"{name}, us", *(each.name for each in found)))
     print(line("", *(f"{1e6 * median(each.seconds):.1f}" for each in found)))
-    ok = apart <= CLOSE
-    for each in (by_name["by rates"], by_name["measured"]):
-        over = [ratio(each, by_name["preference"]), ratio(each, best)]
-        ok = ok and max(over) <= 1.03
-        print(f"  {each.name:<10} {over[0]:.3f} of preference, {over[1]:.3f} of {best.name}: {each.placed}")
-    print(f"  {best.name} {ratio(best, by_name['plain ort']):.3f} of plain ort; results {apart:.0e} apart", flush=True)
-    return ok
+    is_fine = apart <= CLOSE
+    for each in (by_name[which] for which in ("by rates", "measured") if which in by_name):
+        over = {other.name: Ratio.of(each, other) for other in (by_name["preference"], best)}
+        is_fine = is_fine and not any(ratio.is_slower for ratio in over.values())
+        ratios = ", ".join(f"{ratio} of {other}" for other, ratio in over.items())
+        print(f"  {each.name:<10} {ratios}: {each.placed}")
+    print(f"  {best.name} {Ratio.of(best, by_name[PLAIN])} of {PLAIN}; results {apart:.0e} apart", flush=True)
+    return is_fine
 
 
 def main() -> None:
@@ -180,7 +211,7 @@ def main() -> None:
     parser.add_argument("--target", help="a composite; onnxruntime and llvm for this machine unless given")
     parser.add_argument("--log", default="memory:", help="a tuning log, in memory unless given")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--trials", type=int, help="measure at most so many placements of a model")
+    parser.add_argument("--trials", type=int, help="measure at most so many placements of a model; 0: none")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu on a busy machine, with one thread")
     options = parser.parse_args()

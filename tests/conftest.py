@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 # The first text that a fresh checkout draws makes hypothesis tabulate Unicode, for seconds on a slow machine.
 _SETTINGS = {"suppress_health_check": [HealthCheck.too_slow], "deadline": None}
@@ -15,6 +16,9 @@ _SETTINGS = {"suppress_health_check": [HealthCheck.too_slow], "deadline": None}
 settings.register_profile("tvmtarget", derandomize=True, **_SETTINGS)
 settings.register_profile("explore", **_SETTINGS)
 settings.load_profile("tvmtarget")
+# Hypothesis draws constants of the modules that happen to be imported, too: those depend on which tests ran before.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = lambda: providers.Constants()
 
 sys.path.insert(0, str(Path(__file__).parent))
 

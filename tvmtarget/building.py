@@ -55,6 +55,7 @@ def build(
     policy: Policy = SAME_DEVICE,
     settings: Settings | None = None,
     since: Executable | None = None,
+    entry: str | None = None,
 ) -> Executable:
     """Compile a program for a target and link it into something that runs.
 
@@ -71,6 +72,7 @@ def build(
         log: a tuning log or its URL, whose kernels, placement and settings are used; `Executable.tuned` says what was.
         settings: attributes to set by leaf for this build, in place of those in the log.
         since: an earlier build; functions that are as they were there, on the same site, are not compiled again.
+        entry: the function that the program begins with, as for `decompose`.
         policy: how far lookups in it may go; unless given, no further than devices that are equal to this one.
 
     Raises `BackendError` for leaves that no installed code generator takes, and what `decompose` raises.
@@ -80,7 +82,7 @@ def build(
     else:
         own = module.target if isinstance(module, IRModule) else None
         chosen = _configured(target if target is not None else own, target_host, executor, runtime)
-        plan = decompose(IRModule.of(module, chosen).bind(params or {}), chosen, where=where)
+        plan = decompose(IRModule.of(module, chosen, entry).bind(params or {}), chosen, where=where)
     raise_all(BackendError, [*_not_buildable(plan.layout.root), *undistributable(plan.layout)])
     if log is None:
         return _linked(plan, None, settings, mod_name, strict=strict, progress=progress, since=since)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.artifact import read_files, write_files
+from tvmtarget.backends.aligned import aligned
 from tvmtarget.backends.protocol import Array, Backend, Compiled, Kernel, Part, backend_named
 from tvmtarget.backends.sharing import device_index
 from tvmtarget.errors import ArtifactError, RunError, TvmTargetError, raise_all
@@ -185,7 +186,7 @@ class Executable:
         self.name = name
         self._tuned = tuple(tuned)
         self._program = program
-        self._constants = dict(constants)
+        self._constants = {name: aligned(array) for name, array in constants.items()}
         self._leaves = dict(leaves)
         self._machines = dict(machines or {})
         self._calls = tuple(calls)

@@ -1,5 +1,6 @@
-"""`--costs`, `--objective`, `--same-site`, `--apart` and `--log` of explain, compile and run."""
+"""What explain, compile and run ask of a plan: the options of `decompose`, and a log; and questions about the plan."""
 
+import inspect
 import json
 
 import pytest
@@ -7,6 +8,7 @@ from models import DIGITS
 
 import tvmtarget as tt
 from tvmtarget.advice import PLACEMENT, whole_workload
+from tvmtarget.cli.plans import Asked
 from tvmtarget.tuning.records import Candidate
 
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
@@ -74,6 +76,59 @@ def test_explain_shows_the_placement_in_a_log(cli, tmp_path):
     assert set(sites(json.loads(out)["regions"]).values()) == {"cpu"}
 
 
+def test_all_that_decompose_takes_is_an_option():
+    options = set(inspect.signature(Asked).parameters)
+    own = {"module", "target", "entry"}  # arguments of the commands themselves; an ONNX file has one entry
+    assert set(inspect.signature(tt.decompose).parameters) - own <= options
+
+
+def test_functions_are_formed_as_they_are_asked(cli):
+    rules = ("--where", "relu1=@cpu", "--boundary-after", "pool", "--max-regions", "ort=2", "--constants", "lift")
+    code, out, err = cli("explain", DIGITS, "-t", BOTH, *rules, "--json")
+    assert code == 0, err
+    regions = json.loads(out)["regions"]
+    assert [(region["site"], len(region["ops"])) for region in regions] == [("cpu", 2), ("ort", 3), ("ort", 6)]
+    code, out, err = cli("run", DIGITS, "-t", BOTH, *rules, "-i", NPZ, "--check", "--json")
+    assert code == 0, err
+    ran = json.loads(out)["regions"]
+    assert [region["ops"] for region in ran] == [region["ops"] for region in regions]
+    assert "conv2.weight" in ran[1]["inputs"]
+    code, out, _ = cli("explain", DIGITS, "-t", BOTH, "--boundary-before", "conv2", "--atomic", "relu1,conv1", "--json")
+    assert [region["ops"][:2] for region in json.loads(out)["regions"]] == [["conv1", "relu1"], ["conv2", "relu2"]]
+
+
+@pytest.fixture
+def fast(tmp_path):
+    """Return a file of costs by which all is fastest on the first site, but for copies."""
+    kinds = sorted({call.kind for call in tt.IRModule.from_onnx(DIGITS).main.body})
+    times = [(kind, *fact) for kind in kinds for fact in (("ort", 2), ("cpu", 5))]
+    ops = [{"match": {"op": kind}, "site": site, "time": time, "from": "log"} for kind, site, time in times]
+    path = tmp_path / "fast.json"
+    path.write_text(json.dumps({"schema": "tvmtarget.cost/1", "ops": ops}))
+    return path
+
+
+def test_questions_are_answered_as_the_plan_does(cli, fast, tmp_path):
+    common, kept = ("explain", DIGITS, "-t", BOTH, "--costs", fast), tmp_path / "a.plan"
+    assert cli(*common, "--where", "fc1=@cpu", "--save", kept)[0] == 0
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), BOTH, fast)
+    expected = {
+        ("--alternatives",): plan.alternatives(),
+        ("--sensitivity", "fc1"): plan.sensitivity("fc1"),
+        ("--diff", str(kept)): tt.Plan.load(kept).diff(plan),
+    }
+    for words, found in expected.items():
+        listed = found if isinstance(found, tuple) else (found,)
+        assert cli(*common, *words) == (0, "\n".join(map(str, listed)) + "\n", "")
+        data = json.loads(cli(*common, *words, "--json")[1])
+        assert data == ([one.to_json() for one in found] if isinstance(found, tuple) else found.to_json())
+
+
+def test_one_question_is_answered_at_a_time(cli):
+    code, _, err = cli("explain", DIGITS, "-t", BOTH, "--blockers", "--op", "fc1")
+    assert (code, err) == (1, "error: --op and --blockers are 2 questions; ask one at a time\n")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -82,7 +137,15 @@ def test_explain_shows_the_placement_in_a_log(cli, tmp_path):
         (["--same-site", "conv1"], "--same-site 'conv1' is not NAME,NAME,..."),
         (["--same-site", "conv1,,fc1"], "--same-site 'conv1,,fc1' is not NAME,NAME,..."),
         (["--same-site", "conv1,fc9"], "no op 'fc9' in the model"),
-        (["--apart", "conv1,fc9"], "(in --apart 'conv1,fc9')"),
+        (["--apart", "conv1,fc9"], "did you mean 'fc2' or 'fc1'? (in apart)"),
+        (["--atomic", "conv1,fc9"], "no op 'fc9' in the model"),
+        (["--atomic", "conv1,fc1"], "ops 'conv1', 'fc1' are asked to be atomic, but 'relu1', 'conv2',"),
+        (["--boundary-before", "fc8", "--boundary-after", "fc9"], "(in boundary_before)\nerror: no op 'fc9'"),
+        (["--max-regions", "ort"], "--max-regions 'ort' is not NAME=NUMBER, such as 'npu=4'"),
+        (["--max-regions", "ort=-1"], "--max-regions 'ort=-1' is not NAME=NUMBER"),
+        (["--max-regions", "npu=1"], "no site of the target is or bears 'npu'"),
+        (["--constants", "lifted"], "--constants is bind or lift or share, not 'lifted'; did you mean 'lift'?"),
+        (["--log", "none.db"], "there is no log 'none.db'"),
         (["--costs", "none.json"], "(in --costs 'none.json')"),
         (["--costs", "roofline", "--size", "batch"], "--size 'batch' is not NAME=NUMBER, such as 'batch=1'"),
         (["--size", "batch=1"], "--size is for costs; it needs --costs"),

@@ -11,6 +11,7 @@ import tvmtarget as tt
 from tvmtarget.errors import RunError
 from tvmtarget.executors.graph import CallEvent
 
+dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 pytest.importorskip("onnxruntime")
 
@@ -28,6 +29,14 @@ def test_two_machines_compute_what_one_does():
     called = [event.call for event in exe.profile(images()) if isinstance(event, CallEvent)]
     assert sorted(called) == sorted(region["call"] for region in exe.report()["regions"])
     exe.close()
+
+
+def test_workers_are_there_while_dask_refreshes_what_it_says_of_them():
+    """A client replaces that by an answer without workers every two seconds; here all the time."""
+    with dask.config.set({"distributed.client.scheduler-info-interval": "1ms"}):
+        exe = tt.build(tt.IRModule.from_onnx(DIGITS), TWO, where=WHERE)
+        assert len(list(exe.stream((images(seed=seed) for seed in range(20)), depth=3))) == 20
+        exe.close()
 
 
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from tvmtarget import Call, Constant, Constraint, Function, IRModule, Target, Value
 from tvmtarget.ir.function import Opaque
+from tvmtarget.ir.spelling import one_nan
 from tvmtarget.ir.types import (
     MapType,
     OpaqueType,
@@ -31,7 +32,7 @@ TYPES = st.recursive(
 )
 # The domains of TREE below, and a memory that code generators have.
 SCOPES = ("", ":cuda", ":cpu", "global.texture")
-FLOATS = st.floats(allow_nan=False)
+FLOATS = st.floats().map(one_nan)
 ATTRIBUTES = st.one_of(
     st.integers(),
     FLOATS,

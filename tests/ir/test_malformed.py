@@ -226,3 +226,20 @@ def test_large_operator_sets_of_names_take_linear_time():
     model = small(*nodes, NODE("Neg", ["v0"], ["y"]))
     module = tt.IRModule.from_onnx(model)
     assert len({call.source for call in module.main.body}) == 5001
+
+
+WRONG_TYPES = {
+    "no model": lambda: tt.IRModule.from_onnx(None),
+    "an empty path": lambda: tt.IRModule.from_onnx(""),
+    "no text": lambda: tt.IRModule.parse(b""),
+    "no target": lambda: tt.IRModule.from_onnx(DIGITS).with_target(3),
+    "no configuration": lambda: tt.IRModule.from_onnx(DIGITS).with_configuration("llvm"),
+    "no name": lambda: tt.IRModule.from_onnx(DIGITS)[["main"]],
+    "no name of what to export": lambda: tt.IRModule.from_onnx(DIGITS).to_onnx(None),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_TYPES)
+def test_values_of_a_wrong_type_are_refused_with_the_value(what):
+    with pytest.raises(TvmTargetError, match=r"not |no function"):
+        WRONG_TYPES[what]()

@@ -82,7 +82,7 @@ import tvmtarget as tt
 from tvmtarget.ir.function import COPY, Function
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.structure import structural_hash
-from tvmtarget.partition.regions.waves import lower_bound
+from tvmtarget.partition.regions.bound import lower_bound
 
 ROOT = Path(__file__).parents[2]
 TREES = (

@@ -13,7 +13,7 @@ pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plug
 
 import tvm_ffi  # noqa: E402
 from models import DIGITS, inputs_of, light  # noqa: E402
-from relax_modules import BRANCHES, EVERYTHING, SIX, by_tvm, random_module, register_codegen, run  # noqa: E402
+from relax_modules import BRANCHES, EVERYTHING, SIX, TWO_STEPS, by_tvm, random_module, register_codegen, run  # noqa: E402
 from tvm import relax  # noqa: E402
 from tvm.relax.dpl import is_op, wildcard  # noqa: E402
 from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
@@ -448,3 +448,25 @@ def test_a_tuple_whose_readers_would_have_to_be_apart_is_refused_as_such():
         builder.emit_func_output(relax.Tuple([inner, relu]))
     with pytest.raises(InfeasibleError, match="a value between them is a tuple or has no known type"):
         tt.decompose(builder.get(), NPU, where={"op:relax.nn.relu": "@npu"})
+
+
+@pytest.mark.parametrize("target", [NPU, CORES])
+def test_a_module_without_main_is_divided_function_by_function(target):
+    other = tt.Target.parse(target).targets[0].slot
+    with pytest.raises(ModelError, match="'decode' or 'prefill'"):
+        tt.decompose(TWO_STEPS, target)
+    once = tt.decompose(TWO_STEPS, target, where={"op:relax.tanh": f"@{other}"}, entry="prefill")
+    plan = tt.decompose(once.module, target, where={"op:relax.nn.relu": f"@{other}"}, entry="decode")
+    executable, devices = built(plan), [tvm.cpu(0), tvm.cpu(1)]
+    for entry, rows in (("prefill", 5), ("decode", 1)):
+        given = values(rows, 4)
+        assert_equal(run(executable, given, devices=devices, entry=entry), by_tvm(TWO_STEPS, given, entry=entry))
+
+
+def test_the_only_function_of_a_module_needs_no_name():
+    only = tvm.IRModule({variable: TWO_STEPS[variable] for variable in TWO_STEPS.get_global_vars()[:1]})
+    entry = only.get_global_vars()[0].name_hint
+    plan = tt.decompose(only, "llvm")
+    assert [variable.name_hint for variable in plan.to_tvm().get_global_vars()] == [entry]
+    given = values(5 if entry == "prefill" else 1, 4)
+    assert_equal(tuple(tt.build(plan).run({"x": given}).values()), by_tvm(only, given, entry=entry))

@@ -35,7 +35,9 @@ def product(size=256):
 
 
 def traces(log):
-    return [record for record in log if isinstance(record, Trial) and record.candidate.format == TRACE_FORMAT]
+    """Return the trials of traces, without those that confirm one which happened to be faster than the default."""
+    found = [record for record in log if isinstance(record, Trial) and record.candidate.format == TRACE_FORMAT]
+    return [trial for trial in found if trial.measured.kind == "search"]
 
 
 def apply_database(log, target):
@@ -49,7 +51,7 @@ def apply_database(log, target):
 
 @pytest.fixture(scope="module")
 def proposed():
-    """Return a product of matrices in a worker, and a log with one trace of it by which it is a little faster."""
+    """Return a product of matrices in a worker, and a log with one trace of it."""
     with Worker("tvm", Part("main", product(32).SerializeToString(), "", NATIVE)) as worker:
         (space,) = worker.spaces()
         ask = worker.propose(space.kernel.key, [], 4, 0)
@@ -140,7 +142,8 @@ def test_tvm_searches_on_top_of_the_log(proposed):
     database.commit_tuning_record(tvm.s_tir.meta_schedule.database.TuningRecord(known.trace, workload, [1e-3], target))
     assert {one.workload for one in traces(log)} == {trial.workload}
     assert float(database.query_tuning_record(other, target, "main").run_secs[0]) == pytest.approx(1e-3)
-    assert float(database.query_tuning_record(other, NATIVE.to_tvm().load(), "main").run_secs[0]) < 1e-3
+    native = database.query_tuning_record(other, NATIVE.to_tvm().load(), "main")
+    assert list(map(float, native.run_secs)) == list(map(float, known.run_secs)) != [pytest.approx(1e-3)]
 
 
 def test_operators_without_register_blocks_are_tuned_by_traces_and_not_in_our_own_space():

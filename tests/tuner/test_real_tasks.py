@@ -1,7 +1,8 @@
 """The minimal real tasks: tune, log, look up in a new process, build, and be faster by ratios measured by turns.
 
-T1: a product of matrices in generated C. T3: which of two leaves runs what. T2 is in `test_metaschedule.py`. All on one
-thread and by time of the processor, so that what else the machine does is in neither side of a ratio.
+T1: a product of matrices in generated C. T3: which of two leaves runs what, and with how many threads, in chunks of
+which size, two C kernels run. T2 is in `test_metaschedule.py`. All by time of the processor, so that what else the
+machine does is in neither side of a ratio.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -181,3 +183,25 @@ def test_t3_the_faster_of_two_leaves_is_found_logged_for_the_composite_and_place
     assert (found["sites"], found["tiers"]) == ([["old"], ["new"]], ["exact"])
     assert found["error"] < 1e-2
     assert found["ratio"] >= 1.3
+
+
+def test_t3_threads_and_chunks_of_two_c_kernels_are_tuned_and_set_in_a_new_process(tmp_path, record_property):
+    if shutil.which("gcc") is None:
+        pytest.skip("wants gcc")
+    url, script = str(tmp_path / "log.jsonl"), Path(__file__).parent / "rows_in_c.py"
+    found = {}
+    for what in ("tune", "build"):
+        command = [sys.executable, str(script), what, url]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found |= json.loads(done.stdout)
+    (settings,) = found["tuned"]
+    chosen = {name: value for _, name, value in settings["body"]["set"]}
+    record_property("times as fast as a row at a time", found["ratio"])
+    assert settings["tier"] == "exact"
+    assert chosen["chunk"] > 1
+    assert found["statuses"]["wrong_output"] >= 1
+    assert all("left-out=100000 of @." in reason for reason in found["not tuned"])
+    assert "left-out" not in chosen
+    assert found["is_right"]
+    assert found["ratio"] >= 1.5

@@ -53,6 +53,16 @@ def test_what_fits_stays_within_loops_and_registers(nest, unit, data):
         assert knobs_of(drawn) == knobs
 
 
+def test_rows_leave_no_remainder_in_a_function_of_open_sizes():
+    """TVM 0.27 cannot lower the condition that a remainder needs there."""
+    left, right = Access(({0: 1}, {1: 1}, {3: 1}), ("n", 6, 8)), Access(({3: 1}, {2: 1}), (8, 16))
+    nest = Nest("SSSR", (None, 6, 16, 8), (left, right), (Access(({0: 1}, {1: 1}, {2: 1}), ("n", 6, 16)),))
+    unit = VectorUnit(512, 32)
+    knobs = knobs_of(plan(nest, unit)) | {"row_axis": 1, "vectors": 1, "lanes": 16}
+    fits = [rows for rows in range(1, 9) if tile_of(nest, knobs | {"rows": rows}, unit) is not None]
+    assert fits == [1, 2, 3, 6]
+
+
 def weights(*shape):
     return np.random.default_rng(0).standard_normal(shape).astype("float32")
 

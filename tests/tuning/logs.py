@@ -44,8 +44,8 @@ def with_mounted(mount, code, path):
     if unshare is None or subprocess.run([unshare, "-rm", "true"], capture_output=True, check=False).returncode:
         pytest.skip("name spaces of users are not allowed here")
     root = Path(__file__).parents[2]
-    command = [unshare, "-rm", "sh", "-c", f'{mount} && exec {sys.executable} -c "$CODE" {path}']
-    env = os.environ | {"PYTHONPATH": str(root), "CODE": code}
+    command = [unshare, "-rm", "sh", "-c", f'{mount} && exec "$PYTHON" -c "$CODE" "$LOG"']
+    env = os.environ | {"PYTHONPATH": str(root), "PYTHON": sys.executable, "CODE": code, "LOG": str(path)}
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, env=env, check=False)
     if "mount:" in done.stderr:
         pytest.skip("nothing may be mounted here")

@@ -146,7 +146,7 @@ def test_a_disk_that_is_really_read_only_is_read_and_writing_is_an_error(tmp_pat
     for name in ("log.jsonl", "log.db"):
         with TuningLog(str(tmp_path / name)) as log:
             log.extend([*known(ZNVER4), trial(1), trial(2, 5), trial(3, measured=ran(status="run_error"))])
-    mount = f"mount --bind {tmp_path} {tmp_path} && mount -o remount,bind,ro {tmp_path}"
+    mount = 'mount --bind "$LOG" "$LOG" && mount -o remount,bind,ro "$LOG"'
     done = with_mounted(mount, READ_ONLY, tmp_path)
     assert done.stdout.count("exact []") == 2, done.stderr[-2000:]
     refusals = [line for line in done.stdout.splitlines() if line.startswith("refused")]

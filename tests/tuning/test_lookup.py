@@ -12,7 +12,7 @@ from tvmtarget import Target, TuningLog
 from tvmtarget.errors import LogError
 from tvmtarget.tuning.distance import distance
 from tvmtarget.tuning.match import Policy
-from tvmtarget.tuning.records import Environment, Retraction, Workload
+from tvmtarget.tuning.records import Environment, Measurement, Retraction, Workload
 
 A100 = Target.parse("nvidia/nvidia-a100")
 
@@ -84,10 +84,79 @@ def test_of_costs_that_are_as_good_as_equal_the_oldest_stays():
 
 
 def test_of_many_costs_as_good_as_equal_the_oldest_is_found_wherever_it_ranks():
-    rows = [trial(at, 10_000 + at) for at in range(300)]
+    rows = [trial(at, measured=ran(10_000 + at, baseline=50_000)) for at in range(300)]
     rows[170] = rows[170].replace(ts=1_600_000_000)
     assert look(log_of(*rows)).candidate == knobs(mb=170)
     assert look(log_of(*rows), tie_percent=1).candidate != knobs(mb=170)
+
+
+def beside(number, cost, identity, **fields):
+    """Return a confirmed trial that was measured beside a default of an identity, which cost 1000."""
+    baseline = {"costs": [1000], "identity": identity} if identity else {"costs": [1000]}
+    return trial(number, measured=Measurement(status="ok", kind="confirm", costs=[cost], baseline=baseline), **fields)
+
+
+def today(log, default="s1:new", **policy):
+    return log.lookup(MATMUL, ZNVER4, policy=Policy(**policy), env=HERE, default=default)
+
+
+@pytest.mark.parametrize("default", [None, "s1:old", "s1:new"])
+def test_a_record_that_the_default_was_the_best_gives_the_default_of_today(default):
+    """The candidate is the default of its day, which may be worse than what is the default now."""
+    log = log_of(beside(0, 1000, "s1:old"), beside(1, 1100, "s1:old"))
+    match = today(log, default)
+    assert match.candidate is None
+    assert (match.is_default, match.record.candidate) == (True, knobs(mb=0))
+    assert "no better than the default beside it, so the default of today is used" in match.explain()
+    assert match.to_json()["is_default"]
+
+
+@pytest.mark.parametrize(("cost", "is_default"), [(970, False), (971, True), (1200, True)])
+def test_what_is_within_the_tie_of_the_default_is_no_better_than_it(cost, is_default):
+    assert today(log_of(beside(1, cost, "s1:new"))).is_default is is_default
+    other = {"costs": [1000], "name": "a library"}
+    measured = Measurement(status="ok", costs=[cost], baseline=other)
+    assert not today(log_of(trial(1, measured=measured))).is_default
+
+
+def test_what_was_faster_than_an_older_default_is_carried_over_and_says_so():
+    log = log_of(beside(1, 300, "s1:old"))
+    assert today(log, "s1:old").tier == today(log, None).tier == "exact"
+    match = today(log)
+    assert (match.tier, match.distance, match.candidate) == ("near", 2.0, knobs(mb=1))
+    assert "differs: default s1:old -> s1:new (+2)" in match.explain()
+    assert "measure it against the default before you trust it" in match.explain()
+    refused = today(log, max_distance=0)
+    assert refused.tier == "default"
+    assert [tried.reason for tried in refused.tried] == ["measured beside a default that is not today's"]
+    assert today(log, strict=True).tier == "default"
+
+
+def test_what_was_measured_beside_the_default_of_today_goes_before_what_is_faster_than_an_older_one():
+    log = log_of(beside(1, 300, "s1:old"), beside(2, 300, None), beside(3, 800, "s1:new"))
+    assert (today(log).tier, today(log).candidate) == ("exact", knobs(mb=3))
+    log.append(beside(0, 1000, "s1:new"))
+    assert today(log).candidate == knobs(mb=3)
+
+
+def test_trials_beside_different_defaults_are_not_taken_together():
+    """The median of both would be the score of neither."""
+    log = log_of(*(beside(1, cost, "s1:old") for cost in (100, 110, 120)), beside(1, 900, "s1:new"), beside(2, 500, ""))
+    assert today(log).ratio == 0.9
+    assert today(log, "s1:old").ratio == 0.11
+    log.append(trial(1, measured=ran(status="wrong_output")))
+    assert today(log).candidate == knobs(mb=2)
+
+
+def test_what_was_compared_with_no_default_is_as_it_was():
+    log = log_of(trial(1, measured=ran(50)))
+    assert (today(log).tier, today(log).candidate) == ("exact", knobs(mb=1))
+
+
+def test_compaction_keeps_the_best_beside_each_default():
+    log = log_of(beside(1, 300, "s1:old"), beside(2, 400, "s1:old"), beside(3, 800, "s1:new"))
+    assert [dropped.candidate for dropped in log.compact(best=1)] == [knobs(mb=2)]
+    assert today(log).candidate == knobs(mb=3)
 
 
 def test_p9_failures_of_the_machine_do_not_count_and_a_wrong_output_does():

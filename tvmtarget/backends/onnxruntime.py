@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tvmtarget.backends.machine import processors
 from tvmtarget.backends.protocol import Array, Part
 from tvmtarget.errors import BackendError, MissingExtraError
+from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
 
 __all__ = ["BACKEND"]
@@ -33,6 +35,10 @@ class _OnnxRuntime:
 
     def refuses(self, target: Target) -> str | None:
         return None
+
+    def settings(self, target: Target) -> Mapping[str, Sequence[Value]]:
+        counts = {1, processors()} | {2**power for power in range(1, 7) if 2**power < processors()}
+        return {"intra-op-threads": tuple(sorted(counts)), "optimization-level": (1, 2)}
 
     def compile(self, part: Part) -> _Session:
         ort = _onnxruntime()

@@ -16,6 +16,7 @@ import onnx
 
 from tvmtarget import plugins
 from tvmtarget.errors import BackendError, MissingExtraError, did_you_mean
+from tvmtarget.target.attributes import Value
 from tvmtarget.target.keys import key_of
 from tvmtarget.target.tree import Target
 
@@ -24,6 +25,7 @@ __all__ = [
     "Backend",
     "Bench",
     "Compiled",
+    "ConfigurableBackend",
     "Kernel",
     "Part",
     "Schedules",
@@ -42,7 +44,7 @@ class Kernel:
     """A piece of a leaf function that can be tuned: what it is, as JSON, and how often the function calls it.
 
     `body` is the body of a workload of a tuning log; `text` is the program itself, to be kept with it, as is what
-    `program` has for other tools.
+    `program` has for other tools. `default` is the identity of what is made of it without tuning, a digest of the code.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Kernel:
     text: str = ""
     calls: int = 1
     program: Mapping[str, object] = field(default_factory=dict)
+    default: str = ""
 
     @cached_property
     def key(self) -> str:
@@ -200,6 +203,15 @@ class TunableBackend(Protocol):
 
     def workshop(self, part: Part) -> Workshop:
         """Return the kernels of a leaf function."""
+        ...
+
+
+@runtime_checkable
+class ConfigurableBackend(Protocol):
+    """A backend whose targets have attributes that change how fast a function runs, and not what it computes."""
+
+    def settings(self, target: Target) -> Mapping[str, Sequence[Value]]:
+        """Return these attributes of a leaf by name, each with the values that are worth trying on this machine."""
         ...
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
+from tvmtarget.backends.aligned import is_aligned
 from tvmtarget.backends.machine import processors, refuses_native
 from tvmtarget.backends.protocol import Array, Part
 from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, TunedChoice
@@ -77,7 +78,8 @@ class _Tvm:
         try:
             with _LOCK, _quiet():
                 target = _target(tvm, part.target)
-                pipeline = cpu_pipeline(target, TunedChoice(part.schedules) if part.schedules is not None else None)
+                known = None if part.schedules is None else TunedChoice(part.schedules, target)
+                pipeline = cpu_pipeline(target, known)
                 module = _imported(tvm, part)
                 disabled = _NOT_IN_BRANCHES if _has_branches(tvm, module) else []
                 with tvm.transform.PassContext(opt_level=3, disabled_pass=disabled):
@@ -167,7 +169,7 @@ class _Program:
         machine = getattr(self._local, "machine", None)
         if machine is None:
             machine = self._local.machine = tvm.relax.VirtualMachine(self._executable, tvm.cpu())
-        return _arrays(machine["main"](*[tvm.runtime.tensor(array) for array in inputs]))
+        return _arrays(machine["main"](*[_tensor(tvm, array) for array in inputs]))
 
     def native_files(self) -> Mapping[str, bytes]:
         """Link a shared library if this machine has a compiler; without one, only the source is saved."""
@@ -178,6 +180,19 @@ class _Program:
             except (AttributeError, OSError, RuntimeError, TypeError, ValueError):
                 return {}
             return {_LIBRARY: path.read_bytes()}
+
+
+def _tensor(tvm: Any, array: Array) -> Any:  # noqa: ANN401
+    """Return an array as a tensor of TVM; what nobody writes to, as weights, is not copied if it lies as TVM wants it.
+
+    To copy weights for every run takes half as long as what is computed with them.
+    """
+    if array.flags.writeable or not array.size or not is_aligned(array):
+        return tvm.runtime.tensor(array)
+    try:
+        return tvm.runtime.from_dlpack(array.__dlpack__(max_version=(1, 0)))
+    except (BufferError, TypeError):  # an element type that DLPack has not, or a numpy that says nothing of writing
+        return tvm.runtime.tensor(array)
 
 
 def _arrays(result: Any) -> list[Array]:  # noqa: ANN401

@@ -11,7 +11,7 @@ tasks     iterations that parallel loops should have, 0 for one thread
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tvmtarget.backends.tvm_tiles import Layout, Nest, Tile, VectorUnit
 
@@ -68,7 +68,7 @@ def tile_of(nest: Nest, knobs: Knobs, unit: VectorUnit) -> Tile | None:
         return None
     if row_axis == axis or (row_axis is None and rows > 1) or vectors * rows + vectors + 1 > unit.registers:
         return None
-    if row_axis is not None and (row_axis not in nest.spatial or rows > (nest.extents[row_axis] or 1)):
+    if row_axis is not None and (row_axis not in nest.spatial or rows not in _rows(nest, row_axis)):
         return None
     if (
         not -len(nest.reduced) <= knobs["inner"] < 0
@@ -87,6 +87,12 @@ def tile_of(nest: Nest, knobs: Knobs, unit: VectorUnit) -> Tile | None:
         columns_first=bool(knobs["order"]),
         tasks=knobs["tasks"],
     )
+
+
+def _rows(nest: Nest, axis: int) -> Collection[int]:
+    """Return how many rows may be side by side; in a function of open sizes TVM 0.27 lowers no remainder of them."""
+    extent = nest.extents[axis] or 1
+    return _divisors(extent, extent) if None in nest.extents else range(1, extent + 1)
 
 
 def _run(nest: Nest, axis: int) -> int | None:

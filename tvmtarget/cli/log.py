@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from tvmtarget.cli.options import Json, print_json
-from tvmtarget.cli.targets import Changes, TargetText, read_target
+from tvmtarget.cli.targets import TargetText, read_target
 from tvmtarget.errors import LogError, TvmTargetError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def lookup(
 
     opened = read_log(log, layers=layer or ())
     policy = Policy(max_distance=max_distance, strict=strict)
-    asked, tree = _workload(opened, workload), read_target(target, Changes())
+    asked, tree = _workload(opened, workload), read_target(target)
     if top is not None:
         matches = opened.top_k(asked, tree, top)
         if as_json:
@@ -204,7 +204,7 @@ def pin(
     """Choose a candidate for a workload on a target, whatever was or will be measured."""
     opened = read_log(log)
     chosen = _candidate(opened, candidate)
-    pinned = opened.pin(_workload(opened, workload), read_target(target, Changes()), chosen, why)
+    pinned = opened.pin(_workload(opened, workload), read_target(target), chosen, why)
     typer.echo(f"{pinned.digest} pinned")
 
 

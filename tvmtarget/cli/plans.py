@@ -1,106 +1,157 @@
-"""What commands ask of a plan beside `--where`: costs, what they make small, operations that share a site or do not."""
+"""What commands ask of a plan: the options of `decompose`, and a tuning log whose placement is taken."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, TypeAlias, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
+from tvmtarget.cli.options import Log, Near, Where, progress, read_policy, read_where
 from tvmtarget.errors import TextError, TvmTargetError, did_you_mean
 
 if TYPE_CHECKING:
+    from tvmtarget.executable import Executable
     from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.costs.costs import Costs
     from tvmtarget.partition.plan import Plan
     from tvmtarget.target.constraints.constraint import Constraint
     from tvmtarget.target.tree import Target
+    from tvmtarget.tuning.log import TuningLog
     from tvmtarget.tuning.match import Policy
 
-__all__ = ["Apart", "Asked", "CostsText", "ObjectiveText", "SameSite", "Sizes"]
+__all__ = ["Asked"]
 
 MEASURED = "measured"
 
-CostsText: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--costs",
-        metavar="FILE",
-        help="Choose sites by cost: a JSON file, 'roofline' for what the target itself says, or 'measured', here.",
-        show_default=False,
-    ),
-]
-ObjectiveText: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--objective",
-        help="What costs make small: latency of an input, or throughput of many on a cluster.",
-        show_default=False,
-    ),
-]
-SameSite: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--same-site", help="NAME,NAME,...: operations that share a site; names as in --where.", show_default=False
-    ),
-]
-Apart: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--apart", help="NAME,NAME,...: operations of which no two share a site.", show_default=False),
-]
-Sizes: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--size", help="NAME=NUMBER: what --costs reckon an open dimension with.", show_default=False),
-]
+_PANEL = "How the program is divided"
+
+_Texts: TypeAlias = list[str] | None
+_Word = TypeVar("_Word", bound=str)
+
+
+def _option(name: str, help_text: str, metavar: str | None = None) -> Any:  # noqa: ANN401 - typer's own type
+    return typer.Option(name, help=help_text, metavar=metavar, show_default=False, rich_help_panel=_PANEL)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a command line asks of a plan; false where that is nothing beside `where`."""
+    """The options that say how a program is divided, as they are typed; true if one but `--where` and `--log` is."""
 
-    where: Mapping[str, Constraint]
-    costs: str | None = None
-    objective: str | None = None
-    same_site: Sequence[str] | None = None
-    apart: Sequence[str] | None = None
-    sizes: Sequence[str] | None = None
+    where: Where = None
+    costs: Annotated[
+        str | None,
+        _option(
+            "--costs",
+            "Choose sites by cost: a JSON file, 'roofline' for what the target itself says, or 'measured', here.",
+            "FILE",
+        ),
+    ] = None
+    sizes: Annotated[_Texts, _option("--size", "NAME=NUMBER: what --costs reckon an open dimension with.")] = None
+    objective: Annotated[
+        str | None,
+        _option("--objective", "What costs make small: latency of an input, or throughput of many on a cluster."),
+    ] = None
+    same_site: Annotated[
+        _Texts, _option("--same-site", "NAME,NAME,...: operations that share a site; names as in --where.")
+    ] = None
+    apart: Annotated[_Texts, _option("--apart", "NAME,NAME,...: operations of which no two share a site.")] = None
+    atomic: Annotated[_Texts, _option("--atomic", "NAME,NAME,...: operations that are in one function.")] = None
+    boundary_before: Annotated[
+        _Texts, _option("--boundary-before", "An operation that is in no function with what it reads.", "NAME")
+    ] = None
+    boundary_after: Annotated[
+        _Texts, _option("--boundary-after", "An operation that is in no function with what reads it.", "NAME")
+    ] = None
+    max_regions: Annotated[
+        _Texts, _option("--max-regions", "SITE=NUMBER: the most calls that a site, by path, kind or key, may get.")
+    ] = None
+    constants: Annotated[
+        str | None, _option("--constants", "Weights: bind them in functions, lift them to parameters, or share those.")
+    ] = None
+    log: Log = None
+    near: Near = False
 
     def __bool__(self) -> bool:
-        return bool(self.costs or self.objective or self.same_site or self.apart or self.sizes)
+        return any(value for name, value in vars(self).items() if name not in ("where", "log", "near"))
 
-    def plan(self, module: IRModule, target: Target, log: str | None = None, *, policy: Policy | None = None) -> Plan:
+    @property
+    def rules(self) -> dict[str, Constraint]:
+        """What `--where` says."""
+        return read_where(self.where)
+
+    @property
+    def policy(self) -> Policy:
+        """How far lookups in the log may go."""
+        return read_policy(near=self.near)
+
+    @contextmanager
+    def opened_log(self) -> Iterator[TuningLog | None]:
+        """Open the log of `--log`, which has to be there; None where none is asked for."""
+        if self.log is None:
+            yield None
+            return
+        from tvmtarget.cli.log import read_log
+
+        with read_log(self.log) as log:
+            yield log
+
+    def build(self, model: Path, target: Target, *, strict: bool, quiet: bool) -> Executable:
+        """Compile a model as it is asked, with the log, and tell how far that is."""
+        from tvmtarget.building import build
+        from tvmtarget.ir.module import IRModule
+
+        module = IRModule.from_onnx(model)
+        with self.opened_log() as log:
+            plan = self.plan(module, target, log) if self else None
+            with progress(quiet=quiet) as tell:
+                return build(
+                    plan or module,
+                    target,
+                    where=self.rules,
+                    strict=strict,
+                    progress=tell,
+                    mod_name=model.stem,
+                    log=log,
+                    policy=self.policy,
+                )
+
+    def plan(self, module: IRModule, target: Target, log: TuningLog | None) -> Plan:
         """Divide a program as it is asked; without costs, by the placement in a log, if that has one."""
-        from tvmtarget.advice import SAME_DEVICE, Advice, closing_log
+        from tvmtarget.advice import Advice
         from tvmtarget.partition.decompose import decompose
-        from tvmtarget.partition.request import Objective
+        from tvmtarget.partition.request import OBJECTIVES
+        from tvmtarget.partition.weights import CONSTANTS
 
-        objective = self.objective or "latency"
-        known: tuple[Objective, ...] = get_args(Objective)
-        chosen = next((each for each in known if each == objective), None)
-        if chosen is None:
-            raise TextError(f"--objective is {' or '.join(known)}, not {objective!r}{did_you_mean(objective, known)}")
-        if chosen == "throughput" and self.costs is None:
+        if self.objective == "throughput" and self.costs is None:
             raise TextError("--objective throughput is about time, so it needs --costs, such as --costs roofline")
-        together, parted = _groups("--same-site", self.same_site), _groups("--apart", self.apart)
-        costs = self._costs(target)
-        if together or parted:
-            bare = decompose(module, target, where=self.where)
-            _check_names(bare, "--same-site", together)
-            _check_names(bare, "--apart", parted)
-        plan = decompose(module, target, costs, where=self.where, objective=chosen, same_site=together, apart=parted)
-        if log is None or costs is not None:
+        plan = decompose(
+            module,
+            target,
+            self._costs(target),
+            where=self.rules,
+            objective=_one_of("--objective", self.objective, OBJECTIVES) or "latency",
+            same_site=_groups("--same-site", self.same_site),
+            apart=_groups("--apart", self.apart),
+            atomic=_groups("--atomic", self.atomic),
+            boundary_before=self.boundary_before or (),
+            boundary_after=self.boundary_after or (),
+            max_regions=_numbers("--max-regions", self.max_regions, "npu=4"),
+            constants=_one_of("--constants", self.constants, CONSTANTS),
+        )
+        if log is None or self.costs is not None:
             return plan
-        with closing_log(log) as opened:
-            advice = Advice(opened, policy or SAME_DEVICE)
-            plan = advice.placed(plan)
+        advice = Advice(log, self.policy)
+        plan = advice.placed(plan)
         for applied in advice.applied:
             typer.echo(f"tuned: {applied}", err=True)
         return plan
 
     def _costs(self, target: Target) -> Costs | None:
-        sizes = _sizes(self.sizes)
+        sizes = _numbers("--size", self.sizes, "batch=1")
         if self.costs is None:
             if sizes:
                 raise TextError("--size is for costs; it needs --costs, such as --costs measured")
@@ -120,8 +171,18 @@ def _costs(text: str, target: Target) -> Costs:
         return rates.costs
     from tvmtarget.partition.costs.cost_file import load_costs
 
-    with _named("--costs", text):
+    try:
         return load_costs(text)
+    except TvmTargetError as error:
+        raise TextError("\n".join(f"{problem} (in --costs {text!r})" for problem in error.problems)) from error
+
+
+def _one_of(flag: str, text: str | None, known: tuple[_Word, ...]) -> _Word | None:
+    """Return the word that is typed, one of those known; None if none is."""
+    chosen = next((each for each in known if each == text), None)
+    if text is not None and chosen is None:
+        raise TextError(f"{flag} is {' or '.join(known)}, not {text!r}{did_you_mean(text, known)}")
+    return chosen
 
 
 def _groups(flag: str, texts: Sequence[str] | None) -> list[list[str]]:
@@ -137,30 +198,13 @@ def _groups(flag: str, texts: Sequence[str] | None) -> list[list[str]]:
     return found
 
 
-def _sizes(texts: Sequence[str] | None) -> dict[str, int]:
-    split = [(text, *text.partition("=")) for text in texts or ()]
+def _numbers(flag: str, texts: Sequence[str] | None, example: str) -> dict[str, int]:
+    split = [(text, *text.rpartition("=")) for text in texts or ()]
     problems = [
-        f"--size {text!r} is not NAME=NUMBER, such as 'batch=1'"
-        for text, name, _, size in split
-        if not name.strip() or not size.strip().isdecimal()
+        f"{flag} {text!r} is not NAME=NUMBER, such as {example!r}"
+        for text, name, _, number in split
+        if not name.strip() or not number.strip().isdecimal()
     ]
     if problems:
         raise TextError("\n".join(problems))
-    return {name.strip(): int(size) for _, name, _, size in split}
-
-
-def _check_names(plan: Plan, flag: str, groups: Sequence[Sequence[str]]) -> None:
-    from tvmtarget.partition.bonds import bonds_of
-
-    for names in groups:
-        with _named(flag, ",".join(names)):
-            bonds_of(plan.program, (tuple(names),), ())
-
-
-@contextmanager
-def _named(flag: str, text: str) -> Iterator[None]:
-    """Say which option an error is about."""
-    try:
-        yield
-    except TvmTargetError as error:
-        raise TextError("\n".join(f"{problem} (in {flag} {text!r})" for problem in str(error).splitlines())) from error
+    return {name.strip(): int(number) for _, name, _, number in split}

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tvmtarget.cli.completion import complete_target
-from tvmtarget.cli.options import Json, Log, Near, Strict, Where, print_json, progress, read_policy, read_where
-from tvmtarget.cli.plans import Apart, Asked, CostsText, ObjectiveText, SameSite, Sizes
-from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, Unset, With, read_target
+from tvmtarget.cli.groups import with_groups
+from tvmtarget.cli.options import Json, Strict, print_json
+from tvmtarget.cli.plans import Asked
+from tvmtarget.cli.targets import Changes, read_target
 from tvmtarget.errors import ArtifactError, RunError, TextError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from tvmtarget.executable import Executable
     from tvmtarget.executors.graph import Event
-    from tvmtarget.target.tree import Target
     from tvmtarget.tuning.applied import Applied
 
 __all__ = ["run"]
@@ -28,12 +27,15 @@ __all__ = ["run"]
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
 
 
+@with_groups
 def run(
     context: typer.Context,
     program: Annotated[Path, typer.Argument(help="An ONNX file, or a file that compile wrote.", show_default=False)],
     inputs: Annotated[
         Path, typer.Option("--input", "-i", help="Inputs by name, and labels: an .npz file.", show_default=False)
     ],
+    changes: Changes,
+    asked: Asked,
     target: Annotated[
         str | None,
         typer.Option(
@@ -44,17 +46,6 @@ def run(
             autocompletion=complete_target,
         ),
     ] = None,
-    overlays: With = None,
-    values: Set = None,
-    unset: Unset = None,
-    executor: Executor = None,
-    runtime: Runtime = None,
-    where: Where = None,
-    costs: CostsText = None,
-    objective: ObjectiveText = None,
-    same_site: SameSite = None,
-    apart: Apart = None,
-    sizes: Sizes = None,
     check: Annotated[bool, typer.Option("--check", help="Compare with the undivided model.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the outputs to an .npz file.", show_default=False)
@@ -62,18 +53,14 @@ def run(
     as_json: Json = False,
     strict: Strict = False,
     trust: Annotated[bool, typer.Option("--trust", help="Use the native code in a compiled program.")] = False,
-    log: Log = None,
-    near: Near = False,
 ) -> None:
     """Run a model on a target, or a compiled program, and say what ran where."""
     from tvmtarget.artifact import is_artifact
 
-    asked = Asked(read_where(where), costs, objective, same_site, apart, sizes)
-    changes = Changes(overlays, executor, runtime, context.args, values, unset)
     arrays = _read_npz(inputs)
     if is_artifact(program):
-        if target is not None or asked or asked.where or check or changes or log:
-            options = "--target, what changes it, --where, --costs, --objective, --same-site, --apart, --log, --check"
+        if target is not None or changes or context.args or asked or asked.where or asked.log or check:
+            options = "--target, what changes it, what says how a program is divided, --log and --check"
             raise ArtifactError(f"{str(program)!r} is compiled already; {options} go with a model")
         from tvmtarget.executable import load
 
@@ -81,8 +68,7 @@ def run(
     else:
         if target is None:
             raise TextError("--target is missing; a model runs on a target, such as --target llvm")
-        advice = {"log": log, "policy": read_policy(near=near)}
-        exe = _build(program, read_target(target, changes), asked, advice, strict=strict, quiet=as_json)
+        exe = asked.build(program, read_target(target, changes, context.args), strict=strict, quiet=as_json)
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
     from tvmtarget.executors.graph import CopyEvent
 
@@ -106,20 +92,6 @@ def run(
         print_json(report)
     else:
         _print(report, results, exe.tuned)
-
-
-def _build(
-    model: Path, target: Target, asked: Asked, advice: dict[str, Any], *, strict: bool, quiet: bool
-) -> Executable:
-    from tvmtarget.building import build
-    from tvmtarget.ir.module import IRModule
-
-    module = IRModule.from_onnx(model)
-    plan = asked.plan(module, target, **advice) if asked else None
-    with progress(quiet=quiet) as tell:
-        return build(
-            plan or module, target, where=asked.where, strict=strict, progress=tell, mod_name=model.stem, **advice
-        )
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:

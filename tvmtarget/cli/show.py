@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tvmtarget.cli.groups import with_groups
 from tvmtarget.cli.options import Json, print_json
-from tvmtarget.cli.targets import Changes, Executor, Runtime, Set, TargetArgument, Unset, With, read_target
+from tvmtarget.cli.targets import Changes, TargetArgument, read_target
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -22,14 +23,11 @@ __all__ = ["show"]
 _UNBROKEN = 100_000  # letters in a line where nobody looks
 
 
+@with_groups
 def show(
     context: typer.Context,
     target: TargetArgument,
-    overlays: With = None,
-    values: Set = None,
-    unset: Unset = None,
-    executor: Executor = None,
-    runtime: Runtime = None,
+    changes: Changes,
     as_json: Json = False,
     as_toml: Annotated[bool, typer.Option("--toml", help="Print TOML.")] = False,
     as_text: Annotated[bool, typer.Option("--text", help="Print the text form, a line for each node.")] = False,
@@ -38,7 +36,7 @@ def show(
     codegen: Annotated[bool, typer.Option("--codegen", help="Group leaves by the code that serves them.")] = False,
 ) -> None:
     """Draw a target tree, or print it in another form."""
-    tree = read_target(target, Changes(overlays, executor, runtime, context.args, values, unset))
+    tree = read_target(target, changes, context.args)
     whole = tree.resolve()
     shown = whole if resolved else tree
     if as_json:

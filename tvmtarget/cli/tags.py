@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from tvmtarget.cli.options import Json, print_json
-from tvmtarget.cli.targets import Changes, read_target
+from tvmtarget.cli.targets import read_target
 from tvmtarget.errors import TargetError, TvmTargetError
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def add(
     from tvmtarget.tags.registry import default_registry
     from tvmtarget.tags.writing import add_tag
 
-    tree = read_target(target, Changes())
+    tree = read_target(target)
     is_measured = target == "native"
     source = "measured by `tvmtarget detect`" if is_measured else f"given as {target!r}"
     confidence = "measured" if is_measured else "assumed"

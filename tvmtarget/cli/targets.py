@@ -6,7 +6,7 @@ tvmc's spellings are read too: `--target-llvm-mcpu=...` sets an attribute of eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -20,18 +20,7 @@ if TYPE_CHECKING:
     from tvmtarget.target.kinds import Role
     from tvmtarget.target.tree import Target
 
-__all__ = [
-    "EXTRA",
-    "Changes",
-    "Executor",
-    "Runtime",
-    "Set",
-    "TargetArgument",
-    "TargetText",
-    "Unset",
-    "With",
-    "read_target",
-]
+__all__ = ["EXTRA", "Changes", "TargetArgument", "TargetText", "read_target"]
 
 # Commands that take tvmc's options leave the words they do not know to `read_target`.
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -62,31 +51,35 @@ Executor: TypeAlias = Annotated[str | None, typer.Option("--executor", help="gra
 Runtime: TypeAlias = Annotated[str | None, typer.Option("--runtime", help="python, cpp or crt.", show_default=False)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Changes:
-    """What a command line changes of its target, in the order in which it is done."""
+    """The options that change the target of a command line, in the order in which that is done."""
 
-    overlays: Sequence[str] | None = None
-    executor: str | None = None
-    runtime: str | None = None
-    extra: Sequence[str] = ()
-    values: Sequence[str] | None = None
-    unset: Sequence[str] | None = None
+    overlays: With = None
+    executor: Executor = None
+    runtime: Runtime = None
+    values: Set = None
+    unset: Unset = None
 
     def __bool__(self) -> bool:
-        return any((self.overlays, self.executor, self.runtime, self.extra, self.values, self.unset))
+        return any(vars(self).values())
 
 
-def read_target(text: str, changes: Changes) -> Target:
-    """Read a target; `native` is this machine, measured at once, so that the word is nowhere in what is written."""
+def read_target(text: str, changes: Changes | None = None, extra: Iterable[str] = ()) -> Target:
+    """Read a target; `native` is this machine, measured at once, so that the word is nowhere in what is written.
+
+    `extra` are options in tvmc's spelling, which are read after executor and runtime.
+    """
     from tvmtarget.target.tree import Target
+
+    changes = changes or Changes()
 
     tree = Target.detect() if text == "native" else Target.parse(text)
     for overlay in changes.overlays or ():
         tree = tree.merge(Target.parse(overlay))
     for role, kind in (("executor", changes.executor), ("runtime", changes.runtime)):
         tree = tree if kind is None else tree.override({role: kind})
-    for path, value in _of_tvmc(tree, changes.extra):
+    for path, value in _of_tvmc(tree, extra):
         tree = tree.override({path: Word(value)})
     for change in changes.values or ():
         tree = tree.override(dict([_change(change)]))

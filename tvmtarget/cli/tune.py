@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tvmtarget.cli.groups import with_groups
 from tvmtarget.cli.options import Json, Model, Where, print_json, read_where
-from tvmtarget.cli.targets import Changes, Set, TargetText, Unset, With, read_target
+from tvmtarget.cli.targets import Changes, TargetText, read_target
 
 if TYPE_CHECKING:
     from tvmtarget.tuner.result import Progress, Step
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["tune"]
 
 
+@with_groups
 def tune(
     context: typer.Context,
     model: Model,
     target: TargetText,
+    changes: Changes,
     log: Annotated[
         str, typer.Option("--log", help="Where to write: a file .jsonl or .db, or a URL.", show_default=False)
     ],
@@ -42,10 +45,16 @@ def tune(
         str | None,
         typer.Option("--workers", help="A Dask scheduler, tcp://HOST:PORT, whose workers measure.", show_default=False),
     ] = None,
-    overlays: With = None,
-    values: Set = None,
-    unset: Unset = None,
     where: Where = None,
+    costs: Annotated[
+        str | None,
+        typer.Option(
+            "--costs",
+            metavar="FILE",
+            help="Begin with the placement by costs: a JSON file, 'roofline' for what the target says, or 'measured'.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure kernels, settings and placements of a model on this machine, into a log.
@@ -57,7 +66,7 @@ def tune(
     from tvmtarget.tuner.tuning import tune as tune_module
 
     rules = read_where(where)
-    tree = read_target(target, Changes(overlays, extra=context.args, values=values, unset=unset))
+    tree = read_target(target, changes, context.args)
     module = IRModule.from_onnx(model)
     try:
         with _live(quiet=as_json) as tell:
@@ -71,6 +80,7 @@ def tune(
                 space=space,
                 seed=seed,
                 where=rules,
+                costs=costs,
                 workers=workers,
                 progress=tell,
             )

@@ -99,7 +99,10 @@ class DaskCrew:
         raise RunError(*(f"{problem} (on machine {machine!r})" for problem in problems)) from error
 
     def _look_for_workers(self) -> None:
-        there = self.client.scheduler_info()["workers"]
+        try:
+            there = self.client.nthreads()  # what it says of its scheduler has at times no workers, see `_named`
+        except OSError as error:
+            raise RunError(f"the Dask scheduler is gone: {error}") from error
         for machine, worker in self.workers.items():
             if worker not in there:
                 raise RunError(f"machine {machine!r} is gone: Dask lost its worker {worker}; the next run begins anew")
@@ -108,7 +111,7 @@ class DaskCrew:
         """Return the address of the worker of each machine: those that are wanted, else by name."""
         with suppress(self.distributed.TimeoutError):
             self.client.wait_for_workers(len(machines), timeout=START)
-        names = {address: str(facts["name"]) for address, facts in self.client.scheduler_info()["workers"].items()}
+        names = _named(self.client)
         found = {name: address for address, name in names.items()} | {address: address for address in names}
         chosen = [str(name) for name in wanted] or sorted(names.values(), key=lambda name: (len(name), name))
         problems = [f"Dask has no worker {name!r}{did_you_mean(name, found)}" for name in chosen if name not in found]
@@ -240,6 +243,17 @@ def _started(distributed: Any, workers: int) -> Any:  # noqa: ANN401
             f"Dask did not start {workers} workers: {error}; a script that starts them does so below "
             "\"if __name__ == '__main__':\""
         ) from error
+
+
+def _named(client: Any) -> dict[str, str]:  # noqa: ANN401
+    """Return the names of all workers by address; asked again where Dask answers from what it keeps, without workers.
+
+    A client keeps one answer about its scheduler, and every two seconds replaces it by one without workers.
+    """
+    while True:
+        facts = client.scheduler_info(n_workers=-1)["workers"]
+        if facts.keys() >= client.nthreads().keys():
+            return {address: str(fact["name"]) for address, fact in facts.items()}
 
 
 def _distributed() -> Any:  # noqa: ANN401

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tvmtarget.errors import ArtifactError
-from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, callees_of
+from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, reached_from
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.forms import FORMS
@@ -132,7 +132,7 @@ class Program(_Data):
             entry=main.name,
             inputs=tuple(Signature.of(param.name, param.type) for param in main.params),
             outputs=tuple(Signature.of(_plain(name, main), main.types[name]) for name in main.results),
-            drivers={f.name: _driver(f) for f in _reachable(module) if f.attr("role") == "driver"},
+            drivers={f.name: _driver(f) for f in _reached(module) if f.attr("role") == "driver"},
         )
 
     @classmethod
@@ -159,21 +159,14 @@ def constants_of(module: IRModule) -> Mapping[str, np.ndarray[Any, Any]]:
     """Return the constants that drivers return as they are, by name."""
     return {
         constant.name: constant.data
-        for function in _reachable(module)
+        for function in _reached(module)
         if function.attr("role") == "driver"
         for constant in function.constants
     }
 
 
-def _reachable(module: IRModule) -> list[Function]:
-    found: dict[str, Function] = {}
-    waiting = ["main"]
-    while waiting:
-        function = module[waiting.pop()]
-        if function.name not in found:
-            found[function.name] = function
-            waiting += sorted(callees_of(function))
-    return list(found.values())
+def _reached(module: IRModule) -> list[Function]:
+    return [module[name] for name in reached_from(["main"], module.by_name)]
 
 
 def _plain(name: str, function: Function) -> str:

@@ -9,7 +9,7 @@ program of one machine, `tt.send` and `tt.recv` are the two ends of a transfer: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -40,6 +40,7 @@ __all__ = [
     "callees_of",
     "calls_in",
     "constants_of",
+    "reached_from",
 ]
 
 COPY = "tt.copy"
@@ -232,3 +233,15 @@ def callees_of(function: Function) -> frozenset[str]:
     own = {call.callee for call in function.body if call.callee is not None}
     nested = (callees_of(region) for call in function.body for _, region in call.regions)
     return frozenset(own).union(*nested)
+
+
+def reached_from(names: Iterable[str], functions: Mapping[str, Function]) -> tuple[str, ...]:
+    """Return the names of functions and of all that they call, directly or through others."""
+    reached: dict[str, None] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached[name] = None
+            waiting += sorted(callees_of(functions[name]))
+    return tuple(reached)

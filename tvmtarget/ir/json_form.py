@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.parser import MAX_DEPTH, parse_type
-from tvmtarget.ir.spelling import print_float
+from tvmtarget.ir.spelling import one_nan, print_float
 from tvmtarget.ir.tensors import array_of_bytes, bytes_of
 from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.target.constraints.constraint import Constraint
@@ -225,7 +225,7 @@ class _Reader:
             case list():
                 return tuple(self.value(item, depth + 1) for item in data)
             case {"float": str(text), **rest} if not rest:
-                return float(text)
+                return one_nan(float(text))
             case {"bytes": str(text), **rest} if not rest:
                 return bytes.fromhex(text)
             case {"map": list(pairs), **rest} if not rest:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
+from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.archive import read_archive, write_archive
+from tvmtarget.ir.entry import entered
 from tvmtarget.ir.function import Constant, Function, constants_of
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.json_form import read_module, write_module
@@ -23,6 +24,7 @@ from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.ir.verify import verify_functions
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ __all__ = ["IRModule"]
 class IRModule:
     """A program: functions, the target tree they are constrained to, and free attributes.
 
-    The entry is the function called `main`.
+    The entry is the function called `main`; `with_entry` makes it another one.
     """
 
     functions: tuple[Function, ...]
@@ -65,6 +67,8 @@ class IRModule:
         >>> IRModule.parse(str(module)) == module
         True
         """
+        if not isinstance(text, str):
+            raise ModelError(f"the text of a module is a string, not {shown(text)}")
         functions, target, attrs = parse_functions(text, constants or {})
         return cls(functions, target, attrs).verify()
 
@@ -115,16 +119,16 @@ class IRModule:
         save_function(self[function], self.by_name, Path(path))
 
     @classmethod
-    def of(cls, program: object, target: Target | str | None = None) -> IRModule:
+    def of(cls, program: object, target: Target | str | None = None, entry: str | None = None) -> IRModule:
         """Return the module of whatever holds a program: itself, an ONNX file, bytes or model, a module of TVM.
 
-        `target` is for `from_tvm`; `ModelError` for anything else.
+        `target` is for `from_tvm`, `entry` as in `with_entry`; `ModelError` for anything else.
         """
         if isinstance(program, IRModule):
-            return program
+            return program.with_entry(entry)
         if isinstance(program, str | Path | bytes) or type(program).__name__ == "ModelProto":
-            return cls.from_onnx(cast("str | Path | bytes | onnx.ModelProto", program))
-        return cls.from_tvm(cast("tvm.IRModule", program), target)
+            return cls.from_onnx(cast("str | Path | bytes | onnx.ModelProto", program)).with_entry(entry)
+        return cls.from_tvm(cast("tvm.IRModule", program), target).with_entry(entry)
 
     @classmethod
     def from_tvm(cls, module: tvm.IRModule, target: Target | str | None = None) -> IRModule:
@@ -163,8 +167,8 @@ class IRModule:
         return {constant.digest: constant.data for function in self for constant in constants_of(function)}
 
     def __getitem__(self, name: str) -> Function:
-        if name not in self.by_name:
-            raise UnknownNameError(f"no function {name!r} in the module{did_you_mean(name, self.by_name)}")
+        if not isinstance(name, str) or name not in self.by_name:
+            raise UnknownNameError(f"no function {shown(name)} in the module{did_you_mean(str(name), self.by_name)}")
         return self.by_name[name]
 
     def __iter__(self) -> Iterator[Function]:
@@ -184,10 +188,14 @@ class IRModule:
 
     def with_target(self, target: Target | str | None) -> IRModule:
         """Return the module on another target tree."""
+        if not isinstance(target, Target | str | None):
+            raise TargetError(f"a target is a Target or its text, not {shown(target)}")
         return self.replace(target=Target.parse(target) if isinstance(target, str) else target)
 
     def with_configuration(self, configuration: CompilationConfig) -> IRModule:
         """Return the module on the tree of a flat configuration (TVM's M0)."""
+        if not isinstance(configuration, CompilationConfig):
+            raise TargetError(f"a configuration is a CompilationConfig, not {shown(configuration)}")
         return self.replace(target=configuration.to_target())
 
     @property
@@ -198,6 +206,14 @@ class IRModule:
     def with_attrs(self, **attrs: Any) -> IRModule:  # noqa: ANN401
         """Return the module with attributes added or changed."""
         return self.replace(attrs={**self.attrs, **attrs})
+
+    def with_entry(self, name: str | None = None) -> IRModule:
+        """Return the module with a function as its entry, which is called `main` as long as it is.
+
+        The entry before gets its own name back, or one like `main_1`. Unless a name is given, the entry is `main`, else
+        the only function that no other one calls; `ModelError` with the names where there are several.
+        """
+        return self.replace(functions=entered(self.functions, name))
 
     def with_function(self, function: Function) -> IRModule:
         """Return the module with one function added, or exchanged for the one of that name."""

@@ -24,7 +24,9 @@ from tvmtarget.ir.onnx_notes import graph_notes, model_notes
 from tvmtarget.ir.onnx_tensors import constant_of, is_small, read_tensor, write_tensor
 from tvmtarget.ir.onnx_types import check_model, read_type
 from tvmtarget.ir.parser import MAX_DEPTH
+from tvmtarget.ir.spelling import one_nan
 from tvmtarget.ir.types import Type
+from tvmtarget.target.problems import shown
 
 __all__ = ["read_body", "read_model"]
 
@@ -128,6 +130,8 @@ def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path, st
         return source, Path(), "the model"
     if isinstance(source, bytes):
         return _decode(source, "the model"), Path(), "the model"
+    if not isinstance(source, str | Path) or not str(source):
+        raise ModelError(f"a model is the path of an ONNX file, its bytes or an onnx.ModelProto, not {shown(source)}")
     path = Path(source)
     try:
         return _decode(path.read_bytes(), repr(str(path))), path.parent, repr(str(path))
@@ -318,15 +322,17 @@ class _Reader:
     def _attribute(self, attribute: AttributeProto) -> Attribute:
         """Read an attribute; lists that are empty, but not of integers, are carried as they are."""
         match attribute.type:
-            case AttributeProto.INT | AttributeProto.FLOAT:
-                value: Attribute = onnx.helper.get_attribute_value(attribute)
-                return value
+            case AttributeProto.INT:
+                whole: int = attribute.i
+                return whole
+            case AttributeProto.FLOAT:
+                return one_nan(attribute.f)
             case AttributeProto.STRING:
                 return _text(attribute.s)
             case AttributeProto.INTS:
                 return tuple(attribute.ints)
             case AttributeProto.FLOATS if attribute.floats:
-                return tuple(attribute.floats)
+                return tuple(map(one_nan, attribute.floats))
             case AttributeProto.STRINGS if attribute.strings:
                 texts = [_text(item) for item in attribute.strings]
                 return tuple(texts) if all(isinstance(text, str) for text in texts) else tuple(attribute.strings)  # type: ignore[return-value]

@@ -39,6 +39,7 @@ from tvmtarget.errors import ModelError, TargetError, TextError, UnknownNameErro
 from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.printer import DIGITS
 from tvmtarget.ir.scanner import Scanner
+from tvmtarget.ir.spelling import one_nan
 from tvmtarget.ir.tensors import array_of_bytes, array_of_items, bytes_of, static_shape
 from tvmtarget.ir.types import (
     DTYPES,
@@ -345,7 +346,7 @@ class _Parser(Scanner):
     def number(self, text: str) -> int | float:
         if len(text) > _MAX_NUMBER:
             raise self.error(f"expected a number of at most {_MAX_NUMBER} letters", self.at - len(text))
-        return int(text) if _INTEGER.fullmatch(text) else float(text)
+        return int(text) if _INTEGER.fullmatch(text) else one_nan(float(text))
 
     def integer(self, what: str = "a number") -> int:
         number = self.match(_INTEGER)

@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
+from tvmtarget.ir.entry import calling
 from tvmtarget.ir.flow import boundary, detour, readers_of
-from tvmtarget.ir.function import CODE, COPY, Call, Function, Value, callees_of, calls_in
+from tvmtarget.ir.function import CODE, COPY, Call, Function, Value, callees_of, calls_in, reached_from
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
@@ -65,13 +66,7 @@ def remove_dead_code(function: Function) -> Function:
 
 def remove_dead_functions(module: IRModule, keep: Collection[str] = ("main",)) -> IRModule:
     """Drop functions that those to keep do not call, directly or through others."""
-    reached: set[str] = set()
-    waiting = [name for name in keep if name in module]
-    while waiting:
-        name = waiting.pop()
-        if name not in reached:
-            reached.add(name)
-            waiting += sorted(callees_of(module[name]))
+    reached = reached_from([name for name in keep if name in module], module.by_name)
     return module.replace(functions=tuple(function for function in module if function.name in reached))
 
 
@@ -89,7 +84,7 @@ def rename(module: IRModule, old: str, new: str) -> IRModule:
     module[old]
     if new in module and new != old:
         raise ModelError(f"function {old!r} cannot be called {new!r}; there is one of that name")
-    functions = (_calling(function, {old: new}) for function in module)
+    functions = (calling(function, {old: new}) for function in module)
     return module.replace(functions=tuple(one.replace(name=new) if one.name == old else one for one in functions))
 
 
@@ -98,21 +93,6 @@ def clone(module: IRModule, name: str, new: str) -> IRModule:
     if new in module:
         raise ModelError(f"function {name!r} cannot be copied to {new!r}; there is one of that name")
     return module.with_function(module[name].replace(name=new))
-
-
-def _calling(function: Function, names: Mapping[str, str]) -> Function:
-    """Return a function that calls others in the place of some."""
-    if callees_of(function).isdisjoint(names):
-        return function
-    body = tuple(
-        replace(
-            call,
-            op=call.op if call.callee is None else f"@{names.get(call.callee, call.callee)}",
-            regions=tuple((label, _calling(region, names)) for label, region in call.regions),
-        )
-        for call in function.body
-    )
-    return function.replace(body=body)
 
 
 def inline(module: IRModule, name: str) -> IRModule:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from math import isinf, isnan
+from math import isinf, isnan, nan
 
-__all__ = ["NAME", "RESERVED", "SYMBOL", "is_symbol", "print_float", "quote", "spell"]
+__all__ = ["NAME", "RESERVED", "SYMBOL", "is_symbol", "one_nan", "print_float", "quote", "spell"]
 
 # A name that stands without quotes: letters and digits of any script, `_ . $ / -`, and `::` inside.
 NAME = re.compile(r"[\w.$/\-]+(?:::[\w.$/\-]+)*")
@@ -36,6 +36,11 @@ def spell(name: str) -> str:
 def is_symbol(text: str) -> bool:
     """Whether a symbolic dimension needs no quotes."""
     return SYMBOL.fullmatch(text) is not None
+
+
+def one_nan(value: float) -> float:
+    """Return the number, and of all NaNs the same one: what holds it then is equal to what was written from it."""
+    return nan if isnan(value) else value
 
 
 def print_float(value: float) -> str:

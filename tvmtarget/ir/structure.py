@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tvmtarget.errors import ModelError
+from tvmtarget.ir.entry import OWN_NAME
 from tvmtarget.ir.function import DIMS, OPS, Call, Constant, Function, Value, callees_of
 from tvmtarget.ir.json_form import write_value
 from tvmtarget.ir.parser import MAX_DEPTH
@@ -37,7 +38,7 @@ SCHEMA = 1
 # Attributes of functions that say where a program came from (`onnx_notes.py`).
 _NOTES = "onnx."
 # Attributes that compilers write on functions, under any prefix: where and how, and not what.
-_MARKS = frozenset({"target", "role", "global_symbol", "op_pattern", "num_unpacked_args", "is_scheduled"})
+_MARKS = frozenset({"target", "role", OWN_NAME, "global_symbol", "op_pattern", "num_unpacked_args", "is_scheduled"})
 
 
 def structure_of(

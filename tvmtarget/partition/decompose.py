@@ -42,6 +42,7 @@ def decompose(
     boundary_after: Iterable[str] = (),
     max_regions: Mapping[str, int] | None = None,
     constants: Constants | None = None,
+    entry: str | None = None,
     since: Plan | None = None,
 ) -> Plan:
     """Split the entry of a module over the nodes of a target, down to single leaves.
@@ -65,6 +66,7 @@ def decompose(
         max_regions: the most calls that a site (a path, kind or key) may get; the smallest ones go elsewhere.
         constants: `bind` makes weights parts of functions, `lift` gives them to functions as parameters, `share` does
             where one function so does for several parts of the program; unless given, as each code generator says.
+        entry: the function to divide, which is called `main` then (`IRModule.with_entry`); the others stay as they are.
         since: the plan before an edit, whose results are used where they follow from what is equal. It saves time and
             changes nothing: the plan is the same text without it, and `plan.reused` tells what was used. To keep the
             sites that operations had, see `Plan.replay`.
@@ -74,7 +76,7 @@ def decompose(
     are not in the model or the tree, `ModelError` for an invalid module.
     """
     chosen = _tree(target)
-    program = IRModule.of(module, chosen)
+    program = IRModule.of(module, chosen, entry)
     chosen = chosen or program.target
     if chosen is None:
         raise TargetError("no target is given and the module has none; pass one, such as 'llvm'")

@@ -12,7 +12,7 @@ from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.assignment.pipeline import ByPipeline
-from tvmtarget.partition.bonds import bonds_of, demands_of, with_demands
+from tvmtarget.partition.bonds import Banned, bonds_of, demands_of, with_demands
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
 from tvmtarget.partition.costs.estimate import Estimates
@@ -40,6 +40,7 @@ from tvmtarget.partition.routes import Routes
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
 from tvmtarget.partition.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
+from tvmtarget.partition.whole import released
 from tvmtarget.target.layout import Layout, Site, is_below
 
 if TYPE_CHECKING:
@@ -298,29 +299,33 @@ class Plan:
         return self.summary()
 
 
-# How often regions are given up because a site may get no more calls; each time it is asked for fewer.
+# How often regions are given up because a site may get or take no more; each time it is asked for fewer.
 MAX_ROUNDS = 16
 
 
 def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None = None) -> Plan:
     """Make the best plan that keeps what is asked of several operations at once; `sites` by operation are kept."""
-    plan = _bound(request, feasibility, sites, {})
-    banned: dict[int, frozenset[str]] = {}
+    plan = _bound(request, feasibility, sites)
+    banned: list[Banned] = []
     for _ in range(MAX_ROUNDS):
         limits = [(name, plan.leaves_of(name), most) for name, most in request.max_regions.items()]
-        leaving = given_up(plan.feasibility, plan.estimates, plan.regions, limits)
-        if not leaving:
+        asked = Banned("max_regions", given_up(plan.feasibility, plan.estimates, plan.regions, limits))
+        whole = Banned("a site that takes one program", released(plan.feasibility, plan.estimates, plan.regions))
+        if not asked.leaves and not whole.leaves:
             return plan
-        banned |= {index: banned.get(index, frozenset()) | leaves for index, leaves in leaving.items()}
+        banned += [asked, whole]
         plan = _bound(request, feasibility, sites, banned)
-    raise InfeasibleError(f"no plan was found in {MAX_ROUNDS} rounds that keeps 'max_regions'; allow more of them")
+    raise InfeasibleError(
+        f"no plan was found in {MAX_ROUNDS} rounds that keeps 'max_regions', and gives one program to sites that take "
+        "one; allow more regions, or place operations by 'where'"
+    )
 
 
 def _bound(
     request: Request,
     feasibility: Feasibility,
     sites: Mapping[str, str] | None,
-    banned: Mapping[int, frozenset[str]],
+    banned: Sequence[Banned] = (),
 ) -> Plan:
     """Make the best plan that keeps bonds, with operations kept off some leaves."""
     bonds = bonds_of(feasibility.program, request.same_site, request.apart)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.flow import readers_of
-from tvmtarget.ir.function import Call, Constant, Function, callees_of
+from tvmtarget.ir.function import Call, Constant, Function, reached_from
 from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.rewrite import with_op_names
@@ -232,14 +232,10 @@ def _spelled(frame: Frame, spelled: Mapping[Constraint, Constraint]) -> Frame:
 
 
 def _uncalled(module: IRModule) -> tuple[Function, ...]:
-    reached: set[str] = set()
-    waiting = ["main"]
-    while waiting:
-        name = waiting.pop()
-        if name not in reached:
-            reached.add(name)
-            waiting += sorted(callees_of(module[name]))
-    return tuple(one for one in module.functions if one.name not in reached or one.code is not None)
+    """Return the functions that stay as they are: code, what the entry does not call, and what that calls."""
+    divided = set(reached_from(["main"], module.by_name))
+    beside = set(reached_from([one.name for one in module if one.name not in divided], module.by_name))
+    return tuple(one for one in module if one.name in beside or one.code is not None)
 
 
 def _asked(

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from tvmtarget.errors import ArtifactError, TvmTargetError
-from tvmtarget.ir.function import calls_in
+from tvmtarget.errors import ArtifactError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.ir.function import Call, calls_in
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.bonds import Named, with_units
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.memo import Memo
-from tvmtarget.partition.program import names_of, normalise
+from tvmtarget.partition.program import Program, names_of, normalise
 from tvmtarget.partition.weights import CONSTANTS, Constants
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
@@ -63,18 +63,30 @@ class Request:
         is known from earlier.
         """
         program = normalise(self.module.verify(), self.target, self.where)
+        self._check_names(program)
         program = with_units(program, self.atomic, self.boundary_before, self.boundary_after)
         feasibility = Feasibility(program, splits=splits, memo=memo)
         feasibility.check_all()
         return feasibility
 
+    def _check_names(self, program: Program) -> None:
+        """Raise `UnknownNameError` with all names of no operation that are beside `where`, and what they are in."""
+        groups = {"same_site": self.same_site, "apart": self.apart, "atomic": self.atomic}
+        groups |= {"boundary_before": (self.boundary_before,), "boundary_after": (self.boundary_after,)}
+        if not any(chain(*groups.values())):
+            return
+        known = _Names(program.body)
+        unknown = ((name, asks) for asks, named in groups.items() for name in chain(*named) if not known.has(name))
+        sources = [call.source for call in program.body]
+        raise_all(
+            UnknownNameError,
+            [f"no op {name!r} in the model{did_you_mean(name, sources)} (in {asks})" for name, asks in unknown],
+        )
+
     def on(self, module: IRModule) -> Request:
         """Return the request for an edited module, without what it asks of operations that are gone."""
         flat = normalise(module.verify(), self.target, {})
-        known = {name for call in (*flat.body, *chain(*map(calls_in, module))) for name in names_of(call)}
-
-        def speaks(name: str) -> bool:
-            return name in known or any(fnmatchcase(own, name) for own in known)
+        speaks = _Names((*flat.body, *chain(*map(calls_in, module)))).has
 
         def kept(groups: Named) -> Named:
             return tuple(tuple(filter(speaks, names)) for names in groups)
@@ -89,6 +101,17 @@ class Request:
             boundary_before=tuple(filter(speaks, self.boundary_before)),
             boundary_after=tuple(filter(speaks, self.boundary_after)),
         )
+
+
+class _Names:
+    """The names by which operations are spoken of."""
+
+    def __init__(self, calls: Iterable[Call]) -> None:
+        self._known = {name for call in calls for name in names_of(call)}
+
+    def has(self, name: str) -> bool:
+        """Whether a name, glob or `op:KIND` speaks of any of them."""
+        return name in self._known or any(fnmatchcase(own, name) for own in self._known)
 
 
 def write_plan(path: str | Path, request: Request, sites: Mapping[str, str]) -> None:

@@ -20,11 +20,12 @@ from tvmtarget.partition.feasibility import Feasibility, has_taste
 from tvmtarget.partition.host_device.sides import host_work
 from tvmtarget.partition.memo import Memo, digest
 from tvmtarget.partition.program import Program, open_frame
+from tvmtarget.partition.regions.bound import lower_bound
 from tvmtarget.partition.regions.boundaries import cut_at, cuts_of
 from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.regions.veto import vetted
-from tvmtarget.partition.regions.waves import lower_bound, topological_order, waves
+from tvmtarget.partition.regions.waves import topological_order, waves
 from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.strategies.strategy import Reject, strategy_at
 from tvmtarget.partition.values import Values, owners, values_of
@@ -139,7 +140,7 @@ def split(
     in_order = tuple(index for part in parts for index in part.calls)
     # What is read by a nested body that a driver runs is copied only as that needs, which no level above can see.
     least_time = None if level.options and level.options[-1] is site else choice.least_time
-    return Region(site, in_order, parts, lower_bound(level.successors, choice.chosen), least_time)
+    return Region(site, in_order, parts, lower_bound(level.successors, choice.chosen, len(groups)), least_time)
 
 
 def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
@@ -228,7 +229,7 @@ def _sides(
     program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...], *, is_body: bool = False
 ) -> Region:
     """Split a mixed function into a host function that drives it, device functions, and what the host computes."""
-    on_host = host_work(program, site, calls, is_asked=feasibility.splits)
+    on_host = host_work(program, site, calls, feasibility.strategy(site), is_asked=feasibility.splits)
     if on_host is None:
         return Region(site, calls)
     driven = frozenset(
@@ -251,7 +252,7 @@ def _sides(
         for group in groups
     )
     in_order = tuple(index for part in parts for index in part.calls)
-    return Region(site, in_order, parts, lower_bound(successors, chosen), device=site.path)
+    return Region(site, in_order, parts, lower_bound(successors, chosen, len(groups)), device=site.path)
 
 
 def _side(

@@ -25,18 +25,23 @@ __all__ = ["USUAL_LIMITS", "Choices", "Limits", "Outcome", "Worker"]
 
 Choices = Sequence[Mapping[str, int]] | str
 
-# Signals by which a process dies of what it does itself; any other came from outside.
+# Signals by which a process dies of what it does itself; any other came from outside. Whoever ends without one, or
+# closes its pipe, did that itself too.
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGBUS, signal.SIGABRT, signal.SIGTRAP})
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds that opening a leaf function, building a candidate, running it, and waiting for the device may take."""
+    """Seconds that opening a leaf function, building a candidate, running it, and waiting for the device may take.
+
+    `memory` is the bytes that the process with all of that may take; 0 means half of what this machine has.
+    """
 
     open: int = 300
     build: int = 20
     run: int = 20
     wait: int = 600
+    memory: int = 0
 
 
 USUAL_LIMITS = Limits()
@@ -44,10 +49,14 @@ USUAL_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a candidate: a status of the log, costs in picoseconds, why not; where, unless it was here."""
+    """What became of a candidate: a status of the log, costs in picoseconds, those of what it was measured beside.
+
+    Also why not, and where, unless it was here.
+    """
 
     status: Status
     costs: tuple[int, ...] = ()
+    beside: tuple[int, ...] = ()
     why: str = ""
     env: Environment | None = None
 
@@ -97,7 +106,7 @@ class Worker:
             raise BackendError(f"function {self._part.name!r} cannot be prepared for tuning: {error}") from error
         return tuple(
             Space(
-                Kernel(flat["name"], flat["body"], flat["text"], flat["calls"]),
+                Kernel(flat["name"], flat["body"], flat["text"], flat["calls"], default=flat["identity"]),
                 tuple({name: tuple(values) for name, values in block.items()} for block in flat["choices"]),
                 tuple(flat["default"]),
             )
@@ -118,9 +127,10 @@ class Worker:
         """Return a kernel as other tools that read its traces know it."""
         return dict(self._asked({"do": "program", "key": key})["program"])
 
-    def measure(self, key: str, choices: Choices, repeats: int = 3) -> Outcome:
-        """Build, check and time a candidate; if the process is lost from outside, once more."""
-        request = {"do": "measure", "key": key, "choices": as_json(choices), "repeats": repeats}
+    def measure(self, key: str, choices: Choices, repeats: int = 3, beside: Choices | None = None) -> Outcome:
+        """Build, check and time a candidate, by turns with another; if the process is lost from outside, once more."""
+        other = None if beside is None else as_json(beside)
+        request = {"do": "measure", "key": key, "choices": as_json(choices), "beside": other, "repeats": repeats}
         for _ in range(2):
             try:
                 answer = self._request(request)
@@ -129,7 +139,9 @@ class Worker:
                     continue
                 return Outcome(_lost_status(error), why=str(error))
             status: Status = "infra_error" if answer["status"] == "failed" else answer["status"]
-            return Outcome(status, tuple(answer.get("costs", ())), answer.get("why", ""))
+            return Outcome(
+                status, tuple(answer.get("costs", ())), tuple(answer.get("beside", ())), answer.get("why", "")
+            )
         return Outcome("infra_error", why="the measuring process was lost twice, not by what it measured")
 
     def compare(self, key: str, candidates: Sequence[Choices], rounds: int) -> list[Outcome]:
@@ -164,19 +176,20 @@ class Worker:
         """Start the process and open the leaf function in it."""
         self.close()
         self._buffer = b""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tvmtarget.tuner.worker", str(device_lock())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        with tempfile.NamedTemporaryFile(suffix=".onnx") as source:
+        with tempfile.TemporaryFile() as source:  # without a name, so that whoever is killed leaves none behind
             source.write(self._part.source)
-            source.flush()
+            source.seek(0)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tvmtarget.tuner.worker", str(device_lock()), str(self._limits.memory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[source.fileno()],
+                start_new_session=True,
+            )
             part = {
                 "name": self._part.name,
-                "source": source.name,
+                "source": source.fileno(),
                 "site": self._part.site,
                 "target": self._part.target.to_json(),
             }
@@ -237,8 +250,9 @@ class Worker:
         except subprocess.TimeoutExpired:
             code = 0
         self._kill()
-        is_own = code < 0 and -code in _OWN_SIGNALS
-        return _LostError(phase, "crash" if is_own else "infra")
+        if code == -signal.SIGALRM:
+            return _LostError(phase, "limit")
+        return _LostError(phase, "crash" if code >= 0 or -code in _OWN_SIGNALS else "infra")
 
     def _kill(self) -> None:
         process, self._process = self._process, None

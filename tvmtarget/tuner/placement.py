@@ -1,10 +1,11 @@
 """Placements: plans are built and run, what their regions took becomes costs, and the costs make the next plan.
 
-First the plan by preference is measured, and for each leaf the plan with all on it that may go there; then plans in
-which the leaves that are not far behind share the program (`exploring.py`). What all these took says what operations
-take (`learning.py`), and thereby which plan is next, until that was measured before or the budget ends. Then the
-fastest plans are compared by turns with the one by preference, which stays unless another is clearly faster. What the
-log knows is not measured again.
+First the plan by preference is measured, the one by costs where some are given, and for each leaf the plan with all on
+it that may go there; then plans in which the leaves that are not far behind share the program (`exploring.py`). What
+all these took says what operations take (`learning.py`), and thereby which plan is next, until that was measured before
+or the budget ends. Then the fastest plans are compared by turns with the one by preference, which stays unless another
+is clearly faster. A plan whose results are not those of the one by preference is none. What the log knows is not
+measured again.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from functools import partial
+from itertools import islice
 from statistics import median_low
 
-from tvmtarget.advice import PLACEMENT
+from tvmtarget.advice import PLACEMENT, placement_body, sites_of
 from tvmtarget.building import build
-from tvmtarget.errors import TvmTargetError
 from tvmtarget.executable import Executable
 from tvmtarget.executors.graph import CallEvent, Event
 from tvmtarget.partition.costs.costs import Costs
@@ -26,7 +27,7 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.work import Work
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.tuner.device import device_lock, holding
-from tvmtarget.tuner.exploring import plans_by_leaf, plans_by_segment, plans_by_work, sites_of, weight
+from tvmtarget.tuner.exploring import plans_by_leaf, plans_by_segment, plans_by_work, weight
 from tvmtarget.tuner.learning import learned, whole_functions
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
 from tvmtarget.tuner.whole import Inputs, WholeTuner, open_sizes, run_by_turns
@@ -59,10 +60,19 @@ class PlacementTuner(WholeTuner):
 
     level = "graph"
 
-    def __init__(self, plan: Plan, log: TuningLog, budget: Budget, inputs: Inputs, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        log: TuningLog,
+        budget: Budget,
+        inputs: Inputs,
+        progress: Progress | None,
+        given: Costs | None = None,
+    ) -> None:
         super().__init__(plan, log, budget, inputs, progress)
         self._measured: dict[tuple[str, ...], _Measured] = {}
-        costs = plan.request.costs or Costs()
+        self._given = given
+        costs = given or Costs()
         sizes = {**open_sizes(plan), **costs.symbolic_hints}
         self._estimates = Estimates(plan.program, replace(costs, symbolic_hints=sizes))
         self._trials: dict[str, Trial] = {}
@@ -80,6 +90,8 @@ class PlacementTuner(WholeTuner):
         self._measure_all([self._plan])
         if not self._measured:
             return
+        if self._given is not None:
+            self._measure_all([self._by(self._estimates.costs)])
         self._measure_all(plans_by_leaf(self._plan))
         near = self._near()
         if len(near) > 1 and not self._plan.program.bodies:
@@ -93,11 +105,13 @@ class PlacementTuner(WholeTuner):
         """Measure the plan by the costs that are known, which makes more known, until it is one that was measured."""
         while True:
             self.costs = self._learned()
-            plan = planned(replace(self._plan.request, costs=self.costs), self._plan.feasibility)
             known = len(self._measured)
-            self._measure_all([plan])
+            self._measure_all([self._by(self.costs)])
             if len(self._measured) == known or not self._can_go_on():
                 return
+
+    def _by(self, costs: Costs) -> Plan:
+        return planned(replace(self._plan.request, costs=costs), self._plan.feasibility)
 
     def _near(self) -> list[str]:
         """Return the leaves on which the whole program is not far behind the fastest of them."""
@@ -119,13 +133,12 @@ class PlacementTuner(WholeTuner):
         for plan in plans:
             if sites_of(plan) in self._measured or self._recall(plan):
                 continue
-            if self._measured and not self._can_go_on():
-                return
-            try:
-                self._measure(plan)
-            except TvmTargetError as error:
-                on = ", ".join(sorted(set(sites_of(plan))))
-                self.left_out.append(f"a placement on {on}: {error.problems[0]}")
+            if self._measured:
+                if not self._can_go_on():
+                    return
+                if _candidate(plan).key in self._failed:
+                    continue
+            self._measure(plan)
 
     def _recall(self, plan: Plan) -> bool:
         """Take over what the log knows of a plan, if that says what its functions took; return whether it does.
@@ -146,11 +159,14 @@ class PlacementTuner(WholeTuner):
 
     def _measure(self, plan: Plan) -> None:
         """Build a plan with what is known of its kernels, run it, and write what it cost beside the first one."""
-        program = build(plan, log=self._log)
-        base = self._measured.get(sites_of(self._plan))
+        base = self._base()
+        on = ", ".join(sorted(set(sites_of(plan))))
+        program = self.built(f"a placement on {on}", _candidate(plan), partial(build, plan, log=self._log))
+        if program is None:
+            return
+        if base is None:
+            self.expect(program)
         now = None
-        if base is not None and base.program is None:
-            base.program = build(self._plan, log=self._log)
         with holding(device_lock()):
             cost, functions = _run(program, self._inputs)
             if base is not None and base.program is not None:
@@ -168,6 +184,14 @@ class PlacementTuner(WholeTuner):
             best = min(each.cost for each in self._measured.values())
             what, done = f"{len(plan.regions)} regions", self._budget.done
             self._progress(Step("placement", what, "ok", done, self._budget.trials, round(first), round(best)))
+
+    def _base(self) -> _Measured | None:
+        """Return the plan by preference with a program, None as long as it was not measured."""
+        base = self._measured.get(sites_of(self._plan))
+        if base is not None and base.program is None:
+            base.program = build(self._plan, log=self._log)
+            self.expect(base.program)
+        return base
 
     def _learned(self) -> Costs:
         """Return costs of what was measured, of operations and of whole functions."""
@@ -219,15 +243,13 @@ class PlacementTuner(WholeTuner):
         kind: str,
         search: Mapping[str, object] | None = None,
     ) -> str:
-        beside = Baseline(name="preference", costs=tuple(baseline))
+        beside = Baseline(name="preference", costs=tuple(baseline), identity=self._identity)
         measured = Measurement.model_validate({"status": "ok", "kind": kind, "costs": costs, "baseline": beside})
         return self._log.add(self._workload, self._plan.layout.root, _candidate(plan), measured, search=search).digest
 
 
 def _candidate(plan: Plan) -> Candidate:
-    """Return a placement as the log holds it: sites, and for how many operations in a row each stands."""
-    runs = [[site, len(list(group))] for site, group in groupby(sites_of(plan))]
-    return Candidate(format=PLACEMENT, body={"sites": runs})
+    return Candidate(format=PLACEMENT, body=placement_body(plan))
 
 
 def _run(program: Executable, inputs: Inputs) -> tuple[int, dict[str, int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, Protocol, Self, TypeVar
 
 from tvmtarget.backends.protocol import Part
@@ -110,7 +110,10 @@ class Remotes:
         return str(future.status) in ("finished", "error") and not _is_lost(future)
 
     def _workers(self) -> set[str]:
-        return set(self._client.scheduler_info(n_workers=-1)["workers"])
+        try:
+            return set(self._client.nthreads())  # `scheduler_info` has at times no workers: Dask refreshes it so
+        except OSError as error:
+            raise RunError(f"the Dask scheduler at {self._address!r} is gone: {error}") from error
 
     def _refresh(self) -> None:
         for address in sorted(self._workers() - self._known):
@@ -136,12 +139,13 @@ class RemoteWorker(Worker):
             "source": part.source,
             "site": part.site,
             "target": part.target.to_json(),
-            "limits": [limits.open, limits.build, limits.run, limits.wait],
+            "limits": astuple(limits),
         }
 
-    def measure(self, key: str, choices: Choices, repeats: int = 3) -> Outcome:
-        """Build, check and time a candidate on some machine."""
-        return self._remotes.run(measured, self._opened, key, as_json(choices), repeats)
+    def measure(self, key: str, choices: Choices, repeats: int = 3, beside: Choices | None = None) -> Outcome:
+        """Build, check and time a candidate on some machine, by turns with another."""
+        both = as_json(choices), None if beside is None else as_json(beside)
+        return self._remotes.run(measured, self._opened, key, both, repeats)
 
     def compare(self, key: str, candidates: Sequence[Choices], rounds: int) -> list[Outcome]:
         """Time candidates by turns, all on one machine."""
@@ -153,8 +157,9 @@ _OPEN: dict[tuple[object, ...], Worker] = {}
 
 
 def measured(opened: Mapping[str, Any], key: str, what: Any, count: int) -> Outcome:  # noqa: ANN401
-    """Measure a candidate in a process of this machine."""
-    return replace(_worker(opened).measure(key, what, count), env=environment())
+    """Measure a candidate, and what is beside it, in a process of this machine."""
+    choices, beside = what
+    return replace(_worker(opened).measure(key, choices, count, beside), env=environment())
 
 
 def compared(opened: Mapping[str, Any], key: str, what: Any, count: int) -> list[Outcome]:  # noqa: ANN401

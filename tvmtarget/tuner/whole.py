@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from tvmtarget.advice import Advice, alone, whole_workload
+from tvmtarget.advice import Advice, alone, placement_identity, whole_workload
 from tvmtarget.building import build
-from tvmtarget.errors import BackendError, RunError
+from tvmtarget.errors import BackendError, RunError, TvmTargetError
 from tvmtarget.executable import Executable
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.plan import Plan
+from tvmtarget.tuner.checking import Check
 from tvmtarget.tuner.device import device_lock, holding
 from tvmtarget.tuner.result import Budget, Finding, Progress
 from tvmtarget.tuning.environment import environment
 from tvmtarget.tuning.log import TuningLog
-from tvmtarget.tuning.records import Level, Trial
+from tvmtarget.tuning.records import FAILURES, Candidate, Level, Measurement, Status, Trial
 
 __all__ = ["Inputs", "WholeTuner", "compare_runs", "made_up_inputs", "open_sizes", "run_by_turns"]
 
@@ -29,6 +30,7 @@ ROUNDS = 9
 OPEN_SIZE = 1  # of a dimension without a number
 TURN = 0.005  # seconds of a turn, if that is not more runs in a row than this
 MAX_IN_A_ROW = 50
+MOST_WHY = 300  # letters of a reason in the log
 SLOW = 0.5  # seconds a run from which on fewer rounds do
 
 
@@ -44,15 +46,19 @@ class WholeTuner:
         self._inputs = inputs
         self._progress = progress
         self._workload = whole_workload(plan, self.level)
+        self._identity = placement_identity(plan)
         self._finding: Finding | None = None
+        self._failed: set[str] = set()
+        self._check: Check | None = None
         self.statuses: Counter[str] = Counter()
         self.left_out: list[str] = []
         self.reused = 0
 
     def recalled(self) -> Iterator[Trial]:
-        """Yield what the log has of this program on this target, beside a baseline and with what is installed here.
+        """Yield what the log has of this program on this target, beside this default and with what is installed here.
 
         Left out is what is older than anything it builds on: kernels of the leaves, and for settings the placement.
+        What failed is not yielded, but remembered.
         """
         layout, found, newest = self._plan.layout, list[Trial](), 0
         targets = {layout.root.digest, *(alone(leaf.target).digest for leaf in layout.leaves())}
@@ -61,11 +67,42 @@ class WholeTuner:
             if not isinstance(record, Trial) or record.target not in targets:
                 continue
             if record.workload == self._workload.key:
-                is_whole = record.measured.status == "ok" and record.measured.baseline is not None
-                found += [record] if is_whole and record.env == here else []
+                found += [record] if record.env == here else []
             elif record.level == "kernel" or record.workload == placement:
                 newest = max(newest, record.ts or 0)
-        yield from (record for record in found if (record.ts or 0) >= newest)
+        for trial in found:
+            if (trial.ts or 0) < newest:
+                continue
+            if trial.measured.status in FAILURES:
+                self._failed.add(trial.candidate.key)
+                continue
+            beside = trial.measured.baseline
+            if trial.measured.status == "ok" and beside is not None and beside.identity == self._identity:
+                yield trial
+
+    def expect(self, program: Executable) -> None:
+        """Remember what the default computes, for others to be compared with."""
+        self._check = Check(program, self._inputs)
+
+    def built(self, what: str, candidate: Candidate, make: Callable[[], Executable]) -> Executable | None:
+        """Build a program and compare what it computes with the default; of what fails that is logged, and None."""
+        status: Status = "build_error"
+        try:
+            program = make()
+            status = "run_error"
+            why = "" if self._check is None else self._check.difference(program)
+            if not why:
+                return program
+            status = "wrong_output"
+        except TvmTargetError as error:
+            why = error.problems[0]
+        self._failed.add(candidate.key)
+        self._budget.done += 1
+        self.statuses[status] += 1
+        reason = {"why": why[:MOST_WHY]}
+        self._log.add(self._workload, self._plan.layout.root, candidate, Measurement(status=status), search=reason)
+        self.left_out.append(f"{what}: {why}")
+        return None
 
     def findings(self) -> Iterator[Finding]:
         """Yield what is known after it ran."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from tvmtarget.tuning.match import Match
@@ -35,8 +35,12 @@ class Applied:
     def of(cls, what: str, key: str, match: Match, formats: Collection[str], calls: int = 1) -> Self:
         """Return what a match gives for a piece that takes candidates of some formats."""
         applied = cls(match.workload.level, what, key, match.tier, calls)
-        if match.record is None or match.candidate is None:
+        if match.record is None:
             return applied
+        if match.candidate is None:
+            return replace(
+                applied, record=match.record.digest, source=str(match.source or ""), note="the default is as good"
+            )
         fits = match.candidate.format in formats
         return cls(
             match.workload.level,

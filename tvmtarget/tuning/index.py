@@ -14,8 +14,8 @@ from tvmtarget.tuning.tables import Tables, explained
 __all__ = ["Choice", "Index"]
 
 _BEST = """
-SELECT t.trust, t.score, t.since, l.digest, t.candidate, e.key FROM trial t
-    JOIN line l ON l.id = t.line LEFT JOIN name e ON e.id = t.env
+SELECT t.trust, t.score, t.since, l.digest, t.candidate, e.key, b.key FROM trial t
+    JOIN kept l ON l.id = t.line LEFT JOIN name e ON e.id = t.env LEFT JOIN name b ON b.id = t.beside
     WHERE t.workload = (SELECT id FROM name WHERE key = ?) AND t.target = (SELECT id FROM name WHERE key = ?)
     AND t.since IS NOT NULL ORDER BY t.trust, t.score, l.digest LIMIT ?
 """
@@ -24,7 +24,7 @@ _BEYOND = """
 SELECT l.digest FROM trial t JOIN line l ON l.id = t.line WHERE NOT EXISTS (
     SELECT 1 FROM (
         SELECT c.workload, c.target, c.candidate,
-            row_number() OVER (PARTITION BY c.workload, c.target ORDER BY c.trust, c.score, r.digest) AS place
+            row_number() OVER (PARTITION BY c.workload, c.target, c.beside ORDER BY c.trust, c.score, r.digest) AS place
         FROM trial c JOIN line r ON r.id = c.line WHERE c.since IS NOT NULL
     ) k WHERE k.place <= ? AND k.workload = t.workload AND k.target = t.target AND k.candidate = t.candidate
 )
@@ -32,14 +32,18 @@ SELECT l.digest FROM trial t JOIN line l ON l.id = t.line WHERE NOT EXISTS (
 
 
 _READ_AGAIN = """
-SELECT l.id, l.text, w.key, n.key, e.key, t.candidate, t.status, t.trust, t.score, t.ts
+SELECT l.id, l.text, w.key, n.key, e.key, t.candidate, t.status, t.trust, t.score, t.ts, b.key
     FROM line l LEFT JOIN trial t ON t.line = l.id LEFT JOIN name w ON w.id = t.workload
-    LEFT JOIN name n ON n.id = t.target LEFT JOIN name e ON e.id = t.env WHERE l.id > ? ORDER BY l.id LIMIT 1000
+    LEFT JOIN name n ON n.id = t.target LEFT JOIN name e ON e.id = t.env LEFT JOIN name b ON b.id = t.beside
+    WHERE l.id > ? ORDER BY l.id LIMIT 1000
 """
 
 
 class Choice(NamedTuple):
-    """A candidate of one target as a log ranks it, the least first; `digest` names the trial that stands for it."""
+    """A candidate of one target as a log ranks it, the least first; `digest` names the trial that stands for it.
+
+    `default` is the identity of the default that it was compared with, empty if not told; None if with none.
+    """
 
     trust: int
     score: int
@@ -47,6 +51,7 @@ class Choice(NamedTuple):
     digest: str
     candidate: bytes
     env: str | None
+    default: str | None
 
 
 class Index(Tables):

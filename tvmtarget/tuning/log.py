@@ -14,11 +14,10 @@ from tvmtarget.ir.function import Function
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.identity import identity_of
 from tvmtarget.target.tree import Target
-from tvmtarget.tuning.distance import Term
 from tvmtarget.tuning.environment import environment
 from tvmtarget.tuning.keys import workload_of
 from tvmtarget.tuning.lines import Line, parse_record
-from tvmtarget.tuning.lookup import Lookup
+from tvmtarget.tuning.lookup import Lookup, Memory
 from tvmtarget.tuning.match import Match, Policy
 from tvmtarget.tuning.records import (
     Candidate,
@@ -61,9 +60,7 @@ class TuningLog:
         self.url, *below = (str(one) if isinstance(one, Path) else one for one in (url, *layers))
         self._store = open_store(self.url, durable=durable)
         self._layers = (self._store, *map(open_store, below))
-        self._known: dict[str, Record] = {}
-        self._targets: dict[str, Target] = {}
-        self._measured: dict[tuple[str, str], tuple[float, tuple[Term, ...]]] = {}
+        self._memory = Memory()
 
     def close(self) -> None:
         """Give back files; what was written is safe already."""
@@ -164,19 +161,27 @@ class TuningLog:
         *,
         policy: Policy | None = None,
         env: Environment | None = None,
+        default: str | None = None,
     ) -> Match:
         """Return the best that is known for a workload on a target; there is always an answer.
 
-        The level is the workload's. What counts as the same, and how near is near enough, is in `lookup.py`.
+        The level is the workload's. What counts as the same, and how near is near enough, is in `lookup.py`. `default`
+        is the identity of the default that is used where nothing is known, as in the baselines of records: what was
+        compared with another default is only `near`.
         """
-        return self._question(workload, target, policy, env).find()
+        return self._question(workload, target, policy, env, default).find()
 
     def top_k(self, workload: Workload | Function, target: Target, count: int) -> list[Match]:
         """Return the best candidates that were measured on the target or on one equal to it, the best first."""
-        return self._question(workload, target, None, None).top(count)
+        return self._question(workload, target).top(count)
 
     def _question(
-        self, workload: Workload | Function, target: Target, policy: Policy | None, env: Environment | None
+        self,
+        workload: Workload | Function,
+        target: Target,
+        policy: Policy | None = None,
+        env: Environment | None = None,
+        default: str | None = None,
     ) -> Lookup:
         return Lookup(
             stores=self._layers,
@@ -184,9 +189,8 @@ class TuningLog:
             target=target,
             here=environment() if env is None else env,
             policy=policy or _POLICY,
-            known=self._known,
-            targets=self._targets,
-            measured=self._measured,
+            default=default,
+            memory=self._memory,
         )
 
     # As a whole

@@ -3,12 +3,14 @@
     pin            what people chose for this workload on this target
     exact          measured on an equal target
     equal          measured on one with the same tuning key: what differs does not matter at this level
-    near           kernels only: measured on a device of the same family, and legal here; the nearest first
+    near           kernels only: measured on a device of the same family, and legal here; the nearest first. Or on this
+                   one, but compared with a default that is not today's
     workload-near  the same for other sizes, for formats that allow it
     default        nothing
 
 Costs on different targets are never compared: the nearest target is chosen first, then the best on it. A tier is
-searched in all layers before the next one, and a layer before wins where costs are as good as equal.
+searched in all layers before the next one, and a layer before wins where costs are as good as equal. Where the best
+that was found is as good as the default beside it, that is the answer: the default of today, whatever it was then.
 """
 
 from __future__ import annotations
@@ -16,21 +18,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.tree import Target
-from tvmtarget.tuning.distance import Term, differences, distance, family_of, least_needs, shape_distance
+from tvmtarget.tuning.distance import (
+    WEIGHTS,
+    Device,
+    Term,
+    device_of,
+    distance,
+    family_of,
+    how_far,
+    least_needs,
+    shape_distance,
+    terms_between,
+)
 from tvmtarget.tuning.index import Choice
 from tvmtarget.tuning.match import Match, Policy, Tier, Tried, changes
-from tvmtarget.tuning.records import Environment, Record, TargetRecord, Trial, Workload
+from tvmtarget.tuning.records import Environment, Level, Record, TargetRecord, Trial, Workload
 from tvmtarget.tuning.store import Store
 
-__all__ = ["Lookup"]
+__all__ = ["Lookup", "Memory"]
 
 # How many of the best candidates of one target are read: nearly always the first is legal, and no other as good.
 _SHORTLIST = (2, 16, 128, 1024, 4096)
+_MOST_OUTDATED = 8  # candidates, measured beside a default that is not today's, that are looked at
 
 
 class _Ranked(NamedTuple):
@@ -47,23 +62,47 @@ class _Ranked(NamedTuple):
 
 
 @dataclass
+class Memory:
+    """What lookups in some layers have read or reckoned, by key or digest, and need again."""
+
+    records: dict[str, Record] = field(default_factory=dict)
+    targets: dict[str, Target] = field(default_factory=dict)
+    devices: dict[str, Device] = field(default_factory=dict)
+    keys: dict[tuple[str, Level], str] = field(default_factory=dict)
+    families: dict[str, str] = field(default_factory=dict)
+    distances: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def key(self, target: Target, digest: str, level: Level) -> str:
+        """Return the tuning key of a target, which takes far longer to compute than to look up."""
+        if (digest, level) not in self.keys:
+            self.keys[digest, level] = target.tuning_key(level)
+        return self.keys[digest, level]
+
+    def family(self, target: Target, digest: str) -> str:
+        """Return the family of a target."""
+        if digest not in self.families:
+            self.families[digest] = family_of(target)
+        return self.families[digest]
+
+
+@dataclass
 class Lookup:
-    """One question to some layers; `known` keeps targets that were read before."""
+    """One question to some layers; `default` is the identity of today's default, None where it is not asked for."""
 
     stores: Sequence[Store]
     asked: Workload
     target: Target
     here: Environment
     policy: Policy
-    known: dict[str, Record]
-    targets: dict[str, Target]
-    measured: dict[tuple[str, str], tuple[float, tuple[Term, ...]]]
+    default: str | None
+    memory: Memory
     tried: list[Tried] = field(default_factory=list)
 
     def find(self) -> Match:
         """Return the best match; the last tier always has one."""
         match = self._pinned() or self._measured(self.asked, 0.0) or self._of_other_sizes() or self._match("default")
-        return replace(match, tried=tuple(self.tried)) if self.tried else match
+        is_default = match.ratio is not None and self._is_default(match.record, match.ratio)
+        return replace(match, tried=tuple(self.tried), is_default=is_default) if self.tried or is_default else match
 
     def top(self, count: int) -> list[Match]:
         """Return the best of the target itself and of those equal to it, the best first."""
@@ -84,7 +123,7 @@ class Lookup:
     def _equal(self) -> frozenset[str]:
         """The digests of the targets with the same key, this one's among them."""
         level = self.asked.level
-        key = self.target.tuning_key(level)
+        key = self.memory.key(self.target, self._digest, level)
         return frozenset({name for store in self.stores for name in store.targets_by_key(level, key)} | {self._digest})
 
     # The tiers
@@ -108,18 +147,40 @@ class Lookup:
         return None
 
     def _near(self, workload: Workload, offset: float) -> Match | None:
+        outdated = self._outdated(workload)
         if workload.level != "kernel" or self.policy.max_distance <= offset:
+            for one, _ in outdated[:1]:
+                self._reject("near", one.choice.digest, "measured beside a default that is not today's", None)
             return None
-        family = family_of(self.target)
+        family = self.memory.family(self.target, self._digest)
         names = {name for store in self.stores for name in store.targets_by_family("kernel", family, workload.key)}
-        for far, name in sorted((self._distant(name)[0] + offset, name) for name in names - self._equal):
+        places = [(self._distance(name) + offset, name) for name in names - self._equal]
+        places += [(WEIGHTS["default"], "")] * bool(outdated)
+        for far, name in sorted(places):
             if far > self.policy.max_distance:
-                self._reject("near", self._text(name), f"beyond the limit of {self.policy.max_distance:g}", far)
+                what = self._text(name) if name else outdated[0][0].choice.digest
+                self._reject("near", what, f"beyond the limit of {self.policy.max_distance:g}", far)
                 break
-            for one, trial in self._in_order(workload, [name]):
+            for one, trial in self._in_order(workload, [name]) if name else outdated:
                 if self._is_fit("near", trial, far):
-                    return replace(self._match("near", trial, one), distance=far, terms=self._distant(name)[1])
+                    terms = self._terms(name) if name else (self._of_then(one),)
+                    return replace(self._match("near", trial, one), distance=far, terms=terms)
         return None
+
+    def _outdated(self, workload: Workload) -> list[tuple[_Ranked, Trial]]:
+        """Return the best that was measured on this target or an equal one beside a default that is not today's."""
+        if self.default is None or self.policy.strict:
+            return []
+        return [*islice(self._in_order(workload, sorted(self._equal), is_outdated=True), _MOST_OUTDATED)]
+
+    def _of_then(self, one: _Ranked) -> Term:
+        return Term("default", one.choice.default or "unknown", self.default or "", WEIGHTS["default"])
+
+    def _is_default(self, record: Record | None, ratio: float) -> bool:
+        """Whether a trial is as good as the default beside it, and no better."""
+        baseline = record.measured.baseline if isinstance(record, Trial) else None
+        is_default = baseline is not None and baseline.default is not None
+        return is_default and 100 * ratio > 100 - self.policy.tie_percent
 
     def _of_other_sizes(self) -> Match | None:
         if not self.policy.formats:
@@ -139,14 +200,22 @@ class Lookup:
     def _choices(self, workload: Workload, store: tuple[int, Store], target: str, limit: int) -> list[_Ranked]:
         return [_Ranked(choice, store[0]) for choice in store[1].best(workload.key, target, limit)]
 
-    def _in_order(self, workload: Workload, targets: Sequence[str]) -> Iterator[tuple[_Ranked, Trial]]:
-        """Yield the best first; of those as good as the best, the one that was known first."""
+    def _in_order(
+        self, workload: Workload, targets: Sequence[str], *, is_outdated: bool = False
+    ) -> Iterator[tuple[_Ranked, Trial]]:
+        """Yield the best first; of those as good as the best, the one that was known first.
+
+        They are those that were measured beside the default of today, or beside another one, or beside none.
+        """
+        is_same = workload.key == self.asked.key and self._equal.issuperset(targets)
         seen: set[str] = set()
         for limit in _SHORTLIST:
             stores = list(enumerate(self.stores))
             lists = [self._choices(workload, store, name, limit) for name in targets for store in stores]
             ends = [some[-1].choice for some in lists if len(some) == limit < _SHORTLIST[-1]]
             found = [one for some in lists for one in some if one.choice.digest not in seen and self._is_here(one)]
+            if is_same and self.default is not None:
+                found = [one for one in found if self._is_outdated(one) == is_outdated]
             left = sorted(found, key=_Ranked.rank)
             while left:
                 best = left[0].choice
@@ -162,6 +231,9 @@ class Lookup:
 
     def _is_here(self, one: _Ranked) -> bool:
         return not self.policy.strict or one.choice.env == self.here.key
+
+    def _is_outdated(self, one: _Ranked) -> bool:
+        return one.choice.default not in (None, self.default)
 
     def _trial(self, one: _Ranked) -> Trial:
         found = self.stores[one.layer].get(one.choice.digest)
@@ -213,40 +285,52 @@ class Lookup:
         )
 
     def _body(self, key: str) -> Record | None:
-        if key not in self.known:
+        if key not in self.memory.records:
             found = next((found for store in self.stores if (found := store.body_of(key)) is not None), None)
             if found is None:
                 return None
-            self.known[key] = found
-        return self.known[key]
+            self.memory.records[key] = found
+        return self.memory.records[key]
 
     def _target(self, digest: str) -> Target | None:
         if digest == self._digest:
             return self.target
-        if digest not in self.targets:
+        if digest not in self.memory.targets:
             found = self._body(digest)
             if not isinstance(found, TargetRecord):
                 return None
             try:
-                self.targets[digest] = Target.from_json(found.body, tags={})
+                self.memory.targets[digest] = Target.from_json(found.body, tags={})
             except TvmTargetError:
                 return None
-        return self.targets[digest]
+        return self.memory.targets[digest]
 
     def _text(self, digest: str) -> str:
         found = self._target(digest)
         return digest if found is None else str(found)
 
-    def _distant(self, digest: str) -> tuple[float, tuple[Term, ...]]:
-        """Return how far a target with records is from the one asked for, and the terms of that."""
-        pair = digest, self._digest
-        if pair not in self.measured:
+    def _distance(self, digest: str) -> float:
+        """Return how far a target with records is from the one asked for."""
+        known, pair = self.memory.distances, (digest, self._digest)
+        if (found := known.get(pair)) is None:
+            found = known[pair] = how_far(self._device(digest), self._here)
+        return found
+
+    def _terms(self, digest: str) -> tuple[Term, ...]:
+        return terms_between(self._device(digest), self._here)
+
+    @cached_property
+    def _here(self) -> Device:
+        return self._device(self._digest)
+
+    def _device(self, digest: str) -> Device:
+        known = self.memory.devices
+        if digest not in known:
             found = self._target(digest)
             if found is None:
                 raise LogError(f"no layer has the target {digest!r} any more; repair the log")
-            terms = differences(found, self.target)
-            self.measured[pair] = distance(terms), terms
-        return self.measured[pair]
+            known[digest] = device_of(found)
+        return known[digest]
 
 
 def first_reason(reason: Reason) -> str:

@@ -55,7 +55,8 @@ class Match:
     """The best that a log knows for a workload on a target.
 
     `source` is the target that it was measured on, `distance` the sum of the `terms` between the two. `stale` says
-    what was installed otherwise there, `tried` what was looked at before.
+    what was installed otherwise there, `tried` what was looked at before. `is_default` where the record says that the
+    default is as good.
     """
 
     tier: Tier
@@ -69,11 +70,12 @@ class Match:
     stale: tuple[str, ...] = ()
     tried: tuple[Tried, ...] = ()
     log: str = ""
+    is_default: bool = False
 
     @property
     def candidate(self) -> Candidate | None:
-        """What to use; None where the level's default is all there is."""
-        return self.record.candidate if self.record is not None else None
+        """What to use; None where that is the default of the level."""
+        return None if self.record is None or self.is_default else self.record.candidate
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -108,7 +110,9 @@ class Match:
             yield f"  ignored: {', '.join(self.ignored)}"
         yield from (f"  stale: {change}" for change in self.stale)
         yield from (f"  not taken: {tried}" for tried in self.tried)
-        if self.tier in ("near", "workload-near"):
+        if self.is_default:
+            yield "  note: no better than the default beside it, so the default of today is used"
+        elif self.tier in ("near", "workload-near"):
             yield "  note: carried over, not tuned here; measure it against the default before you trust it"
         if self.tier == "default":
             yield "  note: nothing fits, so the default of the level is used"
@@ -129,6 +133,7 @@ class Match:
         candidate = self.candidate
         return {
             "tier": self.tier,
+            "is_default": self.is_default,
             "workload": self.workload.key,
             "target": str(self.target),
             "record": None if self.record is None else self.record.digest,

@@ -29,6 +29,7 @@ from tvmtarget.target.node import Node
 from tvmtarget.target.problems import shown
 
 __all__ = [
+    "DEFAULTS",
     "FAILURES",
     "MAX_INT",
     "Alias",
@@ -47,6 +48,7 @@ __all__ = [
     "Trial",
     "Workload",
     "check_json",
+    "default_of",
     "rank_of",
 ]
 
@@ -68,6 +70,9 @@ Status: TypeAlias = Literal[
 FAILURES: frozenset[Status] = frozenset(
     {"wrong_output", "build_error", "build_timeout", "run_error", "run_timeout", "over_limit", "rejected"}
 )
+
+# What baselines are called that are used where a log knows nothing better.
+DEFAULTS = frozenset({"default", "preference"})
 
 MAX_INT = 2**53 - 1  # whole numbers that every JSON reader keeps
 _MAX_DEPTH = 64
@@ -104,10 +109,19 @@ class Candidate(_Part):
 
 
 class Baseline(_Part):
-    """What a cost is compared with, measured in the same minutes."""
+    """What a cost is compared with, measured in the same minutes.
+
+    `identity` tells one default from a later one: a digest of the code or the choices that it stood for that day.
+    """
 
     name: str = "default"
     costs: _Costs = Field(min_length=1)
+    identity: Annotated[str, Field(min_length=1)] | None = None
+
+    @property
+    def default(self) -> str | None:
+        """The identity of the default that this is, empty where it is not told; None if it is no default."""
+        return default_of(self.name, self.identity)
 
 
 class Measurement(_Part):
@@ -141,6 +155,11 @@ class Measurement(_Part):
     def rank(self) -> tuple[int, int] | None:
         """How good it is among those of one device, the least first; None for what never ran."""
         return rank_of(self.status, self.kind, self.costs, () if self.baseline is None else self.baseline.costs)
+
+
+def default_of(name: str, identity: str | None) -> str | None:
+    """Return the identity of a default by the parts of a baseline, empty if it is not told; None if it is another."""
+    return (identity or "") if name in DEFAULTS else None
 
 
 def rank_of(status: str, kind: str, costs: Sequence[int], baseline: Sequence[int]) -> tuple[int, int] | None:

@@ -1,8 +1,8 @@
 """The tables of a log: every line as it is, and beside it what is asked often. All but `kept` can be made anew.
 
-Of the trials of one candidate, by workload, target and environment, the median of those of the most trusted kind stands
-for all: its `since` is when the first of them ran, and that of the others is null. No trial stands for a candidate that
-gave a wrong output there, or whose lines were retracted.
+Of the trials of one candidate, by workload, target, environment and the default `beside` it, the median of those of the
+most trusted kind stands for all: its `since` is when the first of them ran, and that of the others is null. No trial
+stands for a candidate that gave a wrong output there, or whose lines were retracted.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.records import Pin, Record, Retraction, TargetRecord, Workload
 from tvmtarget.version import __version__
 
-__all__ = ["APPLICATION", "SCHEMA", "Tables", "explained"]
+__all__ = ["APPLICATION", "OF_TRIALS", "SCHEMA", "Group", "Tables", "explained"]
 
 APPLICATION = 0x74744C67  # "ttLg", in the header of the file
-SCHEMA = 3
+SCHEMA = 4
+_WHOLE_LINES = 2  # up to this schema, the table of lines has their digests in their texts
 
 _DERIVED = """
 CREATE TABLE name(id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL);
 CREATE TABLE trial(line INTEGER PRIMARY KEY, workload INTEGER, target INTEGER, candidate BLOB, env INTEGER, status TEXT,
-    trust INTEGER, score INTEGER, ts INTEGER, since INTEGER);
+    trust INTEGER, score INTEGER, ts INTEGER, since INTEGER, beside INTEGER);
 CREATE TABLE view(target INTEGER, level TEXT, key TEXT, family TEXT, PRIMARY KEY(target, level)) WITHOUT ROWID;
 CREATE INDEX by_key ON view(level, key);
 CREATE INDEX by_family ON view(level, family);
@@ -47,7 +48,7 @@ CREATE TABLE gone(digest BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 """
 
-_OF_TRIALS = """
+OF_TRIALS = """
 CREATE INDEX measured ON trial(workload, target, candidate, env);
 CREATE INDEX best ON trial(workload, target, trust, score) WHERE since IS NOT NULL
 """
@@ -55,7 +56,7 @@ CREATE INDEX best ON trial(workload, target, trust, score) WHERE since IS NOT NU
 _MADE = ("name", "trial", "choice", "view", "workload", "body", "pin", "gone", "meta")
 
 _GROUP = ("workload", "target", "candidate", "env")
-_Group: TypeAlias = tuple[int | bytes, ...]  # values of the columns of _GROUP
+Group: TypeAlias = tuple[int | bytes, ...]  # values of the columns of _GROUP
 
 _CHUNK = 500
 
@@ -102,8 +103,11 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
         with self._transaction():
             if self._pragma("user_version") >= SCHEMA:
                 return
+            if self._pragma("user_version") > _WHOLE_LINES:
+                self.remake()
+                return
             self._forget_made()
-            self._connection.execute("ALTER TABLE line RENAME TO older")  # the whole text of each line, up to schema 2
+            self._connection.execute("ALTER TABLE line RENAME TO older")
             self._make(self._LINES)
             self._derive()
             for numbered in self._numbered_of("SELECT id, text FROM older ORDER BY id"):
@@ -134,7 +138,7 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
             self._connection.execute(statement)
 
     def _derive(self) -> None:
-        self._make(_DERIVED + _OF_TRIALS)
+        self._make(_DERIVED + OF_TRIALS)
         self._connection.execute("INSERT INTO meta VALUES ('views', ?)", (_rules(),))
         self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
 
@@ -152,15 +156,7 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
 
     # Filling them
 
-    @contextmanager
-    def _in_bulk(self) -> Iterator[None]:
-        """Fill tables that are empty, and make the indexes of what is filled last: that is faster."""
-        for name in ("measured", "best"):
-            self._connection.execute(f"DROP INDEX {name}")
-        yield
-        self._make(_OF_TRIALS)
-
-    def _add(self, entries: Iterable[Entry]) -> tuple[int, set[_Group]]:
+    def _add(self, entries: Iterable[Entry]) -> tuple[int, list[Group]]:
         """Add entries within a transaction; return how many were new, and the groups that have to be settled."""
         fresh: dict[bytes, Entry] = {}
         for entry in entries:
@@ -192,27 +188,39 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
             found += (row[0] for row in self._all(f"SELECT digest FROM kept WHERE digest IN ({_marks(some)})", *some))
         return found
 
-    def _fill(self, numbered: Sequence[tuple[int, Entry]]) -> set[_Group]:
+    def _fill(self, numbered: Sequence[tuple[int, Entry]]) -> list[Group]:
         """Write what lines say into the other tables; return the groups that have to be settled.
 
         Most candidates have one trial, so each that ran stands for its candidate until that is settled.
         """
-        trials = [(line, *self._group(trial), *trial[4:]) for line, entry in numbered if (trial := entry.measured)]
+        trials = [(line, *self._row(entry.measured)) for line, entry in numbered if entry.measured is not None]
         self._connection.executemany(
-            "INSERT INTO trial VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, CASE WHEN ?8 IS NOT NULL THEN ?9 END)",
+            "INSERT INTO trial VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, CASE WHEN ?8 IS NOT NULL THEN ?9 END, ?10)",
             trials,
         )
-        touched: set[_Group] = {row[1:5] for row in trials}  # type: ignore[misc]
+        touched: list[Group] = [row[1:5] for row in trials]  # type: ignore[misc]
         for line, entry in numbered:
             if entry.record is not None and entry.measured is None:
-                touched.update(self._add_other(line, entry.record))
+                touched += self._add_other(line, entry.record)
         return touched
 
-    def _group(self, trial: Measured) -> _Group:
-        env = self._name(trial.env) if trial.env is not None else 0
-        return self._name(trial.workload), self._name(trial.target), trial.candidate, env
+    def _row(self, trial: Measured) -> tuple[object, ...]:
+        """Return the columns of a trial beside its line, names by their numbers."""
+        workload, target, env, candidate, status, trust, score, ts, default = trial
+        known = self._names.get
+        return (
+            known(workload) or self._name(workload),
+            known(target) or self._name(target),
+            candidate,
+            0 if env is None else known(env) or self._name(env),
+            status,
+            trust,
+            score,
+            ts,
+            0 if default is None else known(default) or self._name(default),
+        )
 
-    def _add_other(self, line: int, record: Record) -> Iterable[_Group]:
+    def _add_other(self, line: int, record: Record) -> Iterable[Group]:
         match record:
             case TargetRecord():
                 self._add_views(record)
@@ -246,7 +254,7 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
         self._names[key] = found
         return found
 
-    def _groups_of(self, digest: str) -> list[_Group]:
+    def _groups_of(self, digest: str) -> list[Group]:
         return self._all(
             f"SELECT {', '.join(_GROUP)} FROM trial WHERE line = (SELECT id FROM kept WHERE digest = ?)", packed(digest)
         )
@@ -265,20 +273,20 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
 
     # Ranking
 
-    def _settle(self, groups: Collection[_Group]) -> None:
+    def _settle(self, groups: Collection[Group]) -> None:
         """Rank the candidates of the groups anew, from all their trials."""
         for changes in self._to_settle(groups):
             self._connection.executemany("UPDATE trial SET since = ? WHERE line = ?", changes)
 
-    def _to_settle(self, groups: Collection[_Group]) -> Iterator[list[tuple[int | None, int]]]:
-        left = iter(sorted(groups))
+    def _to_settle(self, groups: Collection[Group]) -> Iterator[list[tuple[int | None, int]]]:
+        left = iter(sorted(set(groups)))
         same = " AND ".join(f"trial.{name} = given.{name}" for name in _GROUP)
         group = ", ".join(f"trial.{name}" for name in _GROUP)
         while some := list(islice(left, _CHUNK // 4)):
             given = ", ".join([f"({_marks(_GROUP)})"] * len(some))
             rows = self._all(
                 f"WITH given({', '.join(_GROUP)}) AS (VALUES {given}) "
-                f"SELECT {group}, trust, score, ts, digest, line, status, since, "
+                f"SELECT {group}, trust, score, ts, digest, line, status, since, beside, "
                 "digest IN (SELECT digest FROM gone) "
                 f"FROM given CROSS JOIN trial ON {same} JOIN kept ON id = line ORDER BY {group}",
                 *(value for group in some for value in group),
@@ -332,18 +340,22 @@ class _Row(NamedTuple):
     line: int
     status: str
     since: int | None
+    beside: int
     is_gone: bool
 
 
 def _changes(rows: Sequence[_Row]) -> Iterator[tuple[int | None, int]]:
     """Yield `since` and line of the trials of one candidate where it is not what it should be."""
     counted = [row for row in rows if not row.is_gone]
-    ran = sorted(row for row in counted if row.score is not None)
-    stands = None
-    if ran and all(row.status != "wrong_output" for row in counted):
-        stands = median_low([row for row in ran if row.trust == ran[0].trust])
+    stands: dict[int, int] = {}
+    if all(row.status != "wrong_output" for row in counted):
+        for beside in {row.beside for row in counted}:
+            ran = sorted(row for row in counted if row.score is not None and row.beside == beside)
+            if ran:
+                median = median_low([row for row in ran if row.trust == ran[0].trust])
+                stands[median.line] = min(one.ts for one in ran)
     for row in rows:
-        since = min(one.ts for one in ran) if row is stands else None
+        since = stands.get(row.line)
         if row.since != since:
             yield since, row.line
 

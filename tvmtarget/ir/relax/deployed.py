@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvmtarget.errors import ModelError, TargetError
-from tvmtarget.ir.function import COPY, Attribute, Call, Function, Opaque, Value, all_names
+from tvmtarget.ir.entry import own_names, roots_of
+from tvmtarget.ir.function import COPY, Attribute, Call, Function, Opaque, Value, all_names, reached_from
 from tvmtarget.ir.inline import Frame, Inlined, inline_calls, rename_values
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import read_blob, write_blob
@@ -59,25 +60,36 @@ def codegen_options(module_functions: Sequence[Function], tree: Target | None) -
 def deployed(
     functions: Sequence[Function], attrs: Mapping[str, Any], tree: Target | None
 ) -> tuple[tuple[Function, ...], Mapping[str, Any]]:
-    """Return functions and attributes as TVM wants them; a module that no one decomposed is as it was."""
+    """Return functions and attributes as TVM wants them, by their own names; what no one decomposed is as it was."""
+    functions = own_names(functions)
+    divided = [function for function in roots_of(functions) if function.attr("role") is not None]
+    if tree is None or not divided:
+        return functions, attrs
     by_name = {function.name: function for function in functions}
-    main = by_name.get("main")
-    if tree is None or main is None or main.attr("role") is None:
-        return tuple(functions), attrs
     others = [function for function in functions if function.attr("role") is None]
     attrs = attrs if any(map(_is_on_vdevices, others)) else _without_vdevices(attrs)
     layout = Layout(tree.resolve())
-    outside = {f.name: f for f in functions if (path := _leaf_path(f)) and not is_native(layout[path].target.kind)}
-    inlined = inline_calls(main, by_name, only=by_name.keys() - outside.keys() - {main.name})
-    placed = _placed(inlined, lambda call, frames: _site_of(call, frames, by_name, layout, main))
-    devices = _Devices(layout, main, list(placed.everywhere()), attrs)
-    writer = _Writer(inlined.function, devices, by_name, outside, layout)
+    names, written = Names(by_name), dict[str, Function]()
+    for root in divided:
+        made, infos = _deployed(root, by_name, names, layout, attrs)
+        written |= {function.name: function for function in made}
+        attrs = {**attrs, **({GLOBALS: infos} if infos else {})}
+    return (*written.values(), *(function for function in others if function.name not in written)), attrs
+
+
+def _deployed(
+    root: Function, by_name: Mapping[str, Function], names: Names, layout: Layout, attrs: Mapping[str, Any]
+) -> tuple[list[Function], dict[str, Any]]:
+    """Return the driver of one root with the parts and codes that it calls, and the global infos with its devices."""
+    reached = [by_name[name] for name in reached_from([root.name], by_name)]
+    outside = {f.name: f for f in reached if (path := _leaf_path(f)) and not is_native(layout[path].target.kind)}
+    inlined = inline_calls(root, by_name, only=by_name.keys() - outside.keys() - {root.name})
+    placed = _placed(inlined, lambda call, frames: _site_of(call, frames, by_name, layout, root))
+    devices = _Devices(layout, root, list(placed.everywhere()), attrs)
+    writer = _Writer(inlined.function, devices, by_name, names, outside, layout)
     driver = writer.write(placed)
     parts = [writer.part(function) for function in outside.values()]
-    codes = writer.codes
-    rest = [function for function in others if function.name not in codes]
-    infos = {**(attrs.get(GLOBALS) or {}), **devices.infos()}
-    return (driver, *parts, *codes.values(), *rest), {**attrs, **({GLOBALS: infos} if infos else {})}
+    return [driver, *parts, *writer.codes.values()], {**(attrs.get(GLOBALS) or {}), **devices.infos()}
 
 
 def _is_on_vdevices(function: Function) -> bool:
@@ -215,6 +227,7 @@ class _Writer:
         main: Function,
         devices: _Devices,
         by_name: Mapping[str, Function],
+        names: Names,
         outside: Mapping[str, Function],
         layout: Layout,
     ) -> None:
@@ -226,7 +239,7 @@ class _Writer:
         self._home = self._scope(devices.of(None))
         self._names = Names(all_names(main))
         self._types = dict(main.types)
-        self._functions = Names(by_name)
+        self._functions = names
         self._origin: dict[str, str] = {}
         self._where: dict[str, dict[str, str]] = {}
         self._body: list[Call] = []

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.errors import ModelError, did_you_mean
+from tvmtarget.ir.entry import OWN_NAME
 from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.relax.attributes import node_of, read_blob, write_any
 from tvmtarget.ir.relax.blocks import RESULT, blocks_of, is_inline
@@ -20,7 +21,7 @@ from tvmtarget.ir.types import OpaqueType, TensorType, numpy_dtype
 __all__ = ["write_tvm_module"]
 
 _OWN = "tvm."  # what begins so is ours to say how something stood in TVM, and no attribute of a call there
-_MODULE = ("role",)  # attributes of functions that a decomposition writes, and TVM has no use for
+_MODULE = ("role", OWN_NAME)  # attributes of functions that a decomposition writes, and TVM has no use for
 
 
 def write_tvm_module(functions: Sequence[Function], attrs: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.strategies.strategy import Op, strategy_at
+from tvmtarget.partition.strategies.strategy import Op, Strategy, strategy_at
 from tvmtarget.target.layout import Site
 
 __all__ = ["HOST_OPERANDS", "MOST_ELEMENTS", "host_takes", "host_work"]
@@ -49,14 +49,15 @@ def host_takes(program: Program, op: Op, leaf: Site) -> bool:
     return host is not None and _is_scalar_work(op) and host.check(op) is None
 
 
-def host_work(program: Program, site: Site, calls: Sequence[int], *, is_asked: bool) -> frozenset[int] | None:
+def host_work(
+    program: Program, site: Site, calls: Sequence[int], strategy: Strategy | None, *, is_asked: bool
+) -> frozenset[int] | None:
     """Return which operations of a function on a leaf its host computes; None if the function stays as it is.
 
-    It is split if another site drives the leaf, and its code generator takes device code only, or `is_asked`. The
-    host computes what the device refuses, and what says how device code runs, unless that needs a device's results:
-    nothing goes from the device to the host and back for the shape of a tensor.
+    `strategy` is that of the leaf. The function is split if another site drives the leaf, and its code generator takes
+    device code only, or `is_asked`. The host computes what the device refuses, and what says how device code runs,
+    unless that needs a device's results: nothing goes from the device to the host and back for the shape of a tensor.
     """
-    strategy = strategy_at(site.target)
     if site.host == site.path or strategy is None or not (is_asked or strategy.takes == "device"):
         return None
     host = strategy_at(program.layout[site.host].target)

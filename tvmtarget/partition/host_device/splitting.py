@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tvmtarget.errors import TargetError
-from tvmtarget.ir.function import Function, callees_of
+from tvmtarget.ir.function import Function, reached_from
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.host_device.attributes import side_of
 from tvmtarget.partition.host_device.code import split_code
@@ -50,10 +50,4 @@ def _with_split(module: IRModule, made: tuple[Function, ...]) -> IRModule:
 
 def _calls_code(module: IRModule, coded: set[str]) -> bool:
     """Whether the entry, directly or through others, is or calls opaque code, which is placed as a whole."""
-    waiting, reached = ["main"], set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name not in reached:
-            reached.add(name)
-            waiting += sorted(callees_of(module[name]))
-    return bool(coded & reached)
+    return not coded.isdisjoint(reached_from(["main"], module.by_name))

@@ -6,16 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from tvmtarget.partition.regions.orders import backwards_in_depth, gathered, in_breadth
 from tvmtarget.partition.values import Values
 
 __all__ = ["Limiter", "Limits"]
+
+# How many times as many atoms are looked at as were within the caps, to see whether outputs become fewer again.
+AHEAD = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a region of a site may be; None where there is no limit.
 
-    `shape` is as in `Strategy.regions`; the others are numbers of operations, and of values read and returned.
+    `shape` is as in `Strategy.regions`; that a site gets one `program` is seen to where all regions are known
+    (`whole.py`). The others are numbers of operations, and of values read and returned.
     """
 
     shape: str = "superstep"
@@ -31,7 +36,7 @@ class Limits:
     @property
     def is_free(self) -> bool:
         """Whether a region may be anything."""
-        return self.shape == "superstep" and not self.is_capped
+        return self.shape in ("superstep", "program") and not self.is_capped
 
 
 class Limiter:
@@ -78,20 +83,12 @@ class Limiter:
 
     def _ordered(self, region: Sequence[int]) -> list[int]:
         """Return the atoms of a region so that edges point forward."""
+        return in_breadth(self._after(region))
+
+    def _after(self, region: Sequence[int]) -> dict[int, list[int]]:
+        """Return the atoms of a region that come after each of them."""
         inside = set(region)
-        waiting = dict.fromkeys(region, 0)
-        for atom in region:
-            for target in self.successors[atom]:
-                if target in inside:
-                    waiting[target] += 1
-        order = [atom for atom in sorted(region) if not waiting[atom]]
-        for atom in order:
-            for target in self.successors[atom]:
-                if target in inside:
-                    waiting[target] -= 1
-                    if not waiting[target]:
-                        order.append(target)
-        return order
+        return {atom: [target for target in self.successors[atom] if target in inside] for atom in region}
 
     def _connected(self, region: Sequence[int]) -> list[list[int]]:
         """Return the parts of a region that no edge joins."""
@@ -117,22 +114,36 @@ class Limiter:
             parts.append(sorted(part))
         return parts
 
-    def _capped(self, region: Sequence[int], limits: Limits) -> Iterator[list[int]]:
-        """Yield parts within the caps: of the longer half of the beginnings that are, the one that fewest bytes leave.
+    def _capped(self, region: Sequence[int], limits: Limits) -> list[list[int]]:
+        """Return parts within the caps, as few as are found, then those that fewest bytes pass between.
 
-        One atom that breaks a cap by itself stays as it is.
+        In several orders beginnings are cut off: the longest that is within the caps, or of the longer half of those
+        that are the one that fewest bytes leave. One atom that breaks a cap by itself stays as it is.
         """
-        order = self._ordered(region)
-        while order:
-            sizes = self._sizes_within(order, limits)
-            if sizes[-1] == len(order):
-                yield sorted(order)
-                return
-            crossing = self._crossing(order)
-            longer = [size for size in sizes if 2 * size >= sizes[-1]]
-            at = min(longer, key=lambda size: (crossing[size], -size))
-            yield sorted(order[:at])
-            order = order[at:]
+        after = self._after(region)
+        order = in_breadth(after)
+        if self._sizes_within(order, 0, limits)[-1] == len(order):
+            return [sorted(order)]
+        orders = [order, backwards_in_depth(after)]
+        if limits.max_inputs is not None:
+            orders.append(gathered(after, self.reads, self.makes, self.values.readers_of, limits.max_inputs))
+        ways = [self._cut(order, limits, is_longest=longest) for order in orders for longest in (True, False)]
+        return min(ways, key=lambda way: (len(way[0]), way[1]))[0]
+
+    def _cut(self, order: Sequence[int], limits: Limits, *, is_longest: bool) -> tuple[list[list[int]], int]:
+        """Return the parts of an order within the caps, and the bytes that pass where it is cut."""
+        crossing = self._crossing(order)
+        parts, done, nbytes = [], 0, 0
+        while done < len(order):
+            sizes = self._sizes_within(order, done, limits)
+            longest = sizes[-1]
+            if not is_longest and done + longest < len(order):
+                longer = (size for size in sizes if 2 * size >= longest)
+                longest = min(longer, key=lambda size: (crossing[done + size], -size))
+            parts.append(sorted(order[done : done + longest]))
+            done += longest
+            nbytes += crossing[done]
+        return parts, nbytes
 
     def _crossing(self, order: Sequence[int]) -> list[int]:
         """Return, for every number of first atoms, how many bytes pass from those to the others."""
@@ -150,14 +161,15 @@ class Limiter:
             crossing.append(total)
         return crossing
 
-    def _sizes_within(self, order: Sequence[int], limits: Limits) -> list[int]:
-        """Return for which numbers of first atoms the caps hold; 1 at least."""
+    def _sizes_within(self, order: Sequence[int], done: int, limits: Limits) -> list[int]:
+        """Return how many of the atoms after those done the caps hold, 1 at least; outputs may become fewer again."""
         inside: set[int] = set()
         inputs: set[int] = set()
         pending: dict[int, int] = {}
         ops = 0
-        sizes = []
-        for size, atom in enumerate(order, 1):
+        sizes: list[int] = []
+        for at in range(done, len(order)):
+            atom, size = order[at], at + 1 - done
             inside.add(atom)
             ops += len(self.atoms[atom])
             for value in self.reads[atom]:
@@ -171,9 +183,14 @@ class Limiter:
                 open_ended = len(self.values.readers_of[value]) + int(self.values.is_wanted[value])
                 if open_ended:
                     pending[value] = open_ended
-            caps = ((ops, limits.max_ops), (len(inputs), limits.max_inputs), (len(pending), limits.max_outputs))
-            if all(cap is None or number <= cap for number, cap in caps):
+            if _is_over(ops, limits.max_ops) or _is_over(len(inputs), limits.max_inputs):
+                break
+            if not _is_over(len(pending), limits.max_outputs):
                 sizes.append(size)
-            if limits.max_ops is not None and ops > limits.max_ops:
+            elif size > AHEAD * (sizes or [1])[-1]:
                 break
         return sizes or [1]
+
+
+def _is_over(number: int, most: int | None) -> bool:
+    return most is not None and number > most

@@ -1,0 +1,60 @@
+"""Weights that are given to functions lie where compiled code reads them without a copy."""
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+import tvmtarget as tt
+from tvmtarget.backends.aligned import ALIGNMENT, aligned, is_aligned
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12, dtype="float32").reshape(3, 4),
+        np.asfortranarray(np.arange(12, dtype="float16").reshape(3, 4)),
+        np.arange(9, dtype="int64")[1::2],
+        np.array(True),
+        np.zeros((0, 3), "float64"),
+    ],
+)
+def test_an_aligned_array_is_the_same_array_where_it_may_be_read_as_it_is(array):
+    found = aligned(array)
+    np.testing.assert_array_equal(found, array, strict=True)
+    assert not found.size or found.__array_interface__["data"][0] % ALIGNMENT == 0
+    assert is_aligned(found)
+    assert not found.flags.writeable
+    assert aligned(found) is found
+
+
+def test_arrays_of_objects_stay_as_they_are():
+    words = np.array(["a", "b"], object)
+    assert aligned(words) is words
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bool"])
+def test_tvm_reads_weights_that_are_given_without_a_copy_and_leaves_them_as_they_are(dtype, tmp_path):
+    pytest.importorskip("tvm")
+    kind = "Not" if dtype == "bool" else "Abs"
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    ends = [helper.make_tensor_value_info(name, element, [3, 64]) for name in "xy"]
+    weights = [
+        numpy_helper.from_array(np.random.default_rng(at).random((3, 64)).astype(dtype), f"w{at}") for at in (0, 1)
+    ]
+    join = "And" if dtype == "bool" else "Mul"
+    nodes = [
+        helper.make_node(join, ["x", "w0"], ["a"], "mul0"),
+        helper.make_node(kind, ["a"], ["b"], "abs"),
+        helper.make_node(join, ["b", "w1"], ["y"], "mul1"),
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    plan = tt.decompose(model, "composite[a=llvm,b=numpy](host=@b)", where={f"op:{kind}": "@b"}, constants="lift")
+    assert len(plan.functions("a")) == 1
+    exe = tt.build(plan)
+    exe.save(tmp_path / "saved")
+    x = np.random.default_rng(2).random((3, 64)).astype(dtype)
+    whole = tt.build(model, "numpy")(x)
+    for program in (exe, tt.load(tmp_path / "saved", trust=True)):
+        for _ in range(2):
+            np.testing.assert_array_equal(program(x), whole)

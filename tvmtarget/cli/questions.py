@@ -1,0 +1,102 @@
+"""Questions about a plan that `tvmtarget explain` answers, as text or as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tvmtarget.errors import TextError
+
+if TYPE_CHECKING:
+    from tvmtarget.partition.plan import Plan
+    from tvmtarget.partition.reports.difference import PlanDifference
+    from tvmtarget.partition.reports.explain import Explanation
+    from tvmtarget.partition.reports.sensitivity import Sensitivity
+
+__all__ = ["Question"]
+
+
+class Drawing(StrEnum):
+    """Languages of pictures."""
+
+    dot = "dot"
+    mermaid = "mermaid"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about a plan, one thing at a time; false if nothing is."""
+
+    op: Annotated[str | None, typer.Option("--op", help="Explain one operation, by name.", show_default=False)] = None
+    what_if: Annotated[
+        str | None,
+        typer.Option(
+            "--what-if",
+            metavar="OP=SITE",
+            help="Say what would change if a site took an operation, or 'op:KIND', that it refuses.",
+            show_default=False,
+        ),
+    ] = None
+    sensitivity: Annotated[
+        str | None,
+        typer.Option(
+            "--sensitivity",
+            metavar="OP",
+            help="Say how long an operation may take before it is better elsewhere, by --costs.",
+            show_default=False,
+        ),
+    ] = None
+    blockers: Annotated[bool, typer.Option("--blockers", help="List the operators whose support would gain most.")] = (
+        False
+    )
+    alternatives: Annotated[
+        bool, typer.Option("--alternatives", help="Set the plan beside those of single leaves, and without --costs.")
+    ] = False
+    diff: Annotated[
+        Path | None,
+        typer.Option(
+            "--diff", metavar="FILE", help="Say what changed since the plan that --save wrote.", show_default=False
+        ),
+    ] = None
+    draw: Annotated[
+        Drawing | None, typer.Option("--draw", help="Print the regions as a picture.", show_default=False)
+    ] = None
+
+    def __post_init__(self) -> None:
+        asked = [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value]
+        if len(asked) > 1:
+            raise TextError(f"{' and '.join(asked)} are {len(asked)} questions; ask one at a time")
+
+    def __bool__(self) -> bool:
+        return any(vars(self).values())
+
+    def answer(self, plan: Plan) -> tuple[str, object]:
+        """Return what a plan says to what is asked, as text and as data."""
+        if self.draw is not None:
+            picture = plan.dot() if self.draw is Drawing.dot else plan.mermaid()
+            return picture.rstrip("\n"), {"draw": self.draw.value, "text": picture}
+        if self.blockers:
+            blockers = plan.blockers()
+            told = "\n".join(map(str, blockers)) or "no operator alone would gain anything"
+            return told, [blocker.to_json() for blocker in blockers]
+        if self.alternatives:
+            alternatives = plan.alternatives()
+            return "\n".join(map(str, alternatives)), [one.to_json() for one in alternatives]
+        found = self._report(plan)
+        return str(found), found.to_json()
+
+    def _report(self, plan: Plan) -> Explanation | PlanDifference | Sensitivity:
+        if self.what_if is not None:
+            name, equals, site = self.what_if.rpartition("=")
+            if not equals:
+                raise TextError(f"--what-if {self.what_if!r} is not OP=SITE, such as 'op:Pad=npu'")
+            return plan.diff(plan.what_if(name, site))
+        if self.sensitivity is not None:
+            return plan.sensitivity(self.sensitivity)
+        if self.diff is not None:
+            return type(plan).load(self.diff).diff(plan)
+        return plan.explain(self.op or "")

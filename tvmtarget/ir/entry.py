@@ -1,0 +1,85 @@
+"""Which function of a module is its entry: it is called `main` as long as it is, and keeps its own name beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
+from tvmtarget.ir.function import Function, callees_of
+from tvmtarget.ir.names import Names
+
+__all__ = ["OWN_NAME", "calling", "entered", "own_names", "roots_of"]
+
+OWN_NAME = "own_name"  # the attribute of a function that says what it is called when `main` is, or was, another one
+
+
+def roots_of(functions: Iterable[Function]) -> tuple[Function, ...]:
+    """Return the functions of operations that no other one calls: those that a program can begin with."""
+    known = tuple(functions)
+    called = frozenset[str]().union(*map(callees_of, known))
+    return tuple(one for one in known if one.name not in called and one.code is None)
+
+
+def entered(functions: Sequence[Function], name: str | None = None) -> tuple[Function, ...]:
+    """Return the functions with that of a name, its own or the present one, as the entry; it comes first.
+
+    Without a name it is `main`, or else the only root; `ModelError` where there are several, with their names. A module
+    of nothing but code has none.
+    """
+    known = {one.attr(OWN_NAME) or one.name: one.name for one in functions}
+    if name is None:
+        roots = () if any(one.name == "main" for one in functions) else roots_of(functions)
+        if not roots:
+            return tuple(functions)
+        if len(roots) > 1:
+            names = " or ".join(repr(one.name) for one in roots)
+            raise ModelError(f"the module has no function 'main'; say which one is the entry: {names}")
+        name = roots[0].name
+    if name not in known and name not in known.values():
+        raise UnknownNameError(f"no function {name!r} that could be the entry{did_you_mean(name, known)}")
+    old = known.get(name, name)
+    if old == "main":
+        return tuple(functions)
+    taken = Names(one.name for one in functions)
+    changed = {old: "main"}
+    for main in (one for one in functions if one.name == "main"):
+        own = main.attr(OWN_NAME) or "main"
+        changed["main"] = own if own not in taken else taken.fresh(own)
+    return tuple(sorted(_named(functions, changed), key=lambda one: one.name != "main"))
+
+
+def own_names(functions: Sequence[Function]) -> tuple[Function, ...]:
+    """Return the functions by their own names, whichever was the entry."""
+    names = {one.name: one.attr(OWN_NAME) for one in functions if one.attr(OWN_NAME) is not None}
+    clash = next((one.name for one in functions if one.name in names.values() and one.name not in names), None)
+    if clash is not None:
+        raise ModelError(f"two functions are called {clash!r}: one was the entry meanwhile; rename the other")
+    return _named(functions, names) if names else tuple(functions)
+
+
+def calling(function: Function, names: Mapping[str, str]) -> Function:
+    """Return a function that calls others in the place of some."""
+    if callees_of(function).isdisjoint(names):
+        return function
+    body = tuple(
+        replace(
+            call,
+            op=call.op if call.callee is None else f"@{names.get(call.callee, call.callee)}",
+            regions=tuple((label, calling(region, names)) for label, region in call.regions),
+        )
+        for call in function.body
+    )
+    return function.replace(body=body)
+
+
+def _named(functions: Iterable[Function], names: Mapping[str, str]) -> tuple[Function, ...]:
+    called = tuple(calling(one, names) for one in functions)
+    return tuple(_renamed(one, names[one.name]) if one.name in names else one for one in called)
+
+
+def _renamed(function: Function, name: str) -> Function:
+    """Return a function by another name; it bears the attribute as long as that is not its own."""
+    own = function.attr(OWN_NAME) or function.name
+    attrs = tuple(item for item in function.attrs if item[0] != OWN_NAME)
+    return function.replace(name=name, attrs=attrs if own == name else (*attrs, (OWN_NAME, own)))
