@@ -49,6 +49,8 @@ I18: explanations are complete and add up:
     test_explanations_add_up_to_the_objective
 I19: an edit elsewhere leaves functions as they were:
     test_i19_an_edit_at_the_end_leaves_the_functions_before_it
+    test_i19_an_edit_leaves_names_hashes_and_calls_of_all_other_functions
+    test_a_plan_since_another_one_is_the_same_text
     test_an_edited_program_is_divided_alike
 I20: twice the operations are at most 2.4 times the work:
     test_i20_work_doubles_with_the_program
