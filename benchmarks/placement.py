@@ -2,7 +2,8 @@
 
 Run as `python -m benchmarks placement [MODEL ...] [--target TEXT] [--log URL] [--rounds N]`. Models are `digits` and
 those of `benchmarks.tvm_schedule`. First the rates of each leaf are measured (`tuner/rates.py`); they make the plan
-`by rates`. Then `tune` measures placements into a log, from which `build` takes the plan `measured`. Beside these run
+`by rates`. Then `tune` begins with that plan, and measures placements into a log, from which `build` takes the plan
+`measured`. Beside these run
 the plan by preference, the whole program on each leaf that takes it, and onnxruntime without this library. All run
 by turns, each turn in another order and each program a few times in a row, as idle threads of one spin into the next.
 
@@ -117,7 +118,7 @@ def measured_placement(name: str, module: IRModule, tree: Target, options: argpa
 
     begin = time.monotonic()
     with tt.TuningLog(options.log) as log:
-        result = tt.tune(module, tree, log=log, levels=["placement"], trials=options.trials)
+        result = tt.tune(module, tree, log=log, levels=["placement"], trials=options.trials, costs=rates)
         measured = tt.build(module, tree, log=log)
     print(f"{name}: {result.measured} placements measured in {time.monotonic() - begin:.0f} s", file=sys.stderr)
     return measured

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,11 +13,12 @@ from tvmtarget.backends.protocol import Kernel
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.attributes import Value
+from tvmtarget.target.keys import key_of
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.applied import Applied
 from tvmtarget.tuning.keys import workload_of
 from tvmtarget.tuning.log import TuningLog
-from tvmtarget.tuning.match import Match, Policy
+from tvmtarget.tuning.match import Policy
 from tvmtarget.tuning.records import Level, Workload
 
 __all__ = [
@@ -28,6 +30,9 @@ __all__ = [
     "alone",
     "closing_log",
     "kernel_workload",
+    "placement_body",
+    "placement_identity",
+    "sites_of",
     "whole_workload",
 ]
 
@@ -64,6 +69,22 @@ def kernel_workload(kernel: Kernel) -> Workload:
 def whole_workload(plan: Plan, level: Level) -> Workload:
     """Return the workload that the undivided program of a plan is."""
     return workload_of(plan.program.function, level)
+
+
+def placement_body(plan: Plan) -> dict[str, object]:
+    """Return a placement as the log holds it: sites, and for how many operations in a row each stands."""
+    return {"sites": [[site, len(list(group))] for site, group in groupby(sites_of(plan))]}
+
+
+def sites_of(plan: Plan) -> tuple[str, ...]:
+    """Return the site of every operation, in the order of the program; of what a driver runs, the driver's system."""
+    found = plan.sites()
+    return tuple(found[call.source] for call in plan.program.body)
+
+
+def placement_identity(plan: Plan) -> str:
+    """Return `s1:` and a digest of where a plan has what: the default beside which placement and settings count."""
+    return key_of("s1", placement_body(plan))
 
 
 class Advice:
@@ -105,8 +126,8 @@ class Advice:
         return LeafAdvice(self.log, alone(leaf), self.policy)
 
     def _whole(self, plan: Plan, level: Level, format_: str) -> Applied:
-        workload = whole_workload(plan, level)
-        match = self.log.lookup(workload, plan.layout.root, policy=self.policy)
+        workload, default = whole_workload(plan, level), placement_identity(plan)
+        match = self.log.lookup(workload, plan.layout.root, policy=self.policy, default=default)
         return Applied.of("whole program", workload.key, match, (format_,))
 
 
@@ -126,7 +147,8 @@ class LeafAdvice:
 
     def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
         """Return the best schedule of a kernel, None for the default."""
-        match: Match = self._log.lookup(kernel_workload(kernel), self._target, policy=self._policy)
+        default = kernel.default or None
+        match = self._log.lookup(kernel_workload(kernel), self._target, policy=self._policy, default=default)
         found = Applied.of(str(kernel.body.get("op", kernel.name)), kernel.key, match, formats, kernel.calls)
         known = self._applied.get(kernel.key)
         self._applied[kernel.key] = found if known is None else replace(found, calls=known.calls + kernel.calls)

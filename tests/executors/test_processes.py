@@ -141,8 +141,8 @@ def started_script(forever):
 
 
 def is_gone(pid):
-    """Whether a process has ended, waiting for that at most some seconds."""
-    for _ in range(100):
+    """Whether a process has ended, waiting for that at most a minute."""
+    for _ in range(1200):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 return True
@@ -166,5 +166,5 @@ def test_no_process_outlives_the_one_that_started_it(forever, stop):
     assert len(pids) == 3
     if stop is not None:
         running.send_signal(stop)
-    running.wait(20)
+    running.wait(60)
     assert all(map(is_gone, pids))

@@ -1,15 +1,20 @@
-"""Laws of region forming, against networkx as the oracle."""
+"""Laws of region forming, against networkx and against all orders of colours."""
+
+from heapq import heappop, heappush
 
 import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmtarget.partition.regions.waves import lower_bound, topological_order, waves
+from tvmtarget.partition.regions import lookahead
+from tvmtarget.partition.regions.bound import ahead, least_of, lower_bound
+from tvmtarget.partition.regions.lookahead import looked_ahead
+from tvmtarget.partition.regions.waves import topological_order, waves
 
 
 @st.composite
-def coloured_graphs(draw, colours=3):
-    size = draw(st.integers(0, 30))
+def coloured_graphs(draw, colours=3, most=30):
+    size = draw(st.integers(0, most))
     successors = [
         sorted(draw(st.sets(st.integers(vertex + 1, size - 1), max_size=3))) if vertex + 1 < size else []
         for vertex in range(size)
@@ -26,11 +31,28 @@ def quotient(successors, regions):
     return graph
 
 
-@settings(max_examples=300, deadline=None)
-@given(coloured_graphs())
-def test_regions_cover_have_one_colour_and_no_circle(case):
-    successors, colours = case
-    regions = waves(successors, colours)
+def fewest(successors, colours, weights):
+    """Return what regions count at least, by trying every order of colours."""
+    before = [{a for a, targets in enumerate(successors) if vertex in targets} for vertex in range(len(successors))]
+    found, waiting = {frozenset()}, [(0, 0, frozenset())]
+    reached = {frozenset(): 0}
+    while True:
+        count, _, done = heappop(waiting)
+        if len(done) == len(colours):
+            return count
+        for colour in set(colours):
+            after = set(done)
+            for vertex in topological_order(successors):
+                if colours[vertex] == colour and before[vertex] <= after:
+                    after.add(vertex)
+            then = frozenset(after)
+            if then != done and count + weights[colour] < reached.get(then, 10**9):
+                reached[then] = count + weights[colour]
+                heappush(waiting, (reached[then], len(found), then))
+                found.add(then)
+
+
+def check(successors, colours, regions):
     assert sorted(vertex for region in regions for vertex in region) == list(range(len(successors)))
     assert all(len({colours[vertex] for vertex in region}) == 1 for region in regions)
     graph = quotient(successors, regions)
@@ -40,11 +62,49 @@ def test_regions_cover_have_one_colour_and_no_circle(case):
 
 
 @settings(max_examples=300, deadline=None)
+@given(coloured_graphs())
+def test_regions_cover_have_one_colour_and_no_circle(case):
+    successors, colours = case
+    check(successors, colours, waves(successors, colours))
+
+
+@settings(max_examples=300, deadline=None)
 @given(coloured_graphs(colours=2))
 def test_two_colours_are_divided_into_as_few_regions_as_is_possible(case):
     """For two types, typed fusion is optimal (Kennedy and McKinley, 1994): the bound is reached."""
     successors, colours = case
     assert len(waves(successors, colours)) == lower_bound(successors, colours)
+
+
+@settings(max_examples=200, deadline=None)
+@given(coloured_graphs(colours=5, most=12), st.lists(st.integers(0, 4), min_size=5, max_size=5))
+def test_no_order_of_colours_goes_below_the_bounds(case, weights):
+    successors, colours = case
+    assert lower_bound(successors, colours) <= fewest(successors, colours, [1] * 5)
+    assert least_of(colours, ahead(successors, colours, weights), weights) <= fewest(successors, colours, weights)
+
+
+@settings(max_examples=200, deadline=None)
+@given(coloured_graphs(colours=4), st.sampled_from([(1, 1, 1, 1), (3, 1, 2, 0)]))
+def test_waves_that_look_ahead_are_regions_in_order(case, weights):
+    successors, colours = case
+    regions = looked_ahead(successors, colours, weights, ahead(successors, colours, weights))
+    check(successors, colours, regions)
+
+
+@settings(max_examples=100, deadline=None)
+@given(coloured_graphs(colours=3, most=14))
+def test_waves_that_look_ahead_find_the_least_of_small_graphs(case):
+    """Eight orders side by side are most of those that a graph of so few operations has."""
+    successors, colours = case
+    weights = [1] * 3
+    regions = looked_ahead(successors, colours, weights, ahead(successors, colours, weights))
+    assert len(regions) == fewest(successors, colours, weights)
+
+
+def test_looking_ahead_gives_up_when_work_runs_out(monkeypatch):
+    monkeypatch.setattr(lookahead, "WORK", 0)
+    assert looked_ahead([[1], [2], []], [0, 1, 2], [1] * 3, [2, 1, 0]) is None
 
 
 @given(coloured_graphs())

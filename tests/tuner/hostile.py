@@ -42,7 +42,7 @@ def close_pipe():
 def eat_memory():
     kept = []
     while True:
-        kept.append(bytearray(1 << 26))
+        kept.append(bytearray(1 << 30))
 
 
 def fail():

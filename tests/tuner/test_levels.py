@@ -6,10 +6,10 @@ from models import DIGITS, inputs_of, light, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.advice import PLACEMENT, SETTINGS, whole_workload
+from tvmtarget.advice import PLACEMENT, SETTINGS, sites_of, whole_workload
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.tuner.exploring import plans_by_leaf, sites_of
+from tvmtarget.tuner.exploring import plans_by_leaf
 from tvmtarget.tuner.learning import learned
 from tvmtarget.tuner.placement import PlacementTuner
 from tvmtarget.tuner.result import Budget

@@ -200,5 +200,8 @@ def test_t3_threads_and_chunks_of_two_c_kernels_are_tuned_and_set_in_a_new_proce
     record_property("times as fast as a row at a time", found["ratio"])
     assert settings["tier"] == "exact"
     assert chosen["chunk"] > 1
+    assert found["statuses"]["wrong_output"] >= 1
+    assert all("left-out=100000 of @." in reason for reason in found["not tuned"])
+    assert "left-out" not in chosen
     assert found["is_right"]
     assert found["ratio"] >= 1.5

@@ -137,7 +137,12 @@ def test_p2_what_stands_between_lines_costs_nothing_and_is_told_with_its_place(t
 def test_p2_what_is_read_quickly_is_what_a_record_says(data):
     """However a line is mutated, the quick way knows no other records than the careful one, and says the same."""
     number = data.draw(st.integers(0, 3))
-    one = trial(number, requires={"kind": "llvm", "mattr": {"has": ["avx2"]}}, search={"i": 1}, src="é\u2028\x7f")
+    one = trial(
+        number,
+        requires={"kind": "llvm", "mattr": {"has": ["avx2"]}},
+        search={"i": 1},
+        src='é\u2028\x7f\x00\b\t\n\f\r\x1f/\\"\U0001f600',
+    )
     flat = json.loads(one.text)
     del flat["d"]
     where = data.draw(st.sampled_from([flat, flat["m"], flat["cand"], flat["m"]["baseline"], flat["requires"]]))
@@ -371,6 +376,54 @@ def test_p10_an_upgrade_that_is_killed_leaves_the_old_database(tmp_path):
     assert versions == [1, 1, 1, SCHEMA]
     with TuningLog(str(path)) as log:
         assert len(numbers(log)) == 3000
+
+
+def forked(work):
+    """Run something in a process of its own; return that process."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+@pytest.mark.parametrize("schema", [1, 2, 3])
+def test_p10_processes_that_bring_one_database_up_to_date_at_once_do_it_once(tmp_path, schema):
+    path = tmp_path / "log.db"
+    old_log(path, 100, schema)
+    children = [forked(lambda at=at: TuningLog(str(path)).append(trial(1000 + at))) for at in range(4)]
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    with TuningLog(str(path)) as log:
+        assert numbers(log) == [*range(100), *range(1000, 1004)]
+        assert log.verify() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["log.jsonl", "log.db"])
+def test_p1_a_compaction_that_is_killed_loses_nothing_while_others_write(tmp_path, name):
+    def compact_for_ever():
+        while True:
+            with TuningLog(str(path)) as log:
+                log._store.drop([])
+                log.repair()
+
+    for at in range(5):
+        path = tmp_path / str(at) / name
+        path.parent.mkdir()
+        with TuningLog(str(path)) as log:
+            log.extend([*known(ZNVER4), *(trial(number) for number in range(100))])
+        compacting, writer = forked(compact_for_ever), Writer(path, 1000, 40)
+        told = [writer.next() for _ in range(10 * at // 2)]
+        os.kill(compacting, signal.SIGKILL)
+        os.waitpid(compacting, 0)
+        told += writer.end()
+        with TuningLog(str(path)) as log:
+            assert {*range(100), *told} <= {*numbers(log)}
+            assert log.verify() == []
 
 
 def test_p10_lines_of_newer_versions_outlive_compaction_and_merging(tmp_path):

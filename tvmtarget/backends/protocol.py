@@ -44,7 +44,7 @@ class Kernel:
     """A piece of a leaf function that can be tuned: what it is, as JSON, and how often the function calls it.
 
     `body` is the body of a workload of a tuning log; `text` is the program itself, to be kept with it, as is what
-    `program` has for other tools.
+    `program` has for other tools. `default` is the identity of what is made of it without tuning, a digest of the code.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Kernel:
     text: str = ""
     calls: int = 1
     program: Mapping[str, object] = field(default_factory=dict)
+    default: str = ""
 
     @cached_property
     def key(self) -> str:

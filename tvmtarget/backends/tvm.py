@@ -78,7 +78,8 @@ class _Tvm:
         try:
             with _LOCK, _quiet():
                 target = _target(tvm, part.target)
-                pipeline = cpu_pipeline(target, TunedChoice(part.schedules) if part.schedules is not None else None)
+                known = None if part.schedules is None else TunedChoice(part.schedules, target)
+                pipeline = cpu_pipeline(target, known)
                 module = _imported(tvm, part)
                 disabled = _NOT_IN_BRANCHES if _has_branches(tvm, module) else []
                 with tvm.transform.PassContext(opt_level=3, disabled_pass=disabled):

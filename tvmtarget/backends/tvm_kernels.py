@@ -8,9 +8,11 @@ TVM is imported late and ships no types: its objects are Any, under names that s
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +23,7 @@ from tvmtarget.backends.tvm_space import Knobs, knobs_of, space, tile_of
 from tvmtarget.backends.tvm_tiles import Tile
 from tvmtarget.backends.tvm_traces import TRACE_FORMAT, applied, program_of, propose
 from tvmtarget.backends.tvm_uses import Use, uses_of
+from tvmtarget.target.keys import key_of
 
 __all__ = ["FORMAT", "KernelBench", "KernelWorkshop", "TunedChoice", "described", "kernel_of"]
 
@@ -102,11 +105,17 @@ def _text(function: Function) -> str:
     return "\n".join(_TOKEN.sub(renamed, line) for line in kept)
 
 
+def _identity(scheduled: Function) -> str:
+    """Return `s1:` and a digest of a scheduled function, whatever its names are."""
+    return key_of("s1", {"script": _text(scheduled)})
+
+
 class TunedChoice:
     """How `cpu_pipeline` asks for what is known by tuning."""
 
-    def __init__(self, schedules: Schedules) -> None:
+    def __init__(self, schedules: Schedules, target: Target) -> None:
         self._schedules = schedules
+        self._unit = vector_unit(target)
         self._kernels: dict[str, Kernel] = {}
 
     def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | str | None:
@@ -114,6 +123,9 @@ class TunedChoice:
         kernel = kernel_of(name, function, use)
         if kernel is None:
             return None
+        scheduler = Scheduler(function, self._unit, use.constants)
+        with contextlib.suppress(scheduler.tvm.s_tir.ScheduleError):
+            kernel = replace(kernel, default=_identity(scheduler.run()))
         self._kernels[name] = kernel
         found = self._schedules.find(kernel, FORMAT, TRACE_FORMAT)
         if found is None:
@@ -157,12 +169,12 @@ class KernelWorkshop:
             return
         known = self.spaces.get(kernel.key)
         if known is not None:
-            both = Kernel(kernel.name, kernel.body, kernel.text, known.kernel.calls + kernel.calls)
-            self.spaces[kernel.key] = Space(both, known.choices, known.default)
+            both = replace(known.kernel, calls=known.kernel.calls + kernel.calls)
+            self.spaces[kernel.key] = replace(known, kernel=both)
             return
         scheduler = Scheduler(function, self.unit, use.constants)
         try:
-            scheduler.run()
+            kernel = replace(kernel, default=_identity(scheduler.run()))
         except scheduler.tvm.s_tir.ScheduleError:
             return
         choices = tuple(space(nest, tile, self.unit) for nest, tile in scheduler.blocks)

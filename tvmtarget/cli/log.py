@@ -141,16 +141,23 @@ def export(
         int | None,
         typer.Option("--best", min=1, help="Only so many candidates for each workload and target.", show_default=False),
     ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option("--target-family", help="Only what may be carried over to this target.", show_default=False),
+    ] = None,
 ) -> None:
     """Write a log to a file of lines that can be compared and mailed, or for TVM."""
     opened = read_log(log)
+    relative = None if family is None else read_target(family, Changes())
     if format_ == "lines" and str(output) == "-":
-        for line in opened.lines(best=best):
+        for line in opened.lines(best=best, family=relative):
             typer.echo(line)
         return
     if format_ == "lines":
-        typer.echo(f"{opened.export(output, best=best)} lines written to {output}")
+        typer.echo(f"{opened.export(output, best=best, family=relative)} lines written to {output}")
         return
+    if relative is not None:
+        raise LogError("--target-family is for lines; a folder for TVM has one database for each tuning key anyway")
     from tvmtarget.tuning.importers.metaschedule import export_metaschedule
 
     for key, folder in export_metaschedule(opened, output).items():

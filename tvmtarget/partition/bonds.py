@@ -19,7 +19,7 @@ from tvmtarget.partition.program import Asked, Program, names_of
 from tvmtarget.partition.regions.waves import topological_order
 from tvmtarget.target.constraints.constraint import Constraint
 
-__all__ = ["Bonds", "Named", "bonds_of", "demands_of", "with_demands", "with_units"]
+__all__ = ["Banned", "Bonds", "Named", "bonds_of", "demands_of", "with_demands", "with_units"]
 
 # Operations by name, glob or `op:KIND`, as in `where`.
 Named: TypeAlias = tuple[tuple[str, ...], ...]
@@ -228,15 +228,23 @@ class _Asking:
         return separator.join(repr(self.feasibility.program.body[index].source) for index in calls[:4])
 
 
-def with_demands(
-    feasibility: Feasibility, demands: Mapping[int, str], banned: Mapping[int, Collection[str]] | None = None
-) -> Feasibility:
+@dataclass(frozen=True, slots=True)
+class Banned:
+    """Leaves that operations are kept off, by number, and who asks for that."""
+
+    origin: str
+    leaves: Mapping[int, Collection[str]]
+
+
+def with_demands(feasibility: Feasibility, demands: Mapping[int, str], banned: Iterable[Banned] = ()) -> Feasibility:
     """Return what fits where if operations are pinned to leaves as well, and kept off others."""
     program = feasibility.program
     asked = list(program.asked)
     for index, leaf in demands.items():
         asked[index] = (*asked[index], Asked(Constraint.at(leaf), "same_site or apart"))
-    for index, leaves in (banned or {}).items():
-        off = (Constraint.at(leaf).replace(is_negated=True) for leaf in sorted(leaves))
-        asked[index] = (*asked[index], *(Asked(constraint, "max_regions") for constraint in off))
-    return Feasibility(replace(program, asked=tuple(asked)), feasibility.assumed, splits=feasibility.splits)
+    for one in banned:
+        for index, leaves in one.leaves.items():
+            off = (Constraint.at(leaf).replace(is_negated=True) for leaf in sorted(leaves))
+            asked[index] = (*asked[index], *(Asked(constraint, one.origin) for constraint in off))
+    program = replace(program, asked=tuple(asked))
+    return Feasibility(program, feasibility.assumed, splits=feasibility.splits, memo=feasibility.memo)

@@ -10,7 +10,7 @@ from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.target.layout import Site
 
-__all__ = ["given_up"]
+__all__ = ["given_up", "ops_of", "others_for", "saved_by"]
 
 
 def given_up(
@@ -40,40 +40,45 @@ def given_up(
             )
         free.sort(key=lambda region: _gain(feasibility, estimates, region, leaves))
         for region in free[: max(0, surplus)]:
-            for index in _ops(feasibility, region):
+            for index in ops_of(feasibility, region.calls):
                 found[index] = found.get(index, frozenset()) | frozenset(leaves)
     return found
 
 
-def _ops(feasibility: Feasibility, region: RegionRecord) -> Sequence[int]:
+def ops_of(feasibility: Feasibility, calls: Sequence[int]) -> list[int]:
+    """List operations with all in their nested bodies, in the place of those that have some."""
     program = feasibility.program
-    return [index for index in program.with_nested(region.calls) if index not in program.bodies]
+    return [index for index in program.with_nested(calls) if index not in program.bodies]
 
 
-def _others(feasibility: Feasibility, index: int, leaves: Collection[str]) -> list[Site]:
+def others_for(feasibility: Feasibility, index: int, leaves: Collection[str]) -> list[Site]:
     """List the leaves beside some that can take an operation."""
     able = (leaf for leaf in feasibility.leaves if leaf.path not in leaves)
     return [leaf for leaf in able if feasibility.verdict(index, leaf) is None]
 
 
+def saved_by(
+    feasibility: Feasibility, estimates: Estimates, ops: Sequence[int], here: Site, leaves: Collection[str]
+) -> int:
+    """Return what operations save here against the best leaf beside some, in picoseconds, as far as is known."""
+    saved = 0
+    for index in ops:
+        own = estimates.time(index, here).time
+        times = [estimates.time(index, leaf).time for leaf in others_for(feasibility, index, leaves)]
+        known = [time for time in times if time is not None]
+        if own is not None and known:
+            saved += min(known) - own
+    return saved
+
+
 def _stuck(feasibility: Feasibility, region: RegionRecord, leaves: Collection[str]) -> list[int]:
     """List the operations of a region that can go nowhere else."""
-    return [index for index in _ops(feasibility, region) if not _others(feasibility, index, leaves)]
+    return [index for index in ops_of(feasibility, region.calls) if not others_for(feasibility, index, leaves)]
 
 
 def _gain(
     feasibility: Feasibility, estimates: Estimates | None, region: RegionRecord, leaves: Collection[str]
 ) -> tuple[int, int]:
     """Return what a region saves here, in picoseconds, then how many operations it has."""
-    ops = _ops(feasibility, region)
-    if estimates is None:
-        return 0, len(ops)
-    here = feasibility.program.layout[region.site]
-    saved = 0
-    for index in ops:
-        own = estimates.time(index, here).time
-        times = [estimates.time(index, leaf).time for leaf in _others(feasibility, index, leaves)]
-        known = [time for time in times if time is not None]
-        if own is not None and known:
-            saved += min(known) - own
-    return saved, len(ops)
+    ops, here = ops_of(feasibility, region.calls), feasibility.program.layout[region.site]
+    return 0 if estimates is None else saved_by(feasibility, estimates, ops, here, leaves), len(ops)

@@ -296,7 +296,8 @@ class _Outliner:
         block = Block("", border.params, border.results, steps, runs=around.runs)
         home = self.program.layout.home(region.site.path)
         types = self.program.types.__getitem__
-        written = write_driver(block, home, self.constants, types, self.values, self.routes)
+        domains = self.program.layout.domains()
+        written = write_driver(block, home, self.constants, types, self.values, self.routes, domains)
         self.copies += (
             CopyRecord(name, copy.value, copy.src, copy.dst, self.program.types[copy.value], copy.runs, around.call)
             for copy in written.copies

@@ -51,23 +51,30 @@ class Values:
 
     def read_by(self, count: int) -> list[list[int]]:
         """Return the values that each of `count` atoms reads."""
-        value = np.repeat(np.arange(len(self.producer)), np.diff(self.start))
-        return _by_atom(value, self.readers, count)
+        return _by_atom(self.reads[0], self.readers, count)
 
     def made_by(self, count: int) -> list[list[int]]:
         """Return the values that each of `count` atoms computes."""
         made = np.flatnonzero(self.producer >= 0)
         return _by_atom(made, self.producer[made], count)
 
+    @cached_property
+    def reads(self) -> tuple[Ints, Ints]:
+        """Which value every entry of `readers` is of, and the entries of values that several atoms read."""
+        lengths = np.diff(self.start)
+        value = np.repeat(np.arange(len(self.producer)), lengths)
+        return value, np.flatnonzero(lengths[value] > 1)
+
     def cut(self, regions: Ints) -> int:
         """Return the bytes that pass between regions (`regions[atom]`), once for each region that reads a value."""
-        value = np.repeat(np.arange(len(self.producer)), np.diff(self.start))
+        value, shared = self.reads
         there = regions[self.readers]
-        made = self.producer[value] >= 0
-        here = np.where(made, regions[np.where(made, self.producer[value], 0)], -1)
-        crossing = there != here
-        pairs = np.unique(value[crossing] * (len(regions) + 1) + there[crossing])
-        return int(self.nbytes[pairs // (len(regions) + 1)].sum())
+        here = np.where(self.producer >= 0, regions[self.producer], -1)[value]
+        total = int(self.nbytes[value[there != here]].sum())
+        shared = shared[there[shared] != here[shared]]
+        pairs = np.sort(value[shared] * len(regions) + there[shared])
+        again = pairs[1:][pairs[1:] == pairs[:-1]] // max(1, len(regions))
+        return total - int(self.nbytes[again].sum())
 
 
 def _by_atom(value: Ints, atom: Ints, count: int) -> list[list[int]]:

@@ -13,18 +13,12 @@ from itertools import pairwise
 from tvmtarget.partition.costs.work import Work
 from tvmtarget.partition.plan import Plan, planned
 
-__all__ = ["Weigh", "plans_by_leaf", "plans_by_segment", "plans_by_work", "sites_of", "weight"]
+__all__ = ["Weigh", "plans_by_leaf", "plans_by_segment", "plans_by_work", "weight"]
 
 Weigh = Callable[[int], float]
 
 SEGMENTS = 8
 BYTES_A_FLOP = 4  # how work is weighed: a byte moved counts as much as so many operations
-
-
-def sites_of(plan: Plan) -> tuple[str, ...]:
-    """Return the site of every operation, in the order of the program; of what a driver runs, the driver's system."""
-    found = plan.sites()
-    return tuple(found[call.source] for call in plan.program.body)
 
 
 def weight(work: object) -> float:

@@ -34,6 +34,7 @@ ROUNDS = 7
 FAST_ENOUGH = 0.98  # of the default's cost, above which a candidate is not worth confirming
 CONFIRM_SHARE = 0.2  # of the seconds that are kept for comparing
 MAX_PROCESSES = 4  # that are kept at a time; one more is started, and the one that was used least recently ended
+PPB = 10**9
 RELUCTANCE = 2.0  # how much more urgent a kernel must be for which a process would have to be started
 
 
@@ -50,6 +51,7 @@ class _Kernel:
     search: Search
     default: int = 0
     trials: int = 0
+    hints: list[Choices] = field(default_factory=list)
     is_exhausted: bool = False
     is_changed: bool = False
     confirmed: dict[str, tuple[int, int, str]] = field(default_factory=dict)
@@ -65,7 +67,20 @@ class _Kernel:
         return f"{self.space.kernel.body.get('op', self.space.kernel.name)}[{result}]"
 
     def measure(self, choices: Choices) -> Outcome:
-        return self.worker.measure(self.space.kernel.key, choices)
+        return self.worker.measure(self.space.kernel.key, choices, beside=self.default_choices)
+
+    def baseline(self, costs: Sequence[int]) -> Baseline:
+        """Return what the default cost as the log has it."""
+        return Baseline(costs=tuple(costs), identity=self.space.kernel.default or None)
+
+    def is_beside_default(self, trial: Trial) -> bool:
+        """Whether a trial was compared with what is the default today."""
+        beside = trial.measured.baseline
+        return beside is not None and (beside.identity or "") == self.space.kernel.default
+
+    def tell(self, choices: Choices, measured: Measurement) -> None:
+        """Tell the search of a candidate: its cost over that of the default beside it, as seconds do not keep."""
+        self.search.tell(choices, measured.ratio_ppb if measured.status == "ok" else None)
 
     def read(self, candidate: Candidate) -> Choices | None:
         """Return the choices of a candidate, None if it is none of the kernel's."""
@@ -86,10 +101,19 @@ class _Kernel:
         format_ = self.worker.trace_format if isinstance(choices, str) else self.worker.format
         return Candidate(format=format_, body=body_of(choices))
 
+    def propose(self) -> Choices | None:
+        """Return what to try next: a hint that fits, else what the search says; None where it finds nothing more."""
+        while self.hints:
+            hint = self.hints.pop(0)
+            is_legal = isinstance(hint, str) or self.worker.legal(self.space.kernel.key, [hint])[0]
+            if is_legal and not self.search.knows(hint):
+                return hint
+        return self.search.propose()
+
     @property
     def best(self) -> int:
         found = self.search.best()
-        return min(self.default, found[0][1]) if found else self.default
+        return round(self.default * min(1.0, found[0][1] / PPB)) if found else self.default
 
     @property
     def urgency(self) -> float:
@@ -236,33 +260,46 @@ class KernelTuner:
         return _Kernel(site, target, worker, space, kernel_workload(kernel), weight * kernel.calls, search)
 
     def _recall(self) -> None:
-        """Take over what the log knows of these kernels on equal targets."""
-        kernels = {(kernel.workload.key, kernel.target.digest): kernel for kernel in self._kernels}
-        for record in self._log:
-            if isinstance(record, Trial) and (record.workload, record.target) in kernels:
-                self._take(kernels[record.workload, record.target], record)
+        """Take over what the log knows of these kernels on equal targets.
 
-    def _take(self, kernel: _Kernel, trial: Trial) -> None:
-        """Take over one trial; what is no candidate of the kernel's space is left alone, as are infrastructure's."""
-        choices, measured = kernel.read(trial.candidate), trial.measured
-        if choices is None or (measured.status not in FAILURES and measured.cost is None):
-            return
+        What was compared with another default than that of today says little; the best of it is tried again first.
+        """
+        kernels = {(kernel.workload.key, kernel.target.digest): kernel for kernel in self._kernels}
+        hints: dict[tuple[str, str], list[tuple[int, int, Choices]]] = {}
+        for record in self._log:
+            if not isinstance(record, Trial) or (record.workload, record.target) not in kernels:
+                continue
+            kernel = kernels[record.workload, record.target]
+            choices, rank = kernel.read(record.candidate), record.measured.rank
+            if choices is None:
+                continue
+            if record.measured.status in FAILURES or kernel.is_beside_default(record):
+                self._take(kernel, choices, record)
+            elif rank is not None:
+                hints.setdefault((record.workload, record.target), []).append((*rank, choices))
+        for key, found in hints.items():
+            best = [choices for *_, choices in sorted(found, key=lambda hint: hint[:2])[:CONFIRMED]]
+            kernels[key].hints = best
+
+    def _take(self, kernel: _Kernel, choices: Choices, trial: Trial) -> None:
+        """Take over one trial of a kernel's candidate; what was confirmed counts before what was seen once."""
+        measured = trial.measured
         is_known = kernel.search.knows(choices)
         self.reused += not is_known
         if measured.kind == "confirm" and measured.baseline is not None and measured.cost is not None:
             costs = measured.cost, median_low(measured.baseline.costs), trial.digest
             kernel.confirmed[trial.candidate.key] = costs
-            kernel.search.tell(choices, measured.cost)
+            kernel.tell(choices, measured)
         elif not is_known:
-            kernel.search.tell(choices, min(measured.costs, default=None))
+            kernel.tell(choices, measured)
         if choices == kernel.default_choices:
-            kernel.default = min(measured.costs, default=0)
+            kernel.default = measured.cost or 0
 
     def _measure_default(self, kernel: _Kernel) -> None:
         if kernel.default or self._budget.is_spent(time.monotonic()):
             return
         outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
-        kernel.default = min(outcome.costs) if outcome.status == "ok" else 0
+        kernel.default = median_low(outcome.costs) if outcome.status == "ok" else 0
         if not kernel.default:
             self.left_out.append(f"kernel {kernel.name}: its default did not run here: {outcome.why}")
             kernel.is_exhausted = True
@@ -293,7 +330,7 @@ class KernelTuner:
                 open_, key=lambda each: each.urgency * (1.0 if each.worker.pid is not None else 1 / RELUCTANCE)
             )
             self._use(kernel.worker)
-            choices = kernel.search.propose()
+            choices = kernel.propose()
             if choices is not None:
                 kernel.search.skip(choices)
                 kernel.trials += 1
@@ -303,7 +340,8 @@ class KernelTuner:
 
     def _write(self, kernel: _Kernel, choices: Choices, outcome: Outcome) -> None:
         """Write a trial and tell of it; failures of the machine are in the log, and say nothing of the candidate."""
-        baseline = Baseline(costs=(kernel.default,)) if kernel.default else None
+        beside = outcome.costs if choices == kernel.default_choices else outcome.beside
+        baseline = kernel.baseline(beside) if beside else None
         measured = Measurement(status=outcome.status, costs=outcome.costs, baseline=baseline)
         self._budget.done += 1
         kernel.is_changed = True
@@ -313,15 +351,15 @@ class KernelTuner:
         self._log.add(
             kernel.workload, kernel.target, kernel.candidate(choices), measured, search=search, env=outcome.env
         )
-        if outcome.status in FAILURES or measured.cost is not None:
-            kernel.search.tell(choices, min(outcome.costs, default=None))
+        if outcome.status in FAILURES or measured.ratio_ppb is not None:
+            kernel.tell(choices, measured)
         self._tell(kernel, outcome.status)
 
     def _confirm(self, kernel: _Kernel) -> None:
         """Compare the best candidates with the default by turns; where none is better, the default is confirmed."""
         if not kernel.default or (kernel.confirmed and not kernel.is_changed):
             return
-        good = [choices for choices, cost in kernel.search.best(CONFIRMED) if cost < FAST_ENOUGH * kernel.default]
+        good = [choices for choices, ratio in kernel.search.best(CONFIRMED) if ratio < FAST_ENOUGH * PPB]
         default = kernel.default_choices
         good = [choices for choices in good if choices != default]
         outcomes = self._use(kernel.worker).compare(kernel.space.kernel.key, [default, *good], ROUNDS)
@@ -334,10 +372,10 @@ class KernelTuner:
         self._tell(kernel, "ok")
 
     def _write_confirmed(self, kernel: _Kernel, choices: Choices, outcome: Outcome, baseline: tuple[int, ...]) -> None:
-        measured = Measurement(status="ok", kind="confirm", costs=outcome.costs, baseline=Baseline(costs=baseline))
+        measured = Measurement(status="ok", kind="confirm", costs=outcome.costs, baseline=kernel.baseline(baseline))
         candidate = kernel.candidate(choices)
         trial = self._log.add(kernel.workload, kernel.target, candidate, measured, env=outcome.env)
-        kernel.search.tell(choices, median_low(outcome.costs))
+        kernel.tell(choices, measured)
         kernel.confirmed[candidate.key] = median_low(outcome.costs), median_low(baseline), trial.digest
 
     def _tell(self, kernel: _Kernel, status: str) -> None:

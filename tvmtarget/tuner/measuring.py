@@ -49,10 +49,14 @@ USUAL_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a candidate: a status of the log, costs in picoseconds, why not; where, unless it was here."""
+    """What became of a candidate: a status of the log, costs in picoseconds, those of what it was measured beside.
+
+    Also why not, and where, unless it was here.
+    """
 
     status: Status
     costs: tuple[int, ...] = ()
+    beside: tuple[int, ...] = ()
     why: str = ""
     env: Environment | None = None
 
@@ -102,7 +106,7 @@ class Worker:
             raise BackendError(f"function {self._part.name!r} cannot be prepared for tuning: {error}") from error
         return tuple(
             Space(
-                Kernel(flat["name"], flat["body"], flat["text"], flat["calls"]),
+                Kernel(flat["name"], flat["body"], flat["text"], flat["calls"], default=flat["identity"]),
                 tuple({name: tuple(values) for name, values in block.items()} for block in flat["choices"]),
                 tuple(flat["default"]),
             )
@@ -123,9 +127,10 @@ class Worker:
         """Return a kernel as other tools that read its traces know it."""
         return dict(self._asked({"do": "program", "key": key})["program"])
 
-    def measure(self, key: str, choices: Choices, repeats: int = 3) -> Outcome:
-        """Build, check and time a candidate; if the process is lost from outside, once more."""
-        request = {"do": "measure", "key": key, "choices": as_json(choices), "repeats": repeats}
+    def measure(self, key: str, choices: Choices, repeats: int = 3, beside: Choices | None = None) -> Outcome:
+        """Build, check and time a candidate, by turns with another; if the process is lost from outside, once more."""
+        other = None if beside is None else as_json(beside)
+        request = {"do": "measure", "key": key, "choices": as_json(choices), "beside": other, "repeats": repeats}
         for _ in range(2):
             try:
                 answer = self._request(request)
@@ -134,7 +139,9 @@ class Worker:
                     continue
                 return Outcome(_lost_status(error), why=str(error))
             status: Status = "infra_error" if answer["status"] == "failed" else answer["status"]
-            return Outcome(status, tuple(answer.get("costs", ())), answer.get("why", ""))
+            return Outcome(
+                status, tuple(answer.get("costs", ())), tuple(answer.get("beside", ())), answer.get("why", "")
+            )
         return Outcome("infra_error", why="the measuring process was lost twice, not by what it measured")
 
     def compare(self, key: str, candidates: Sequence[Choices], rounds: int) -> list[Outcome]:

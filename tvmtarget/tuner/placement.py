@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from statistics import median_low
 
-from tvmtarget.advice import PLACEMENT
+from tvmtarget.advice import PLACEMENT, placement_body, sites_of
 from tvmtarget.building import build
 from tvmtarget.executable import Executable
 from tvmtarget.executors.graph import CallEvent, Event
@@ -27,7 +27,7 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.work import Work
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.tuner.device import device_lock, holding
-from tvmtarget.tuner.exploring import plans_by_leaf, plans_by_segment, plans_by_work, sites_of, weight
+from tvmtarget.tuner.exploring import plans_by_leaf, plans_by_segment, plans_by_work, weight
 from tvmtarget.tuner.learning import learned, whole_functions
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
 from tvmtarget.tuner.whole import Inputs, WholeTuner, open_sizes, run_by_turns
@@ -243,15 +243,13 @@ class PlacementTuner(WholeTuner):
         kind: str,
         search: Mapping[str, object] | None = None,
     ) -> str:
-        beside = Baseline(name="preference", costs=tuple(baseline))
+        beside = Baseline(name="preference", costs=tuple(baseline), identity=self._identity)
         measured = Measurement.model_validate({"status": "ok", "kind": kind, "costs": costs, "baseline": beside})
         return self._log.add(self._workload, self._plan.layout.root, _candidate(plan), measured, search=search).digest
 
 
 def _candidate(plan: Plan) -> Candidate:
-    """Return a placement as the log holds it: sites, and for how many operations in a row each stands."""
-    runs = [[site, len(list(group))] for site, group in groupby(sites_of(plan))]
-    return Candidate(format=PLACEMENT, body={"sites": runs})
+    return Candidate(format=PLACEMENT, body=placement_body(plan))
 
 
 def _run(program: Executable, inputs: Inputs) -> tuple[int, dict[str, int]]:

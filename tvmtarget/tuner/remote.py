@@ -142,9 +142,10 @@ class RemoteWorker(Worker):
             "limits": astuple(limits),
         }
 
-    def measure(self, key: str, choices: Choices, repeats: int = 3) -> Outcome:
-        """Build, check and time a candidate on some machine."""
-        return self._remotes.run(measured, self._opened, key, as_json(choices), repeats)
+    def measure(self, key: str, choices: Choices, repeats: int = 3, beside: Choices | None = None) -> Outcome:
+        """Build, check and time a candidate on some machine, by turns with another."""
+        both = as_json(choices), None if beside is None else as_json(beside)
+        return self._remotes.run(measured, self._opened, key, both, repeats)
 
     def compare(self, key: str, candidates: Sequence[Choices], rounds: int) -> list[Outcome]:
         """Time candidates by turns, all on one machine."""
@@ -156,8 +157,9 @@ _OPEN: dict[tuple[object, ...], Worker] = {}
 
 
 def measured(opened: Mapping[str, Any], key: str, what: Any, count: int) -> Outcome:  # noqa: ANN401
-    """Measure a candidate in a process of this machine."""
-    return replace(_worker(opened).measure(key, what, count), env=environment())
+    """Measure a candidate, and what is beside it, in a process of this machine."""
+    choices, beside = what
+    return replace(_worker(opened).measure(key, choices, count, beside), env=environment())
 
 
 def compared(opened: Mapping[str, Any], key: str, what: Any, count: int) -> list[Outcome]:  # noqa: ANN401

@@ -83,7 +83,9 @@ class SettingsTuner(WholeTuner):
             for site, name, values in choices:
                 for value in values:
                     tried = {**best, (site, name): value}
-                    ratio = self._ratio(tried, "search")
+                    if value == self._plan.layout[site].target[name]:
+                        del tried[site, name]
+                    ratio = self._ratio(tried, "search") if tried not in ({}, best) else 1.0
                     if ratio <= GAIN * least:
                         best, least = tried, ratio
             if best == before:
@@ -139,7 +141,7 @@ class SettingsTuner(WholeTuner):
             self._progress(step)
 
     def _write(self, rows: Sequence[_Row], costs: Sequence[int], beside: Sequence[int], kind: _Kind) -> Trial:
-        baseline = Baseline(costs=tuple(beside))
+        baseline = Baseline(costs=tuple(beside), identity=self._identity)
         measured = Measurement(status="ok", kind=kind, costs=tuple(costs), baseline=baseline)
         trial = self._log.add(self._workload, self._plan.layout.root, _candidate(rows), measured)
         self._known[kind, trial.candidate.key] = trial

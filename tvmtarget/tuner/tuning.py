@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from tvmtarget.advice import closing_log
+from tvmtarget.advice import Advice, closing_log
 from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
@@ -135,7 +135,7 @@ class _Tuning:
             tuners.append(kernels)
             kernels.run()
             self.budget.done = part.done
-        best = self.plan
+        best = self.plan if is_fixed else Advice(self.log).placed(self.plan)
         if inputs is None and (is_placed or "executor" in levels):
             left_out.append("placement and settings: no inputs can be made up for this program")
         elif inputs is not None:
@@ -148,7 +148,7 @@ class _Tuning:
                 settings = SettingsTuner(best, self.log, self.budget, inputs, self.progress)
                 tuners.append(settings)
                 settings.run()
-        before, after = compare_runs(self.plan, self.log, is_placed=is_placed)
+        before, after = compare_runs(self.plan, self.log, is_placed=not is_fixed)
         return TuneResult(
             log=self.log.url,
             findings=tuple(finding for tuner in tuners for finding in tuner.findings()),

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from tvmtarget.advice import Advice, alone, whole_workload
+from tvmtarget.advice import Advice, alone, placement_identity, whole_workload
 from tvmtarget.building import build
 from tvmtarget.errors import BackendError, RunError, TvmTargetError
 from tvmtarget.executable import Executable
@@ -46,6 +46,7 @@ class WholeTuner:
         self._inputs = inputs
         self._progress = progress
         self._workload = whole_workload(plan, self.level)
+        self._identity = placement_identity(plan)
         self._finding: Finding | None = None
         self._failed: set[str] = set()
         self._check: Check | None = None
@@ -54,7 +55,7 @@ class WholeTuner:
         self.reused = 0
 
     def recalled(self) -> Iterator[Trial]:
-        """Yield what the log has of this program on this target, beside a baseline and with what is installed here.
+        """Yield what the log has of this program on this target, beside this default and with what is installed here.
 
         Left out is what is older than anything it builds on: kernels of the leaves, and for settings the placement.
         What failed is not yielded, but remembered.
@@ -74,7 +75,9 @@ class WholeTuner:
                 continue
             if trial.measured.status in FAILURES:
                 self._failed.add(trial.candidate.key)
-            elif trial.measured.status == "ok" and trial.measured.baseline is not None:
+                continue
+            beside = trial.measured.baseline
+            if trial.measured.status == "ok" and beside is not None and beside.identity == self._identity:
                 yield trial
 
     def expect(self, program: Executable) -> None:

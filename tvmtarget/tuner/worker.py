@@ -4,7 +4,8 @@
     {"do": "legal", "key": ..., "candidates": [...]}      which candidates fit
     {"do": "propose", "key": ..., "known": [...], ...}    traces to be measured
     {"do": "program", "key": ...}                         a kernel as other tools know it
-    {"do": "measure", "key": ..., "choices": [...], ...}  built, checked, timed: a status and costs in picoseconds
+    {"do": "measure", "key": ..., "choices": [...], ...}  built, checked, timed by turns with `beside`, if that is not
+                                                          null: a status, and costs of both in picoseconds
     {"do": "compare", "key": ..., "candidates": [...]}    candidates timed by turns
 
 What a candidate does to this process (a crash, an endless loop) is seen by `measuring.Worker`, which can kill it with
@@ -34,6 +35,8 @@ __all__ = ["main"]
 # Seconds beyond a limit after which this process ends itself: whoever asked may be gone, and a candidate hang.
 _GRACE = 5
 
+_ENOUGH = 3.0  # seconds of running after which no further round begins
+
 # What errors of native code say where memory ran out.
 _OUT_OF_MEMORY = ("bad_alloc", "out of memory", "Cannot allocate memory")
 
@@ -43,6 +46,7 @@ class _Server:
         self._answers = answers
         self._lock = lock
         self._workshop: Workshop | None = None
+        self._defaults: dict[str, Bench] = {}
         self.limits: Mapping[str, int] = {}
 
     def answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
@@ -71,6 +75,7 @@ class _Server:
                 "body": space.kernel.body,
                 "text": space.kernel.text,
                 "calls": space.kernel.calls,
+                "identity": space.kernel.default,
                 "choices": space.choices,
                 "default": space.default,
             }
@@ -94,6 +99,7 @@ class _Server:
         return {"status": "ok", "program": dict(self._opened().program(request["key"]))}
 
     def _measure(self, request: Mapping[str, Any]) -> dict[str, object]:
+        beside = self._default(request["key"], request["beside"])
         begin = time.perf_counter()
         try:
             bench = self._opened().build(request["key"], request["choices"])
@@ -103,22 +109,26 @@ class _Server:
         try:
             with self._alone():
                 difference = bench.difference()
-                costs = [] if difference else bench.time(request["repeats"])
+                costs, *others = [[]] if difference else _by_turns([bench, *beside], request["repeats"])
         except Exception as error:
             return _failed("run_error", error)
         if difference:
             return {"status": "wrong_output", "why": difference, "build_ms": build_ms}
-        return {"status": "ok", "costs": costs, "build_ms": build_ms}
+        return {"status": "ok", "costs": costs, "beside": [cost for each in others for cost in each]}
+
+    def _default(self, key: str, choices: Sequence[Mapping[str, int]] | str | None) -> list[Bench]:
+        """Return the kernel built in the way that others are compared with, if there is one."""
+        if choices is None:
+            return []
+        if key not in self._defaults:
+            self._defaults[key] = self._opened().build(key, choices)
+        return [self._defaults[key]]
 
     def _compare(self, request: Mapping[str, Any]) -> dict[str, object]:
         shop = self._opened()
-        benches: Sequence[Bench] = [shop.build(request["key"], choices) for choices in request["candidates"]]
-        costs: list[list[int]] = [[] for _ in benches]
+        benches = [shop.build(request["key"], choices) for choices in request["candidates"]]
         with self._alone():
-            for _ in range(request["rounds"]):
-                for each, bench in zip(costs, benches, strict=True):
-                    each.append(min(bench.time(2)))
-        return {"status": "ok", "costs": costs}
+            return {"status": "ok", "costs": _by_turns(benches, request["rounds"])}
 
     def _opened(self) -> Workshop:
         if self._workshop is None:
@@ -131,6 +141,16 @@ class _Server:
         with holding(self._lock, lambda: self.enter("wait")):
             self.enter("run")
             yield
+
+
+def _by_turns(benches: Sequence[Bench], rounds: int) -> list[list[int]]:
+    """Return picoseconds of each kernel in each round; of slow ones there are fewer rounds."""
+    costs: list[list[int]] = [[] for _ in benches]
+    until = time.monotonic() + _ENOUGH
+    while len(costs[0]) < rounds and (time.monotonic() < until or not costs[0]):
+        for each, bench in zip(costs, benches, strict=True):
+            each.append(min(bench.time(2)))
+    return costs
 
 
 def _failed(status: str, error: Exception) -> dict[str, object]:

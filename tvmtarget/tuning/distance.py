@@ -14,14 +14,27 @@ from functools import lru_cache
 from math import log2
 
 from tvmtarget.errors import TvmTargetError
-from tvmtarget.target.attributes import Attributes, Value
+from tvmtarget.target.attributes import Value
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.cpu.isa import Features, features_of, is_cpu
 from tvmtarget.target.keys import key_of
 from tvmtarget.target.kinds import AttributeClass, find_kind
 from tvmtarget.target.tree import Target
 
-__all__ = ["NAME", "WEIGHTS", "Term", "differences", "distance", "family_of", "least_needs", "shape_distance"]
+__all__ = [
+    "NAME",
+    "WEIGHTS",
+    "Device",
+    "Term",
+    "device_of",
+    "differences",
+    "distance",
+    "family_of",
+    "how_far",
+    "least_needs",
+    "shape_distance",
+    "terms_between",
+]
 
 NAME = "dist/1"
 
@@ -61,6 +74,17 @@ class Term:
         return f"{self.what} {change} (+{self.cost:g})"
 
 
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What distances of a leaf are reckoned from: the values of all that has a weight, and of a CPU what it can do."""
+
+    kind: str
+    values: tuple[Value | None, ...]
+    features: frozenset[str] = frozenset()
+    width: int = 0  # bits of the widest vectors, 0 where that is not known
+    model: str = ""
+
+
 def family_of(leaf: Target) -> str:
     """Return `f1:` and a digest of what must be equal for a record to be carried over."""
     kind = find_kind(leaf.kind)
@@ -75,20 +99,50 @@ def family_of(leaf: Target) -> str:
     return key_of("f1", {"kind": leaf.kind, **hard} | ({} if kind else {"unknown": True}))
 
 
+def device_of(leaf: Target) -> Device:
+    """Return what a leaf's distances are reckoned from."""
+    values = tuple(leaf[name] for name, _ in _weighted(leaf.kind))
+    if not is_cpu(leaf.kind):
+        return Device(leaf.kind, values)
+    features, stated = _once(_features(leaf).names), leaf.attrs.get("vector-width")
+    width = stated if isinstance(stated, int) else _width(features)
+    return Device(leaf.kind, values, features, width, str(leaf["mcpu"] or "unknown"))
+
+
 def differences(was: Target, now: Target) -> tuple[Term, ...]:
     """Return the terms between two leaves of one family, the heaviest first."""
-    found, skipped = list[Term](), set[str]()
-    if is_cpu(was.kind):
-        found, skipped = [*_instructions(_features(was), _features(now))], {"mcpu", "mattr", "mtriple"}
-        models = str(was["mcpu"] or "unknown"), str(now["mcpu"] or "unknown")
-        if models[0] != models[1]:
-            found.append(Term("mcpu", *models, WEIGHTS["model"]))
-    for name in sorted({*was.attrs, *now.attrs} - skipped):
-        before, after = was[name], now[name]
-        cost = 0.0 if before == after else _cost(_class(was, name), name, before, after)
-        if cost:
-            found.append(Term(name, _shown(before), _shown(after), round(cost, 2)))
+    return terms_between(device_of(was), device_of(now))
+
+
+def terms_between(was: Device, now: Device) -> tuple[Term, ...]:
+    """Return the terms between two devices of one family, the heaviest first."""
+    found = [*_instructions(was.features, now.features)]
+    if wider := _wider(was, now):
+        found.append(Term("vector bits", str(was.width), str(now.width), wider))
+    found += (Term(name, _shown(a), _shown(b), cost) for name, a, b, cost in _changes(was, now))
+    if was.model != now.model:
+        found.append(Term("mcpu", was.model, now.model, WEIGHTS["model"]))
     return tuple(sorted(found, key=lambda term: (-term.cost, term.what)))
+
+
+def how_far(was: Device, now: Device) -> float:
+    """Return the distance of two devices, that of the terms between them, without making the terms."""
+    far = _apart(was.features, now.features) + _wider(was, now) + sum([cost for *_, cost in _changes(was, now)])
+    return round(far + WEIGHTS["model"] if was.model != now.model else far, 2)
+
+
+def _wider(was: Device, now: Device) -> float:
+    """Return what the difference of two known vector widths costs."""
+    is_known = was.width != now.width and was.width and now.width
+    return round(abs(log2(was.width / now.width)) * WEIGHTS["vector"], 2) if is_known else 0.0
+
+
+def _changes(was: Device, now: Device) -> list[tuple[str, Value | None, Value | None, float]]:
+    """Return what is otherwise and has a weight, with its cost."""
+    rows = _weighted(was.kind)
+    pairs = [(at, pair) for at, pair in enumerate(zip(was.values, now.values, strict=True)) if pair[0] != pair[1]]
+    found = [(rows[at][0], *pair, round(_cost(*rows[at], *pair), 2)) for at, pair in pairs]
+    return [one for one in found if one[3]]
 
 
 def distance(terms: tuple[Term, ...]) -> float:
@@ -117,19 +171,35 @@ def least_needs(leaf: Target) -> Constraint:
 
 
 @lru_cache(maxsize=4096)
-def _instructions(mine: Features, yours: Features) -> tuple[Term, ...]:
+def _instructions(mine: frozenset[str], yours: frozenset[str]) -> tuple[Term, ...]:
     """Return the terms of what two CPUs can do."""
-    left, right = mine.names - yours.names, yours.names - mine.names
+    left, right = mine - yours, yours - mine
     found = []
     for group in sorted({_group(name) for name in left | right} - {""}):
         gone, new = (sorted(name for name in one if _group(name) == group) for one in (left, right))
         said = " ".join(f"-{name}" for name in gone), " ".join(f"+{name}" for name in new)
         found.append(Term("isa", *said, WEIGHTS["isa"]))
-    widths = _width(mine.names), _width(yours.names)
-    if all(widths) and widths[0] != widths[1]:
-        cost = abs(log2(widths[0] / widths[1])) * WEIGHTS["vector"]
-        found.append(Term("vector bits", str(widths[0]), str(widths[1]), round(cost, 2)))
     return tuple(found)
+
+
+@lru_cache
+def _weighted(kind: str) -> tuple[tuple[str, AttributeClass], ...]:
+    """Return the attributes of a kind of which a difference has a weight, beside the features of a CPU."""
+    known = find_kind(kind)
+    named = {"mcpu", "mattr", "mtriple", "vector-width"} if is_cpu(kind) else set()
+    rows = known.attributes if known is not None else ()
+    return tuple((row.name, row.class_) for row in rows if row.class_ in WEIGHTS and row.name not in named)
+
+
+@lru_cache(maxsize=4096)  # most devices of a log are a few CPUs in several sizes
+def _once(names: frozenset[str]) -> frozenset[str]:
+    """Return the same object for equal names, which are then compared faster."""
+    return names
+
+
+@lru_cache(maxsize=4096)
+def _apart(mine: frozenset[str], yours: frozenset[str]) -> float:
+    return sum(term.cost for term in _instructions(mine, yours))
 
 
 def _is_needed(leaf: Target, name: str) -> bool:
@@ -143,13 +213,8 @@ def _class(leaf: Target, name: str) -> AttributeClass:
 
 
 def _features(leaf: Target) -> Features:
-    return _features_of(leaf.kind, leaf.attrs)
-
-
-@lru_cache(maxsize=4096)  # a lookup compares one target with all of its family
-def _features_of(kind: str, attrs: Attributes) -> Features:
     try:
-        return features_of(kind, attrs)
+        return features_of(leaf.kind, leaf.attrs)
     except TvmTargetError:  # features that contradict each other: nothing is known
         return Features()
 
@@ -169,13 +234,13 @@ def _width(features: frozenset[str]) -> int:
     return 128 if features & {"neon", "mve"} else 0
 
 
-def _cost(class_: AttributeClass, name: str, before: Value | None, after: Value | None) -> float:
+def _cost(name: str, class_: AttributeClass, before: Value | None, after: Value | None) -> float:
     """Return what a difference costs; a number that one side does not state counts as a factor of two."""
-    if class_ in ("scale", "capacity"):
-        weight = WEIGHTS["cache" if "cache" in name else class_]
-        is_known = isinstance(before, int) and isinstance(after, int) and before > 0 and after > 0
-        return weight * (abs(log2(before / after)) if is_known else 1)  # type: ignore[operator]
-    return {"isa": WEIGHTS["isa"], "model": WEIGHTS["model"], "soft": WEIGHTS["soft"]}.get(class_, 0.0)
+    if class_ not in ("scale", "capacity"):
+        return WEIGHTS[class_]
+    weight = WEIGHTS["cache" if "cache" in name else class_]
+    is_known = isinstance(before, int) and isinstance(after, int) and before > 0 and after > 0
+    return weight * (abs(log2(before / after)) if is_known else 1)  # type: ignore[operator]
 
 
 def _plain(value: Value) -> object:

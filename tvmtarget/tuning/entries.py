@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Annotated, Literal, NamedTuple, NotRequired, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
-from pydantic import ConfigDict, Field, TypeAdapter
-from pydantic_core import to_json
-from typing_extensions import TypedDict
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.json import Decoder, Encoder
 
 from tvmtarget.tuning.lines import parse_record
-from tvmtarget.tuning.records import MAX_INT, Amount, Level, Record, Status, Trial, default_of, rank_of
+from tvmtarget.tuning.records import MAX_INT, Level, Record, Status, Trial, default_of, rank_of
 
 __all__ = ["Entry", "Measured", "entry_of", "packed", "quick_entry", "read_entry", "spelled"]
 
@@ -99,81 +98,77 @@ def quick_entry(line: bytes, kept: tuple[object, ...]) -> Entry | None:
     if line[-34:-2] != digest.hex().encode():
         return None
     try:
-        flat = _READ(said)
-    except ValueError:
+        trial = _READ(said)
+    except (ValueError, RecursionError):
         return None
-    candidate = flat.pop("cand")
-    tried, ran = to_json(candidate), flat["m"]
-    if said != b'{"cand":%b,%b' % (tried, to_json(flat)[1:]) or (ran["status"] == "ok" and not ran["costs"]):
+    ran, beside = trial.m, trial.m.baseline
+    if _WRITE(trial) != said or not _is_plain(trial.cand.body) or (ran.status == "ok" and not ran.costs):
         return None
-    if not _is_plain(candidate["body"]) or not _is_plain([flat[name] for name in _OPEN if name in flat], -1):
+    if not _is_plain([value for value in (trial.requires, trial.search, trial.src) if value is not UNSET], -1):
         return None
-    beside = ran.get("baseline")
-    trust, score = rank_of(ran["status"], ran["kind"], ran["costs"], beside["costs"] if beside else ()) or (None, None)
+    trust, score = rank_of(ran.status, ran.kind, ran.costs, beside.costs if beside else ()) or (None, None)
+    key = hashlib.sha256(_WRITE(trial.cand)).digest()[:8]
+    default = default_of(beside.name, beside.identity or None) if beside else None
     measured = Measured(
-        flat["workload"],
-        flat["target"],
-        flat.get("env"),
-        hashlib.sha256(tried).digest()[:8],
-        ran["status"],
+        trial.workload,
+        trial.target,
+        None if trial.env is UNSET else trial.env,
+        key,
+        ran.status,
         trust,
         score,
-        flat.get("ts", 0),
-        default_of(beside["name"], beside.get("identity")) if beside else None,
+        trial.ts or 0,
+        default,
     )
     return Entry(b"\1" + digest, "trial", kept, measured, None)
 
 
-# The spelling of a trial: the names of each object in the order in which they are written.
+# The spelling of a trial: the fields of each object in the order in which they are written.
 
-_STRICT = ConfigDict(strict=True, extra="forbid")
-_Object: TypeAlias = dict[str, object]
+_Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT)]
 
 
-class _Candidate(TypedDict):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
+class _Spelled(Struct, forbid_unknown_fields=True, gc=False):
+    """An object of a line, without fields that nobody knows."""
 
+
+class _Candidate(_Spelled, kw_only=True):
     body: object
-    format: Annotated[str, Field(min_length=1)]
+    format: _Text
 
 
-class _Baseline(TypedDict):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
-
-    costs: Annotated[list[Amount], Field(min_length=1)]
-    identity: NotRequired[Annotated[str, Field(min_length=1)]]
+class _Baseline(_Spelled, kw_only=True):
+    costs: Annotated[list[_Count], Meta(min_length=1)]
+    identity: _Text | UnsetType = UNSET
     name: str
 
 
-class _Measurement(TypedDict):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
-
-    baseline: NotRequired[_Baseline]
-    costs: list[Amount]
+class _Measurement(_Spelled, kw_only=True):
+    baseline: _Baseline | UnsetType = UNSET
+    costs: list[_Count]
     kind: Literal["search", "confirm", "estimate"]
     status: Status
     unit: Literal["ps", "B", "uJ"]
 
 
-class _Trial(TypedDict):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
-
+class _Trial(_Spelled, kw_only=True):
     cand: _Candidate
-    env: NotRequired[str]
+    env: str | UnsetType = UNSET
     level: Level
     m: _Measurement
-    requires: NotRequired[_Object]
-    search: NotRequired[_Object]
-    src: NotRequired[object]
+    requires: dict[str, object] | UnsetType = UNSET
+    search: dict[str, object] | UnsetType = UNSET
+    src: object = UNSET
     t: Literal["trial"]
     target: str
-    ts: NotRequired[Amount]
+    ts: _Count | UnsetType = UNSET
     v: Literal[1]
     workload: str
 
 
-_READ = TypeAdapter(_Trial).validator.validate_json
-_OPEN = ("requires", "search", "src")  # fields of any content
+_READ = Decoder(_Trial).decode
+_WRITE = Encoder().encode
 
 
 def _is_plain(value: object, depth: int = 0) -> bool:

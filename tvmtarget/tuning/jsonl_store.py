@@ -20,8 +20,10 @@ from typing import BinaryIO, cast
 
 from tvmtarget.errors import LogError, raise_all
 from tvmtarget.tuning.entries import Entry, entry_of, packed, quick_entry, spelled
+from tvmtarget.tuning.files import replacing, sync_folder
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.lines import MAX_LINE, Line, RawLine, raw_lines
+from tvmtarget.tuning.tables import OF_TRIALS, Group
 
 try:
     import fcntl
@@ -33,6 +35,8 @@ __all__ = ["JsonLinesStore"]
 _BATCH = 1000
 _MOST_WRITTEN = 100_000
 _REMEMBERED = 64  # bytes before the end, to notice a file that was written anew in its place
+
+_ONE = "CREATE UNIQUE INDEX one ON kept(digest)"
 
 # The candidates of a workload for which it is not clear that their one trial stands for them.
 _CONTESTED = """
@@ -47,8 +51,9 @@ class JsonLinesStore(Index):
     The index holds where a line stands in the file, and the text of one only if it is spelled in another way there.
     """
 
-    _LINES = """
-CREATE TABLE kept(id INTEGER PRIMARY KEY, digest BLOB UNIQUE NOT NULL, type TEXT NOT NULL, other TEXT, place, size);
+    _LINES = f"""
+CREATE TABLE kept(id INTEGER PRIMARY KEY, digest BLOB NOT NULL, type TEXT NOT NULL, other TEXT, place, size);
+{_ONE};
 CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size)) AS text FROM kept
 """
     _KEEP = "INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?)"
@@ -96,6 +101,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         self._problems: list[Line] = []
         self._tail: list[Line] = []
         self._written: set[bytes] = set()  # digests of what was appended and not read yet
+        self._is_in_bulk = False
         self._waiting: set[int | bytes] = set()  # workloads with trials that were not ranked
 
     # Reading
@@ -119,6 +125,33 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             elif self._seen is None or found.st_size != self._seen.st_size:
                 self._read(self._file)
             self._seen = found
+
+    @contextmanager
+    def _in_bulk(self) -> Iterator[None]:
+        """Fill empty tables, and make the indexes of what is filled last, which is faster."""
+        for name in ("one", "measured", "best"):
+            self._connection.execute(f"DROP INDEX {name}")
+        self._is_in_bulk = True
+        yield
+        self._is_in_bulk = False
+        with self._transaction():
+            try:
+                self._connection.execute(_ONE)
+            except sqlite3.IntegrityError:
+                self._forget_doubles()
+                self._connection.execute(_ONE)
+            self._make(OF_TRIALS)
+        self._waiting.update(key for (key,) in self._all("SELECT DISTINCT workload FROM trial"))
+
+    def _forget_doubles(self) -> None:
+        """Delete all but the first of equal lines."""
+        again = self._all("SELECT id FROM kept WHERE id NOT IN (SELECT min(id) FROM kept GROUP BY digest)")
+        for table in ("trial", "pin", "body"):
+            self._connection.executemany(f"DELETE FROM {table} WHERE line = ?", again)
+        self._connection.executemany("DELETE FROM kept WHERE id = ?", again)
+
+    def _groups_of(self, digest: str) -> list[Group]:
+        return [] if self._is_in_bulk else super()._groups_of(digest)  # all are waiting to be ranked then
 
     def _is_same(self, file: BinaryIO, found: os.stat_result) -> bool:
         """Whether a file is the one that was read, with nothing but new lines behind what was read."""
@@ -241,6 +274,8 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
                 _write(descriptor, data)
                 if self._durable:
                     os.fsync(descriptor)
+                    if not before:
+                        sync_folder(self._path.parent)
             except BaseException:
                 os.ftruncate(descriptor, before)
                 raise
@@ -254,21 +289,14 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
 
     def drop(self, digests: Iterable[str]) -> None:
         """Write the file anew without some lines; those that cannot be read go to `NAME.rejected`."""
-        fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        fresh = self._path.with_name(f"{self._path.name}.new")  # whoever holds the lock may overwrite what was left
         with self._lock, self._locked() as descriptor, self._explained("written"):
             self._save_rejected()
             gone = set(map(packed, digests))
-            try:
-                with fresh.open("wb") as stream:
-                    rows = self._connection.execute("SELECT digest, text FROM line ORDER BY id")
-                    stream.writelines(f"{text}\n".encode() for digest, text in rows if digest not in gone)
-                    stream.flush()
-                    os.fsync(stream.fileno())
+            with replacing(self._path, fresh) as stream:
                 fresh.chmod(os.fstat(descriptor).st_mode & 0o777)
-                fresh.replace(self._path)
-            except BaseException:
-                fresh.unlink(missing_ok=True)
-                raise
+                rows = self._connection.execute("SELECT digest, text FROM line ORDER BY id")
+                stream.writelines(f"{text}\n".encode() for digest, text in rows if digest not in gone)
 
     def _save_rejected(self) -> None:
         problems = self.problems()

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tvmtarget.errors import LogError
+from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.ir.function import Function
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.identity import identity_of
 from tvmtarget.target.tree import Target
-from tvmtarget.tuning.distance import Term
+from tvmtarget.tuning.distance import family_of
 from tvmtarget.tuning.environment import environment
 from tvmtarget.tuning.keys import workload_of
 from tvmtarget.tuning.lines import Line, parse_record
-from tvmtarget.tuning.lookup import Lookup
+from tvmtarget.tuning.lookup import Lookup, Memory
 from tvmtarget.tuning.match import Match, Policy
 from tvmtarget.tuning.records import (
     Candidate,
@@ -31,7 +32,7 @@ from tvmtarget.tuning.records import (
     Trial,
     Workload,
 )
-from tvmtarget.tuning.report import LogDifference, Stats, compare, write_lines
+from tvmtarget.tuning.report import LogDifference, Stats, about, compare, write_lines
 from tvmtarget.tuning.store import open_store
 
 __all__ = ["TuningLog"]
@@ -61,9 +62,7 @@ class TuningLog:
         self.url, *below = (str(one) if isinstance(one, Path) else one for one in (url, *layers))
         self._store = open_store(self.url, durable=durable)
         self._layers = (self._store, *map(open_store, below))
-        self._known: dict[str, Record] = {}
-        self._targets: dict[str, Target] = {}
-        self._measured: dict[tuple[str, str], tuple[float, tuple[Term, ...]]] = {}
+        self._memory = Memory()
 
     def close(self) -> None:
         """Give back files; what was written is safe already."""
@@ -193,9 +192,7 @@ class TuningLog:
             here=environment() if env is None else env,
             policy=policy or _POLICY,
             default=default,
-            known=self._known,
-            targets=self._targets,
-            measured=self._measured,
+            memory=self._memory,
         )
 
     # As a whole
@@ -204,17 +201,31 @@ class TuningLog:
         """Take in all lines of other logs; return how many were new. The order of merging does not matter."""
         return sum(self._store.take(batch) for other in others for batch in _batches(other._store.texts()))
 
-    def lines(self, *, best: int | None = None) -> Iterator[str]:
+    def lines(self, *, best: int | None = None, family: Target | None = None) -> Iterator[str]:
         """Yield all lines by type and text: equal logs give equal lines, whatever was written first.
 
-        With `best`, the trials are those of so many candidates for each workload and target.
+        With `best`, the trials are those of so many candidates for each workload and target; with `family`, only what
+        may be carried over to a leaf, or was measured on an equal system, and what that refers to.
         """
         left_out = {f'"{digest}"}}' for digest in (() if best is None else self._store.beyond(best))}
-        return (line for line in self._store.sorted_texts() if line[-38:] not in left_out)
 
-    def export(self, path: str | Path, *, best: int | None = None) -> int:
+        def lines() -> Iterator[str]:
+            return (line for line in self._store.sorted_texts() if line[-38:] not in left_out)
+
+        return lines() if family is None else about(lines, set(self._relatives(family)))
+
+    def export(self, path: str | Path, *, best: int | None = None, family: Target | None = None) -> int:
         """Write the lines, sorted, to a new file, `.gz` compressed; return how many. The file is whole or not there."""
-        return write_lines(Path(path), self.lines(best=best))
+        return write_lines(Path(path), self.lines(best=best, family=family))
+
+    def _relatives(self, target: Target) -> Iterator[str]:
+        """Yield the targets of the log, by digest, that are of the family of a leaf, or equal to a system."""
+        for record in map(parse_record, self._store.texts("target")):
+            with suppress(TvmTargetError):  # of a kind that nobody knows
+                other = Target.from_json(record.body, tags={}) if isinstance(record, TargetRecord) else target
+                is_leaf = not (other.is_composite or target.is_composite)
+                if family_of(other) == family_of(target) if is_leaf else other.digest == target.digest:
+                    yield other.digest
 
     def stats(self) -> Stats:
         """Count what is in the log."""

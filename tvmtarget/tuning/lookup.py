@@ -24,13 +24,24 @@ from typing import NamedTuple
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.tree import Target
-from tvmtarget.tuning.distance import WEIGHTS, Term, differences, distance, family_of, least_needs, shape_distance
+from tvmtarget.tuning.distance import (
+    WEIGHTS,
+    Device,
+    Term,
+    device_of,
+    distance,
+    family_of,
+    how_far,
+    least_needs,
+    shape_distance,
+    terms_between,
+)
 from tvmtarget.tuning.index import Choice
 from tvmtarget.tuning.match import Match, Policy, Tier, Tried, changes
-from tvmtarget.tuning.records import Environment, Record, TargetRecord, Trial, Workload
+from tvmtarget.tuning.records import Environment, Level, Record, TargetRecord, Trial, Workload
 from tvmtarget.tuning.store import Store
 
-__all__ = ["Lookup"]
+__all__ = ["Lookup", "Memory"]
 
 # How many of the best candidates of one target are read: nearly always the first is legal, and no other as good.
 _SHORTLIST = (2, 16, 128, 1024, 4096)
@@ -51,11 +62,32 @@ class _Ranked(NamedTuple):
 
 
 @dataclass
-class Lookup:
-    """One question to some layers; `known` keeps targets that were read before.
+class Memory:
+    """What lookups in some layers have read or reckoned, by key or digest, and need again."""
 
-    `default` is the identity of the default of today, None where that is not asked for.
-    """
+    records: dict[str, Record] = field(default_factory=dict)
+    targets: dict[str, Target] = field(default_factory=dict)
+    devices: dict[str, Device] = field(default_factory=dict)
+    keys: dict[tuple[str, Level], str] = field(default_factory=dict)
+    families: dict[str, str] = field(default_factory=dict)
+    distances: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def key(self, target: Target, digest: str, level: Level) -> str:
+        """Return the tuning key of a target, which takes far longer to compute than to look up."""
+        if (digest, level) not in self.keys:
+            self.keys[digest, level] = target.tuning_key(level)
+        return self.keys[digest, level]
+
+    def family(self, target: Target, digest: str) -> str:
+        """Return the family of a target."""
+        if digest not in self.families:
+            self.families[digest] = family_of(target)
+        return self.families[digest]
+
+
+@dataclass
+class Lookup:
+    """One question to some layers; `default` is the identity of today's default, None where it is not asked for."""
 
     stores: Sequence[Store]
     asked: Workload
@@ -63,9 +95,7 @@ class Lookup:
     here: Environment
     policy: Policy
     default: str | None
-    known: dict[str, Record]
-    targets: dict[str, Target]
-    measured: dict[tuple[str, str], tuple[float, tuple[Term, ...]]]
+    memory: Memory
     tried: list[Tried] = field(default_factory=list)
 
     def find(self) -> Match:
@@ -93,7 +123,7 @@ class Lookup:
     def _equal(self) -> frozenset[str]:
         """The digests of the targets with the same key, this one's among them."""
         level = self.asked.level
-        key = self.target.tuning_key(level)
+        key = self.memory.key(self.target, self._digest, level)
         return frozenset({name for store in self.stores for name in store.targets_by_key(level, key)} | {self._digest})
 
     # The tiers
@@ -122,9 +152,9 @@ class Lookup:
             for one, _ in outdated[:1]:
                 self._reject("near", one.choice.digest, "measured beside a default that is not today's", None)
             return None
-        family = family_of(self.target)
+        family = self.memory.family(self.target, self._digest)
         names = {name for store in self.stores for name in store.targets_by_family("kernel", family, workload.key)}
-        places = [(self._distant(name)[0] + offset, name) for name in names - self._equal]
+        places = [(self._distance(name) + offset, name) for name in names - self._equal]
         places += [(WEIGHTS["default"], "")] * bool(outdated)
         for far, name in sorted(places):
             if far > self.policy.max_distance:
@@ -133,7 +163,7 @@ class Lookup:
                 break
             for one, trial in self._in_order(workload, [name]) if name else outdated:
                 if self._is_fit("near", trial, far):
-                    terms = self._distant(name)[1] if name else (self._of_then(one),)
+                    terms = self._terms(name) if name else (self._of_then(one),)
                     return replace(self._match("near", trial, one), distance=far, terms=terms)
         return None
 
@@ -255,40 +285,52 @@ class Lookup:
         )
 
     def _body(self, key: str) -> Record | None:
-        if key not in self.known:
+        if key not in self.memory.records:
             found = next((found for store in self.stores if (found := store.body_of(key)) is not None), None)
             if found is None:
                 return None
-            self.known[key] = found
-        return self.known[key]
+            self.memory.records[key] = found
+        return self.memory.records[key]
 
     def _target(self, digest: str) -> Target | None:
         if digest == self._digest:
             return self.target
-        if digest not in self.targets:
+        if digest not in self.memory.targets:
             found = self._body(digest)
             if not isinstance(found, TargetRecord):
                 return None
             try:
-                self.targets[digest] = Target.from_json(found.body, tags={})
+                self.memory.targets[digest] = Target.from_json(found.body, tags={})
             except TvmTargetError:
                 return None
-        return self.targets[digest]
+        return self.memory.targets[digest]
 
     def _text(self, digest: str) -> str:
         found = self._target(digest)
         return digest if found is None else str(found)
 
-    def _distant(self, digest: str) -> tuple[float, tuple[Term, ...]]:
-        """Return how far a target with records is from the one asked for, and the terms of that."""
-        pair = digest, self._digest
-        if pair not in self.measured:
+    def _distance(self, digest: str) -> float:
+        """Return how far a target with records is from the one asked for."""
+        known, pair = self.memory.distances, (digest, self._digest)
+        if (found := known.get(pair)) is None:
+            found = known[pair] = how_far(self._device(digest), self._here)
+        return found
+
+    def _terms(self, digest: str) -> tuple[Term, ...]:
+        return terms_between(self._device(digest), self._here)
+
+    @cached_property
+    def _here(self) -> Device:
+        return self._device(self._digest)
+
+    def _device(self, digest: str) -> Device:
+        known = self.memory.devices
+        if digest not in known:
             found = self._target(digest)
             if found is None:
                 raise LogError(f"no layer has the target {digest!r} any more; repair the log")
-            terms = differences(found, self.target)
-            self.measured[pair] = distance(terms), terms
-        return self.measured[pair]
+            known[digest] = device_of(found)
+        return known[digest]
 
 
 def first_reason(reason: Reason) -> str:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.records import Trial
+from tvmtarget.tuning.files import replacing
+from tvmtarget.tuning.lines import parse_record
+from tvmtarget.tuning.records import Alias, Environment, Pin, Retraction, TargetRecord, Trial, Workload
 from tvmtarget.tuning.store import Store
 
-__all__ = ["Changed", "LogDifference", "Stats", "compare", "write_lines"]
+__all__ = ["Changed", "LogDifference", "Stats", "about", "compare", "write_lines"]
 
 
 @dataclass(frozen=True)
@@ -90,19 +94,42 @@ def _cost(store: Store, digest: str) -> int | None:
     return found.measured.cost if isinstance(found, Trial) else None
 
 
+def about(lines: Callable[[], Iterable[str]], targets: Collection[str]) -> Iterator[str]:
+    """Yield all aliases, the trials and pins of some targets, by digest, and what these refer to."""
+    names, digests = set(targets), set[str]()
+    for record in map(parse_record, lines()):
+        if isinstance(record, Trial | Pin) and record.target in targets:
+            digests.add(record.digest)
+            names |= {record.workload, *([record.env] if isinstance(record, Trial) and record.env else ())}
+    for text in lines():
+        record = parse_record(text)
+        match record:
+            case Trial() | Pin():
+                is_kept = record.digest in digests
+            case Retraction():
+                is_kept = record.of in digests
+            case TargetRecord() | Workload() | Environment():
+                is_kept = record.key in names
+            case _:
+                is_kept = isinstance(record, Alias)
+        if is_kept:
+            yield text
+
+
+def _packing(file: BinaryIO) -> gzip.GzipFile:
+    """Return a stream that packs without names and times, so that equal lines are equal files."""
+    return gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
+
+
 def write_lines(path: Path, lines: Iterable[str]) -> int:
     """Write lines to a new file beside the one of this name, then put it in its place."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     count = 0
     try:
-        with gzip.open(fresh, "wb") if path.suffix == ".gz" else fresh.open("wb") as stream:
+        with replacing(path, fresh) as file, _packing(file) if path.suffix == ".gz" else nullcontext(file) as stream:
             for line in lines:
                 stream.write(f"{line}\n".encode())
                 count += 1
-            stream.flush()
-            os.fsync(stream.fileno())
-        fresh.replace(path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise LogError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
     return count

@@ -26,7 +26,7 @@ from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.records import Pin, Record, Retraction, TargetRecord, Workload
 from tvmtarget.version import __version__
 
-__all__ = ["APPLICATION", "SCHEMA", "Tables", "explained"]
+__all__ = ["APPLICATION", "OF_TRIALS", "SCHEMA", "Group", "Tables", "explained"]
 
 APPLICATION = 0x74744C67  # "ttLg", in the header of the file
 SCHEMA = 4
@@ -48,7 +48,7 @@ CREATE TABLE gone(digest BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 """
 
-_OF_TRIALS = """
+OF_TRIALS = """
 CREATE INDEX measured ON trial(workload, target, candidate, env);
 CREATE INDEX best ON trial(workload, target, trust, score) WHERE since IS NOT NULL
 """
@@ -56,7 +56,7 @@ CREATE INDEX best ON trial(workload, target, trust, score) WHERE since IS NOT NU
 _MADE = ("name", "trial", "choice", "view", "workload", "body", "pin", "gone", "meta")
 
 _GROUP = ("workload", "target", "candidate", "env")
-_Group: TypeAlias = tuple[int | bytes, ...]  # values of the columns of _GROUP
+Group: TypeAlias = tuple[int | bytes, ...]  # values of the columns of _GROUP
 
 _CHUNK = 500
 
@@ -138,7 +138,7 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
             self._connection.execute(statement)
 
     def _derive(self) -> None:
-        self._make(_DERIVED + _OF_TRIALS)
+        self._make(_DERIVED + OF_TRIALS)
         self._connection.execute("INSERT INTO meta VALUES ('views', ?)", (_rules(),))
         self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
 
@@ -156,15 +156,7 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
 
     # Filling them
 
-    @contextmanager
-    def _in_bulk(self) -> Iterator[None]:
-        """Fill tables that are empty, and make the indexes of what is filled last: that is faster."""
-        for name in ("measured", "best"):
-            self._connection.execute(f"DROP INDEX {name}")
-        yield
-        self._make(_OF_TRIALS)
-
-    def _add(self, entries: Iterable[Entry]) -> tuple[int, set[_Group]]:
+    def _add(self, entries: Iterable[Entry]) -> tuple[int, list[Group]]:
         """Add entries within a transaction; return how many were new, and the groups that have to be settled."""
         fresh: dict[bytes, Entry] = {}
         for entry in entries:
@@ -196,31 +188,39 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
             found += (row[0] for row in self._all(f"SELECT digest FROM kept WHERE digest IN ({_marks(some)})", *some))
         return found
 
-    def _fill(self, numbered: Sequence[tuple[int, Entry]]) -> set[_Group]:
+    def _fill(self, numbered: Sequence[tuple[int, Entry]]) -> list[Group]:
         """Write what lines say into the other tables; return the groups that have to be settled.
 
         Most candidates have one trial, so each that ran stands for its candidate until that is settled.
         """
-        trials = [
-            (line, *self._group(trial), *trial[4:8], 0 if trial.default is None else self._name(trial.default))
-            for line, entry in numbered
-            if (trial := entry.measured)
-        ]
+        trials = [(line, *self._row(entry.measured)) for line, entry in numbered if entry.measured is not None]
         self._connection.executemany(
             "INSERT INTO trial VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, CASE WHEN ?8 IS NOT NULL THEN ?9 END, ?10)",
             trials,
         )
-        touched: set[_Group] = {row[1:5] for row in trials}  # type: ignore[misc]
+        touched: list[Group] = [row[1:5] for row in trials]  # type: ignore[misc]
         for line, entry in numbered:
             if entry.record is not None and entry.measured is None:
-                touched.update(self._add_other(line, entry.record))
+                touched += self._add_other(line, entry.record)
         return touched
 
-    def _group(self, trial: Measured) -> _Group:
-        env = self._name(trial.env) if trial.env is not None else 0
-        return self._name(trial.workload), self._name(trial.target), trial.candidate, env
+    def _row(self, trial: Measured) -> tuple[object, ...]:
+        """Return the columns of a trial beside its line, names by their numbers."""
+        workload, target, env, candidate, status, trust, score, ts, default = trial
+        known = self._names.get
+        return (
+            known(workload) or self._name(workload),
+            known(target) or self._name(target),
+            candidate,
+            0 if env is None else known(env) or self._name(env),
+            status,
+            trust,
+            score,
+            ts,
+            0 if default is None else known(default) or self._name(default),
+        )
 
-    def _add_other(self, line: int, record: Record) -> Iterable[_Group]:
+    def _add_other(self, line: int, record: Record) -> Iterable[Group]:
         match record:
             case TargetRecord():
                 self._add_views(record)
@@ -254,7 +254,7 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
         self._names[key] = found
         return found
 
-    def _groups_of(self, digest: str) -> list[_Group]:
+    def _groups_of(self, digest: str) -> list[Group]:
         return self._all(
             f"SELECT {', '.join(_GROUP)} FROM trial WHERE line = (SELECT id FROM kept WHERE digest = ?)", packed(digest)
         )
@@ -273,13 +273,13 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
 
     # Ranking
 
-    def _settle(self, groups: Collection[_Group]) -> None:
+    def _settle(self, groups: Collection[Group]) -> None:
         """Rank the candidates of the groups anew, from all their trials."""
         for changes in self._to_settle(groups):
             self._connection.executemany("UPDATE trial SET since = ? WHERE line = ?", changes)
 
-    def _to_settle(self, groups: Collection[_Group]) -> Iterator[list[tuple[int | None, int]]]:
-        left = iter(sorted(groups))
+    def _to_settle(self, groups: Collection[Group]) -> Iterator[list[tuple[int | None, int]]]:
+        left = iter(sorted(set(groups)))
         same = " AND ".join(f"trial.{name} = given.{name}" for name in _GROUP)
         group = ", ".join(f"trial.{name}" for name in _GROUP)
         while some := list(islice(left, _CHUNK // 4)):

@@ -22,7 +22,7 @@ from tvmtarget.partition.assignment.scales import scaled
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility
-from tvmtarget.partition.regions.waves import lower_bound
+from tvmtarget.partition.regions.bound import lower_bound
 from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.split import Choice, Level, by_preference, grouped
 

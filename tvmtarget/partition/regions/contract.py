@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tvmtarget.partition.regions.waves import topological_order
+from tvmtarget.partition.regions.waves import predecessors_of, topological_order
 
 __all__ = ["contracted"]
 
@@ -21,10 +21,15 @@ def contracted(
 ) -> list[list[int]]:
     """Join the ends of edges, in the order given, and return the regions in an order in which they can run."""
     graph = _Quotient(successors)
+    joined = graph.joined
     for a, b in edges:
+        if colours[a] != colours[b]:
+            continue
         if graph.left <= 0:
             break
-        if colours[a] == colours[b]:
+        a = joined[a] if joined[joined[a]] == joined[a] else graph.find(a)
+        b = joined[b] if joined[joined[b]] == joined[b] else graph.find(b)
+        if a != b:
             graph.join(a, b)
     return graph.regions()
 
@@ -34,11 +39,8 @@ class _Quotient:
 
     def __init__(self, successors: Sequence[Sequence[int]]) -> None:
         count = len(successors)
-        self.after: list[set[int]] = [set(targets) for targets in successors]
-        self.before: list[set[int]] = [set() for _ in range(count)]
-        for vertex, targets in enumerate(successors):
-            for target in targets:
-                self.before[target].add(vertex)
+        self.after: list[set[int]] = list(map(set, successors))
+        self.before: list[set[int]] = list(map(set, predecessors_of(successors)))
         self.place = [0] * count
         for place, vertex in enumerate(topological_order(successors)):
             self.place[vertex] = place
@@ -55,11 +57,14 @@ class _Quotient:
 
     def join(self, a: int, b: int) -> None:
         """Make one region of two that an edge joins, unless another way leads from one to the other."""
-        a, b = self.find(a), self.find(b)
-        if a == b:
-            return
         if self.place[a] > self.place[b]:
             a, b = b, a
+        if len(self.before[b]) == 1:  # there is no other way, and nothing has to move
+            self._merge(a, b, self.place[a])
+            return
+        if len(self.after[a]) == 1:
+            self._merge(a, b, self.place[b])
+            return
         few = len(self.after[a]) < len(self.before[b])
         near = self._reached(a, b, self.after) if few else self._reached(b, a, self.before)
         if near is None:
@@ -107,19 +112,22 @@ class _Quotient:
         return places[len(ahead)]
 
     def _merge(self, a: int, b: int, place: int) -> None:
-        kept, lost = (
-            (a, b) if len(self.after[a]) + len(self.before[a]) >= len(self.after[b]) + len(self.before[b]) else (b, a)
-        )
-        self.place[kept] = place
-        self.joined[lost] = kept
-        for edges, back in ((self.after, self.before), (self.before, self.after)):
-            for other in edges[lost]:
-                back[other].discard(lost)
-                if other != kept:
-                    back[other].add(kept)
-                    edges[kept].add(other)
-            edges[kept].discard(lost)
-            edges[lost] = set()
+        """Make one of two regions, by the name of the one with more edges."""
+        after, before = self.after, self.before
+        if len(after[a]) + len(before[a]) < len(after[b]) + len(before[b]):
+            a, b = b, a
+        self.place[a] = place
+        self.joined[b] = a
+        for edges, back in ((after, before), (before, after)):
+            for other in edges[b]:
+                sources = back[other]
+                sources.discard(b)
+                if other != a:
+                    sources.add(a)
+            edges[a] |= edges[b]
+            edges[a].discard(a)
+            edges[a].discard(b)
+            edges[b] = set()
 
     def regions(self) -> list[list[int]]:
         """Return the regions in order."""

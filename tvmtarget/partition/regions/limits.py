@@ -19,7 +19,8 @@ AHEAD = 4
 class Limits:
     """What a region of a site may be; None where there is no limit.
 
-    `shape` is as in `Strategy.regions`; the others are numbers of operations, and of values read and returned.
+    `shape` is as in `Strategy.regions`; that a site gets one `program` is seen to where all regions are known
+    (`whole.py`). The others are numbers of operations, and of values read and returned.
     """
 
     shape: str = "superstep"
@@ -35,7 +36,7 @@ class Limits:
     @property
     def is_free(self) -> bool:
         """Whether a region may be anything."""
-        return self.shape == "superstep" and not self.is_capped
+        return self.shape in ("superstep", "program") and not self.is_capped
 
 
 class Limiter:

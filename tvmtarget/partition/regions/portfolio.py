@@ -7,13 +7,15 @@ then the fewest bytes that pass between them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.regions.bound import ahead, least_of
 from tvmtarget.partition.regions.contract import contracted
 from tvmtarget.partition.regions.limits import Limiter, Limits
+from tvmtarget.partition.regions.lookahead import looked_ahead
 from tvmtarget.partition.regions.slack import Slack
 from tvmtarget.partition.regions.waves import changes_ahead, predecessors_of, waves
 from tvmtarget.partition.values import Values
@@ -38,7 +40,7 @@ def formed(
     least = None
     for candidate in _candidates(successors, colours, launches, values):
         regions = candidate if is_free else limiter.all_limited(candidate, colours, limits)
-        score = sum(launches[colours[region[0]]] for region in regions), len(regions)
+        score = _calls(regions, colours, launches), len(regions)
         if least is None or score < least:
             best, least = [regions], score
         elif score == least and regions not in best:
@@ -51,47 +53,87 @@ def formed(
 def _candidates(
     successors: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int], values: Values
 ) -> Iterator[list[list[int]]]:
-    heights = changes_ahead(successors, colours)
-    swept = waves(successors, colours, heights=heights)
-    yield swept
-    free = {colour for colour, launch in enumerate(launches) if not launch}
-    if free and len(free) < len(launches):
-        swept = waves(successors, colours, free, heights)
-        yield swept
-    count = len(set(colours))
-    if count < 2 or len(successors) + sum(map(len, successors)) > LARGE:
+    swept = list(_swept(successors, colours, launches))
+    yield from swept
+    if len(set(colours)) < 2 or len(successors) + sum(map(len, successors)) > LARGE:
         return
-    if count > 2:
-        yield waves(predecessors_of(successors), colours)[::-1]
     slack = Slack(successors, colours, values)
-    yield slack.moved(swept)
+    best = min(reversed(swept), key=lambda regions: _calls(regions, colours, launches))
+    yield slack.moved(min(_starts(slack, best), key=lambda regions: values.cut(_owner(len(colours), regions))))
     joined = contracted(successors, colours, _by_bytes(values))
     yield joined
-    again = _over(successors, colours, joined)
+    again = _over(slack, joined)
     yield again
     yield slack.moved(again)
 
 
+def _swept(
+    successors: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int]
+) -> Iterator[list[list[int]]]:
+    """Yield regions by waves: with more than two colours one way after the other until none can be better."""
+    heights = changes_ahead(successors, colours)
+    yield (regions := waves(successors, colours, heights=heights))
+    free = {colour for colour, launch in enumerate(launches) if not launch}
+    least = _calls(regions, colours, launches)
+    is_alternating = len(set(colours)) == 2  # what comes first is all that there is to choose
+    if free and len(free) < len(launches) and not (is_alternating and colours[regions[0][0]] in free):
+        yield (regions := waves(successors, colours, free, heights))
+        least = min(least, _calls(regions, colours, launches))
+    if len(set(colours)) < 3 or len(successors) + sum(map(len, successors)) > LARGE:
+        return
+    heights = ahead(successors, colours, launches)
+    bound = least_of(colours, heights, launches)
+    for found in _more_swept(successors, colours, launches, heights):
+        if least <= bound:
+            return
+        yield found
+        least = min(least, _calls(found, colours, launches))
+
+
+def _more_swept(
+    successors: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int], heights: Sequence[int]
+) -> Iterator[list[list[int]]]:
+    """Yield waves of three colours or more by what calls ahead cost, and from the end."""
+    free = {colour for colour, launch in enumerate(launches) if not launch}
+    yield waves(successors, colours, free, heights)
+    predecessors = predecessors_of(successors)
+    yield waves(predecessors, colours)[::-1]
+    yield waves(predecessors, colours, free, ahead(predecessors, colours, launches))[::-1]
+    found = looked_ahead(successors, colours, launches, heights)
+    if found is not None:
+        yield found
+
+
+def _starts(slack: Slack, best: list[list[int]]) -> Iterator[list[list[int]]]:
+    """Yield regions by waves, in which all runs as soon as it can, and with two colours those where it runs late."""
+    yield best
+    if len(set(slack.colours)) == 2:
+        last = slack.colours[best[-1][0]]
+        yield waves(slack.predecessors, slack.colours, {last})[::-1]
+
+
+def _calls(regions: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int]) -> int:
+    """Return what the calls of regions cost."""
+    return sum(launches[colours[region[0]]] for region in regions)
+
+
 def _by_bytes(values: Values) -> list[tuple[int, int]]:
     """Return producers and readers of values, the largest values first."""
-    value = np.repeat(np.arange(len(values.producer)), np.diff(values.start))
+    value, _ = values.reads
     value_kept = values.producer[value] >= 0
     order = np.argsort(-values.nbytes[value[value_kept]], kind="stable")
     starts = values.producer[value][value_kept][order].tolist()
     return list(zip(starts, values.readers[value_kept][order].tolist(), strict=True))
 
 
-def _over(
-    successors: Sequence[Sequence[int]], colours: Sequence[int], joined: Sequence[Sequence[int]]
-) -> list[list[int]]:
-    """Return waves over regions that are there already."""
-    owner = _owner(len(successors), joined)
-    below: list[set[int]] = [set() for _ in joined]
-    places = owner.tolist()
-    for vertex, targets in enumerate(successors):
-        below[places[vertex]].update(places[target] for target in targets)
-    quotient = [sorted(targets - {place}) for place, targets in enumerate(below)]
-    outer = waves(quotient, [colours[region[0]] for region in joined])
+def _over(slack: Slack, joined: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return waves over regions that are there already, in an order in which they can run."""
+    owner, count = _owner(len(slack.successors), joined), len(joined)
+    starts, ends = owner[slack.starts], owner[slack.ends]
+    pairs = np.unique((starts * count + ends)[starts != ends])
+    targets, bounds = (pairs % count).tolist(), np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
+    quotient = [targets[begin:end] for begin, end in pairwise(bounds)]
+    outer = waves(quotient, [slack.colours[region[0]] for region in joined])
     return [sorted(vertex for place in region for vertex in joined[place]) for region in outer]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from itertools import chain
 
 import numpy as np
 
@@ -25,14 +26,28 @@ class Slack:
         self.colours = colours
         self.values = values
         count = len(successors)
-        self.reads, self.makes = values.read_by(count), values.made_by(count)
-        self.ends = np.fromiter((end for ends in successors for end in ends), dtype=np.int64)
-        self.starts = np.repeat(np.arange(count), [len(ends) for ends in successors])
+        self.ends = np.fromiter(chain.from_iterable(successors), dtype=np.int64)
+        self.starts = np.repeat(np.arange(count), np.fromiter(map(len, successors), dtype=np.int64, count=count))
 
     @cached_property
     def predecessors(self) -> list[list[int]]:
         """The atoms that each comes after."""
         return predecessors_of(self.successors)
+
+    @cached_property
+    def reads(self) -> list[list[int]]:
+        """The values that every atom reads."""
+        return self.values.read_by(len(self.successors))
+
+    @cached_property
+    def makes(self) -> list[list[int]]:
+        """The values that every atom computes."""
+        return self.values.made_by(len(self.successors))
+
+    @cached_property
+    def is_read_once(self) -> list[bool]:
+        """Whether a single atom reads each value."""
+        return [len(readers) == 1 for readers in self.values.readers_of]
 
     def moved(self, regions: Sequence[Sequence[int]]) -> list[list[int]]:
         """Return regions in the same order, less those that become empty; every edge stays or points forward."""
@@ -44,36 +59,49 @@ class Slack:
 
 
 class _Places:
-    """In which region every atom is."""
+    """In which region every atom is; what no atom computes is in none, -1."""
 
     def __init__(self, slack: Slack, regions: Sequence[Sequence[int]]) -> None:
         self.slack = slack
         self.colour_of = [slack.colours[region[0]] for region in regions]
-        self.place = [0] * len(slack.successors)
+        self.place = [-1] * (len(slack.successors) + 1)
         for number, region in enumerate(regions):
             for vertex in region:
                 self.place[vertex] = number
-        self._counts: dict[int, dict[int, int]] = {}
+        self._counts: list[dict[int, int] | None] = [None] * len(slack.values.makers)
+        self._moves = 1
+        self._changed = [1] * len(slack.values.makers)  # which move was the last of who computes or reads a value
+        self._looked = [0] * len(slack.successors)  # after which move an atom was looked at
 
     def sweep(self, step: int) -> bool:
         """Improve every atom once, by number upwards or downwards; return whether any moved."""
-        waiting = [step * vertex for vertex in self._movable()]
+        before, after = self.slack.predecessors, self.slack.successors
+        waiting = [step * vertex for vertex in self._movable() if self._is_changed(vertex)]
         heapify(waiting)
         last, is_moved = -len(self.place), False
         while waiting:
             at = heappop(waiting)
-            if at == last or not self._improve(step * at):
-                last = at
+            if at == last:
                 continue
-            last, is_moved = at, True
-            for other in (*self.slack.predecessors[step * at], *self.slack.successors[step * at]):
+            last = at
+            is_better = self._improve(step * at)
+            self._looked[step * at] = self._moves
+            if not is_better:
+                continue
+            is_moved = True
+            for other in chain(before[step * at], after[step * at]):
                 if step * other > at:
                     heappush(waiting, step * other)
         return is_moved
 
+    def _is_changed(self, vertex: int) -> bool:
+        """Whether a value of an atom is computed or read elsewhere than when the atom was looked at."""
+        looked, changed = self._looked[vertex], self._changed
+        return any(changed[value] > looked for value in (*self.slack.reads[vertex], *self.slack.makes[vertex]))
+
     def _movable(self) -> Iterable[int]:
         """Return the atoms that could be in another region, as the others are."""
-        place, colours = np.array(self.place, dtype=np.int64), np.array(self.slack.colours)
+        place, colours = np.array(self.place[:-1], dtype=np.int64), np.array(self.slack.colours)
         first, last = self._bounds(place)
         colour_of = np.array(self.colour_of, dtype=np.int64)
         is_movable = np.zeros(len(place), dtype=np.bool_)
@@ -92,52 +120,66 @@ class _Places:
 
     def _improve(self, vertex: int) -> bool:
         """Move one atom to the earliest or latest region it can be in, if fewer bytes pass then."""
-        place = self.place
-        here, colour = place[vertex], self.slack.colours[vertex]
-        first = max((place[other] for other in self.slack.predecessors[vertex]), default=here)
-        last = min((place[other] for other in self.slack.successors[vertex]), default=here)
-        best, change = here, 0
-        for there in {first: None, last: None}:
-            if there != here and self.colour_of[there] == colour:
-                found = self._change(vertex, here, there)
-                if found < change:
-                    best, change = there, found
-        if best == here:
+        place, slack = self.place, self.slack
+        here, colour = place[vertex], slack.colours[vertex]
+        before, after = slack.predecessors[vertex], slack.successors[vertex]
+        first = max([place[other] for other in before]) if before else here
+        last = min([place[other] for other in after]) if after else here
+        if first == here or self.colour_of[first] != colour:
+            first = last
+        elif last == here or self.colour_of[last] != colour:
+            last = first
+        if first == here or self.colour_of[first] != colour:
             return False
+        passing = self._passing(vertex, here, 1)
+        best, gain = first, passing - self._passing(vertex, first, 0)
+        if last != first:
+            other = passing - self._passing(vertex, last, 0)
+            if other > gain:
+                best, gain = last, other
+        if gain <= 0:
+            return False
+        self._moves += 1
+        for value in slack.reads[vertex]:
+            self._changed[value] = self._moves
+            if not slack.is_read_once[value]:
+                counts = self._counts[value] or self._counted(value)
+                counts[here] -= 1
+                counts[best] = counts.get(best, 0) + 1
+        for value in slack.makes[vertex]:
+            self._changed[value] = self._moves
         place[vertex] = best
-        for value in self.slack.reads[vertex]:
-            counts = self._counts[value]
-            counts[here] -= 1
-            counts[best] = counts.get(best, 0) + 1
         return True
 
-    def _change(self, vertex: int, here: int, there: int) -> int:
-        """Return by how many bytes more pass between regions after a move."""
-        values, change = self.slack.values, 0
-        for value in self.slack.reads[vertex]:
-            counts, maker = self._readers_in(value), values.makers[value]
-            home = self.place[maker] if maker >= 0 else -1
-            change += values.sizes[value] if home != there and not counts.get(there) else 0
-            change -= values.sizes[value] if home != here and counts[here] == 1 else 0
-        for value in self.slack.makes[vertex]:
-            counts = self._readers_in(value)
-            change += values.sizes[value] if counts.get(here) else 0
-            change -= values.sizes[value] if counts.get(there) else 0
-        return change
+    def _passing(self, vertex: int, there: int, own: int) -> int:
+        """Return the bytes that pass because of where an atom is, which counts `own` times there as a reader."""
+        slack, place, found, passing = self.slack, self.place, self._counts, 0
+        values, is_read_once = slack.values, slack.is_read_once
+        makers, sizes = values.makers, values.sizes
+        for value in slack.reads[vertex]:
+            if place[makers[value]] == there:
+                continue
+            if is_read_once[value] or (found[value] or self._counted(value)).get(there, 0) == own:
+                passing += sizes[value]
+        for value in slack.makes[vertex]:
+            if is_read_once[value]:
+                passing -= sizes[value] if place[values.readers_of[value][0]] == there else 0
+            elif (found[value] or self._counted(value)).get(there):
+                passing -= sizes[value]
+        return passing
 
-    def _readers_in(self, value: int) -> dict[int, int]:
-        """Return how many atoms of each region read a value."""
-        counts = self._counts.get(value)
-        if counts is None:
-            counts = self._counts[value] = {}
-            for reader in self.slack.values.readers_of[value]:
-                there = self.place[reader]
-                counts[there] = counts.get(there, 0) + 1
+    def _counted(self, value: int) -> dict[int, int]:
+        """Count how many atoms of each region read a value, which is kept up to date from then on."""
+        counts: dict[int, int] = {}
+        for reader in self.slack.values.readers_of[value]:
+            there = self.place[reader]
+            counts[there] = counts.get(there, 0) + 1
+        self._counts[value] = counts
         return counts
 
     def regions(self) -> list[list[int]]:
         """Return the regions that still hold something."""
         members: list[list[int]] = [[] for _ in self.colour_of]
-        for vertex, place in enumerate(self.place):
+        for vertex, place in enumerate(self.place[:-1]):
             members[place].append(vertex)
         return [region for region in members if region]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from heapq import heappop, heappush
 
-__all__ = ["changes_ahead", "lower_bound", "predecessors_of", "topological_order", "waves"]
+__all__ = ["changes_ahead", "predecessors_of", "topological_order", "waves"]
 
 
 def predecessors_of(successors: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -24,6 +24,8 @@ def predecessors_of(successors: Sequence[Sequence[int]]) -> list[list[int]]:
 
 def topological_order(successors: Sequence[Sequence[int]]) -> list[int]:
     """Return vertices so that edges point forward, smallest first among equals; shorter than V if there is a circle."""
+    if all(not targets or min(targets) > vertex for vertex, targets in enumerate(successors)):
+        return list(range(len(successors)))  # the vertices of a program are in order already
     waiting = [0] * len(successors)
     for targets in successors:
         for target in targets:
@@ -43,7 +45,7 @@ def topological_order(successors: Sequence[Sequence[int]]) -> list[int]:
 def changes_ahead(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> list[int]:
     """Return, per vertex, how often the colour changes at most on a path that begins there."""
     heights = [0] * len(successors)
-    for vertex in _backwards(successors):
+    for vertex in reversed(topological_order(successors)):
         colour, height = colours[vertex], 0
         for target in successors[vertex]:
             change = heights[target] if colours[target] == colour else heights[target] + 1
@@ -51,26 +53,6 @@ def changes_ahead(successors: Sequence[Sequence[int]], colours: Sequence[int]) -
                 height = change
         heights[vertex] = height
     return heights
-
-
-def _backwards(successors: Sequence[Sequence[int]]) -> Sequence[int]:
-    """Return vertices so that edges point backward; those of a program are in order already."""
-    is_ordered = all(not targets or min(targets) > vertex for vertex, targets in enumerate(successors))
-    return range(len(successors) - 1, -1, -1) if is_ordered else topological_order(successors)[::-1]
-
-
-def lower_bound(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> int:
-    """Return a number of regions that no acyclic division of these colours can go below.
-
-    Regions in order must hold the colours of every path as a subsequence: as many as the longest such sequence,
-    one more if two of that length begin differently, and one for each colour at least.
-    """
-    if not colours:
-        return 0
-    heights = changes_ahead(successors, colours)
-    tallest = max(heights)
-    begins = {colour for colour, height in zip(colours, heights, strict=True) if height == tallest}
-    return max(1 + tallest + (len(begins) > 1), len(set(colours)))
 
 
 def waves(
@@ -81,17 +63,23 @@ def waves(
 ) -> list[list[int]]:
     """Divide an acyclic graph into one-coloured regions; every edge stays inside one or points to a later one.
 
-    The next colour is the one with the most changes of colour still to come, then the one with most work ready,
-    then the smaller number. Colours that are `free` come before all others. `heights` are what `changes_ahead` gives,
-    where it was asked already.
+    The next colour is the one with a vertex that has most ahead, then the one with most work ready, then the smaller
+    number (with two colours, the smaller number at once). Colours that are `free` come before all others. `heights`
+    are what is ahead of each vertex: unless given, changes of colour.
     """
+    names = sorted(set(colours))
+    if len(names) == 2 and (names[0] in free) != (names[1] in free):
+        return _alternating(successors, colours, names[names[1] in free])
     if heights is None:
         heights = changes_ahead(successors, colours)
+    if len(names) == 2:
+        _, first = max((height, -colour) for height, colour in zip(heights, colours, strict=True))
+        return _alternating(successors, colours, -first)
     waiting = [0] * len(successors)
     for targets in successors:
         for target in targets:
             waiting[target] += 1
-    ready: dict[int, list[int]] = {colour: [] for colour in sorted(set(colours))}
+    ready: dict[int, list[int]] = {colour: [] for colour in names}
     tallest = dict.fromkeys(ready, -1)
     for vertex, count in enumerate(waiting):
         if count == 0:
@@ -116,3 +104,18 @@ def waves(
                         tallest[other] = heights[target]
         regions.append(sorted(region))
     return regions
+
+
+def _alternating(successors: Sequence[Sequence[int]], colours: Sequence[int], first: int) -> list[list[int]]:
+    """Return the waves of two colours, of which one comes first if it can: then nothing else is to be chosen."""
+    place = [int(colour != first) for colour in colours]
+    for vertex in topological_order(successors):
+        here, colour = place[vertex], colours[vertex]
+        for target in successors[vertex]:
+            there = here if colours[target] == colour else here + 1
+            if there > place[target]:
+                place[target] = there
+    regions: list[list[int]] = [[] for _ in range(1 + max(place))]
+    for vertex, number in enumerate(place):
+        regions[number].append(vertex)
+    return regions if regions[0] else regions[1:]

@@ -139,7 +139,8 @@ class Strategy:
     opsets: versions taken of ONNX's own operator set, or None for all. patterns: operations taken together, by name, as
     `ir/patterns.py` reads them; with patterns and without `ops` nothing else is taken, and a method of the same name
     gets each match and says why not. regions: `superstep` puts operations that do not feed each other into one
-    function, `connected` does not, and `single` makes a function of each. max_ops, max_inputs, max_outputs: the most
+    function, `connected` does not, `single` makes a function of each, and `program` is for generators that compile one
+    function in all: the best one stays, the rest goes to other sites. max_ops, max_inputs, max_outputs: the most
     operations that a function may have, values that it may read (constants aside) and return, or None for any number;
     larger ones are divided where fewest bytes pass. takes: `mixed` functions of host and device code whole, or code for
     the `device` only: then its host is given shape and scalar work, and control flow. constants: `bind` makes weights
@@ -158,7 +159,7 @@ class Strategy:
     takes_non_tensors: ClassVar[bool] = False
     takes_unknown_ranks: ClassVar[bool] = True
     patterns: ClassVar[Mapping[str, str]] = {}
-    regions: ClassVar[Literal["superstep", "connected", "single"]] = "superstep"
+    regions: ClassVar[Literal["superstep", "connected", "single", "program"]] = "superstep"
     max_ops: ClassVar[int | None] = None
     max_inputs: ClassVar[int | None] = None
     max_outputs: ClassVar[int | None] = None
@@ -352,7 +353,7 @@ def _problems(strategy: Strategy) -> Iterator[str]:
 
 
 _CHOICES = {
-    "regions": ("superstep", "connected", "single"),
+    "regions": ("superstep", "connected", "single", "program"),
     "takes": ("mixed", "device"),
     "constants": ("bind", "lift", "share"),
 }

@@ -1,0 +1,152 @@
+"""Sites whose code generator takes one whole program: the best part stays there, everything else goes elsewhere."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import DIGITS, inputs_of, random_graph
+
+import tvmtarget as tt
+from tvmtarget import plugins
+from tvmtarget.backends.protocol import backend_named
+from tvmtarget.errors import InfeasibleError
+from tvmtarget.partition.convex import best_convex
+
+BOARD = "[npu=whole-npu,cpu=numpy](host=@cpu)"
+REFUSED = ("Tanh", "Sub", "MaxPool")
+
+
+@tt.strategy("whole-npu", regions="program")
+class WholeNpu:
+    """An NPU whose compiler takes one network, of some operators."""
+
+    def check_op(self, op):
+        return tt.reject("RULE", "not on it") if op.kind in REFUSED else None
+
+
+class _ByNumpy:
+    """Runs what the NPU would."""
+
+    name, kinds = "whole-npu", ("whole-npu",)
+
+    def version(self):
+        return "1"
+
+    def refuses(self, target):
+        return None
+
+    def compile(self, part):
+        return backend_named("numpy").compile(replace(part, target=tt.Target("numpy")))
+
+
+plugins.register("tvmtarget.backends", "whole-npu", _ByNumpy())
+
+
+def is_convex(part, edges, count):
+    after = [{b for a, b in edges if a == vertex} for vertex in range(count)]
+    left = {b for vertex in part for b in after[vertex]} - part
+    while left - part:
+        more = left | {b for vertex in left - part for b in after[vertex]}
+        if more & part:
+            return False
+        if more == left:
+            return True
+        left = more
+    return True
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9), st.integers(0, 10**6))
+def test_the_best_convex_part_is_found(count, seed):
+    """Against all subsets: none that is convex and of allowed vertices, groups whole, brings more."""
+    rng = random.Random(seed)
+    edges = [(a, b) for b in range(count) for a in range(b) if rng.random() < 0.3]
+    gains = {vertex: rng.randint(-2, 6) for vertex in range(count) if rng.random() < 0.7}
+    group = sorted(rng.sample(sorted(gains), 2)) if len(gains) > 3 and rng.random() < 0.5 else []
+    found = best_convex(edges, count, gains, [group] if group else [])
+    assert found is not None
+    assert found <= gains.keys()
+    assert is_convex(found, edges, count)
+    assert not group or len(found & set(group)) in (0, 2)
+    subsets = (set(one) for size in range(len(gains) + 1) for one in itertools.combinations(sorted(gains), size))
+    able = (one for one in subsets if is_convex(one, edges, count) and len(one & set(group)) in (0, len(group)))
+    assert sum(map(gains.get, found)) == max(sum(map(gains.get, one)) for one in able)
+
+
+def of_npu(plan):
+    return [region for region in plan.regions if region.site == "npu"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(size=st.integers(2, 40), seed=st.integers(0, 10**6), by_cost=st.booleans())
+def test_a_site_gets_one_program_at_most_and_the_best_one(size, seed, by_cost):
+    """Without costs it has the most operations that one function can have, of those that the strategy takes."""
+    model = random_graph(size, seed)
+    module = tt.IRModule.from_onnx(model)
+    plan = tt.decompose(module, BOARD, COSTS if by_cost else None)
+    assert len(of_npu(plan)) <= 1
+    body = plan.program.body
+    edges = [(before, index) for index in plan.program.top for before in plan.program.predecessors(index)]
+    able = {index: 1 for index, call in enumerate(body) if call.kind not in REFUSED}
+    best = best_convex(edges, len(body), able)
+    assert by_cost or sum(len(region.calls) for region in of_npu(plan)) == len(best)
+    assert tt.decompose(plan.module).module == plan.module
+    inputs = inputs_of(model)
+    expected = tt.build(module, "numpy").run(inputs)
+    for name, value in tt.build(plan).run(inputs).items():
+        np.testing.assert_array_equal(value, expected[name])
+
+
+COSTS = {
+    "schema": "tvmtarget.cost/1",
+    "sites": {"npu": {"launch": 4}, "cpu": {"launch": 1}},
+    "ops": [
+        {"match": {"op": op}, "site": site, "time": time, "from": "log"}
+        for op in ("Relu", "Tanh", "Abs", "Neg", "Sigmoid", "Add", "Mul", "Sub")
+        for site, time in (("npu", 1), ("cpu", 6))
+    ],
+}
+
+
+def test_what_leaves_is_told_and_kept_in_files(tmp_path):
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), BOARD)
+    assert [(region.site, region.ops[0], region.ops[-1]) for region in plan.regions] == [
+        ("cpu", "conv1", "pool"),
+        ("npu", "conv3", "fc2"),
+    ]
+    assert "!@npu (asked by a site that takes one program)" in str(plan.explain("conv1"))
+    assert "RULE: not on it" in str(plan.explain("pool"))
+    plan.save(tmp_path / "a.plan")
+    assert tt.Plan.load(tmp_path / "a.plan").module == plan.module
+    assert not plan.diff(plan.replay(tt.IRModule.from_onnx(DIGITS)))
+
+
+def test_what_can_go_nowhere_else_stays_or_is_refused_by_name():
+    module = tt.IRModule.from_onnx(DIGITS)
+    kept = tt.decompose(module, BOARD, where={"conv1": "@npu"})
+    assert of_npu(kept)[0].ops == ("conv1", "relu1", "conv2", "relu2")
+    with pytest.raises(
+        InfeasibleError, match=r"@npu takes one whole program, .* 2 regions, as ops 'conv1', 'fc1' can go"
+    ):
+        tt.decompose(module, BOARD, where={"conv1": "@npu", "fc1": "@npu"})
+
+
+def test_caps_and_bodies_of_control_flow_leave_one_region():
+    @tt.strategy("small-npu", regions="program", max_ops=3)
+    class SmallNpu:
+        ops = {"Conv", "Relu", "Gemm"}
+
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "[npu=small-npu,cpu=numpy](host=@cpu)")
+    assert [len(region.ops) for region in of_npu(plan)] == [3]
+    graph = """g (float[2] x, bool c) => (float[2] y) {
+        a = Relu(x)
+        y = If(c) <then_branch = t () => (e) { d = Relu(a) e = Abs(d) }, else_branch = f () => (g) { g = Tanh(a) }> }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
+    plan = tt.decompose(tt.IRModule.from_onnx(model), BOARD, where={"op:Abs": "@npu"})
+    assert [len(region.ops) for region in of_npu(plan)] == [2]
+    assert plan.site_of("Relu_0") == "cpu"

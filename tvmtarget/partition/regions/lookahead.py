@@ -1,0 +1,125 @@
+"""Waves that look ahead: several orders of colours are followed side by side, and the one that ends first is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tvmtarget.partition.regions.bound import together
+from tvmtarget.partition.regions.waves import predecessors_of
+
+__all__ = ["looked_ahead"]
+
+# Orders of colours that are followed side by side.
+WIDTH = 8
+
+# Vertices and edges that may be looked at in all, for each that there is.
+WORK = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Sweep:
+    """How far one order of colours has come, and what its regions count; `before` is what it was a region ago.
+
+    `ready` are by colour the vertices that can run next, and `tallest` what is ahead of them at most, -1 where there
+    are none. `waiting` are how many edges into others are still to come, where some have. `done` vertices have run.
+    """
+
+    before: _Sweep | None
+    region: list[int]
+    ready: tuple[list[int], ...]
+    tallest: tuple[int, ...]
+    waiting: dict[int, int]
+    count: int
+    done: int
+
+    def regions(self) -> list[list[int]]:
+        """Return all regions so far."""
+        found: list[list[int]] = []
+        sweep = self
+        while sweep.before is not None:
+            found.append(sorted(sweep.region))
+            sweep = sweep.before
+        return found[::-1]
+
+
+def looked_ahead(
+    successors: Sequence[Sequence[int]], colours: Sequence[int], weights: Sequence[int], heights: Sequence[int]
+) -> list[list[int]] | None:
+    """Divide an acyclic graph as `waves` does, following at each step the orders of colours that promise most.
+
+    That is the least by what a region of each counts (`weights`, by colour) and what is ahead (`heights`, as `ahead`
+    gives them), then by what is left to run. None if that is too much work.
+    """
+    graph = _Graph(successors, colours, weights, heights)
+    work = WORK * (len(successors) + sum(map(len, successors)))
+    sweeps = [graph.start()]
+    while sweeps[0].done < len(successors):
+        found: dict[tuple[frozenset[int], ...], tuple[tuple[int, int], _Sweep]] = {}
+        for after in (step for sweep in sweeps for step in graph.steps(sweep)):
+            work -= len(after.waiting) + sum(map(len, after.ready)) + 2 * len(after.region)
+            promise = after.count + together(after.tallest, weights), -after.done
+            key = tuple(map(frozenset, after.ready))
+            if key not in found or promise < found[key][0]:
+                found[key] = promise, after
+        if work < 0:
+            return None
+        sweeps = [sweep for _, sweep in sorted(found.values(), key=lambda pair: pair[0])[:WIDTH]]
+    return sweeps[0].regions()
+
+
+class _Graph:
+    """What sweeps go over."""
+
+    def __init__(
+        self,
+        successors: Sequence[Sequence[int]],
+        colours: Sequence[int],
+        weights: Sequence[int],
+        heights: Sequence[int],
+    ) -> None:
+        self.successors = successors
+        self.colours = colours
+        self.weights = weights
+        self.heights = heights
+        self.degrees = [len(sources) for sources in predecessors_of(successors)]
+
+    def start(self) -> _Sweep:
+        """Return the sweep of which nothing has run."""
+        free = [vertex for vertex, degree in enumerate(self.degrees) if not degree]
+        ready: tuple[list[int], ...] = tuple([] for _ in self.weights)
+        return _Sweep(None, [], *self._with(ready, (-1,) * len(ready), free), {}, 0, 0)
+
+    def steps(self, sweep: _Sweep) -> Iterator[_Sweep]:
+        """Yield a sweep with one region more, for every colour that has something ready."""
+        successors, colours, degrees = self.successors, self.colours, self.degrees
+        for colour, begun in enumerate(sweep.ready):
+            if not begun:
+                continue
+            waiting, region = sweep.waiting.copy(), begun.copy()
+            fresh: list[int] = []
+            for vertex in region:
+                for target in successors[vertex]:
+                    left = waiting.get(target, degrees[target]) - 1
+                    if left:
+                        waiting[target] = left
+                        continue
+                    waiting.pop(target, None)
+                    (region if colours[target] == colour else fresh).append(target)
+            ready = (*sweep.ready[:colour], [], *sweep.ready[colour + 1 :])
+            tallest = (*sweep.tallest[:colour], -1, *sweep.tallest[colour + 1 :])
+            count, done = sweep.count + self.weights[colour], sweep.done + len(region)
+            yield _Sweep(sweep, region, *self._with(ready, tallest, fresh), waiting, count, done)
+
+    def _with(
+        self, ready: tuple[list[int], ...], tallest: tuple[int, ...], fresh: Sequence[int]
+    ) -> tuple[tuple[list[int], ...], tuple[int, ...]]:
+        """Return what is ready, and what is ahead of it, with more vertices."""
+        lists: list[list[int]] = [[] for _ in ready]
+        heights = list(tallest)
+        for vertex in fresh:
+            colour = self.colours[vertex]
+            lists[colour].append(vertex)
+            heights[colour] = max(heights[colour], self.heights[vertex])
+        joined = tuple(old + new if new else old for old, new in zip(ready, lists, strict=True))
+        return joined, tuple(heights)
