@@ -78,7 +78,7 @@ def test_explain_shows_the_placement_in_a_log(cli, tmp_path):
 
 def test_all_that_decompose_takes_is_an_option():
     options = set(inspect.signature(Asked).parameters)
-    own = {"module", "target", "entry"}  # arguments of the commands themselves; an ONNX file has one entry
+    own = {"module", "target", "entry", "since"}  # an ONNX file has one entry; an earlier plan is of the same process
     assert set(inspect.signature(tt.decompose).parameters) - own <= options
 
 
