@@ -104,7 +104,7 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
     plans = {"preference": first, "by rates": by_rates}
     found = [Contender(which, tt.build(plan), []) for which, plan in plans.items()]
     if options.trials != 0:
-        found.append(Contender("measured", measured_placement(name, module, tree, options), []))
+        found.append(Contender("measured", measured_placement(name, module, tree, rates, options), []))
     for leaf, alone in zip(first.layout.leaves(), plans_by_leaf(first), strict=True):
         if set(alone.sites().values()) == {leaf.path}:
             found.append(Contender(f"only {leaf.path}", tt.build(by_itself(module, leaf.target)), []))
@@ -112,7 +112,9 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
     return found, inputs
 
 
-def measured_placement(name: str, module: IRModule, tree: Target, options: argparse.Namespace) -> Executable:
+def measured_placement(
+    name: str, module: IRModule, tree: Target, rates: Costs, options: argparse.Namespace
+) -> Executable:
     """Measure placements into the log, and build the best."""
     import tvmtarget as tt
 
