@@ -115,7 +115,7 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
 def measured_placement(
     name: str, module: IRModule, tree: Target, rates: Costs, options: argparse.Namespace
 ) -> Executable:
-    """Measure placements into the log, and build the best."""
+    """Measure placements into the log, the one by rates early, and build the best."""
     import tvmtarget as tt
 
     begin = time.monotonic()

@@ -9,6 +9,7 @@ import sys
 import termios
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,6 +226,8 @@ def test_a_crash_counts_against_the_candidate_and_a_kill_from_outside_does_not(w
     (space,) = worker.spaces()
     pid = worker.pid
     os.kill(pid, signal.SIGSTOP)
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)  # until then it may still read what it is asked
     pipe, unread = worker._process.stdin.fileno(), bytearray(4)
 
     def end():

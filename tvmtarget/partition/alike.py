@@ -39,8 +39,8 @@ class Shape:
 
     `ops` are its operations in an order that their structure gives, each before those in its bodies; `values` what
     they read and compute, `constants` what they hold, and `dims` their symbolic dimensions, by first mention. Of
-    regions with one key, those in one place belong to each other. `run` are the operations in the order in which they
-    run. The key is the same for every program, order of operations and process.
+    regions with one key, those in one place belong to each other. The key is the same for every program, order of
+    operations and process.
     """
 
     key: tuple[Hashable, ...]
@@ -48,14 +48,13 @@ class Shape:
     values: tuple[str, ...]
     constants: tuple[str, ...]
     dims: tuple[str, ...]
-    run: tuple[int, ...]
 
-    def matched(self, other: Shape) -> Matched:
-        """Return what in another region of the same key belongs to what in this one."""
+    def matched(self, other: Shape, ran: Sequence[int]) -> Matched:
+        """Return what in another region of a key belongs to what in this one, whose operations ran in that order."""
         values = zip((*self.values, *self.constants), (*other.values, *other.constants), strict=True)
         dims = zip(self.dims, other.dims, strict=True)
         ops = dict(zip(self.ops, other.ops, strict=True))
-        return Matched({index: ops[index] for index in self.run}, dict(values), dict(dims))
+        return Matched({index: ops[index] for index in ran}, dict(values), dict(dims))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class Shapes:
         """
         walk = _Walk(self, held)
         walk.region(region)
-        return walk.shape(results, self._run(region))
+        return walk.shape(results)
 
     def order(self, calls: tuple[int, ...]) -> tuple[int, ...]:
         """Return a leaf's operations in an order that does not depend on the one they are given in."""
@@ -103,16 +102,6 @@ class Shapes:
             places = self._arranging.order([program.body[index] for index in calls], told)
             self._orders[calls[0]] = tuple(calls[place] for place in places)
         return self._orders[calls[0]]
-
-    def _run(self, region: Region) -> Iterator[int]:
-        """Yield the operations of a region as they run, each before those in its bodies."""
-        for part in region.parts:
-            yield from self._run(part)
-        for index in region.calls if region.is_leaf or region.bodies else ():
-            yield index
-            yield from () if region.bodies else self.program.nested(index)
-        for body in region.bodies:
-            yield from self._run(body)
 
     def name(self, region: Region, shape: Shape) -> str:
         """Return a name: the site, of a leaf the first operator, and digits for structure and some of the weights."""
@@ -142,12 +131,11 @@ class _Walk:
     def program(self) -> Program:
         return self.shapes.program
 
-    def shape(self, results: Sequence[str], run: Iterable[int]) -> Shape:
+    def shape(self, results: Sequence[str]) -> Shape:
         """Return what was noted, with what is returned; attributes of dialects other than ONNX may name dimensions."""
         self.key.append(tuple(sorted(map(self.refer, results))))
         self.key += self.dims if self.is_named else ()
-        noted = (tuple(self.ops), tuple(self.values), tuple(self.constants), tuple(self.dims))
-        return Shape(tuple(self.key), *noted, run=tuple(run))
+        return Shape(tuple(self.key), tuple(self.ops), tuple(self.values), tuple(self.constants), tuple(self.dims))
 
     def region(self, region: Region) -> None:
         self.key += ("region", region.site.path, region.device)
