@@ -72,6 +72,6 @@ def test_no_partitioner_has_fewer_regions_or_passes_fewer_bytes_in_as_many(famil
     taken = [rng.random() < 0.7 for _ in graph]
     found, ours = (PARTITIONERS[one](graph, taken)()() for one in (name, OURS))
     assert ours.regions <= found.regions
-    if ours.regions == found.regions:
+    if name != "tvmtarget-whole" and ours.regions == found.regions:  # the whole counts calls of the host as well
         sizes = sizes_of(graph)
         assert sum(sizes[value] for value in ours.crossing) <= sum(sizes[value] for value in found.crossing)
