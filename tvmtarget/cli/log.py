@@ -148,7 +148,7 @@ def export(
 ) -> None:
     """Write a log to a file of lines that can be compared and mailed, or for TVM."""
     opened = read_log(log)
-    relative = None if family is None else read_target(family, Changes())
+    relative = None if family is None else read_target(family)
     if format_ == "lines" and str(output) == "-":
         for line in opened.lines(best=best, family=relative):
             typer.echo(line)
