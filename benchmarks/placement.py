@@ -2,7 +2,8 @@
 
 Run as `python -m benchmarks placement [MODEL ...] [--target TEXT] [--log URL] [--rounds N]`. Models are `digits` and
 those of `benchmarks.tvm_schedule`. First the rates of each leaf are measured (`tuner/rates.py`); they make the plan
-`by rates`. Then `tune` measures placements into a log, from which `build` takes the plan `measured`. Beside these run
+`by rates`. Then `tune` begins with that plan, and measures placements into a log, from which `build` takes the plan
+`measured`. Beside these run
 the plan by preference, the whole program on each leaf that takes it, and onnxruntime without this library. All run
 by turns, each turn in another order and each program a few times in a row, as idle threads of one spin into the next.
 
@@ -103,7 +104,7 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
     plans = {"preference": first, "by rates": by_rates}
     found = [Contender(which, tt.build(plan), []) for which, plan in plans.items()]
     if options.trials != 0:
-        found.append(Contender("measured", measured_placement(name, module, tree, options), []))
+        found.append(Contender("measured", measured_placement(name, module, tree, rates, options), []))
     for leaf, alone in zip(first.layout.leaves(), plans_by_leaf(first), strict=True):
         if set(alone.sites().values()) == {leaf.path}:
             found.append(Contender(f"only {leaf.path}", tt.build(by_itself(module, leaf.target)), []))
@@ -111,13 +112,15 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
     return found, inputs
 
 
-def measured_placement(name: str, module: IRModule, tree: Target, options: argparse.Namespace) -> Executable:
-    """Measure placements into the log, and build the best."""
+def measured_placement(
+    name: str, module: IRModule, tree: Target, rates: Costs, options: argparse.Namespace
+) -> Executable:
+    """Measure placements into the log, the one by rates early, and build the best."""
     import tvmtarget as tt
 
     begin = time.monotonic()
     with tt.TuningLog(options.log) as log:
-        result = tt.tune(module, tree, log=log, levels=["placement"], trials=options.trials)
+        result = tt.tune(module, tree, log=log, levels=["placement"], trials=options.trials, costs=rates)
         measured = tt.build(module, tree, log=log)
     print(f"{name}: {result.measured} placements measured in {time.monotonic() - begin:.0f} s", file=sys.stderr)
     return measured

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,3 +106,42 @@ def test_after_ctrl_c_what_was_measured_is_in_the_log_and_the_last_line_says_how
     assert rest.splitlines()[-1].startswith(f"interrupted; what was measured is in {log}, go on with: tvmtarget tune ")
     trials = [line for line in log.read_text().splitlines() if '"t":"trial"' in line]
     assert len(trials) >= 4
+
+
+def workers_of(pid):
+    """Return the measuring processes that a process has started."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            is_child = f"\nPPid:\t{pid}\n" in status.read_text()
+            if is_child and b"tvmtarget.tuner.worker" in status.with_name("cmdline").read_bytes():
+                found.append(int(status.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.slow
+def test_after_a_kill_nothing_is_left_running_the_log_is_whole_and_the_same_command_goes_on(cli, model):
+    log = model.with_name("log.jsonl")
+    words = ["tune", str(model), "-t", "llvm", "--log", str(log), "--level", "kernel", "--trials"]
+    process = subprocess.Popen(
+        [*COMMAND, *words, "100000"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    for line in process.stderr:
+        if line.startswith("trial 4"):
+            break
+    workers = workers_of(process.pid)
+    process.kill()
+    process.wait()
+    assert workers
+    until = time.monotonic() + 60
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert cli("log", "verify", log)[0] == 0
+    code, out, err = cli(*words, "2")
+    assert code == 0, err
+    measured, known = out.split(" candidates measured, ")
+    assert int(measured) == 2
+    assert int(known.split()[0]) >= 4

@@ -15,8 +15,9 @@ I5: borders are exact:
     test_i5_borders_are_what_passes_and_nothing_else
 I6: symbolic dimensions are bound:
     test_i6_parts_know_the_dimensions_that_they_use
-I7: copies: one per value and memory, none useless, none of an unchanged value in a loop:
+I7: copies: one per value and memory, none useless, none back, none of an unchanged value in a loop:
     test_i7_copies_are_few_and_used
+    test_i7_no_value_is_copied_back_while_the_driver_runs_that_had_it_computed
     test_a_value_that_a_loop_does_not_change_is_copied_once_before_it
 I8: effects keep their order:
     test_operations_with_effects_keep_their_order_across_sites_and_bodies
@@ -48,6 +49,8 @@ I18: explanations are complete and add up:
     test_explanations_add_up_to_the_objective
 I19: an edit elsewhere leaves functions as they were:
     test_i19_an_edit_at_the_end_leaves_the_functions_before_it
+    test_i19_an_edit_leaves_names_hashes_and_calls_of_all_other_functions
+    test_a_plan_since_another_one_is_the_same_text
     test_an_edited_program_is_divided_alike
 I20: twice the operations are at most 2.4 times the work:
     test_i20_work_doubles_with_the_program
@@ -228,6 +231,30 @@ def test_i7_copies_are_few_and_used(seed):
                 assert copied.scope not in places
                 assert copied.name in read
                 places.append(copied.scope)
+
+
+@laws
+@seeds
+def test_i7_no_value_is_copied_back_while_the_driver_runs_that_had_it_computed(seed):
+    """Only a later call of the same system may bring a value to where an earlier one had it computed."""
+    for plan in (flat(seed), nested(seed)[1]):
+        assert not [names for names in copied_back(plan) if names[0] == names[1][: len(names[0])]]
+
+
+def copied_back(plan):
+    """Yield for each value that is copied to where it was computed the calls of the driver, and those of who did."""
+    made = {name: region for region in plan.regions for name in region.outputs}
+    for copy in plan.copies:
+        region = made.get(copy.value)
+        if region is not None and plan.layout.home(region.site) == copy.dst:
+            yield tuple(filter(None, copy.call.split("/"))), tuple(region.call.split("/"))
+
+
+def test_i7_a_later_call_of_a_system_is_all_that_copies_a_value_back():
+    """The one known case: it went to another machine as well, and a call gets all values in its driver's memory."""
+    ((driver, maker),) = copied_back(flat(29))
+    assert driver
+    assert driver[0] != maker[0]
 
 
 @laws

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 SIZE = 192
 MATMUL = Workload.of({"op": "matmul", "shapes": [[SIZE] * 3], "dtype": "float32"})
 TARGET = Target.parse("llvm(mcpu=znver4,mtriple=x86_64-linux-gnu,num-cores=2)")
-ORDERS = ("ijk", "jki", "ikj")  # the first one is the default
+ORDERS = ("jki", "ijk", "ikj")  # the first one is the default
 
 
 def compiled(folder, order):
@@ -28,11 +28,13 @@ def compiled(folder, order):
     loops = "".join(f"for (int {name} = 0; {name} < {SIZE}; {name}++) " for name in order)
     source = folder / f"{order}.c"
     source.write_text(
-        f"void run(const float *a, const float *b, float *c) {{ for (int x = 0; x < {SIZE * SIZE}; x++) c[x] = 0; "
+        "void run(const float *a, const float *b, float *restrict c) { "
+        f"for (int x = 0; x < {SIZE * SIZE}; x++) c[x] = 0; "
         f"{loops} c[i * {SIZE} + j] += a[i * {SIZE} + k] * b[k * {SIZE} + j]; }}"
     )
     library = source.with_suffix(".so")
-    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
+    flags = ["-O3", "-fno-loop-interchange", "-shared", "-fPIC"]
+    subprocess.run(["gcc", *flags, "-o", library, source], check=True)
     return ctypes.CDLL(str(library)).run
 
 
@@ -72,4 +74,4 @@ def test_p14_what_was_measured_is_found_in_a_new_process_and_is_as_fast_as_the_l
     default, chosen = by_turns([runs[0], compiled(tmp_path, found["candidate"]["body"])], arrays)
     ratio = median(one / other for one, other in zip(default, chosen, strict=True))
     record_property("times as fast as the default", round(ratio, 2))
-    assert ratio > 1.2
+    assert ratio > 2

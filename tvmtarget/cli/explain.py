@@ -92,7 +92,7 @@ def explain(
 
 def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
     """Yield what a log answers to all that a build of a plan would ask of it."""
-    from tvmtarget.advice import alone, kernel_workload, whole_workload
+    from tvmtarget.advice import alone, kernel_workload, placement_identity, whole_workload
     from tvmtarget.backends.protocol import TunableBackend
     from tvmtarget.building import choose_backend, part_of, standing_alone
     from tvmtarget.errors import BackendError
@@ -100,7 +100,7 @@ def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
     root = plan.layout.root
     if root.is_composite:
         yield log.lookup(whole_workload(plan, "graph"), root, policy=policy)
-    yield log.lookup(whole_workload(plan, "executor"), root, policy=policy)
+    yield log.lookup(whole_workload(plan, "executor"), root, policy=policy, default=placement_identity(plan))
     asked = set[tuple[str, str]]()
     for region in plan.regions:
         leaf = standing_alone(plan.layout, region.site)
@@ -113,7 +113,8 @@ def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
         for key, space in spaces.items():
             if (key, region.site) not in asked:
                 asked.add((key, region.site))
-                yield log.lookup(kernel_workload(space.kernel), alone(leaf), policy=policy)
+                default = space.kernel.default or None
+                yield log.lookup(kernel_workload(space.kernel), alone(leaf), policy=policy, default=default)
 
 
 def _write(plan: Plan, path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from tvmtarget.cli.options import Json, print_json
-from tvmtarget.cli.targets import TargetText, read_target
+from tvmtarget.cli.targets import Changes, TargetText, read_target
 from tvmtarget.errors import LogError, TvmTargetError
 
 if TYPE_CHECKING:

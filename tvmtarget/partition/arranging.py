@@ -16,20 +16,40 @@ from typing import TypeAlias
 
 from tvmtarget.ir.function import Call
 
-__all__ = ["arranged"]
+__all__ = ["Arranging"]
+
+# For every operation who computes what it reads, by place, and as which of its results.
+Reads: TypeAlias = Sequence[Sequence[tuple[int, int]]]
 
 # Of an operation that can come next: its number, the places of what it reads, and its own.
 _Next: TypeAlias = tuple[int, tuple[int, ...], int]
 
 
-def arranged(calls: Sequence[Call], told: Sequence[str]) -> tuple[int, ...]:
-    """Return the places of operations, listed in topological order, in that order; `told` is what each is by itself.
+class Arranging:
+    """Arranges operations; those that are listed alike are arranged alike, and looked at once."""
 
-    Operations with effects keep their order. O(E log V).
-    """
-    producer = {out.name: (place, k) for place, call in enumerate(calls) for k, out in enumerate(call.outputs)}
-    producer.pop("", None)
-    reads = [[producer.get(name, (-1, 0)) for name in call.inputs] for call in calls]
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[int, ...]] = {}
+
+    def order(self, calls: Sequence[Call], told: Sequence[str]) -> tuple[int, ...]:
+        """Return the places of operations, listed in topological order, in the order that their structure gives.
+
+        `told` is what each is by itself. Operations with effects keep their order. O(E log V).
+        """
+        producer = {out.name: (place, k) for place, call in enumerate(calls) for k, out in enumerate(call.outputs)}
+        producer.pop("", None)
+        reads = tuple(tuple([producer.get(name, _OUTSIDE) for name in call.inputs]) for call in calls)
+        key = (tuple(told), reads)
+        if key not in self._known:
+            self._known[key] = _arranged(calls, told, reads)
+        return self._known[key]
+
+
+# Who computes what comes from elsewhere, and as which of its results.
+_OUTSIDE = (-1, 0)
+
+
+def _arranged(calls: Sequence[Call], told: Sequence[str], reads: Reads) -> tuple[int, ...]:
     colours = _colours(told, reads)
     readers: list[list[int]] = [[] for _ in calls]
     waiting = [0] * len(calls)
@@ -44,7 +64,7 @@ def arranged(calls: Sequence[Call], told: Sequence[str]) -> tuple[int, ...]:
 def _in_order(
     ready: list[_Next],
     colours: Sequence[int],
-    reads: Sequence[Sequence[tuple[int, int]]],
+    reads: Reads,
     readers: Sequence[Sequence[int]],
     waiting: list[int],
 ) -> list[int]:
@@ -62,7 +82,7 @@ def _in_order(
     return found
 
 
-def _before(calls: Sequence[Call], reads: Sequence[Sequence[tuple[int, int]]]) -> list[set[int]]:
+def _before(calls: Sequence[Call], reads: Reads) -> list[set[int]]:
     before = [{place for place, _ in read if place >= 0} for read in reads]
     effects = [place for place, call in enumerate(calls) if call.has_effect]
     for first, then in pairwise(effects):
@@ -70,7 +90,7 @@ def _before(calls: Sequence[Call], reads: Sequence[Sequence[tuple[int, int]]]) -
     return before
 
 
-def _colours(told: Sequence[str], reads: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
+def _colours(told: Sequence[str], reads: Reads) -> list[int]:
     """Number operations by what leads to them and what comes of them."""
     down: list[int] = []
     for text, read in zip(told, reads, strict=True):

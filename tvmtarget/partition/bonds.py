@@ -246,4 +246,5 @@ def with_demands(feasibility: Feasibility, demands: Mapping[int, str], banned: I
         for index, leaves in one.leaves.items():
             off = (Constraint.at(leaf).replace(is_negated=True) for leaf in sorted(leaves))
             asked[index] = (*asked[index], *(Asked(constraint, one.origin) for constraint in off))
-    return Feasibility(replace(program, asked=tuple(asked)), feasibility.assumed, splits=feasibility.splits)
+    program = replace(program, asked=tuple(asked))
+    return Feasibility(program, feasibility.assumed, splits=feasibility.splits, memo=feasibility.memo)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.bonds import Named
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
+from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.partition.request import OBJECTIVES, Objective, Request
 from tvmtarget.partition.weights import CONSTANTS, Constants
@@ -41,6 +43,7 @@ def decompose(
     max_regions: Mapping[str, int] | None = None,
     constants: Constants | None = None,
     entry: str | None = None,
+    since: Plan | None = None,
 ) -> Plan:
     """Split the entry of a module over the nodes of a target, down to single leaves.
 
@@ -64,6 +67,9 @@ def decompose(
         constants: `bind` makes weights parts of functions, `lift` gives them to functions as parameters, `share` does
             where one function so does for several parts of the program; unless given, as each code generator says.
         entry: the function to divide, which is called `main` then (`IRModule.with_entry`); the others stay as they are.
+        since: the plan before an edit, whose results are used where they follow from what is equal. It saves time and
+            changes nothing: the plan is the same text without it, and `plan.reused` tells what was used. To keep the
+            sites that operations had, see `Plan.replay`.
 
     Returns the plan: `plan.module` with every decision as a constraint that names one node, and its report.
     Raises `InfeasibleError` with the reasons for operations that fit no site, `UnknownNameError` for names that
@@ -95,7 +101,11 @@ def decompose(
         max_regions=_numbers(max_regions),
         constants=constants,
     )
-    return planned(request, request.feasibility())
+    if since is not None and not isinstance(since, Plan):
+        raise TargetError(f"since is an earlier plan, not {shown(since)}")
+    memo = Memo(None if since is None else since.feasibility.memo)
+    plan = planned(request, request.feasibility(memo=memo))
+    return plan if since is None else replace(plan, reused=memo.reused())
 
 
 def _rules(where: Mapping[str, Constraint | str | Target] | None) -> dict[str, Constraint]:

@@ -16,6 +16,7 @@ from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.control.forms import why_not_driven
 from tvmtarget.partition.host_device.sides import host_takes
 from tvmtarget.partition.matching import Groups, groups_of
+from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.program import Asked, Program, open_frame
 from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy, strategy_at
 from tvmtarget.target.layout import Site
@@ -29,13 +30,20 @@ class Feasibility:
     """Answers, once per question, whether operations fit a site; `check_all` refuses what fits nowhere.
 
     `assumed` are pairs of an operation and the path of a leaf that is supposed to take it, whatever its strategy says.
-    `splits` has functions of host and device code split where the code generator takes them whole, too.
+    `splits` has functions of host and device code split where the code generator takes them whole, too. `memo` is what
+    is known from earlier.
     """
 
     def __init__(
-        self, program: Program, assumed: frozenset[tuple[int, str]] = frozenset(), *, splits: bool = False
+        self,
+        program: Program,
+        assumed: frozenset[tuple[int, str]] = frozenset(),
+        *,
+        splits: bool = False,
+        memo: Memo | None = None,
     ) -> None:
         self.program = program
+        self.memo = memo or Memo()
         self.splits = splits
         self.assumed = assumed
         self.leaves = tuple(program.layout.leaves())
@@ -213,18 +221,31 @@ class Feasibility:
         if strategy is None:
             kind = leaf.target.kind
             return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")
-        refusal = self._judge_by_patterns(index, leaf, strategy, op) if strategy.is_matching else strategy.check(op)
+        refusal = (
+            self._judge_by_patterns(index, leaf, strategy, op)
+            if strategy.is_matching
+            else self._ask(index, leaf, strategy, op)
+        )
         if refusal is None or not (self.splits or strategy.takes == "device") or leaf.host == leaf.path:
             return refusal
         is_for_host = host_takes(self.program, op, leaf) or self.why_not_driven(index, leaf) is None
         return None if is_for_host else refusal
+
+    def _ask(self, index: int, _leaf: Site, strategy: Strategy, op: Op) -> Reject | None:
+        """Ask a strategy about an operation, unless it took one of the same structure: reasons speak of names."""
+        if index in self.program.bodies or any(name in self.program.constants for name in op.call.inputs):
+            return strategy.check(op)
+        told = self.program.told(index)
+        key = id(strategy), told.text, told.dims, self.program.function.opsets
+        taken, _ = self.memo.find("operations that sites take", key, lambda: (strategy.check(op) is None, strategy))
+        return None if taken else strategy.check(op)
 
     def _judge_by_patterns(self, index: int, leaf: Site, strategy: Strategy, op: Op) -> Reject | None:
         """Return None if a group of the leaf's kind has an operation, or the strategy takes it alone; else why not."""
         group = self.groups.of.get(index)
         if group is not None and group.kind == leaf.target.kind:
             return None
-        alone = strategy.check(op)
+        alone = self._ask(index, leaf, strategy, op)
         return None if alone is None else self.groups.check(index, leaf.target.kind) or alone
 
     def _constraints(self, asked: tuple[Asked, ...], leaf: Site) -> Reject | None:

@@ -154,11 +154,16 @@ class _Border:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A function that was made for a region of some shape, for which call, and the records that came of it."""
+    """A function that was made for a region of some shape, for which call, and the records that came of it.
+
+    `ran` are the operations of the region as the function runs them, each before those in its bodies; where a function
+    in it was made for another region, that one's order counts.
+    """
 
     border: _Border
     shape: Shape
     around: _Around
+    ran: tuple[int, ...]
     regions: tuple[RegionRecord, ...]
     copies: tuple[CopyRecord, ...]
     driven: tuple[DrivenRecord, ...]
@@ -176,6 +181,7 @@ class _Outliner:
         self.regions: list[RegionRecord] = []
         self.copies: list[CopyRecord] = []
         self.driven: list[DrivenRecord] = []
+        self.ran: list[int] = []
         self.constants = program.constants
         self.names = Names(function.name for function in program.others)
         self.values = Names(program.types)
@@ -192,16 +198,17 @@ class _Outliner:
         alike = self.made.setdefault(shape.key, [])
         made = next((one for one in alike if one.around.runs and self._is_same(one.shape, shape)), None)
         if made is not None:
-            matched, name = made.shape.matched(shape), caller.name(made.border.name, self._source(shape))
+            matched, name = made.shape.matched(shape, made.ran), caller.name(made.border.name, self._source(shape))
             self._repeat(made, matched, caller.around.inner(name))
             return self._called(made.border, name, shape, matched)
         border = _Border(self.names.fresh(self.shapes.name(region, shape)), params, results)
         name = caller.name(border.name, self._source(shape))
         around = caller.around.inner(name)
-        places = len(self.regions), len(self.copies), len(self.driven)
+        places = len(self.regions), len(self.copies), len(self.driven), len(self.ran)
         self.add(region, border, around)
         regions, copies, driven = self.regions[places[0] :], self.copies[places[1] :], self.driven[places[2] :]
-        alike.append(_Made(border, shape, around, tuple(regions), tuple(copies), tuple(driven)))
+        ran = tuple(self.ran[places[3] :])
+        alike.append(_Made(border, shape, around, ran, tuple(regions), tuple(copies), tuple(driven)))
         return self._called(border, name, shape)
 
     def _source(self, shape: Shape) -> str:
@@ -214,7 +221,7 @@ class _Outliner:
         if matched is not None:
             inputs, outputs = (tuple(map(matched.values.__getitem__, names)) for names in (inputs, outputs))
             attrs = ((OPS, tuple(self.program.body[index].source for index in matched.ops.values())), *_dims(matched))
-        has_effect = any(self.program.body[index].has_effect for index in shape.run)
+        has_effect = any(self.program.body[index].has_effect for index in shape.ops)
         values = tuple(Value(value, self.program.types[value]) for value in outputs)
         return Call(f"@{border.name}", inputs, values, attrs, source=name, has_effect=has_effect)
 
@@ -261,6 +268,7 @@ class _Outliner:
             for one in made.copies
         )
         self.driven += (replace(one, call=ops[one.call], op=sources[one.op]) for one in made.driven)
+        self.ran += ops.values()
 
     def _leaf(self, region: Region, border: _Border, around: _Around) -> None:
         body = tuple(self.program.body[index] for index in region.calls)
@@ -269,6 +277,7 @@ class _Outliner:
         function = self._function(region, border, body, [*used, *border.results], "leaf")
         matches = self._matches(region)
         self.functions.append(function.replace(attrs=(*function.attrs, ("matches", matches))) if matches else function)
+        self.ran += self.program.with_nested(region.calls)
         ops = tuple(call.source for call in body)
         self.regions.append(
             RegionRecord(
@@ -296,7 +305,8 @@ class _Outliner:
         block = Block("", border.params, border.results, steps, runs=around.runs)
         home = self.program.layout.home(region.site.path)
         types = self.program.types.__getitem__
-        written = write_driver(block, home, self.constants, types, self.values, self.routes)
+        domains = self.program.layout.domains()
+        written = write_driver(block, home, self.constants, types, self.values, self.routes, domains)
         self.copies += (
             CopyRecord(name, copy.value, copy.src, copy.dst, self.program.types[copy.value], copy.runs, around.call)
             for copy in written.copies
@@ -347,6 +357,7 @@ class _Outliner:
         """Return the step of an operation whose nested bodies the driver runs."""
         (index,) = part.calls
         call = self.program.body[index]
+        self.ran.append(index)
         self.driven.append(DrivenRecord(caller.driver, part.site.path, index, call.source))
         form = form_of(call)
         repeats = form is not None and form.repeats

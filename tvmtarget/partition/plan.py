@@ -13,6 +13,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.assignment.pipeline import ByPipeline
 from tvmtarget.partition.bonds import Banned, bonds_of, demands_of, with_demands
+from tvmtarget.partition.control.borders import check_borders
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
 from tvmtarget.partition.costs.estimate import Estimates
@@ -21,17 +22,20 @@ from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.fewer import given_up
 from tvmtarget.partition.machines.pace import Pace, pace_of
 from tvmtarget.partition.machines.programs import programs_of
+from tvmtarget.partition.memo import NOTHING, Memo, Reused
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
 from tvmtarget.partition.program import Program, names_of
+from tvmtarget.partition.recall import Recalling
 from tvmtarget.partition.replay import Keeping
 from tvmtarget.partition.reports.alternatives import Alternative
 from tvmtarget.partition.reports.blockers import Blocker, blockers
 from tvmtarget.partition.reports.diagram import region_graph, to_dot, to_mermaid
 from tvmtarget.partition.reports.difference import PlanDifference, difference, totals
 from tvmtarget.partition.reports.explain import Explanation, explain_op
+from tvmtarget.partition.reports.listing import listing
 from tvmtarget.partition.reports.marking import marked_model
 from tvmtarget.partition.reports.sensitivity import Sensitivity
-from tvmtarget.partition.reports.summary import summary_of, systems_in
+from tvmtarget.partition.reports.summary import summary_of
 from tvmtarget.partition.request import Request, read_plan, write_plan
 from tvmtarget.partition.routes import Routes
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
@@ -53,6 +57,7 @@ class Plan:
     """The result of `decompose`; `module` alone is enough to build from.
 
     `estimates` and `prediction` are there if sites were chosen by cost, and `pace` if there are several machines then.
+    `reused` tells what was known from an earlier plan.
     """
 
     module: IRModule
@@ -64,6 +69,7 @@ class Plan:
     estimates: Estimates | None = None
     prediction: Prediction | None = None
     pace: Pace | None = None
+    reused: Reused = NOTHING
 
     @property
     def layout(self) -> Layout:
@@ -153,7 +159,7 @@ class Plan:
         if not chosen:
             self.program.find(op)
         assumed = self.feasibility.assumed.union((index, leaf) for index in chosen for leaf in leaves)
-        return planned(self.request, Feasibility(self.program, assumed))
+        return planned(self.request, Feasibility(self.program, assumed, memo=Memo(self.feasibility.memo)))
 
     def blockers(self, limit: int = 5) -> tuple[Blocker, ...]:
         """Return the operators whose support by a site that refuses them would gain most; each is tried."""
@@ -207,7 +213,7 @@ class Plan:
         counts. `plan.diff(plan.replay(module))` tells what changed.
         """
         request = self.request.on(module)
-        return planned(request, request.feasibility(), self.sites())
+        return planned(request, request.feasibility(memo=Memo(self.feasibility.memo)), self.sites())
 
     def save(self, path: str | Path) -> None:
         """Write the undivided module, what was asked for and what was decided into one file, a saved module."""
@@ -287,55 +293,8 @@ class Plan:
         return "\n".join(summary_of(self))
 
     def to_json(self) -> dict[str, Any]:
-        """Return regions, copies, and control flow that drivers run as data.
-
-        Sizes of copies are in bytes, None where the shape is open; `least` is a number of regions that no division with
-        these sites can go below; `runs` says how often a region or copy in a
-        nested body is expected to run, where that is not once.
-        """
-        return (
-            {
-                "regions": [
-                    {
-                        "site": region.site,
-                        "function": region.function,
-                        "ops": list(region.ops),
-                        "inputs": list(region.inputs),
-                        "outputs": list(region.outputs),
-                    }
-                    | ({"inner": list(region.inner)} if region.inner else {})
-                    | ({"runs": float(region.runs)} if region.runs != 1 else {})
-                    for region in self.regions
-                ],
-                "copies": [
-                    {"value": copy.value, "src": copy.src, "dst": copy.dst, "bytes": copy.nbytes, "driver": copy.driver}
-                    for copy in self.copies
-                ],
-                "systems": [
-                    {"site": system.site.path, "regions": len(system.parts), "least": system.least_parts}
-                    for system in systems_in(self.root)
-                ],
-            }
-            | self._driven_to_json()
-            | ({} if self.prediction is None else {"predicted": self.prediction.to_json()})
-            | ({} if self.pace is None else {"machines": self.pace.to_json()})
-        )
-
-    def _driven_to_json(self) -> dict[str, Any]:
-        driven = [
-            {
-                "op": one.op,
-                "kind": self.program.body[one.call].kind,
-                "driver": one.driver,
-                "site": self.layout[one.system].host,
-                "bodies": {
-                    scope.label: [self.program.body[index].source for index in scope.calls]
-                    for scope in self.program.bodies[one.call]
-                },
-            }
-            for one in self.outlined.driven
-        ]
-        return {"driven": driven} if driven else {}
+        """Return regions, copies, and control flow that drivers run as data; `listing` says what the numbers are."""
+        return listing(self)
 
     def __str__(self) -> str:
         return self.summary()
@@ -390,7 +349,7 @@ def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] |
     """
     program = feasibility.program
     estimates = None if request.costs is None else Estimates(program, request.costs)
-    choosers: list[Chooser] = [by_preference] if estimates is None else [ByCost(feasibility, estimates)]
+    choosers: list[Chooser] = [by_preference] if estimates is None else [Recalling(ByCost(feasibility, estimates))]
     is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
     if estimates is not None and (is_deep or estimates.costs.regions):
         choosers.append(by_preference)
@@ -399,7 +358,7 @@ def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] |
     if sites is not None:
         names = tuple(call.source for call in program.body)
         choosers = [Keeping(sites, names, choose) for choose in choosers]
-    return min((_made(request, feasibility, estimates, choose) for choose in choosers), key=_rank)
+    return min((_made(request, feasibility, estimates, choose) for choose in choosers), key=_rank).verify()
 
 
 def _rank(plan: Plan) -> tuple[int, ...]:
@@ -411,13 +370,14 @@ def _rank(plan: Plan) -> tuple[int, ...]:
 def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:
     program = feasibility.program
     root = split(program, feasibility, program.layout[""], program.top, choose)
+    check_borders(program, root)
     routes = Routes(program.layout, () if estimates is None else estimates.links.measured)
     outlined = outline(program, root, feasibility.groups.all, constants=request.constants, routes=routes)
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
     prediction = None if estimates is None else predict(estimates, outlined, module, root.least_time)
     pace = None if estimates is None else pace_of(estimates, outlined, module)
-    return Plan(module, request, program, feasibility, root, outlined, estimates, prediction, pace).verify()
+    return Plan(module, request, program, feasibility, root, outlined, estimates, prediction, pace)
 
 
 def _is_path(layout: Layout, target: str) -> bool:

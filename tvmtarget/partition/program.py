@@ -20,6 +20,7 @@ from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.dataflow import Dataflow, dataflow_of, signatures_of
 from tvmtarget.partition.memories import asked_by_memories, check_entry
 from tvmtarget.partition.strategies.strategy import Op
+from tvmtarget.partition.told import Told, told_of
 from tvmtarget.target.constraints.constraint import Constraint, covers, known_words
 from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.layout import Layout
@@ -77,6 +78,17 @@ class Program:
     def op(self, index: int) -> Op:
         """Return an operation as strategies see it."""
         return Op(self.body[index], self.types, self.constants, self._read, self._opsets)
+
+    def told(self, index: int) -> Told:
+        """Return what an operation is apart from names; those of one signature are looked at once."""
+        number = self.signatures[index]
+        if number not in self._told:
+            self._told[number] = told_of(self.body[index], self.types, self.is_read)
+        return self._told[number]
+
+    @cached_property
+    def _told(self) -> dict[int, Told]:
+        return {}
 
     def is_read(self, value: str) -> bool:
         """Whether an operation reads a value, or it is returned."""

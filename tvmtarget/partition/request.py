@@ -17,6 +17,7 @@ from tvmtarget.partition.bonds import Named, with_units
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.program import Program, names_of, normalise
 from tvmtarget.partition.weights import CONSTANTS, Constants
 from tvmtarget.target.constraints.constraint import Constraint
@@ -55,15 +56,16 @@ class Request:
     max_regions: Mapping[str, int] = field(default_factory=dict)
     constants: Constants | None = None
 
-    def feasibility(self, *, splits: bool = False) -> Feasibility:
+    def feasibility(self, *, splits: bool = False, memo: Memo | None = None) -> Feasibility:
         """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere.
 
-        `splits` has mixed functions of host and device code split, whatever their code generator takes.
+        `splits` has mixed functions of host and device code split, whatever their code generator takes; `memo` is what
+        is known from earlier.
         """
         program = normalise(self.module.verify(), self.target, self.where)
         self._check_names(program)
         program = with_units(program, self.atomic, self.boundary_before, self.boundary_after)
-        feasibility = Feasibility(program, splits=splits)
+        feasibility = Feasibility(program, splits=splits, memo=memo)
         feasibility.check_all()
         return feasibility
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
@@ -18,6 +18,7 @@ from tvmtarget.partition.control.steering import steering_of
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility, has_taste
 from tvmtarget.partition.host_device.sides import host_work
+from tvmtarget.partition.memo import Memo, digest
 from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.regions.bound import lower_bound
 from tvmtarget.partition.regions.boundaries import cut_at, cuts_of
@@ -30,7 +31,7 @@ from tvmtarget.partition.strategies.strategy import Reject, strategy_at
 from tvmtarget.partition.values import Values, owners, values_of
 from tvmtarget.target.layout import Site
 
-__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "split"]
+__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "parts_of", "split"]
 
 # Above this many atoms regions are formed in one way while choices are compared.
 MANY = 10_000
@@ -194,7 +195,9 @@ def _decided(
         choice = choose(level)
         chosen = choice.chosen
         groups, refused = vetted(
-            _formed(level, choice), partial(_refusal, program, feasibility, level, chosen), level.limiter
+            _recalled(feasibility.memo, level, choice),
+            partial(_refusal, program, feasibility, level, chosen),
+            level.limiter,
         )
         if not refused:
             return choice, groups
@@ -286,6 +289,23 @@ def grouped(level: Level, chosen: Sequence[int], launches: Sequence[int]) -> lis
         for early in (first if len(chosen) <= MANY else first[-1:])
     )
     return min((_cut(level, way, chosen) for way in ways), key=lambda way: sum(launches[chosen[one[0]]] for one in way))
+
+
+def parts_of(level: Level) -> Iterator[object]:
+    """Yield all that choosing sites and forming regions goes by, but for costs and the room in memories."""
+    yield [len(atom) for atom in level.atoms]
+    yield from (getattr(level.values, field.name) for field in fields(level.values))
+    yield from (getattr(level, field.name) for field in fields(level) if field.name not in _NO_NUMBERS)
+
+
+# What of a level only says whose numbers these are, or follows from the others.
+_NO_NUMBERS = frozenset({"site", "options", "atoms", "values", "limiter", "room"})
+
+
+def _recalled(memo: Memo, level: Level, choice: Choice) -> list[list[int]]:
+    """Return the best regions, if an earlier plan had the same atoms on the same options, as it found them."""
+    key = digest(*parts_of(level), choice.chosen, list(choice.launches))
+    return [[*region] for region in memo.find("divisions into regions", key, lambda: _formed(level, choice))]
 
 
 def _formed(level: Level, choice: Choice) -> list[list[int]]:

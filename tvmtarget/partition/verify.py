@@ -40,6 +40,7 @@ def verify_plan(program: Program, feasibility: Feasibility, module: IRModule, ou
         *(problem for driver in drivers for problem in values_are_exact(driver, module)),
         *(problem for driver in drivers for problem in copies_are_needed(driver, _home(driver, program))),
         *_copies_follow_links(outlined),
+        *_copies_lead_away(program, outlined),
     ]
     if problems:
         raise ModelError(*problems[:5])
@@ -146,6 +147,25 @@ def _copies_follow_links(outlined: Outlined) -> Iterator[str]:
         if stops:
             way = " -> ".join((copy.src, *stops, copy.dst))
             yield f"{copy.value!r} is copied from {copy.src!r} straight to {copy.dst!r}, while links lead {way}"
+
+
+def _copies_lead_away(program: Program, outlined: Outlined) -> Iterator[str]:
+    """No value is copied back to the memory where it was computed by a driver that was running then.
+
+    A later call of a system gets its values in the memory of its driver, so it may copy them to where they once were.
+    """
+    made = {
+        output.name: region
+        for region in outlined.regions
+        for index in region.calls
+        for output in program.body[index].outputs
+    }
+    for copy in outlined.copies:
+        region = made.get(copy.value)
+        if region is None or program.layout.home(region.site) != copy.dst:
+            continue
+        if not copy.call or region.call.startswith(f"{copy.call}/"):
+            yield f"{copy.value!r} is copied back to {copy.dst!r}, where {region.function!r} computed it"
 
 
 def _home(driver: Function, program: Program) -> str:

@@ -155,7 +155,7 @@ def run_by_turns(programs: Sequence[Executable], inputs: Inputs, rounds: int = R
     There are two in a row at least, as idle threads of one program spin into the next, and more of short ones.
     """
     first = [_timed(program, inputs) for program in programs]
-    turns = rounds if max(first) < SLOW * 1e12 else 3
+    turns = rounds if max(first) < SLOW * 1e12 else min(rounds, 5)
     counts = [max(2, min(MAX_IN_A_ROW, int(TURN * 1e12 / max(1, taken)))) for taken in first]
     costs: list[list[int]] = [[] for _ in programs]
     for _ in range(turns):

@@ -3,26 +3,34 @@
 A value is copied once for each memory in which it is needed: in the innermost body that all who need it there are
 in, before the first of them, but outside of every loop in which the value does not change. Where no link leads there,
 it is copied from memory to memory along the links of the tree (`routes.py`). Constants that a driver gives to
-functions are copied once for all runs.
+functions are copied once for all runs. What a loop carries is in the driver's memory, or stays in that where its body
+computes it, if fewer copies are made so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import Type
+from tvmtarget.partition.control.forms import TRIPS, Slot, slots_of
 from tvmtarget.partition.routes import Routes
 
 __all__ = ["Block", "Copied", "Step", "Written", "write_driver"]
 
+# Copies that keeping a carried value in another memory than the driver's may add around a loop.
+AROUND = 2
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """A call whose operands and results are in one memory domain, and the nested bodies that the driver runs."""
+    """A call whose operands and results are in one memory domain, and the nested bodies that the driver runs.
+
+    What a loop carries may be in another one.
+    """
 
     call: Call
     domain: str
@@ -31,7 +39,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """The steps of a driver, or of a nested body that it runs; parameters and results are in the driver's memory.
+    """The steps of a driver, or of a nested body that it runs.
+
+    Parameters and results are in the driver's memory, or where a loop carries them.
 
     `repeats` says that it may run more than once where it stands, `runs` how often it does, as far as is known,
     for one run of the program.
@@ -73,15 +83,26 @@ class Written:
 
 
 def write_driver(
-    block: Block, home: str, constants: Container[str], types: Callable[[str], Type], names: Names, routes: Routes
+    block: Block,
+    home: str,
+    constants: Container[str],
+    types: Callable[[str], Type],
+    names: Names,
+    routes: Routes,
+    domains: Container[str],
 ) -> Written:
-    """Write the steps of a driver with all copies that they need; names of copies are taken from `names`."""
-    writer = _Writer(home, constants, types, names, routes)
+    """Write the steps of a driver with all copies that they need; names of copies are taken from `names`.
+
+    What a loop carries may be asked to be in one of the `domains` of the target.
+    """
+    writer = _Writer(home, constants, types, names, routes, domains)
+    writer.carry(block)
     writer.define(block, 0)
     writer.look(block, ())
+    writer.deliver(block)
     writer.place()
-    body, results = writer.write(block)
-    return Written(body, results, tuple(writer.copies))
+    body = writer.write(block)
+    return Written(body, writer.delivered(block), tuple(writer.copies))
 
 
 @dataclass
@@ -91,29 +112,99 @@ class _Writer:
     types: Callable[[str], Type]
     names: Names
     routes: Routes
+    domains: Container[str]
     where: dict[str, tuple[int, str]] = field(default_factory=dict)  # of a value: depth of its block, and domain
+    carried: dict[Step, dict[Slot, str]] = field(default_factory=dict)  # in which domain a loop carries a value
     uses: dict[tuple[str, str], list[tuple[tuple[Block, int], ...]]] = field(default_factory=dict)
     placed: dict[tuple[Block, int], list[tuple[str, str]]] = field(default_factory=dict)
     copied: dict[tuple[str, str], str] = field(default_factory=dict)
     copies: list[Copied] = field(default_factory=list)
 
-    def define(self, block: Block, depth: int) -> None:
-        """Note where each value is defined."""
-        self.where |= dict.fromkeys(block.params, (depth, self.home))
+    def carry(self, block: Block) -> None:
+        """Choose where loops carry their values, inner loops first, by the copies that this takes."""
         for step in block.steps:
-            self.where |= {output.name: (depth, step.domain) for output in step.call.outputs}
+            for body in step.blocks:
+                self.carry(body)
+                times = body.runs / block.runs if block.runs else Fraction(TRIPS)
+                found = {
+                    slot: self._asked(step.call, slot) or self._kept(body, slot, times) for slot in slots_of(step.call)
+                }
+                self.carried[step] = {slot: domain for slot, domain in found.items() if domain != self.home}
+
+    def define(self, block: Block, depth: int, carried: Mapping[int, str] | None = None) -> None:
+        """Note where each value is defined; `carried` are the parameters that are not in the driver's memory."""
+        kept = carried or {}
+        self.where |= {name: (depth, kept.get(place, self.home)) for place, name in enumerate(block.params)}
+        for step in block.steps:
+            outputs = zip(step.call.outputs, self._made_in(step), strict=True)
+            self.where |= {output.name: (depth, domain) for output, domain in outputs}
             for inner in step.blocks:
-                self.define(inner, depth + 1)
+                params = {slot.param: domain for slot, domain in self.carried.get(step, {}).items()}
+                self.define(inner, depth + 1, params)
 
     def look(self, block: Block, path: tuple[tuple[Block, int], ...]) -> None:
         """Note who needs which value in which memory; a path are the steps that lead there, each in its block."""
         for position, step in enumerate(block.steps):
-            for name in step.call.inputs:
-                self._use(name, step.domain, (*path, (block, position)))
+            for name, domain in zip(step.call.inputs, self._operands(step), strict=True):
+                self._use(name, domain, (*path, (block, position)))
             for inner in step.blocks:
                 self.look(inner, (*path, (block, position)))
+                for name, domain in zip(inner.results, self._results(step, inner), strict=True):
+                    self._use(name, domain, (*path, (block, position), (inner, len(inner.steps))))
+
+    def _asked(self, call: Call, slot: Slot) -> str:
+        """Return in which memory of the target a loop is asked to carry a value; none where it is not asked for."""
+        ((_, body),) = call.regions
+        asked = body.params[slot.param].scope or call.outputs[slot.output].scope
+        return asked if asked in self.domains else ""
+
+    def _kept(self, body: Block, slot: Slot, times: Fraction) -> str:
+        """Return in which memory a loop carries a value with the fewest copies."""
+        made = {
+            output.name: domain
+            for step in body.steps
+            for output, domain in zip(step.call.outputs, self._made_in(step), strict=True)
+        }
+        result = body.results[slot.result]
+        there = made.get(result, self.home)
+        needed = set(self._needed_in(body, body.params[slot.param]))
+        is_home = body.results.count(result) > 1 or self.home in self._needed_in(body, result)
+        fewer = len(needed - {self.home}) + (not is_home) - len(needed - {there})
+        return there if there != self.home and fewer * times > AROUND else self.home
+
+    def _needed_in(self, block: Block, name: str) -> Iterator[str]:
+        """Yield the memories in which a block, or one nested in it, needs a value; its own results are not counted."""
+        for step in block.steps:
+            operands = zip(step.call.inputs, self._operands(step), strict=True)
+            yield from (domain for operand, domain in operands if operand == name)
+            for inner in step.blocks:
+                yield from self._needed_in(inner, name)
+                results = zip(inner.results, self._results(step, inner), strict=True)
+                yield from (domain for result, domain in results if result == name)
+
+    def _operands(self, step: Step) -> list[str]:
+        """Return in which memory each operand of a step is needed."""
+        kept = {slot.operand: domain for slot, domain in self.carried.get(step, {}).items()}
+        return [kept.get(place, step.domain) for place in range(len(step.call.inputs))]
+
+    def _made_in(self, step: Step) -> list[str]:
+        """Return in which memory each result of a step is."""
+        kept = {slot.output: domain for slot, domain in self.carried.get(step, {}).items()}
+        return [kept.get(place, step.domain) for place in range(len(step.call.outputs))]
+
+    def _results(self, step: Step, body: Block) -> list[str]:
+        """Return in which memory each result of a nested body is needed."""
+        kept = {slot.result: domain for slot, domain in self.carried.get(step, {}).items()}
+        return [kept.get(place, self.home) for place in range(len(body.results))]
+
+    def deliver(self, block: Block) -> None:
+        """Note that the results of the driver are needed in its memory."""
         for name in block.results:
-            self._use(name, self.home, (*path, (block, len(block.steps))))
+            self._use(name, self.home, ((block, len(block.steps)),))
+
+    def delivered(self, block: Block) -> tuple[str, ...]:
+        """Return the names of the results of the driver in its memory."""
+        return tuple(self._at(name, self.home) for name in block.results)
 
     def _use(self, name: str, domain: str, path: tuple[tuple[Block, int], ...]) -> None:
         src = self.place_of(name)[1] if name else domain
@@ -132,23 +223,26 @@ class _Writer:
             position = min(path[level][1] for path in paths)
             self.placed.setdefault((paths[0][level][0], position), []).append((name, domain))
 
-    def write(self, block: Block) -> tuple[tuple[Call, ...], tuple[str, ...]]:
-        """Return the calls of a block, with copies, and its results."""
+    def write(self, block: Block) -> tuple[Call, ...]:
+        """Return the calls of a block, with copies."""
         body: list[Call] = []
         for position, step in enumerate(block.steps):
             body += self._copies(block, position)
-            inputs = tuple(self._at(name, step.domain) for name in step.call.inputs)
-            outputs = tuple(replace(output, scope=step.domain) for output in step.call.outputs)
+            inputs = tuple(map(self._at, step.call.inputs, self._operands(step)))
+            made_in = zip(step.call.outputs, self._made_in(step), strict=True)
+            outputs = tuple(replace(output, scope=domain) for output, domain in made_in)
             regions = tuple(
-                self._nested(inner, region) for inner, (_, region) in zip(step.blocks, step.call.regions, strict=True)
+                self._nested(step, inner, region)
+                for inner, (_, region) in zip(step.blocks, step.call.regions, strict=True)
             )
             body.append(replace(step.call, inputs=inputs, outputs=outputs, regions=regions))
         body += self._copies(block, len(block.steps))
-        return tuple(body), tuple(self._at(name, self.home) for name in block.results)
+        return tuple(body)
 
-    def _nested(self, block: Block, region: Function) -> tuple[str, Function]:
-        body, results = self.write(block)
-        params = tuple(Value(param.name, param.type, self.home) for param in region.params)
+    def _nested(self, step: Step, block: Block, region: Function) -> tuple[str, Function]:
+        body = self.write(block)
+        results = tuple(map(self._at, block.results, self._results(step, block)))
+        params = tuple(Value(param.name, param.type, self.where[param.name][1]) for param in region.params)
         return block.label, region.replace(params=params, body=body, results=results, constants=())
 
     def _copies(self, block: Block, position: int) -> Iterator[Call]:

@@ -16,7 +16,7 @@ import numpy as np
 from tvmtarget.ir.function import Call
 from tvmtarget.partition.strategies.strategy import Op, Reject, reject
 
-__all__ = ["FORMS", "TRIPS", "Form", "form_of", "runs_of_bodies", "why_not_driven"]
+__all__ = ["FORMS", "TRIPS", "Form", "Slot", "form_of", "runs_of_bodies", "slots_of", "why_not_driven"]
 
 # How often the body of a loop is taken to run where nothing says so.
 TRIPS = 10
@@ -49,6 +49,30 @@ FORMS: Mapping[str, Form] = {
 def form_of(call: Call) -> Form | None:
     """Return how a driver runs an operation, or None if no driver can."""
     return FORMS.get(call.op)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The places of a value that a loop carries.
+
+    It begins as an operand, goes on as a parameter and a result of the body, and ends as an output.
+    """
+
+    operand: int
+    param: int
+    result: int
+    output: int
+
+
+def slots_of(call: Call) -> tuple[Slot, ...]:
+    """Return the values that an operation carries from one run of its body to the next: of a Scan, its states."""
+    form = form_of(call)
+    if form is not None and form.kind == "loop":
+        return tuple(Slot(2 + number, 2 + number, 1 + number, number) for number in range(len(call.inputs) - 2))
+    sliced = call.attr("num_scan_inputs")
+    if form is not None and form.kind == "scan" and isinstance(sliced, int):
+        return tuple(Slot(number, number, number, number) for number in range(len(call.inputs) - sliced))
+    return ()
 
 
 def why_not_driven(op: Op) -> Reject | None:

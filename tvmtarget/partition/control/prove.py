@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.op_names import is_op, names_given
-from tvmtarget.partition.control.forms import form_of
+from tvmtarget.partition.control.forms import form_of, slots_of
 
 __all__ = ["Path", "calls_in_order", "copies_are_needed", "values_are_exact"]
 
@@ -76,7 +76,7 @@ def copies_are_needed(driver: Function, home: str) -> Iterator[str]:
     """Copies are from where a value is to where it is not, once each, and outside of loops that do not change it.
 
     All operands and results of a call are in one memory, and all that crosses the border of a driver, or of a nested
-    body that it runs, is in the driver's.
+    body that it runs, is in the driver's; but a value that a loop carries may be in another one all the way.
     """
     yield from _Copies(driver.name, home).body(driver, ())
 
@@ -92,22 +92,33 @@ class _Copies:
     origin: dict[str, str] = field(default_factory=dict)
     made: set[tuple[str, str]] = field(default_factory=set)
 
-    def body(self, body: Function, loops: tuple[str, ...]) -> Iterator[str]:
+    def body(self, body: Function, loops: tuple[str, ...], carried: Mapping[int, str] | None = None) -> Iterator[str]:
+        """Walk a body; `carried` are the memories of results that a loop carries."""
         for param in body.params:
             self._add(param.name, param.scope, loops)
         for constant in body.constants:
             self._add(constant.name, self.home, loops)
         for call in body.body:
             yield from self.call(call, loops)
-        for result in body.results:
-            if self.scopes.get(result, self.home) != self.home:
-                yield f"result {result!r} of {self.driver!r} is in {self.scopes[result]!r}, not in {self.home!r}"
+        for place, result in enumerate(body.results):
+            there, should = self.scopes.get(result, self.home), (carried or {}).get(place, self.home)
+            if there != should:
+                yield f"result {result!r} of {self.driver!r} is in {there!r}, not in {should!r}"
 
     def call(self, call: Call, loops: tuple[str, ...]) -> Iterator[str]:
-        form = form_of(call)
+        form, slots = form_of(call), slots_of(call)
         inside = (*loops, call.source) if form is not None and form.repeats else loops
         for _, region in call.regions:
-            yield from self.body(region, inside)
+            carried = {slot.result: region.params[slot.param].scope for slot in slots}
+            params = {slot.param for slot in slots}
+            for place, param in enumerate(region.params):
+                if place not in params and param.scope != self.home:
+                    yield f"parameter {param.name!r} of {self.driver!r} is in {param.scope!r}, not in {self.home!r}"
+            yield from self.body(region, inside, carried)
+            for slot in slots:
+                ends = {self.scopes[call.inputs[slot.operand]], call.outputs[slot.output].scope}
+                if ends != {carried[slot.result]}:
+                    yield f"{call.op!r} carries {call.inputs[slot.operand]!r} from one memory to another"
         for output in call.outputs:
             self._add(output.name, output.scope, loops)
         yield from self._copy(call, loops) if call.op == COPY else self._operands(call)
@@ -129,8 +140,12 @@ class _Copies:
         self.made.add(pair)
 
     def _operands(self, call: Call) -> Iterator[str]:
-        operands = {self.scopes[name] for name in call.inputs if name in self.scopes}
-        domains = operands | {output.scope for output in call.outputs if output.name}
+        slots = slots_of(call) if call.regions else ()
+        carried, returned = {slot.operand for slot in slots}, {slot.output for slot in slots}
+        operands = [name for place, name in enumerate(call.inputs) if place not in carried]
+        outputs = [output for place, output in enumerate(call.outputs) if place not in returned]
+        domains = {self.scopes[name] for name in operands if name in self.scopes}
+        domains |= {output.scope for output in outputs if output.name}
         domains |= {self.home} if call.regions else set()
         if len(domains) > 1:
             yield f"{call.op!r} mixes values in {', '.join(sorted(domains))} (function {self.driver!r})"

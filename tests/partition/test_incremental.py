@@ -1,0 +1,230 @@
+"""Edits of a program: what they leave alone keeps its name and structure (I19)."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import random_graph, small
+from onnx import helper
+
+import tvmtarget as tt
+from tvmtarget.backends.protocol import backend_named
+from tvmtarget.errors import TargetError
+from tvmtarget.ir.function import Call, Constant, Value
+from tvmtarget.ir.structure import structural_hash
+from tvmtarget.ir.types import TensorType
+
+LAYERS = 12
+OPS = 11  # of a layer
+
+# Products on an accelerator, softmax beside it, the rest on a CPU around them: on one level, and at depth.
+CLUSTER = (
+    "[m0=[soc=[npu=numpy,dsp=numpy](host=@dsp),cpu=numpy](host=@cpu),m1=[npu=numpy,cpu=numpy](host=@cpu)](host=@m0/cpu)"
+)
+CASES = [
+    ("[npu=numpy,dsp=numpy,cpu=numpy](host=@cpu)", {"*": "@cpu", "op:MatMul": "@npu", "op:Softmax": "@dsp"}),
+    (
+        CLUSTER,
+        {
+            "*": "@m0/cpu",
+            "op:MatMul": "@m0/soc/npu",
+            "op:Softmax": "@m0/soc/dsp",
+            "[ofg][0-9]*": "@m1/npu",
+            "y[0-9]*": "@m1/cpu",
+        },
+    ),
+]
+
+
+def op(kind, *inputs, to):
+    return helper.make_node(kind, list(inputs), [to], name=to)
+
+
+def layer_of(number, x):
+    """Return attention, and what follows it, with weights of its own."""
+    q, k, v, s, p, a, o, r, f, g, y = (f"{part}{number}" for part in "qkvspaorfgy")
+    return [
+        *(op("MatMul", x, f"{part}.w", to=part) for part in (q, k, v)),
+        op("Mul", q, k, to=s),
+        op("Softmax", s, to=p),
+        op("Mul", p, v, to=a),
+        op("MatMul", a, f"{o}.w", to=o),
+        op("Add", o, x, to=r),
+        op("MatMul", r, f"{f}.w", to=f),
+        op("Relu", f, to=g),
+        op("Add", g, r, to=y),
+    ]
+
+
+def transformer(edit="", at=0):
+    """Return twelve layers; of the operation at a place there are two, it is gone, or it is another one."""
+    nodes = [node for number in range(LAYERS) for node in layer_of(number, f"y{number - 1}" if number else "x")]
+    node = nodes[at]
+    if edit == "insert":
+        nodes[at : at + 1] = [
+            again(node, node.input, "inner"),
+            helper.make_node("Neg", ["inner"], [node.output[0]], name="added"),
+        ]
+    elif edit == "remove":
+        del nodes[at]
+        same = {node.output[0]: node.input[0]}
+        nodes = [again(one, [same.get(name, name) for name in one.input], one.output[0]) for one in nodes]
+    elif edit == "alter":
+        nodes[at] = again(node, node.input, node.output[0], "Abs" if len(node.input) == 1 else "Sub")
+    used = {name for one in nodes for name in one.input if name.endswith(".w")}
+    values = np.random.default_rng(0).normal(size=(LAYERS * OPS, 3, 3)).astype("float32")
+    names = [f"{part}{number}.w" for number in range(LAYERS) for part in "qkvof"]
+    weights = {name: value for name, value in zip(names, values, strict=False) if name in used}
+    return tt.IRModule.from_onnx(small(*nodes, outputs=(f"y{LAYERS - 1}",), shape=(3, 3), **weights))
+
+
+def again(node, inputs, output, kind=None):
+    return helper.make_node(kind or node.op_type, inputs, [output], name=node.name)
+
+
+def told(plan):
+    """Return for every operation its function and call: names, operations and hash."""
+    hashes = {function.name: structural_hash(function, plan.module.by_name) for function in plan.module}
+    return {
+        op: (region.function, hashes[region.function], region.call, region.ops)
+        for region in plan.regions
+        for op in region.ops
+    }
+
+
+def near(plan, name):
+    """Return the operations in the functions, of the entry, that hold one or its neighbours."""
+    body = {call.source: call for call in plan.program.body}
+    if name not in body:
+        return set()
+    read = {value.name for value in body[name].outputs}
+    close = {op for op, call in body.items() if op == name or read & {*call.inputs}}
+    close |= {op for op, call in body.items() if {value.name for value in call.outputs} & {*body[name].inputs}}
+    calls = {region.call.split("/")[0] for region in plan.regions if close & {*region.ops}}
+    return {op for region in plan.regions if region.call.split("/")[0] in calls for op in region.ops}
+
+
+@pytest.mark.parametrize(("target", "where"), CASES, ids=["flat", "cluster"])
+@settings(max_examples=5, deadline=None)
+@given(edit=st.sampled_from(["insert", "remove", "alter"]), at=st.integers(0, LAYERS * OPS - 2))
+def test_i19_an_edit_leaves_names_hashes_and_calls_of_all_other_functions(target, where, edit, at):
+    module = transformer()
+    plans = [tt.decompose(one, target, where=where) for one in (module, transformer(edit, at))]
+    before, after = map(told, plans)
+    changed = {op for op in before if before[op] != after.get(op)}
+    touched = set().union(*(near(plan, name) for plan in plans for name in (module.main.body[at].source, "added")))
+    assert changed <= touched
+    assert len(touched) < 3 * OPS
+
+
+KINDS = ("Relu", "Tanh", "Exp", "Add", "Mul")
+SITES = ("x/a", "x/b", "y/c", "y/d")
+FLAT = "[a=numpy,b=onnxruntime,c=llvm](host=@c)"
+DEEP = "[x=[a=numpy,b=onnxruntime](host=@a),y=[c=llvm,d=numpy](host=@d)](host=@x/a)"
+
+
+def graph(rng, size, seed):
+    """Return a program with weights, in which neighbours of an edit are anything."""
+    module = tt.IRModule.from_onnx(random_graph(size, seed))
+    weight = Constant("w", TensorType("float32", (2, 3)), rng.random((2, 3)).astype("float32"))
+    first = Call("onnx.Mul", ("x", "w"), (Value("scaled", weight.type),), source="scale")
+    main = module.main
+    rest = [replace(call, inputs=tuple("scaled" if one == "x" else one for one in call.inputs)) for call in main.body]
+    return module.replace(functions=(main.replace(body=(first, *rest), constants=(*main.constants, weight)),))
+
+
+def edits(module, rng):
+    """Return edited programs: another operator, an attribute, an operation more, other bytes, another name."""
+    main = module.main
+    at = int(rng.integers(len(main.body)))
+    call = main.body[at]
+
+    def with_body(*calls):
+        return module.replace(functions=(main.replace(body=(*main.body[:at], *calls, *main.body[at + 1 :])),))
+
+    inner = replace(call.outputs[0], name="inner")
+    more = Call("onnx.Abs", ("inner",), call.outputs, source="more")
+    weights = tuple(replace(one, data=one.data + 1) if one.name == "w" else one for one in main.constants)
+    return [
+        module,
+        with_body(replace(call, op="onnx.Tanh" if len(call.inputs) == 1 else "onnx.Sub", attrs=())),
+        with_body(replace(call, source="renamed")),
+        with_body(replace(call, outputs=(inner, *call.outputs[1:])), more),
+        module.replace(functions=(main.replace(constants=weights),)),
+    ]
+
+
+def costs(rng, leaves):
+    times = [
+        {"match": {"op": kind}, "site": leaf, "time": float(rng.uniform(1, 50))} for kind in KINDS for leaf in leaves
+    ]
+    return {
+        "schema": "tvmtarget.cost/1",
+        "unit": "us",
+        "sites": {leaf: {"launch": 3.0} for leaf in leaves},
+        "ops": times,
+    }
+
+
+def check_since(size, seed, count):
+    """Divide edited programs by other constraints, costs and trees, some for each edit, each since the plan before."""
+    rng = np.random.default_rng(seed)
+    module = graph(rng, size, seed)
+    first = costs(rng, SITES)
+    plan = tt.decompose(module, DEEP, first)
+    for edited in edits(module, rng):
+        changes = [
+            {"costs": first},
+            {"costs": first, "where": {str(rng.choice([call.source for call in edited.main.body])): "@y"}},
+            {"costs": costs(rng, SITES)},
+            {},
+            {"target": FLAT},
+        ]
+        for place in rng.permutation(len(changes))[:count].tolist():
+            asked = {"target": DEEP, **changes[place]}
+            anew = tt.decompose(edited, **asked)
+            plan = tt.decompose(edited, **asked, since=plan)
+            assert str(plan.module) == str(anew.module)
+            assert plan.summary() == anew.summary()
+
+
+@settings(max_examples=3, deadline=None)
+@given(size=st.integers(2, 15), seed=st.integers(0, 10**6))
+def test_a_plan_since_another_one_is_the_same_text(size, seed):
+    check_since(size, seed, 1)
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None)
+@given(size=st.integers(2, 25), seed=st.integers(0, 10**6))
+def test_many_plans_since_others_are_the_same_text(size, seed):
+    check_since(size, seed, 3)
+
+
+def test_what_was_used_of_an_earlier_plan_is_told():
+    module = transformer()
+    before = tt.decompose(module, CASES[0][0], "roofline", where={"op:MatMul": "@npu"})
+    assert not before.reused.counts
+    after = tt.decompose(module, CASES[0][0], "roofline", where={"op:MatMul": "@npu"}, since=before)
+    assert {what: (had, asked) for what, had, asked in after.reused.counts} == {
+        "operations that sites take": (4, 4),
+        "choices of sites": (1, 1),
+        "divisions into regions": (1, 1),
+    }
+    assert str(after.reused).startswith("4 of 4 operations that sites take, ")
+    with pytest.raises(TargetError, match="since is an earlier plan, not 'before'"):
+        tt.decompose(module, "llvm", since="before")
+
+
+def test_code_of_an_earlier_build_is_used_for_all_that_an_edit_leaves_alone(monkeypatch):
+    target, where = CASES[0]
+    before = tt.decompose(transformer(), target, where=where)
+    after = tt.decompose(transformer("alter", at=4 * OPS + 3), target, where=where, since=before)
+    exe, compiled, backend = tt.build(before), [], backend_named("numpy")
+    compile_ = backend.compile
+    monkeypatch.setattr(backend, "compile", lambda part: compiled.append(part.name) or compile_(part))
+    again = tt.build(after, since=exe)
+    assert compiled == sorted({*again.backends} - {*exe.backends})
+    assert len(compiled) == 1

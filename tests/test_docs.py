@@ -1,0 +1,50 @@
+"""The documentation speaks of everything that users can say, and its Python is run."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+import tvmtarget as tt
+from tvmtarget.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+
+def options(command, path=()):
+    """Yield the long options of a command and of those below it, each with the command's name."""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from options(inner, (*path, name))
+    for parameter in command.params if path else ():
+        yield from ((" ".join(path), option) for option in parameter.opts if option.startswith("--"))
+
+
+def is_told(word):
+    return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", TEXT) is not None
+
+
+def test_every_option_of_a_command_is_documented():
+    untold = [(command, one) for command, one in options(typer.main.get_command(app)) if not is_told(one)]
+    assert not untold
+
+
+@pytest.mark.parametrize("name", [name for name in tt.__all__ if inspect.isfunction(getattr(tt, name))])
+def test_every_parameter_of_a_public_function_is_documented(name):
+    assert not [one for one in inspect.signature(getattr(tt, name)).parameters if not is_told(one)]
+
+
+def test_all_that_a_strategy_may_state_is_documented():
+    assert not [name for name in inspect.get_annotations(tt.Strategy) if not is_told(name)]
+
+
+def test_the_python_of_the_page_on_plugins_runs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8"), re.DOTALL)
+    names = {"__name__": "plugins"}
+    for block in blocks:
+        exec(compile(block, "docs/plugins.md", "exec"), names)
+    assert len(blocks) > 4

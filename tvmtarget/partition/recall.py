@@ -1,0 +1,34 @@
+"""Choices of sites that are recalled: at a level of the same numbers the search by cost finds the same."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from tvmtarget.partition.assignment.choose import ByCost
+from tvmtarget.partition.assignment.scales import scaled
+from tvmtarget.partition.memo import digest
+from tvmtarget.partition.split import Choice, Level, parts_of
+
+__all__ = ["Recalling"]
+
+
+class Recalling:
+    """A chooser (see `split`) that asks another one where an earlier plan had no level of the same numbers.
+
+    The numbers are all that the other one goes by: what is allowed, what follows what, and what everything costs. Where
+    memories are too small for all weights, it goes by more, and is always asked.
+    """
+
+    def __init__(self, choose: ByCost) -> None:
+        self.choose = choose
+
+    def __call__(self, level: Level) -> Choice:
+        """Choose a site for every atom of a level."""
+        feasibility, estimates = self.choose.feasibility, self.choose.estimates
+        if not level.atoms or len(level.options) == 1 or level.room is not None or estimates.capacities():
+            return self.choose(level)
+        numbers = scaled(feasibility, estimates, level)
+        placement = (getattr(numbers.placement, field.name) for field in fields(numbers.placement))
+        key = digest(*parts_of(level), *placement, numbers.beyond, numbers.shift)
+        found = feasibility.memo.find("choices of sites", key, lambda: self.choose(level))
+        return replace(found, chosen=[*found.chosen], launches=[*found.launches])

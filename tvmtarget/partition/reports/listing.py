@@ -1,0 +1,67 @@
+"""A plan as data: regions, copies, systems, control flow that drivers run, and what is predicted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tvmtarget.partition.outline import DrivenRecord, RegionRecord
+from tvmtarget.partition.reports.summary import systems_in
+
+if TYPE_CHECKING:
+    from tvmtarget.partition.plan import Plan
+
+__all__ = ["listing"]
+
+
+def listing(plan: Plan) -> dict[str, Any]:
+    """Return regions, copies, and control flow that drivers run as data.
+
+    Sizes of copies are in bytes, None where the shape is open; `least` is a number of regions that no division with
+    these sites can go below; `runs` says how often a region or copy in a nested body is expected to run, where that is
+    not once.
+    """
+    listed = {
+        "regions": [_region(region) for region in plan.regions],
+        "copies": [
+            {"value": copy.value, "src": copy.src, "dst": copy.dst, "bytes": copy.nbytes, "driver": copy.driver}
+            for copy in plan.copies
+        ],
+        "systems": [
+            {"site": system.site.path, "regions": len(system.parts), "least": system.least_parts}
+            for system in systems_in(plan.root)
+        ],
+    }
+    driven = [_driven(plan, one) for one in plan.outlined.driven]
+    return (
+        listed
+        | ({"driven": driven} if driven else {})
+        | ({} if plan.prediction is None else {"predicted": plan.prediction.to_json()})
+        | ({} if plan.pace is None else {"machines": plan.pace.to_json()})
+    )
+
+
+def _region(region: RegionRecord) -> dict[str, Any]:
+    return (
+        {
+            "site": region.site,
+            "function": region.function,
+            "ops": list(region.ops),
+            "inputs": list(region.inputs),
+            "outputs": list(region.outputs),
+        }
+        | ({"inner": list(region.inner)} if region.inner else {})
+        | ({"runs": float(region.runs)} if region.runs != 1 else {})
+    )
+
+
+def _driven(plan: Plan, one: DrivenRecord) -> dict[str, Any]:
+    return {
+        "op": one.op,
+        "kind": plan.program.body[one.call].kind,
+        "driver": one.driver,
+        "site": plan.layout[one.system].host,
+        "bodies": {
+            scope.label: [plan.program.body[index].source for index in scope.calls]
+            for scope in plan.program.bodies[one.call]
+        },
+    }
