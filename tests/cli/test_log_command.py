@@ -74,6 +74,9 @@ def test_merge_export_and_diff(cli, log, tmp_path):
     TuningLog(str(other)).extend([*known(ZNVER4), trial(3, 100)])
     assert cli("log", "merge", tmp_path / "new.db", log, other)[1] == "6 lines new\n"
     assert cli("log", "export", tmp_path / "new.db", out)[1] == f"6 lines written to {out}\n"
+    family = cli("log", "export", tmp_path / "new.db", out, "--target-family", "hexagon")[1]
+    assert family == f"0 lines written to {out}\n"
+    cli("log", "export", tmp_path / "new.db", out)
     assert cli("log", "diff", out, tmp_path / "new.db") == (0, "0 lines only in the first, 0 only in the second\n", "")
     code, said, _ = cli("log", "diff", log, other)
     assert code == 1

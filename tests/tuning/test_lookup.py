@@ -59,6 +59,18 @@ def test_p4_how_a_target_is_spelled_decides_no_tier_and_what_it_is_does(changes,
     assert look(log, Target.from_json(flat)).tier == tier
 
 
+def test_a_stated_vector_width_is_part_of_the_key_and_of_the_distance_and_fast_math_keeps_records_apart():
+    wide, narrow, fast = (
+        ZNVER4.override(change) for change in ({"vector-width": 512}, {"vector-width": 256}, {"fast-math": True})
+    )
+    log = log_of(trial(1, target=narrow), targets=(ZNVER4, narrow))
+    match = look(log, wide)
+    assert (match.tier, match.distance) == ("near", 4.0)
+    assert "differs: vector bits 256 -> 512 (+4)" in match.explain()
+    assert look(log_of(trial(1, target=wide), targets=(ZNVER4, wide)), narrow).tier == "default"
+    assert look(log_of(trial(1)), fast).tier == "default"
+
+
 def test_the_best_is_confirmed_then_compared_with_a_baseline_then_cheap():
     trials = [
         trial(1, measured=ran(5, kind="estimate")),

@@ -207,14 +207,14 @@ class Lookup:
 
         They are those that were measured beside the default of today, or beside another one, or beside none.
         """
-        is_same = workload.key == self.asked.key and self._equal.issuperset(targets)
+        is_dated = self.default is not None and workload.key == self.asked.key and self._equal.issuperset(targets)
         seen: set[str] = set()
         for limit in _SHORTLIST:
             stores = list(enumerate(self.stores))
             lists = [self._choices(workload, store, name, limit) for name in targets for store in stores]
             ends = [some[-1].choice for some in lists if len(some) == limit < _SHORTLIST[-1]]
             found = [one for some in lists for one in some if one.choice.digest not in seen and self._is_here(one)]
-            if is_same and self.default is not None:
+            if is_dated:
                 found = [one for one in found if self._is_outdated(one) == is_outdated]
             left = sorted(found, key=_Ranked.rank)
             while left:
