@@ -127,8 +127,13 @@ def terms_between(was: Device, now: Device) -> tuple[Term, ...]:
 
 def how_far(was: Device, now: Device) -> float:
     """Return the distance of two devices, that of the terms between them, without making the terms."""
-    far = _apart(was.features, now.features) + _wider(was, now) + sum([cost for *_, cost in _changes(was, now)])
-    return round(far + WEIGHTS["model"] if was.model != now.model else far, 2)
+    far = _apart(was.features, now.features) + (WEIGHTS["model"] if was.model != now.model else 0.0)
+    if was.width != now.width:
+        far += _wider(was, now)
+    for row, before, after in zip(_weighted(was.kind), was.values, now.values, strict=True):
+        if before != after:
+            far += round(_cost(*row, before, after), 2)
+    return round(far, 2)
 
 
 def _wider(was: Device, now: Device) -> float:

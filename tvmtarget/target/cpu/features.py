@@ -46,6 +46,11 @@ class FeatureTable:
                 found[need].append(name)
         return {name: tuple(needing) for name, needing in found.items()}
 
+    @cached_property
+    def _of_cpus(self) -> dict[str, frozenset[str]]:
+        """What CPUs have, of those that were asked for."""
+        return {}
+
     def need(self, names: Iterable[str]) -> frozenset[str]:
         """Return features and all that they need; a name that is in no table needs nothing."""
         return _reach(names, self.implies)
@@ -56,7 +61,11 @@ class FeatureTable:
 
     def of_cpu(self, cpu: str) -> frozenset[str]:
         """Return all that a CPU has; nothing for one that is in no table."""
-        return self.need(self.cpus.get(cpu, ()))
+        if cpu not in self.cpus:
+            return frozenset()
+        if cpu not in self._of_cpus:
+            self._of_cpus[cpu] = self.need(self.cpus[cpu])
+        return self._of_cpus[cpu]
 
     def level(self, cpu: str) -> frozenset[str]:
         """Return what code for a CPU may take for granted: what it has, without what hypervisors hide."""
