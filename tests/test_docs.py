@@ -2,13 +2,14 @@
 
 import inspect
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import typer
 
 import tvmtarget as tt
-from tvmtarget.cli.main import app
+from tvmtarget.cli.main import app, main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -48,3 +49,13 @@ def test_the_python_of_the_page_on_plugins_runs(monkeypatch):
     for block in blocks:
         exec(compile(block, "docs/plugins.md", "exec"), names)
     assert len(blocks) > 4
+
+
+def test_the_main_job_of_the_readme_prints_what_it_says(monkeypatch, capsys):
+    """The first command is run; of the last line only the words are the same everywhere."""
+    pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
+    pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
+    monkeypatch.chdir(ROOT)
+    command, printed = re.search(r"bin/tvmtarget (run .*)$(?s:.*?)```\n(@ort .*?)```", TEXT, re.M | re.S).groups()
+    assert main(shlex.split(command.splitlines()[0])) == 0
+    assert capsys.readouterr().out.splitlines()[:-1] == printed.splitlines()[:-1]
