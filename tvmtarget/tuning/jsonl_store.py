@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import gc
 import gzip
 import os
 import sqlite3
@@ -132,7 +133,8 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         for name in ("one", "measured", "best"):
             self._connection.execute(f"DROP INDEX {name}")
         self._is_in_bulk = True
-        yield
+        with _without_collecting():
+            yield
         self._is_in_bulk = False
         with self._transaction():
             try:
@@ -336,6 +338,18 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError as error:
             raise LogError(f"{self.url!r} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Let no circles of objects be looked for: of many that are made and soon forgotten, none is in one."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _write(descriptor: int, data: bytes) -> None:
