@@ -1,5 +1,6 @@
 """What the tests of tuning logs are made of: a workload, targets, trials."""
 
+import gc
 import os
 import shutil
 import signal
@@ -52,22 +53,39 @@ def with_mounted(mount, code, path):
     return done
 
 
+def forked(work):
+    """Run something in a process of its own, and return that process, which ends with 1 if it raises.
+
+    Garbage of this process is not collected there: sessions of onnxruntime would wait for threads that are only here.
+    """
+    gc.disable()
+    child = os.fork()
+    if not child:
+        gc.freeze()
+    gc.enable()
+    if child:
+        return child
+    try:
+        work()
+    except BaseException as error:
+        print(repr(error), file=sys.stderr)
+        os._exit(1)
+    os._exit(0)
+
+
 class Writer:
     """A process that appends trials of candidates from `first` on, and tells each one that is acknowledged."""
 
     def __init__(self, path, first, count):
         reading, writing = os.pipe()
-        self.process = os.fork()
-        if not self.process:
-            try:
-                log = TuningLog(str(path))
-                for at in range(first, first + count):
-                    log.append(trial(at, at + 1))
-                    os.write(writing, f"{at}\n".encode())
-            except BaseException as error:
-                print(repr(error), file=sys.stderr)
-                os._exit(1)
-            os._exit(0)
+
+        def append_and_tell():
+            log = TuningLog(str(path))
+            for at in range(first, first + count):
+                log.append(trial(at, at + 1))
+                os.write(writing, f"{at}\n".encode())
+
+        self.process = forked(append_and_tell)
         os.close(writing)
         self._told = os.fdopen(reading)
 

@@ -3,10 +3,9 @@
 import os
 import random
 import sqlite3
-import sys
 
 import pytest
-from logs import HERE, MATMUL, ZNVER4, knobs, known, numbers, ran, trial, with_mounted
+from logs import HERE, MATMUL, ZNVER4, forked, knobs, known, numbers, ran, trial, with_mounted
 
 from tvmtarget import TuningLog
 from tvmtarget.errors import LogError
@@ -93,17 +92,13 @@ def test_whatever_is_damaged_in_a_database_no_error_is_another_than_ours(path, t
 
 def create(path, number, gate):
     """Open a log in a process of its own, at the same time as others do, and write to it."""
-    child = os.fork()
-    if not child:
-        try:
-            os.read(gate, 1)
-            with TuningLog(str(path)) as log:
-                log.append(trial(number))
-        except BaseException as error:
-            print(repr(error), file=sys.stderr)
-            os._exit(1)
-        os._exit(0)
-    return child
+
+    def work():
+        os.read(gate, 1)
+        with TuningLog(str(path)) as log:
+            log.append(trial(number))
+
+    return forked(work)
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.db"])

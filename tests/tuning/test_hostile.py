@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from logs import HERE, MATMUL, ZNVER4, Writer, knobs, known, numbers, trial, with_mounted
+from logs import HERE, MATMUL, ZNVER4, Writer, forked, knobs, known, numbers, trial, with_mounted
 
 from tvmtarget import TuningLog
 from tvmtarget.errors import LogError
@@ -153,15 +153,13 @@ def test_a_log_is_compacted_while_others_append(path):
     """What is appended are trials of one candidate, which is the best; what is dropped are others."""
     with TuningLog(str(path)) as log:
         log.extend(trial(1000 + at, 10**6 + at) for at in range(12))
-    child = os.fork()
-    if not child:
-        try:
-            with TuningLog(str(path)) as log:
-                for at in range(150):
-                    log.append(trial(1, 1).replace(ts=at))
-            os._exit(0)
-        finally:
-            os._exit(1)
+
+    def append():
+        with TuningLog(str(path)) as log:
+            for at in range(150):
+                log.append(trial(1, 1).replace(ts=at))
+
+    child = forked(append)
     with TuningLog(str(path)) as log:
         for best in range(12, 0, -1):
             log.compact(best=best)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logs import HERE, MATMUL, ZNVER4, Writer, knobs, known, numbers, ran, trial
+from logs import HERE, MATMUL, ZNVER4, Writer, forked, knobs, known, numbers, ran, trial
 
 from tvmtarget import Constraint, Target, TuningLog
 from tvmtarget.errors import LogError
@@ -345,7 +345,7 @@ def test_p10_a_database_of_an_older_version_is_brought_up_to_date(tmp_path, sche
 
 
 def open_and_die(path, steps):
-    """Open a log in a process that is killed once SQLite has taken so many steps of a statement; end it in any case."""
+    """Open a log in a process that is killed once SQLite has taken so many steps of a statement."""
     connect = sqlite3.connect
 
     def connected(*arguments, **options):
@@ -353,11 +353,8 @@ def open_and_die(path, steps):
         connection.set_progress_handler(lambda: os.kill(os.getpid(), signal.SIGKILL), steps)
         return connection
 
-    try:
-        sqlite3.connect = connected
-        TuningLog(str(path))
-    finally:
-        os._exit(0)
+    sqlite3.connect = connected
+    TuningLog(str(path))
 
 
 def test_p10_an_upgrade_that_is_killed_leaves_the_old_database(tmp_path):
@@ -365,10 +362,7 @@ def test_p10_an_upgrade_that_is_killed_leaves_the_old_database(tmp_path):
     old_log(path, 3000)
     versions = []
     for steps in (1000, 10_000, 50_000, 10**9):
-        child = os.fork()
-        if not child:
-            open_and_die(path, steps)
-        os.waitpid(child, 0)
+        os.waitpid(forked(lambda steps=steps: open_and_die(path, steps)), 0)
         connection = sqlite3.connect(path)
         versions += connection.execute("PRAGMA user_version").fetchone()
         assert connection.execute("SELECT count(*) FROM line").fetchone() == (3004,)
@@ -376,19 +370,6 @@ def test_p10_an_upgrade_that_is_killed_leaves_the_old_database(tmp_path):
     assert versions == [1, 1, 1, SCHEMA]
     with TuningLog(str(path)) as log:
         assert len(numbers(log)) == 3000
-
-
-def forked(work):
-    """Run something in a process of its own; return that process."""
-    child = os.fork()
-    if not child:
-        try:
-            work()
-        except BaseException as error:
-            print(repr(error), file=sys.stderr)
-            os._exit(1)
-        os._exit(0)
-    return child
 
 
 @pytest.mark.parametrize("schema", [1, 2, 3])

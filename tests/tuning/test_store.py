@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logs import HERE, MATMUL, ZNVER4, Writer, known, numbers, trial
+from logs import HERE, MATMUL, ZNVER4, Writer, forked, known, numbers, trial
 
 from tvmtarget import Target, TuningLog
 from tvmtarget.errors import LogError
@@ -230,17 +230,13 @@ for at in range(3, {count}):
 
 def as_nobody(action):
     """Run an action in a process that may not write everywhere; it fails where the action does."""
-    child = os.fork()
-    if not child:
-        try:
-            if os.geteuid() == 0:
-                os.setuid(65534)
-            action()
-        except BaseException as error:
-            print(repr(error), file=sys.stderr)
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(child, 0)[1]
+
+    def work():
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        action()
+
+    return os.waitpid(forked(work), 0)[1]
 
 
 @pytest.mark.parametrize("name", FORMS)
