@@ -19,10 +19,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tvmtarget.partition.regions.waves import changes_ahead, predecessors_of, topological_order
 
-__all__ = ["ahead", "least_of", "lower_bound", "together"]
+__all__ = ["ahead", "is_large", "least_of", "lower_bound", "together"]
 
-# Above this many vertices and edges only the first two are asked.
+# Above this many vertices and edges the cheapest ways alone are gone: of bounds the first two, of divisions waves.
 LARGE = 60_000
+
+
+def is_large(successors: Sequence[Sequence[int]]) -> bool:
+    """Whether a graph has more than `LARGE` vertices and edges."""
+    return len(successors) + sum(map(len, successors)) > LARGE
 
 
 def lower_bound(successors: Sequence[Sequence[int]], colours: Sequence[int], reached: int | None = None) -> int:
@@ -51,7 +56,7 @@ def _bounds(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> Iter
         return
     weights = [1] * (1 + max(colours))
     yield least_of(colours, ahead(successors, colours, weights), weights)
-    if len(successors) + sum(map(len, successors)) > LARGE:
+    if is_large(successors):
         return
     yield sum(_times_met(successors, colours))
     yield least_of(colours, ahead(predecessors_of(successors), colours, weights), weights)

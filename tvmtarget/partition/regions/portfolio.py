@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.regions.bound import ahead, least_of
+from tvmtarget.partition.regions.bound import ahead, is_large, least_of
 from tvmtarget.partition.regions.contract import contracted
 from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.lookahead import looked_ahead
@@ -21,9 +21,6 @@ from tvmtarget.partition.regions.waves import changes_ahead, predecessors_of, wa
 from tvmtarget.partition.values import Values
 
 __all__ = ["formed"]
-
-# Above this many vertices and edges only waves are tried: the others take several times as long.
-LARGE = 60_000
 
 
 def formed(
@@ -55,7 +52,7 @@ def _candidates(
 ) -> Iterator[list[list[int]]]:
     swept = list(_swept(successors, colours, launches))
     yield from swept
-    if len(set(colours)) < 2 or len(successors) + sum(map(len, successors)) > LARGE:
+    if len(set(colours)) < 2 or is_large(successors):
         return
     slack = Slack(successors, colours, values)
     best = min(reversed(swept), key=lambda regions: _calls(regions, colours, launches))
@@ -79,7 +76,7 @@ def _swept(
     if free and len(free) < len(launches) and not (is_alternating and colours[regions[0][0]] in free):
         yield (regions := waves(successors, colours, free, heights))
         least = min(least, _calls(regions, colours, launches))
-    if len(set(colours)) < 3 or len(successors) + sum(map(len, successors)) > LARGE:
+    if len(set(colours)) < 3 or is_large(successors):
         return
     heights = ahead(successors, colours, launches)
     bound = least_of(colours, heights, launches)
