@@ -19,6 +19,7 @@ from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Level
 from tvmtarget.partition.values import Values
+from tvmtarget.target.layout import Site
 
 __all__ = ["Scaled", "scaled"]
 
@@ -38,8 +39,8 @@ class Scaled:
     shift: int
 
 
-def scaled(feasibility: Feasibility, estimates: Estimates, level: Level) -> Scaled:
-    """Return what is to be decided at a level in numbers."""
+def scaled(feasibility: Feasibility, estimates: Estimates, level: Level, trusted: Site | None = None) -> Scaled:
+    """Return what is to be decided at a level in numbers: those of all options but a trusted one, if any, at worst."""
     layout = feasibility.program.layout
     launches = [
         0 if option is level.site else min(estimates.launch(leaf) for leaf in feasibility.below(option))
@@ -56,7 +57,11 @@ def scaled(feasibility: Feasibility, estimates: Estimates, level: Level) -> Scal
     values = level.values
     flow = feasibility.program.dataflow(level.atoms[0] if level.atoms else ())
     links = [_links(estimates, size, domains) for size in map(estimates.nbytes, flow.types)]
-    times = {leaf.path: estimates.times(leaf) for option in level.options for leaf in feasibility.below(option)}
+    times = {
+        leaf.path: estimates.times(leaf, is_doubted=trusted is not None and option is not trusted)
+        for option in level.options
+        for leaf in feasibility.below(option)
+    }
     shift = _shift(level, times.values(), links, values, max(launches, default=0))
     least = min(launches[: len(launches) - (level.options[-1] is level.site)], default=0)
     known, unknown = _times(feasibility, level, times, least, shift)
