@@ -9,18 +9,36 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["CALL", "DTYPE", "MOVING", "NEEDED", "ONE", "TWO", "USUAL", "Sample", "programs", "samples"]
+__all__ = [
+    "CALL",
+    "DTYPE",
+    "LARGE_ONE",
+    "LARGE_PASSED",
+    "LARGE_TWO",
+    "MOVING",
+    "NEEDED",
+    "ONE",
+    "PASSED",
+    "TWO",
+    "USUAL",
+    "Sample",
+    "programs",
+    "samples",
+]
 
 DTYPE = "float32"
 OPSET = 17
-CHANNELS, SIZE = 64, 28
+CHANNELS, SIZE, LARGE = 64, 28, 112
 POOL = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
 
-# Programs by name: a call of next to nothing, reading and writing, and one and two convolutions.
+# Programs by name: a call of next to nothing, reading and writing, one and two convolutions, and the same on more.
 CALL, MOVING, ONE, TWO = "call", "moving", "one convolution", "two convolutions"
+LARGE_ONE, LARGE_TWO = "one large convolution", "two large convolutions"
+# Bytes of the values between these convolutions.
+PASSED, LARGE_PASSED = (4 * CHANNELS * size**2 for size in (SIZE, LARGE))
 # The one that says how fast sums of products usually are, and all that rates are not measured without.
 USUAL = "window 1"
-NEEDED = frozenset((CALL, MOVING, ONE, TWO, USUAL))
+NEEDED = frozenset((CALL, MOVING, ONE, TWO, LARGE_ONE, LARGE_TWO, USUAL))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +105,7 @@ def programs() -> Iterator[Mapping[str, onnx.ModelProto]]:
     yield {CALL: _model([2, 2], [helper.make_node("Relu", ["x"], ["y"])]), MOVING: _elementwise()}
     one, two = (_Layer(count, CHANNELS, SIZE, 1) for count in (1, 2))
     yield {ONE: _convolutions(one), TWO: _convolutions(two)} | {op: _convolutions(two, op) for op in BETWEEN}
+    yield {name: _convolutions(_Layer(count, CHANNELS, LARGE, 1)) for count, name in ((1, LARGE_ONE), (2, LARGE_TWO))}
     for form, layers in LAYERS.items():
         yield {_named(form, number): _convolutions(layer) for number, layer in enumerate(layers)}
     for op, sides in PRODUCTS.items():

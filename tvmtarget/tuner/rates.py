@@ -3,10 +3,10 @@
 Each leaf runs small programs (`rate_programs.py`): one operation on next to nothing, convolutions of each form and
 products at several sizes, elementwise operations, and operators as they are in networks, between two convolutions. Such
 an operator takes what the program takes longer than without it, which is nothing where it is fused. A call takes what
-two programs take longer than both in one, so that what is lost where a program is cut counts, layouts and fusion. What
-is found are costs that `decompose` takes, as shares of peaks, by size where several were measured, so that they hold
-for other sizes. Leaves run each program by turns, so that what else the machine does slows all of them down alike;
-those of one code generator and equal targets are measured once.
+two programs take longer than both in one, and what a byte that passes takes, the same with more bytes: so what is lost
+where a program is cut counts, layouts and fusion. What is found are costs that `decompose` takes, as shares of peaks,
+by size where several were measured, so that they hold for other sizes. Leaves run each program by turns, so that what
+else the machine does slows all of them down alike; those of one code generator and equal targets are measured once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,21 @@ from tvmtarget.partition.decompose import decompose
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.device import device_lock, holding
-from tvmtarget.tuner.rate_programs import CALL, DTYPE, MOVING, NEEDED, ONE, TWO, USUAL, programs, samples
+from tvmtarget.tuner.rate_programs import (
+    CALL,
+    DTYPE,
+    LARGE_ONE,
+    LARGE_PASSED,
+    LARGE_TWO,
+    MOVING,
+    NEEDED,
+    ONE,
+    PASSED,
+    TWO,
+    USUAL,
+    programs,
+    samples,
+)
 from tvmtarget.tuner.whole import Inputs, made_up_inputs
 
 __all__ = ["DOUBT", "MeasuredRates", "measure_rates"]
@@ -60,7 +74,9 @@ class MeasuredRates:
         """Yield the rates, a leaf each, with what operators take in multiples of the usual; then what is left out."""
         for path, site in self.costs.sites.items():
             rate, moved = (peak / 1e9 / HEADROOM for peak in (site.flops.get(DTYPE, 0.0), site.mem_bw or 0.0))
-            yield f"@{path or '.'}: {site.launch:.3g} us a call, {rate:.3g} GFLOP/s, {moved:.3g} GB/s ({site.origin})"
+            passed = f", {site.boundary_bw / 1e9:.3g} GB/s where values pass" if site.boundary_bw else ""
+            call = f"{site.launch:.3g} us a call{passed}"
+            yield f"@{path or '.'}: {call}, {rate:.3g} GFLOP/s, {moved:.3g} GB/s ({site.origin})"
             yield "  " + ", ".join(_multiples(op) for op in self.costs.ops if op.site == path)
         yield from (f"not measured: {reason}" for reason in self.left_out)
 
@@ -171,8 +187,11 @@ def _rates(leaf: _Leaf, works: Mapping[str, Works]) -> tuple[SiteCost, list[OpCo
     times, call = leaf.times, leaf.times[CALL]
     flops = sum(work.flops for _, work in works[USUAL]) / max(times[USUAL] - call, LEAST_TIME) * 1e6
     mem_bw = sum(work.nbytes for _, work in works[MOVING]) / max(times[MOVING] - call, LEAST_TIME) * 1e6
+    small, large = (2 * times[one] - times[two] for one, two in ((ONE, TWO), (LARGE_ONE, LARGE_TWO)))
+    passing = max(large - small, 0.0) / (LARGE_PASSED - PASSED)  # microseconds a byte, out of a function and into one
     peaks = SiteCost(
-        launch=max(call, 2 * times[ONE] - times[TWO]),
+        launch=max(call, small - passing * PASSED),
+        boundary_bw=2e6 / passing if passing else None,
         flops={DTYPE: HEADROOM * flops},
         mem_bw=HEADROOM * mem_bw,
         roofline=1 / HEADROOM,

@@ -51,8 +51,8 @@ def scaled(feasibility: Feasibility, estimates: Estimates, level: Level, trusted
         0 if level.is_divided or limits.shape == "single" else launch
         for limits, launch in zip(level.limits, launches, strict=True)
     ]
-    home = layout.home(level.site.path)
-    homes = [layout.home(option.path) for option in level.options]
+    home = _Place(layout.home(level.site.path))
+    homes = [_place(estimates, option, level.site) for option in level.options]
     domains = tuple(dict.fromkeys([*homes, home]))
     values = level.values
     flow = feasibility.program.dataflow(level.atoms[0] if level.atoms else ())
@@ -87,10 +87,29 @@ def scaled(feasibility: Feasibility, estimates: Estimates, level: Level, trusted
     return Scaled(placement, beyond, shift)
 
 
-def _links(estimates: Estimates, size: int | None, domains: Sequence[str]) -> list[list[int | None]]:
-    return [
-        [0 if a == b else None if size is None else estimates.links.copy(size, a, b) for b in domains] for a in domains
-    ]
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where values are: a memory, or in it what a leaf has for itself, with picoseconds a byte to get there or out."""
+
+    domain: str
+    leaf: str = ""
+    passing: float = 0.0
+
+
+def _place(estimates: Estimates, option: Site, level: Site) -> _Place:
+    domain, passing = estimates.program.layout.home(option.path), estimates.passing(option)
+    return _Place(domain, option.path, passing) if passing and option is not level else _Place(domain)
+
+
+def _links(estimates: Estimates, size: int | None, places: Sequence[_Place]) -> list[list[int | None]]:
+    return [[_link(estimates, size, a, b) for b in places] for a in places]
+
+
+def _link(estimates: Estimates, size: int | None, a: _Place, b: _Place) -> int | None:
+    if size is None:
+        return 0 if a.domain == b.domain else None
+    copy = 0 if a.domain == b.domain else estimates.links.copy(size, a.domain, b.domain)
+    return None if copy is None else copy + (0 if a == b else round(size * (a.passing + b.passing)))
 
 
 def _shift(

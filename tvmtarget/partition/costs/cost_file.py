@@ -63,6 +63,7 @@ def write_costs(costs: Costs) -> dict[str, object]:
                 launch=site.launch,
                 flops=dict(site.flops) or None,
                 mem_bw=site.mem_bw,
+                boundary_bw=site.boundary_bw,
                 roofline=site.roofline,
                 domain=site.domain,
                 capacity=site.capacity,
@@ -135,13 +136,15 @@ class _Reader:
         )
 
     def _site(self, data: object, place: str) -> SiteCost:
-        flat = self._object(data, place, ("launch", "flops", "mem_bw", "roofline", "domain", "capacity", "from"))
+        fields = ("launch", "flops", "mem_bw", "boundary_bw", "roofline", "domain", "capacity", "from")
+        flat = self._object(data, place, fields)
         flops = self._object(flat.get("flops", {}), f"{place}.flops", tuple(DTYPES))
         rates = {dtype: self._number(rate, f"{place}.flops.{dtype}", is_rate=True) for dtype, rate in flops.items()}
         return SiteCost(
             launch=self._time(flat.get("launch"), f"{place}.launch"),
             flops={dtype: rate for dtype, rate in rates.items() if rate is not None},
             mem_bw=self._number(flat.get("mem_bw"), f"{place}.mem_bw", is_rate=True),
+            boundary_bw=self._number(flat.get("boundary_bw"), f"{place}.boundary_bw", is_rate=True),
             roofline=self._share(flat.get("roofline"), f"{place}.roofline"),
             domain=self._text(flat.get("domain"), f"{place}.domain"),
             capacity=None if "capacity" not in flat else self._whole(flat["capacity"], f"{place}.capacity"),

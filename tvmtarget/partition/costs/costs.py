@@ -30,15 +30,17 @@ MOST, LEAST_RATE = 1e18, 1e-9
 class SiteCost:
     """Rates of a leaf, by its path or its kind; what is not stated comes from the target's own facts.
 
-    launch: microseconds that calling a function takes. flops: peak operations a second by element type.
-    mem_bw: peak bytes a second. roofline: the share of the peaks that its code reaches. domain: a name by which
-    links may call its memory. capacity: bytes of weights that its memory holds; without it, those that the target
-    declares for the memory.
+    launch: microseconds that calling a function takes. flops: peak operations a second by element type. mem_bw: peak
+    bytes a second. boundary_bw: bytes a second at which values from another site enter functions, and values for
+    another leave them, beside what a call takes: they get other layouts, and go out of caches. roofline: the share of
+    the peaks that its code reaches. domain: a name by which links may call its memory. capacity: bytes of weights that
+    its memory holds; without it, those that the target declares for the memory.
     """
 
     launch: float | None = None
     flops: Mapping[str, float] = field(default_factory=dict)
     mem_bw: float | None = None
+    boundary_bw: float | None = None
     roofline: float | None = None
     domain: str | None = None
     capacity: int | None = None
@@ -162,6 +164,7 @@ def _problems(costs: Costs) -> Iterator[str]:
     numbers: list[tuple[str, float | None, float]] = []
     for name, site in costs.sites.items():
         numbers += [(f"launch of site {name!r}", site.launch, 0), (f"mem_bw of site {name!r}", site.mem_bw, LEAST_RATE)]
+        numbers += [(f"boundary_bw of site {name!r}", site.boundary_bw, LEAST_RATE)]
         numbers += [(f"roofline of site {name!r}", site.roofline, LEAST_RATE)]
         numbers += [(f"{dtype} of site {name!r}", rate, LEAST_RATE) for dtype, rate in site.flops.items()]
     for link in costs.links:

@@ -78,6 +78,11 @@ class Estimates:
         """Return what calling a function of a leaf takes; the default of the costs where nobody knows."""
         return round(self.rates[leaf.path].launch * MICROSECOND)
 
+    def passing(self, site: Site) -> float:
+        """Return the picoseconds a byte of values that enter or leave functions of a leaf; nothing for a system."""
+        rates = self.rates.get(site.path)
+        return 0.0 if rates is None or not rates.stated.boundary_bw else PICOSECONDS / rates.stated.boundary_bw
+
     def region(self, module: IRModule, function: str, leaf: Site) -> int | None:
         """Return what a call of a leaf function takes in all, if it was measured whole; of several the last counts."""
         known = [one for one in self.costs.regions if speaks_of(one.site, leaf)]
