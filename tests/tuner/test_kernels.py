@@ -20,7 +20,8 @@ import tvmtarget as tt
 from tvmtarget.advice import alone
 from tvmtarget.backends.protocol import Part
 from tvmtarget.tuner.kernels import KernelTuner
-from tvmtarget.tuner.measuring import Limits, Worker
+from tvmtarget.tuner.measuring import Worker
+from tvmtarget.tuner.process import Limits
 from tvmtarget.tuner.result import Budget
 from tvmtarget.tuner.search import BlockSearch
 from tvmtarget.tuning.match import Policy
@@ -53,7 +54,7 @@ BUILD = """
 import json, sys
 import numpy as np
 import tvmtarget as tt
-from tvmtarget.tuner.whole import run_by_turns
+from tvmtarget.tuner.running import run_by_turns
 
 module = tt.IRModule.from_onnx(sys.argv[1])
 x = np.load(sys.argv[2])

@@ -28,7 +28,7 @@ from tvmtarget.partition.plan import Plan
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.device import device_lock, holding
-from tvmtarget.tuner.whole import made_up_inputs
+from tvmtarget.tuner.running import made_up_inputs
 
 __all__ = ["MeasuredRates", "measure_rates"]
 
