@@ -120,6 +120,24 @@ def test_a_saved_program_keeps_its_schedules(tuned, tmp_path):
     np.testing.assert_allclose(loaded(x), exe(x), rtol=1e-4, atol=1e-4)
 
 
+def test_a_build_by_the_log_repeats_no_function_of_which_the_log_says_what_it_said(tuned):
+    url, _ = tuned
+    module, log = tt.IRModule.from_onnx(convolution()), tt.TuningLog("memory:")
+    with tt.TuningLog(url) as known:
+        log.merge(known)
+    exe = tt.build(module, NATIVE, log=log)
+    again = tt.build(module, NATIVE, log=log, since=exe)
+    (leaf,), (same,) = exe._leaves.values(), again._leaves.values()
+    assert same.compiled is leaf.compiled
+    assert again.tuned == exe.tuned
+    workload = next(found for found in log.workloads() if found.level == "kernel")
+    used = [applied.body for applied in exe.tuned if applied.level == "kernel"]
+    other = next(trial.candidate for trial in kernel_trials(log) if trial.candidate.body not in used)
+    log.pin(workload, alone(NATIVE), other, "another one")
+    (changed,) = tt.build(module, NATIVE, log=log, since=exe)._leaves.values()
+    assert changed.compiled is not leaf.compiled
+
+
 def test_tuning_again_measures_no_candidate_twice(tuned):
     url, _ = tuned
     with tt.TuningLog(url) as log:

@@ -6,6 +6,7 @@ with its default. All of it goes into the log at once; what the log knows is not
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +35,7 @@ CONFIRMED = 3  # candidates of a kernel that are compared with its default
 ROUNDS = 7
 FAST_ENOUGH = 0.98  # of the default's cost, above which a candidate is not worth confirming
 CONFIRM_TIME = 0.1  # seconds that each candidate runs longer when it is compared than when it was measured
+UNSURE = 1.5  # times what comparing is reckoned to take, for which time is kept
 MAX_PROCESSES = 4  # that are kept at a time; one more is started, and the one that was used least recently ended
 PPB = 10**9
 RELUCTANCE = 2.0  # how much more urgent a kernel must be for which a process would have to be started
@@ -135,6 +137,15 @@ class _Kernel:
         return self.search.propose()
 
     @property
+    def size(self) -> float:
+        """About what a run of the program has to do in this kernel: that is known before it ran.
+
+        For a product of matrices the root of the product of all sizes is its number of multiply-adds.
+        """
+        sizes = [size if isinstance(size, int) else 1 for shape in self.workload.shapes for size in shape]
+        return self.calls * math.sqrt(math.prod(sizes))
+
+    @property
     def best(self) -> int:
         found = self.search.best()
         return round(self.default * min(1.0, found[0][1] / PPB)) if found else self.default
@@ -179,12 +190,15 @@ class KernelTuner:
         try:
             self._open()
             self._recall()
-            for kernel in self._kernels:
+            for kernel in sorted(self._kernels, key=lambda kernel: -kernel.size):
                 self._measure_default(kernel)
             while not self._budget.is_spent(time.monotonic() + self._confirming()) and self._search_some():
                 pass
             for kernel in sorted(self._kernels, key=lambda kernel: -kernel.gain):
                 self._confirm(kernel)
+            waiting = sum(not kernel.default and not kernel.is_exhausted for kernel in self._kernels)
+            if waiting:
+                self.left_out.append(f"{waiting} of {len(self._kernels)} kernels: trials or time were up before them")
         finally:
             for worker in self._workers:
                 worker.close()
@@ -194,11 +208,12 @@ class KernelTuner:
         waiting = [kernel for kernel in self._kernels if kernel.good and not kernel.is_confirmed]
         closed = {id(kernel.worker): kernel.worker for kernel in waiting if kernel.worker.pid is None}
         comparing = sum((len(kernel.good) + 1) * (kernel.seconds + CONFIRM_TIME) for kernel in waiting)
-        return comparing + sum(worker.open_seconds for worker in closed.values())
+        return UNSURE * (comparing + sum(worker.open_seconds for worker in closed.values()))
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what is known of each kernel, those first on which most time was spent."""
-        for kernel in sorted(self._kernels, key=lambda kernel: -kernel.calls * kernel.default):
+        """Yield what is known of each kernel that ran, those first on which most time was spent."""
+        ran = [kernel for kernel in self._kernels if kernel.default]
+        for kernel in sorted(ran, key=lambda kernel: -kernel.calls * kernel.default):
             confirmed = min(kernel.confirmed.values(), key=lambda found: found[0] / max(1, found[1]), default=None)
             default, best, record, is_confirmed = kernel.default, kernel.best, "", False
             if confirmed is not None:
@@ -334,6 +349,8 @@ class KernelTuner:
             return
         outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
         kernel.default = median_low(outcome.costs) if outcome.status == "ok" else 0
+        if outcome.status == "cancelled":
+            return
         if not kernel.default:
             self.left_out.append(f"kernel {kernel.name}: its default did not run here: {outcome.why}")
             kernel.is_exhausted = True
@@ -402,7 +419,8 @@ class KernelTuner:
         good, default = kernel.good, kernel.default_choices
         outcomes = self._use(kernel.worker).compare(kernel.space.kernel.key, [default, *good], ROUNDS)
         if not outcomes:
-            self.left_out.append(f"kernel {kernel.name}: its candidates could not be compared")
+            if self._budget.seconds_left() > 0:
+                self.left_out.append(f"kernel {kernel.name}: its candidates could not be compared")
             return
         kernel.default = median_low(outcomes[0].costs)
         kernel.is_changed = False

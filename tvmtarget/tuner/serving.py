@@ -64,8 +64,10 @@ class Server:
 
 def failed(status: str, error: Exception) -> dict[str, object]:
     """Say what became of a candidate that raised something."""
-    text = str(error)
-    is_memory = isinstance(error, MemoryError) or any(word in text for word in _OUT_OF_MEMORY)
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    is_memory = any(isinstance(one, MemoryError) or any(word in str(one) for word in _OUT_OF_MEMORY) for one in causes)
     return {"status": "over_limit" if is_memory else status, "why": first_line(error)}
 
 
