@@ -1,10 +1,13 @@
 """Whole programs are built and run in a process of their own: what they do to it costs the candidate, not the tuner."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from models import DIGITS
+from models import DIGITS, small
+from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.advice import Advice, sites_of
@@ -93,3 +96,44 @@ def test_a_run_of_some_seconds_ends_in_time_whatever_is_going_on_then(hostile, s
     result = tt.tune(digits(), TREE, log=log, levels=["executor", "placement"], seconds=seconds)
     assert result.seconds < seconds + 2 + 10
     assert {record.measured.status for record in log if isinstance(record, Trial)} <= {"ok", "cancelled"}
+
+
+SCRIPT = """
+import tvmtarget as tt
+from tvmtarget import plugins
+from tvmtarget.backends.protocol import backend_named
+import sys
+
+@tt.strategy("mine", attributes={"speed": 1})
+class Mine:
+    ops = {"Abs"}
+
+class Backend:
+    name, kinds = "mine", ("mine",)
+    version = lambda self: "1"
+    refuses = lambda self, target: None
+    settings = lambda self, target: {"speed": (1, 2)}
+    compile = lambda self, part: backend_named("numpy").compile(part)
+
+plugins.register("tvmtarget.backends", "mine", Backend())
+GUARD
+    result = tt.tune(tt.IRModule.from_onnx(sys.argv[1]), "mine", log="memory:", levels=["executor"])
+    print(result.statuses, result.left_out)
+"""
+
+
+@pytest.mark.parametrize(
+    ("guard", "told"),
+    [
+        ('if __name__ == "__main__":', "'ok': "),
+        pytest.param("if True:", "put that under 'if __name__ == ", marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_script_registers_is_known_where_its_programs_run(tmp_path, guard, told):
+    (tmp_path / "model.onnx").write_bytes(small(helper.make_node("Abs", ["x"], ["y"])).SerializeToString())
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("GUARD", guard))
+    command = [sys.executable, str(script), str(tmp_path / "model.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert told in done.stdout

@@ -128,7 +128,8 @@ class Worker(Process):
                 "site": self._part.site,
                 "target": self._part.target.to_json(),
             }
-            answer = self._launch({"backend": self._backend, "part": part}, [source], self._limits.open)
+            opening = {"backend": self._backend, "part": part}
+            answer = self._launch(opening, [source], self._limits.open, self._part.target)
         if answer["status"] != "ok":
             raise BackendError(f"function {self._part.name!r} cannot be tuned: {answer['why']}")
         self.format, self.trace_format = answer["format"], answer["trace_format"]

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, ClassVar, Self
 
+from tvmtarget import plugins
+from tvmtarget.target.tree import Target
 from tvmtarget.tuner.device import device_lock
 from tvmtarget.tuning.records import Status
 
@@ -112,8 +114,13 @@ class Process(ABC):
         """Answer what the process asks while it works on a request."""
         raise NotImplementedError(f"nobody answers {question}")
 
-    def _launch(self, opening: Mapping[str, object], files: Sequence[IO[bytes]], limit: int) -> dict[str, Any]:
-        """Start the process with some open files, and send it the first request."""
+    def _launch(
+        self, opening: Mapping[str, object], files: Sequence[IO[bytes]], limit: int, target: Target
+    ) -> dict[str, Any]:
+        """Start the process with some open files, and send it the first request.
+
+        It imports what this one has registered plugins in for the kinds of the target.
+        """
         self.close()
         self._buffer = b""
         self._process = subprocess.Popen(
@@ -125,7 +132,12 @@ class Process(ABC):
             start_new_session=True,
         )
         begin = time.monotonic()
-        answer = self._exchange({"do": "open", **opening}, limit)
+        kinds = {node.kind for _, node in target.walk()}
+        modules = [_importable(name) for name in plugins.registered_in(kinds)]
+        request = {"do": "open", "path": sys.path, "argv": sys.argv, "modules": modules, **opening}
+        answer = self._exchange(request, limit)
+        if answer["status"] != "ok":
+            self.close()
         self.open_seconds = time.monotonic() - begin
         return answer
 
@@ -200,3 +212,14 @@ class Process(ABC):
         if code == -signal.SIGALRM:
             return LostError(phase, "limit")
         return LostError(phase, "crash" if code >= 0 or -code in _OWN_SIGNALS else "infra")
+
+
+def _importable(name: str) -> dict[str, str]:
+    """Return a module by its name, the main one by that of its specification or by its file."""
+    if name != "__main__":
+        return {"name": name}
+    main = sys.modules[name]
+    specification = getattr(main, "__spec__", None)
+    if specification is not None:
+        return {"main": specification.name}
+    return {"file": os.path.abspath(str(getattr(main, "__file__", "")))}

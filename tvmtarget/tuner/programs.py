@@ -105,7 +105,7 @@ class Programs(Process):
             self._plan.save(path)
             with path.open("rb") as file:
                 path.unlink()  # so that whoever is killed leaves nothing behind
-                answer = self._launch({"plan": file.fileno()}, [file], self._limits.open)
+                answer = self._launch({"plan": file.fileno()}, [file], self._limits.open, self._plan.layout.root)
         if answer["status"] != "ok":
             raise BackendError(f"the program cannot be prepared for tuning: {answer['why']}")
         return answer

@@ -6,9 +6,11 @@ all that it started. Timing holds a lock of the device, so that measurements of 
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import resource
+import runpy
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -18,13 +20,16 @@ from typing import Any, TextIO
 
 from tvmtarget.tuner.device import half_of_memory, holding
 
-__all__ = ["Server", "failed", "first_line", "serve"]
+__all__ = ["Server", "failed", "first_line", "is_serving", "serve"]
 
 # Seconds beyond a limit after which this process ends itself: whoever asked may be gone, and a candidate hang.
 _GRACE = 5
 
 # What errors of native code say where memory ran out.
 _OUT_OF_MEMORY = ("bad_alloc", "out of memory", "Cannot allocate memory")
+
+
+_SERVERS: list[Server] = []  # of this process, one or none
 
 
 class Server:
@@ -36,7 +41,12 @@ class Server:
         self.limits: Mapping[str, int] = {}
 
     def answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
-        """Do what is asked for."""
+        """Do what is asked for, which begins with importing what has registered plugins."""
+        if request["do"] == "open":
+            sys.argv[:] = request["argv"]
+            sys.path.extend(path for path in request["path"] if path not in sys.path)
+            for module in request["modules"]:
+                _import(module)
         return dict(getattr(self, f"_{request['do']}")(request))
 
     def enter(self, phase: str) -> None:
@@ -62,6 +72,21 @@ class Server:
             yield
 
 
+def is_serving() -> bool:
+    """Whether this process is one that measures."""
+    return bool(_SERVERS)
+
+
+def _import(module: Mapping[str, str]) -> None:
+    """Import a module of the program that asks; its main one as `__mp_main__`, as processes of Python do."""
+    if "name" in module:
+        importlib.import_module(module["name"])
+    elif "main" in module:
+        runpy.run_module(module["main"], run_name="__mp_main__", alter_sys=True)
+    else:
+        runpy.run_path(module["file"], run_name="__mp_main__")
+
+
 def failed(status: str, error: Exception) -> dict[str, object]:
     """Say what became of a candidate that raised something."""
     causes: list[BaseException] = [error]
@@ -85,6 +110,7 @@ def serve(make: Callable[[TextIO, Path], Server], lock: str, memory: str) -> int
     limit = int(memory) or half_of_memory()
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     server = make(answers, Path(lock))
+    _SERVERS.append(server)
     for line in iter(sys.stdin.readline, ""):
         request = json.loads(line)
         server.limits = request["limits"]

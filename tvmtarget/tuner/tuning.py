@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tvmtarget.advice import Advice, closing_log
-from tvmtarget.errors import BackendError, TargetError, did_you_mean, raise_all
+from tvmtarget.errors import BackendError, RunError, TargetError, did_you_mean, raise_all
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
@@ -27,6 +27,7 @@ from tvmtarget.tuner.rates import measure_rates
 from tvmtarget.tuner.remote import Remotes
 from tvmtarget.tuner.result import Budget, Progress, TuneInterrupted, TuneResult
 from tvmtarget.tuner.running import ROUNDS, made_up_inputs, seconds_of_turns
+from tvmtarget.tuner.serving import is_serving
 from tvmtarget.tuner.settings import SettingsTuner, open_settings
 from tvmtarget.tuning.log import TuningLog
 
@@ -94,6 +95,10 @@ def tune(
     if costs is not None and (isinstance(module, Plan) or "placement" not in levels):
         problems.append("costs are for the level 'placement' of a module; a plan keeps its own")
     raise_all(TargetError, problems)
+    if is_serving():
+        raise RunError(
+            "the main module tunes while it is imported by what measures; put that under 'if __name__ ==' ..."
+        )
     begin = time.monotonic()
     plan = module if isinstance(module, Plan) else decompose(module, target, where=where)
     given = None if costs is None else _costs(costs, plan.layout.root)
