@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
@@ -26,6 +26,7 @@ __all__ = [
     "SAME_DEVICE",
     "SETTINGS",
     "Advice",
+    "LeafAdvice",
     "Settings",
     "alone",
     "closing_log",
@@ -134,29 +135,51 @@ class Advice:
 class LeafAdvice:
     """The schedules of the kernels of one leaf, as its backend asks for them."""
 
-    def __init__(self, log: TuningLog, target: Target, policy: Policy) -> None:
+    def __init__(self, log: TuningLog, target: Target, policy: Policy = SAME_DEVICE) -> None:
         self._log = log
         self._target = target
         self._policy = policy
         self._applied: dict[str, Applied] = {}
+        self._asked: list[tuple[Kernel, tuple[str, ...], Applied]] = []
+        self._refused: list[tuple[Kernel, str]] = []
 
     @property
     def applied(self) -> tuple[Applied, ...]:
         """What was asked for and what was found, in order."""
         return tuple(self._applied.values())
 
-    def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
-        """Return the best schedule of a kernel, None for the default."""
+    def look_up(self, kernel: Kernel, formats: Sequence[str]) -> Applied:
+        """Return what the log has for a kernel, among candidates of some formats."""
         default = kernel.default or None
         match = self._log.lookup(kernel_workload(kernel), self._target, policy=self._policy, default=default)
-        found = Applied.of(str(kernel.body.get("op", kernel.name)), kernel.key, match, formats, kernel.calls)
-        known = self._applied.get(kernel.key)
-        self._applied[kernel.key] = found if known is None else replace(found, calls=known.calls + kernel.calls)
+        return Applied.of(str(kernel.body.get("op", kernel.name)), kernel.key, match, formats, kernel.calls)
+
+    def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
+        """Return the best schedule of a kernel, None for the default."""
+        found = self.look_up(kernel, formats)
+        self._remember(kernel, formats, found)
         return (found.format, found.body) if found.is_used else None
 
     def refuse(self, kernel: Kernel, reason: str) -> None:
         """Remember that a schedule is not used, and why."""
+        self._refused.append((kernel, reason))
         self._applied[kernel.key] = replace(self._applied[kernel.key], body=None, note=reason)
+
+    def repeats(self, earlier: LeafAdvice) -> bool:
+        """Ask what was asked earlier; return whether the answers are the same, and if so take them for one's own."""
+        found = [(kernel, formats, self.look_up(kernel, formats)) for kernel, formats, _ in earlier._asked]
+        if [(one.format, one.body) for *_, one in found] != [(one.format, one.body) for *_, one in earlier._asked]:
+            return False
+        for asked in found:
+            self._remember(*asked)
+        for kernel, reason in earlier._refused:
+            self.refuse(kernel, reason)
+        return True
+
+    def _remember(self, kernel: Kernel, formats: tuple[str, ...], found: Applied) -> None:
+        self._asked.append((kernel, formats, found))
+        known = self._applied.get(kernel.key)
+        self._applied[kernel.key] = found if known is None else replace(found, calls=known.calls + kernel.calls)
 
 
 def _sites(body: object) -> list[str]:

@@ -44,7 +44,7 @@ from tvmtarget.tuner.rate_programs import (
     programs,
     samples,
 )
-from tvmtarget.tuner.whole import Inputs, made_up_inputs
+from tvmtarget.tuner.running import Inputs, made_up_inputs
 
 __all__ = ["DOUBT", "MeasuredRates", "measure_rates"]
 
