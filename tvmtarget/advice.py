@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
@@ -18,8 +19,8 @@ from tvmtarget.target.tree import Target
 from tvmtarget.tuning.applied import Applied
 from tvmtarget.tuning.keys import workload_of
 from tvmtarget.tuning.log import TuningLog
-from tvmtarget.tuning.match import Policy
-from tvmtarget.tuning.records import Level, Workload
+from tvmtarget.tuning.match import TIERS, Match, Policy
+from tvmtarget.tuning.records import Candidate, Level, Workload
 
 __all__ = [
     "PLACEMENT",
@@ -29,6 +30,7 @@ __all__ = [
     "Settings",
     "alone",
     "closing_log",
+    "kernel_match",
     "kernel_workload",
     "placement_body",
     "placement_identity",
@@ -62,8 +64,28 @@ def alone(leaf: Target) -> Target:
 
 def kernel_workload(kernel: Kernel) -> Workload:
     """Return the workload that a kernel is."""
-    payload: dict[str, object] = {**kernel.program, "text": kernel.text} if kernel.text else {**kernel.program}
-    return Workload.of(kernel.body, "kernel", payload or None)
+    text = {"text": kernel.text} if kernel.text else {}
+    return Workload.of(kernel.body, "kernel", {**kernel.program, **text, "name": kernel.name})
+
+
+def kernel_match(
+    log: TuningLog,
+    kernel: Kernel,
+    target: Target,
+    policy: Policy,
+    refuses: Callable[[Candidate], str | None] = lambda _candidate: None,
+) -> Match:
+    """Return the best that a log knows for a kernel on a leaf, be it of a workload that is alike for its candidates."""
+
+    def refused(format_: str, candidate: Candidate) -> str | None:
+        is_alike = candidate.format == format_
+        return refuses(candidate) if is_alike else f"only what is of format {format_!r} is as good for this kernel"
+
+    ask = partial(log.lookup, target=target, policy=policy, default=kernel.default or None)
+    found = [ask(kernel_workload(kernel), refuses=refuses)]
+    for format_, body in kernel.alike.items():
+        found.append(ask(Workload.of(body, payload={"name": kernel.name}), refuses=partial(refused, format_)))
+    return min(found, key=lambda match: TIERS.index(match.tier))
 
 
 def whole_workload(plan: Plan, level: Level) -> Workload:
@@ -139,6 +161,7 @@ class LeafAdvice:
         self._target = target
         self._policy = policy
         self._applied: dict[str, Applied] = {}
+        self._refused: dict[tuple[str, str], str] = {}  # why, by the keys of kernels and candidates
 
     @property
     def applied(self) -> tuple[Applied, ...]:
@@ -146,17 +169,25 @@ class LeafAdvice:
         return tuple(self._applied.values())
 
     def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
-        """Return the best schedule of a kernel, None for the default."""
-        default = kernel.default or None
-        match = self._log.lookup(kernel_workload(kernel), self._target, policy=self._policy, default=default)
-        found = Applied.of(str(kernel.body.get("op", kernel.name)), kernel.key, match, formats, kernel.calls)
+        """Return the best schedule of a kernel that was not refused, None for the default."""
+        match = kernel_match(self._log, kernel, self._target, self._policy, partial(self._reason, kernel.key, formats))
+        found = Applied.of(kernel.name, kernel.key, match, formats, kernel.calls)
         known = self._applied.get(kernel.key)
-        self._applied[kernel.key] = found if known is None else replace(found, calls=known.calls + kernel.calls)
+        if known is not None:
+            found = replace(found if found.is_used or not known.note else known, calls=known.calls + kernel.calls)
+        self._applied[kernel.key] = found
         return (found.format, found.body) if found.is_used else None
 
     def refuse(self, kernel: Kernel, reason: str) -> None:
-        """Remember that a schedule is not used, and why."""
-        self._applied[kernel.key] = replace(self._applied[kernel.key], body=None, note=reason)
+        """Remember that what was found for a kernel cannot be used, and why; `find` may know something else."""
+        found = self._applied[kernel.key]
+        self._refused[kernel.key, Candidate(format=found.format, body=found.body).key] = reason
+        self._applied[kernel.key] = replace(found, body=None, note=reason, calls=found.calls - kernel.calls)
+
+    def _reason(self, kernel: str, formats: Collection[str], candidate: Candidate) -> str | None:
+        if candidate.format not in formats:
+            return f"the candidate is of format {candidate.format!r}, not {' or '.join(map(repr, formats))}"
+        return self._refused.get((kernel, candidate.key)) if self._refused else None
 
 
 def _sites(body: object) -> list[str]:
