@@ -15,7 +15,7 @@ that was found is as good as the default beside it, that is the answer: the defa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -70,7 +70,7 @@ class Memory:
     devices: dict[str, Device] = field(default_factory=dict)
     keys: dict[tuple[str, Level], str] = field(default_factory=dict)
     families: dict[str, str] = field(default_factory=dict)
-    distances: dict[tuple[str, str], float] = field(default_factory=dict)
+    distances: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def key(self, target: Target, digest: str, level: Level) -> str:
         """Return the tuning key of a target, which takes far longer to compute than to look up."""
@@ -158,7 +158,9 @@ class Lookup:
             return None
         family = self.memory.family(self.target, self._digest)
         names = {name for store in self.stores for name in store.targets_by_family("kernel", family, workload.key)}
-        places = [(self._distance(name) + offset, name) for name in names - self._equal]
+        names -= self._equal
+        known = self._distances(names)
+        places = [(known[name] + offset, name) for name in names]
         places += [(WEIGHTS["default"], "")] * bool(outdated)
         for far, name in sorted(places):
             if far > self.policy.max_distance:
@@ -321,12 +323,13 @@ class Lookup:
         found = self._target(digest)
         return digest if found is None else str(found)
 
-    def _distance(self, digest: str) -> float:
-        """Return how far a target with records is from the one asked for."""
-        known, pair = self.memory.distances, (digest, self._digest)
-        if (found := known.get(pair)) is None:
-            found = known[pair] = how_far(self._device(digest), self._here)
-        return found
+    def _distances(self, digests: Collection[str]) -> Mapping[str, float]:
+        """Return, among others, how far some targets with records are from the one asked for."""
+        known = self.memory.distances.setdefault(self._digest, {})
+        for digest in digests:
+            if digest not in known:
+                known[digest] = how_far(self._device(digest), self._here)
+        return known
 
     def _terms(self, digest: str) -> tuple[Term, ...]:
         return terms_between(self._device(digest), self._here)
