@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1] / "tvmtarget"
 
 # Lowest first; a module belongs to the first entry that its name begins with, within the package.
 FLOORS = (
-    ("version", "errors", "plugins"),
+    ("version", "errors", "files", "plugins"),
     ("target", "artifact"),
     ("tags", "ir"),
     ("partition",),

@@ -9,15 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-import os
 import struct
-import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from tvmtarget.errors import ArtifactError
+from tvmtarget.files import replacing
 
 __all__ = ["MODULE", "PROGRAM", "is_artifact", "map_files", "read_files", "write_files"]
 
@@ -43,25 +42,15 @@ def write_files(path: Path, files: Mapping[str, Bytes], *, form: str = PROGRAM, 
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
     manifest = {"format": form, "schema": SCHEMA, **facts, "files": digests}
     members = {_MANIFEST: json.dumps(manifest, indent=1, sort_keys=True).encode(), **dict(sorted(files.items()))}
-    temporary = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            with zipfile.ZipFile(file, "w") as archive:
-                for name, data in members.items():
-                    info = zipfile.ZipInfo(name, _EPOCH)
-                    info.compress_type = zipfile.ZIP_DEFLATED if form == PROGRAM else zipfile.ZIP_STORED
-                    info.extra = b"" if form == PROGRAM else _padding(file.tell(), name, len(data))
-                    archive.writestr(info, data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+            for name, data in members.items():
+                info = zipfile.ZipInfo(name, _EPOCH)
+                info.compress_type = zipfile.ZIP_DEFLATED if form == PROGRAM else zipfile.ZIP_STORED
+                info.extra = b"" if form == PROGRAM else _padding(file.tell(), name, len(data))
+                archive.writestr(info, data)
     except OSError as error:
         raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
 
 
 def _padding(offset: int, name: str, size: int) -> bytes:
@@ -71,13 +60,6 @@ def _padding(offset: int, name: str, size: int) -> bytes:
         fixed += _ZIP64_FIELD
     length = -fixed % _ALIGNMENT
     return _PADDING.pack(_PADDING_ID, length) + bytes(length)
-
-
-def _umask() -> int:
-    """Return the process's umask, which can only be read by setting it."""
-    umask = os.umask(0o077)
-    os.umask(umask)
-    return umask
 
 
 def read_files(path: Path, form: str = PROGRAM) -> tuple[dict[str, Any], dict[str, bytes]]:

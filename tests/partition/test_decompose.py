@@ -99,6 +99,19 @@ def test_regions_of_one_accelerator_reach_the_lower_bound(name):
     assert len(plan.regions) <= plan.root.least_parts + 1
 
 
+@pytest.mark.parametrize("host", ["npu", "cpu"])
+def test_of_as_few_regions_the_host_has_the_most(host):
+    nodes = [
+        helper.make_node(op, [before], [after], name=after)
+        for op, before, after in (("Relu", "x", "a"), ("Exp", "a", "b"), ("Exp", "x", "c"), ("Relu", "c", "d"))
+    ]
+    module = tt.IRModule.from_onnx(small(*nodes, outputs=("b", "d")))
+    where = {"op:Relu": "@npu", "op:Exp": "@cpu"}
+    plan = tt.decompose(module, f"[npu=numpy,cpu=numpy](host=@{host})", where=where)
+    assert [region.site for region in plan.regions].count(host) == 2
+    assert len(plan.regions) == plan.root.least_parts == 3
+
+
 def test_copies_are_paid_once_per_value_and_memory():
     nodes = [helper.make_node("Relu", ["x"], ["r"], name="r")]
     nodes += [helper.make_node("Tanh", ["r"], [f"t{k}"], name=f"t{k}") for k in range(3)]

@@ -9,6 +9,7 @@ import typer
 
 from tvmtarget.cli.options import Json, print_json
 from tvmtarget.errors import TargetError
+from tvmtarget.files import replacing
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.reasons import Reason
@@ -79,6 +80,7 @@ def _read(path: Path) -> Machine:
 
 def _write(path: Path, machine: Machine) -> None:
     try:
-        path.write_text(machine.to_json(), encoding="utf-8")
+        with replacing(path) as file:
+            file.write(machine.to_json().encode())
     except OSError as error:
         raise TargetError(f"capture file {str(path)!r} cannot be written: {error.strerror}") from error

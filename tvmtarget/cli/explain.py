@@ -14,6 +14,7 @@ from tvmtarget.cli.plans import Asked
 from tvmtarget.cli.questions import Question
 from tvmtarget.cli.targets import Changes, TargetText, read_target
 from tvmtarget.errors import ArtifactError, TextError
+from tvmtarget.files import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +122,8 @@ def _write(plan: Plan, path: Path) -> None:
     import onnx
 
     try:
-        onnx.save(plan.marked(), path)
+        with replacing(path) as file:
+            onnx.save(plan.marked(), file)
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{str(path)!r} cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
@@ -134,7 +136,8 @@ def _write_costs(plan: Plan, path: Path) -> None:
     if plan.request.costs is None:
         raise TextError("--save-costs has nothing to write; it needs --costs, such as --costs measured")
     try:
-        path.write_text(json.dumps(write_costs(plan.request.costs), indent=2) + "\n", encoding="utf-8")
+        with replacing(path) as file:
+            file.write((json.dumps(write_costs(plan.request.costs), indent=2) + "\n").encode())
     except OSError as error:
         raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
 

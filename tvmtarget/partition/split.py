@@ -29,7 +29,7 @@ from tvmtarget.partition.regions.waves import topological_order, waves
 from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.strategies.strategy import Reject, strategy_at
 from tvmtarget.partition.values import Values, owners, values_of
-from tvmtarget.target.layout import Site
+from tvmtarget.target.layout import Site, is_below
 
 __all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "parts_of", "split"]
 
@@ -304,17 +304,23 @@ _NO_NUMBERS = frozenset({"site", "options", "atoms", "values", "limiter", "room"
 
 def _recalled(memo: Memo, level: Level, choice: Choice) -> list[list[int]]:
     """Return the best regions, if an earlier plan had the same atoms on the same options, as it found them."""
-    key = digest(*parts_of(level), choice.chosen, list(choice.launches))
-    return [[*region] for region in memo.find("divisions into regions", key, lambda: _formed(level, choice))]
+    launches = list(choice.launches) or _uncosted(level)
+    key = digest(*parts_of(level), choice.chosen, launches)
+    return [[*region] for region in memo.find("divisions into regions", key, lambda: _formed(level, choice, launches))]
 
 
-def _formed(level: Level, choice: Choice) -> list[list[int]]:
+def _formed(level: Level, choice: Choice, launches: Sequence[int]) -> list[list[int]]:
     """Group atoms into the best regions."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    launches = choice.launches or [1] * len(level.options)
     found = formed(level.successors, choice.chosen, level.limits, launches, level.limiter, level.values)
     return _cut(level, found, choice.chosen)
+
+
+def _uncosted(level: Level) -> list[int]:
+    """Return what calls count where no costs are known: fewest are best, and of as many those of the host."""
+    most = len(level.atoms)
+    return [most + (not is_below(level.site.host, option.path)) for option in level.options]
 
 
 def _cut(level: Level, regions: list[list[int]], chosen: Sequence[int]) -> list[list[int]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import os
 import re
-import tempfile
 from pathlib import Path
 
 from tvmtarget.errors import TargetError, raise_all
+from tvmtarget.files import replacing
 from tvmtarget.tags.files import SCHEMA, is_project_file, namespace_of, read_file, rows_of
 from tvmtarget.tags.registry import Registry
 from tvmtarget.target.tree import Target
@@ -39,16 +38,6 @@ def add_tag(path: Path, name: str, tree: Target, *, doc: str, source: str, confi
     if path.name == "pyproject.toml":
         tables = _TABLE.sub(r"\1tool.tvmtarget.\2", tables)
     text = path.read_text(encoding="utf-8") if path.exists() else f"schema = {SCHEMA}\n"
-    _write(path, f"{text.rstrip()}\n\n{tables}".lstrip())
-
-
-def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.write(f"{text.rstrip()}\n\n{tables}".lstrip().encode())

@@ -20,8 +20,8 @@ from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, cast
 
 from tvmtarget.errors import LogError, raise_all
+from tvmtarget.files import replacing, sync_folder
 from tvmtarget.tuning.entries import Entry, entry_of, packed, quick_entry, spelled
-from tvmtarget.tuning.files import replacing, sync_folder
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.lines import MAX_LINE, Line, RawLine, raw_lines
 from tvmtarget.tuning.tables import OF_TRIALS, Group
@@ -291,12 +291,10 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
 
     def drop(self, digests: Iterable[str]) -> None:
         """Write the file anew without some lines; those that cannot be read go to `NAME.rejected`."""
-        fresh = self._path.with_name(f"{self._path.name}.new")  # whoever holds the lock may overwrite what was left
-        with self._lock, self._locked() as descriptor, self._explained("written"):
+        with self._lock, self._locked(), self._explained("written"):
             self._save_rejected()
             gone = set(map(packed, digests))
-            with replacing(self._path, fresh) as stream:
-                fresh.chmod(os.fstat(descriptor).st_mode & 0o777)
+            with replacing(self._path, f"{self._path.name}.new") as stream:
                 rows = self._connection.execute("SELECT digest, text FROM line ORDER BY id")
                 stream.writelines(f"{text}\n".encode() for digest, text in rows if digest not in gone)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.files import replacing
+from tvmtarget.files import replacing
 from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.records import Alias, Environment, Pin, Retraction, TargetRecord, Trial, Workload
 from tvmtarget.tuning.store import Store
@@ -122,11 +121,10 @@ def _packing(file: BinaryIO) -> gzip.GzipFile:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:
-    """Write lines to a new file beside the one of this name, then put it in its place."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    """Write lines to a file, all or none, and return how many those are."""
     count = 0
     try:
-        with replacing(path, fresh) as file, _packing(file) if path.suffix == ".gz" else nullcontext(file) as stream:
+        with replacing(path) as file, _packing(file) if path.suffix == ".gz" else nullcontext(file) as stream:
             for line in lines:
                 stream.write(f"{line}\n".encode())
                 count += 1

@@ -70,11 +70,11 @@ def _swept(
     """Yield regions by waves: with more than two colours one way after the other until none can be better."""
     heights = changes_ahead(successors, colours)
     yield (regions := waves(successors, colours, heights=heights))
-    free = {colour for colour, launch in enumerate(launches) if not launch}
+    cheap = {colour for colour, launch in enumerate(launches) if launch == min(launches)}
     least = _calls(regions, colours, launches)
     is_alternating = len(set(colours)) == 2  # what comes first is all that there is to choose
-    if free and len(free) < len(launches) and not (is_alternating and colours[regions[0][0]] in free):
-        yield (regions := waves(successors, colours, free, heights))
+    if len(cheap) < len(launches) and not (is_alternating and colours[regions[0][0]] in cheap):
+        yield (regions := waves(successors, colours, cheap, heights))
         least = min(least, _calls(regions, colours, launches))
     if len(set(colours)) < 3 or is_large(successors):
         return
@@ -91,11 +91,11 @@ def _more_swept(
     successors: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int], heights: Sequence[int]
 ) -> Iterator[list[list[int]]]:
     """Yield waves of three colours or more by what calls ahead cost, and from the end."""
-    free = {colour for colour, launch in enumerate(launches) if not launch}
-    yield waves(successors, colours, free, heights)
+    cheap = {colour for colour, launch in enumerate(launches) if launch == min(launches)}
+    yield waves(successors, colours, cheap, heights)
     predecessors = predecessors_of(successors)
     yield waves(predecessors, colours)[::-1]
-    yield waves(predecessors, colours, free, ahead(predecessors, colours, launches))[::-1]
+    yield waves(predecessors, colours, cheap, ahead(predecessors, colours, launches))[::-1]
     found = looked_ahead(successors, colours, launches, heights)
     if found is not None:
         yield found

@@ -1,0 +1,84 @@
+"""Files that are written anew: whole and on the disk, or not at all."""
+
+import os
+import stat
+import threading
+
+import pytest
+
+from tvmtarget.files import replacing
+
+
+def write(path, data=b"new", **options):
+    with replacing(path, **options) as stream:
+        stream.write(data)
+
+
+def test_a_new_file_has_the_permissions_of_new_files(tmp_path):
+    (tmp_path / "plain").write_bytes(b"")
+    write(tmp_path / "new")
+    assert (tmp_path / "new").read_bytes() == b"new"
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_file_that_is_there_keeps_its_permissions(tmp_path):
+    path = tmp_path / "old"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    write(path)
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "old"
+    path.write_bytes(b"old")
+
+    def stop():
+        yield b"half"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), replacing(path) as stream:
+        stream.writelines(stop())
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "away").mkdir()
+    path = tmp_path / "link"
+    path.symlink_to(tmp_path / "away" / "file")
+    for data in (b"first", b"second"):
+        write(path, data)
+        assert path.is_symlink()
+        assert (tmp_path / "away" / "file").read_bytes() == data
+    assert [found.name for found in (tmp_path / "away").iterdir()] == ["file"]
+
+
+def test_what_a_killed_process_left_is_overwritten_where_its_name_is_told(tmp_path):
+    (tmp_path / "file.new").write_bytes(b"half of what somebody wrote")
+    write(tmp_path / "file", name="file.new")
+    assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("file", b"new")]
+
+
+def test_long_names_in_any_script_have_room_for_the_fresh_file(tmp_path):
+    path = tmp_path / ("目" * 85)
+    write(path)
+    assert path.read_bytes() == b"new"
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    found = []
+    reader = threading.Thread(target=lambda: found.append(path.read_bytes()))
+    reader.start()
+    write(path)
+    reader.join()
+    assert found == [b"new"]
+    assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_a_folder_is_refused(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        write(tmp_path)
