@@ -40,9 +40,9 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
 
     `known` are traces with their costs in picoseconds. The same arguments give the same traces.
     """
-    _register_intrinsics()
     from tvm.s_tir import meta_schedule
 
+    space = _space(str(target.kind.name))
     module = _module(function)
     database = meta_schedule.database.MemoryDatabase()
     workload = database.commit_workload(module)
@@ -55,7 +55,7 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
     context = meta_schedule.TuneContext(
         module,
         target=target,
-        space_generator="post-order-apply",
+        space_generator=space,
         search_strategy=strategy,
         num_threads=1,
         rand_state=seed + 1,
@@ -65,6 +65,19 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
     candidates = context.generate_measure_candidates() or []
     context.post_tuning()
     return [trace_text(candidate.sch.trace) for candidate in candidates]
+
+
+def _space(kind: str) -> Any:  # noqa: ANN401
+    """Return MetaSchedule's space for a kind of target: for GPUs without tensor cores, which sum no float32.
+
+    Their intrinsics alone take 10 s to be parsed.
+    """
+    if kind != "cuda":
+        _register_intrinsics()
+        return "post-order-apply"
+    from tvm.s_tir.meta_schedule.space_generator import PostOrderApply
+
+    return PostOrderApply(sch_rules=kind, postprocs=kind, mutator_probs=kind)
 
 
 def replay(module: Any, text: str) -> Any:  # noqa: ANN401
