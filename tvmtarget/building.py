@@ -76,10 +76,13 @@ def build(
         entry: the function that the program begins with, as for `decompose`.
         policy: how far lookups in it may go; unless given, no further than devices that are equal to this one.
 
-    Raises `BackendError` for leaves that no installed code generator takes, and what `decompose` raises.
+    Raises `BackendError` for leaves that no installed code generator takes, `TargetError` for a plan that is to be
+    built otherwise than it was made, and what `decompose` raises.
     """
     if isinstance(module, Plan):
         plan = module
+        given = {"target_host": target_host, "executor": executor, "runtime": runtime, "params": params, "where": where}
+        _refuse_changes(plan, target, {**given, "entry": entry})
     else:
         own = module.target if isinstance(module, IRModule) else None
         chosen = _configured(target if target is not None else own, target_host, executor, runtime)
@@ -115,6 +118,18 @@ def build_plan(
     machines = {path: Program.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
     calls = [LeafCall(one.function, one.call, one.ops, one.inputs, one.outputs) for one in plan.regions]
     return Executable(root, program, constants, leaves, name, tuned, machines, calls)
+
+
+def _refuse_changes(plan: Plan, target: Target | CompilationConfig | str | None, others: Mapping[str, object]) -> None:
+    """Raise `TargetError` for what can only be asked of a program that is not divided yet."""
+    given = [name for name, value in others.items() if value]
+    if target is not None and _configured(target, None, None, None).resolve() != plan.layout.root:
+        given.insert(0, "target")
+    if given:
+        raise TargetError(
+            f"a plan is built as it was made, so that {', '.join(map(repr, given))} cannot be given with it; "
+            "give the undivided program, or divide it again: decompose(plan.request.module, target, where=...)"
+        )
 
 
 def _not_buildable(root: Target) -> list[str]:

@@ -126,9 +126,14 @@ class _AskedLeafAdvice(LeafAdvice):
         super().__init__(log, target)
         self._ask = ask
 
-    def look_up(self, kernel: Kernel, formats: Sequence[str]) -> Applied:
-        flat = {"name": kernel.name, "body": kernel.body, "calls": kernel.calls, "default": kernel.default}
-        question = {"kernel": flat, "target": self._target.to_json(), "formats": list(formats)}
+    def look_up(self, kernel: Kernel, formats: Sequence[str], refused: Mapping[str, str]) -> Applied:
+        said = ("name", "body", "calls", "default", "alike")
+        question = {
+            "kernel": {name: getattr(kernel, name) for name in said},
+            "target": self._target.to_json(),
+            "formats": list(formats),
+            "refused": dict(refused),
+        }
         return Applied.from_json(self._ask(question))
 
 

@@ -112,7 +112,5 @@ class Programs(Process):
 
     def _reply(self, question: Mapping[str, Any]) -> object:
         """Look up what the log knows of a kernel on a leaf."""
-        flat = question["kernel"]
-        kernel = Kernel(flat["name"], flat["body"], calls=flat["calls"], default=flat["default"])
         advice = LeafAdvice(self._log, Target.from_json(question["target"]))
-        return advice.look_up(kernel, question["formats"]).to_json()
+        return advice.look_up(Kernel(**question["kernel"]), question["formats"], question["refused"]).to_json()

@@ -1,0 +1,55 @@
+"""Schedules of TVM for GPUs: what a log knows of a function, else TVM's default rules for GPUs (dlight).
+
+Code without a schedule has no threads, and no GPU compiles it. TVM is imported late and ships no types: its objects
+are Any, under names that say what they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from tvmtarget.backends.tvm_schedule import Choose
+from tvmtarget.backends.tvm_traces import applied
+from tvmtarget.backends.tvm_uses import Use, uses_of
+
+__all__ = ["default_schedule", "schedule_for_gpu"]
+
+Module: TypeAlias = Any
+Function: TypeAlias = Any
+
+
+def schedule_for_gpu(module: Module, choose: Choose | None = None) -> Module:
+    """Schedule the tensor functions of a module under the current target; what `choose` says goes before the rules."""
+    from tvm.s_tir import SBlockRealize
+    from tvm.tirx import PrimFunc
+
+    result, uses = module.clone(), uses_of(module)
+    for variable, function in module.functions_items():
+        if choose is None or not isinstance(function, PrimFunc) or not isinstance(function.body, SBlockRealize):
+            continue
+        name = variable.name_hint
+        chosen = choose(name, function, uses.get(name, Use()))
+        if isinstance(chosen, str):
+            try:
+                result[variable] = applied(function, chosen)
+            except ValueError as error:
+                choose.refuse(name, str(error))
+    return _by_rules(result)
+
+
+def default_schedule(function: Function) -> Function:
+    """Return a function as TVM's rules schedule it under the current target."""
+    import tvm
+
+    named = function.with_attr("global_symbol", "main")
+    return _by_rules(tvm.IRModule({"main": named}))["main"]
+
+
+def _by_rules(module: Module) -> Module:
+    """Apply the rules that TVM's own pipeline for CUDA applies, the first that fits a function."""
+    from tvm.s_tir import dlight
+
+    rules = dlight.gpu
+    return dlight.ApplyDefaultSchedule(
+        rules.Matmul(), rules.GEMV(), rules.Reduction(), rules.GeneralReduction(), rules.Fallback()
+    )(module)
