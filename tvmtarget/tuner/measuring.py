@@ -170,7 +170,8 @@ class Worker:
         """Send a request and wait for the answer; raise `_LostError` if there will be none."""
         if self._process is None or self._process.poll() is not None:
             self._start()
-        return self._exchange(request, self._limits.build)
+        limit = self._limits.open if request["do"] == "propose" else self._limits.build
+        return self._exchange(request, limit)
 
     def _start(self) -> dict[str, Any]:
         """Start the process and open the leaf function in it."""
