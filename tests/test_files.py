@@ -33,9 +33,13 @@ def test_a_file_that_is_there_keeps_its_permissions(tmp_path):
 def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "old"
     path.write_bytes(b"old")
-    with pytest.raises(KeyboardInterrupt), replacing(path) as stream:
-        stream.write(b"half")
+
+    def stop():
+        yield b"half"
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), replacing(path) as stream:
+        stream.writelines(stop())
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 

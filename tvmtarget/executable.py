@@ -229,9 +229,9 @@ class Executable:
         return (*self._tuned, *(applied for leaf in self._leaves.values() for applied in leaf.tuned))
 
     @property
-    def code(self) -> dict[str, Compiled]:
-        """The compiled leaf functions by what their code depends on; without those that a log had a say in."""
-        return {leaf.key: leaf.compiled for leaf in self._leaves.values() if leaf.key}
+    def code(self) -> dict[str, Leaf]:
+        """The leaf functions by what their code depends on, but for what a log had to say."""
+        return {leaf.key: leaf for leaf in self._leaves.values() if leaf.key}
 
     @property
     def backends(self) -> dict[str, str]:

@@ -106,6 +106,24 @@ def test_the_trace_equals_the_plan(name, probe_log):
     assert_same(results, reference(model, inputs))
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"runtime": "processes"},
+        {"executor": "aot"},
+        {"target": "numpy"},
+        {"target_host": "numpy"},
+        {"where": {"fc1": "@b"}},
+        {"params": {"input": np.zeros((1, 1, 8, 8), "float32")}},
+    ],
+)
+def test_a_plan_is_not_built_otherwise_than_it_was_made(asked):
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "[a=onnxruntime,b=numpy](host=@b)")
+    with pytest.raises(TargetError, match=f"so that '{next(iter(asked))}' cannot be given with it"):
+        tt.build(plan, **asked)
+    assert tt.build(plan, "[a=onnxruntime,b=numpy](host=@b)").target == plan.layout.root
+
+
 def test_events_tell_every_call_and_copy():
     model = random_graph(30, 1)
     module = tt.IRModule.from_onnx(model)

@@ -99,6 +99,19 @@ def test_regions_of_one_accelerator_reach_the_lower_bound(name):
     assert len(plan.regions) <= plan.root.least_parts + 1
 
 
+@pytest.mark.parametrize("host", ["npu", "cpu"])
+def test_of_as_few_regions_the_host_has_the_most(host):
+    nodes = [
+        helper.make_node(op, [before], [after], name=after)
+        for op, before, after in (("Relu", "x", "a"), ("Exp", "a", "b"), ("Exp", "x", "c"), ("Relu", "c", "d"))
+    ]
+    module = tt.IRModule.from_onnx(small(*nodes, outputs=("b", "d")))
+    where = {"op:Relu": "@npu", "op:Exp": "@cpu"}
+    plan = tt.decompose(module, f"[npu=numpy,cpu=numpy](host=@{host})", where=where)
+    assert [region.site for region in plan.regions].count(host) == 2
+    assert len(plan.regions) == plan.root.least_parts == 3
+
+
 def test_copies_are_paid_once_per_value_and_memory():
     nodes = [helper.make_node("Relu", ["x"], ["r"], name="r")]
     nodes += [helper.make_node("Tanh", ["r"], [f"t{k}"], name=f"t{k}") for k in range(3)]
@@ -245,6 +258,41 @@ def in_memories(param="", output=""):
       %a: float32[4]{output} = onnx.Relu(%x) as a
       %b: float32[4] = onnx.Tanh(%a) as b
       return %b }}""")
+
+
+SRAM = tt.Target.parse("[npu=onnxruntime,cpu=numpy](host=@cpu)").replace(
+    memory=(tt.Memory(name="sram", of=("npu",)), tt.Memory(name="ddr", of=("cpu",)))
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "result", "parameter", "site"),
+    [
+        ("", "", "", "npu"),
+        ("", "", ' in "ddr"', "cpu"),
+        ("", ' in "ddr"', "", "cpu"),
+        ("", ' in "ddr"', ' in "sram"', "cpu"),
+        (' in "ddr"', ' in "sram"', "", "cpu"),
+        (' in "sram"', "", ' in "ddr"', "npu"),
+    ],
+)
+def test_borders_of_inlined_functions_say_where_values_are_computed(value, result, parameter, site):
+    text = f"""
+    func @main(%x: float32[4]) opsets(onnx=17) {{
+      %a: float32[4]{result} = @first(%x)
+      %b: float32[4] = @second(%a)
+      return %b
+    }}
+    func @first(%y: float32[4]) opsets(onnx=17) {{
+      %z: float32[4]{value} = onnx.Relu(%y) as one
+      return %z
+    }}
+    func @second(%p: float32[4]{parameter}) opsets(onnx=17) {{
+      %q: float32[4] = onnx.Tanh(%p) as two
+      return %q
+    }}
+    """
+    assert tt.decompose(tt.IRModule.parse(text), SRAM).sites() == {"one": site, "two": "npu"}
 
 
 def test_memories_of_values_say_where_they_are_computed():

@@ -45,6 +45,7 @@ class Kernel:
 
     `body` is the body of a workload of a tuning log; `text` is the program itself, to be kept with it, as is what
     `program` has for other tools. `default` is the identity of what is made of it without tuning, a digest of the code.
+    `alike` has, by format, the body of another workload whose candidates of that format are as good for this one.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Kernel:
     calls: int = 1
     program: Mapping[str, object] = field(default_factory=dict)
     default: str = ""
+    alike: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
@@ -68,7 +70,7 @@ class Schedules(Protocol):
         ...
 
     def refuse(self, kernel: Kernel, reason: str) -> None:
-        """Say that what was found is not used, and why."""
+        """Say that what was found cannot be used, and why; then `find` may know something else."""
         ...
 
 

@@ -1,6 +1,6 @@
 """The tensor functions that TVM makes of a leaf function, as kernels to be tuned: their keys, choices and timings.
 
-A kernel is known by its TVMScript with the names of its own numbered, its shapes, and which arguments are constants.
+A kernel is known by what it computes (`ir/tensor_functions.py`), and by which arguments are constants.
 Only functions with a reduction are tuned: by the choices of its register blocks, or by traces of MetaSchedule, which
 need no such block. Open sizes are measured at `OPEN_SIZE`.
 TVM is imported late and ships no types: its objects are Any, under names that say what they are.
@@ -9,7 +9,6 @@ TVM is imported late and ships no types: its objects are Any, under names that s
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,11 +17,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.backends.protocol import Array, Kernel, Schedules, Space
-from tvmtarget.backends.tvm_schedule import Scheduler, vector_unit
+from tvmtarget.backends.tvm_schedule import MOST_REFUSED, Scheduler, vector_unit
 from tvmtarget.backends.tvm_space import Knobs, knobs_of, space, tile_of
 from tvmtarget.backends.tvm_tiles import Tile
 from tvmtarget.backends.tvm_traces import TRACE_FORMAT, applied, program_of, propose
 from tvmtarget.backends.tvm_uses import Use, uses_of
+from tvmtarget.ir.tensor_functions import script_of, workload_body
 from tvmtarget.target.keys import key_of
 
 __all__ = [
@@ -55,12 +55,6 @@ OPEN_SIZE = 16
 MIN_REPEAT_MS = 4  # that a measurement runs the kernel in a row
 SLOW_PS = 50 * 10**9  # from which on one run is a measurement
 
-# Names in a script that are TVMScript's or Python's.
-_WORDS = frozenset(
-    {"Buffer", "False", "None", "T", "True", "and", "def", "else", "for", "func", "if", "in", "main", "not"}
-)
-_WORDS |= {"or", "range", "return", "while", "with"}
-_TOKEN = re.compile(r'(T\.sblock\()"[^"]*"|("[^"]*")|(?<![\w.])([A-Za-z_]\w*)')
 _REDUCES = re.compile(r'T\.axis\.(reduce\(|remap\("[A-Z]*R)')
 
 
@@ -71,54 +65,19 @@ def kernel_of(name: str, function: Function, use: Use) -> Kernel | None:
 
 
 def described(name: str, function: Function, use: Use) -> Kernel:
-    """Return any tensor function as a kernel, without `shapes` if it has computed sizes."""
-    shapes, text = _shapes(function), _text(function)
-    body = {
-        "op": re.sub(r"\d+(?=_|$)", "", name),
-        "structure": f"tvmscript:{hashlib.sha256(text.encode()).hexdigest()[:32]}",
-        **({} if shapes is None else {"shapes": shapes}),
-        "constants": sorted(use.constants),
-    }
-    return Kernel(name, body, text, max(1, use.calls))
+    """Return any tensor function as a kernel, without `shapes` if it has computed sizes.
 
-
-def _shapes(function: Function) -> list[list[int | str]] | None:
-    """Return the shapes of all arguments, open sizes as s0, s1, ...; None if one is a number or has a computed size."""
-    import tvm
-
-    names: dict[Any, str] = {}
-    shapes: list[list[int | str]] = []
-    for param in function.params:
-        sizes = list(getattr(param, "shape", None) or ()) if hasattr(param, "shape") else None
-        if sizes is None or not all(isinstance(size, tvm.tirx.IntImm | tvm.tirx.Var) for size in sizes):
-            return None
-        shapes.append(
-            [
-                int(size) if isinstance(size, tvm.tirx.IntImm) else names.setdefault(size, f"s{len(names)}")
-                for size in sizes
-            ]
-        )
-    return shapes
-
-
-def _text(function: Function) -> str:
-    """Return the script of a function without attributes, its own names numbered in the order of their first use."""
-    lines = function.script(show_meta=False).splitlines()
-    kept = [line for line in lines if line.strip() and not line.lstrip().startswith(("#", "T.func_attr", "@"))]
-    names: dict[str, str] = {}
-
-    def renamed(match: re.Match[str]) -> str:
-        block, text, name = match.groups()
-        if block:
-            return f'{block}"b"'
-        return text or (name if name in _WORDS else names.setdefault(name, f"v{len(names)}"))
-
-    return "\n".join(_TOKEN.sub(renamed, line) for line in kept)
+    A trace does not depend on which arguments are constants, so that those of the function alone serve it too.
+    """
+    body = workload_body(function, use.constants)
+    alike = {TRACE_FORMAT: workload_body(function)} if use.constants else {}
+    called = re.sub(r"\d+(?=_|$)", "", name)
+    return Kernel(called, body, script_of(function), max(1, use.calls), alike=alike)
 
 
 def identity(scheduled: Function) -> str:
     """Return `s1:` and a digest of a scheduled function, whatever its names are."""
-    return key_of("s1", {"script": _text(scheduled)})
+    return key_of("s1", {"script": script_of(scheduled)})
 
 
 def cpu_default(target: Target) -> Callable[[Function, Use], Function]:
@@ -146,14 +105,16 @@ class TunedChoice:
         with contextlib.suppress(ScheduleError):
             kernel = replace(kernel, default=identity(self._default(function, use)))
         self._kernels[name] = kernel
-        found = self._schedules.find(kernel, FORMAT, TRACE_FORMAT)
-        if found is None:
-            return None
-        format_, body = found
-        choice = _read(body) if format_ == FORMAT else body if isinstance(body, str) else None
-        if choice is None:
+        for _ in range(MOST_REFUSED):
+            found = self._schedules.find(kernel, FORMAT, TRACE_FORMAT)
+            if found is None:
+                return None
+            format_, body = found
+            choice = _read(body) if format_ == FORMAT else body if isinstance(body, str) else None
+            if choice is not None:
+                return choice
             self.refuse(name, f"its body is not that of a candidate of format {format_!r}")
-        return choice
+        return None
 
     def refuse(self, name: str, reason: str) -> None:
         """Pass on that what was found for a function does not fit it."""

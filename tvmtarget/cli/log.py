@@ -17,6 +17,7 @@ from tvmtarget.cli.targets import TargetText, read_target
 from tvmtarget.errors import LogError, TvmTargetError
 
 if TYPE_CHECKING:
+    from tvmtarget.target.tree import Target
     from tvmtarget.tuning.importers.taking import Imported
     from tvmtarget.tuning.log import TuningLog
     from tvmtarget.tuning.match import Tier
@@ -114,13 +115,17 @@ def import_(
     sources: Annotated[
         list[Path], typer.Argument(help="Files of AutoTVM or TopHub, or folders of MetaSchedule.", show_default=False)
     ],
+    target: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="What was measured on this as TVM writes it, without caches, is of this."),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail if a line is rejected.")] = False,
 ) -> None:
     """Take in logs of other tools; every line that is rejected is told with its reason."""
-    rejected = 0
+    rejected, targets = 0, [read_target(one) for one in target or ()]
     with read_log(log, new=True) as opened:
         for source in sources:
-            outcome = _import(opened, source)
+            outcome = _import(opened, source, targets)
             typer.echo(f"{source}: {outcome}")
             for line in outcome.rejected:
                 typer.echo(f"warning: {source}: {line}", err=True)
@@ -235,14 +240,14 @@ def diff(left: Log, right: Log) -> None:
         raise typer.Exit(1)
 
 
-def _import(log: TuningLog, source: Path) -> Imported:
+def _import(log: TuningLog, source: Path, targets: Sequence[Target]) -> Imported:
     if source.is_dir():
         from tvmtarget.tuning.importers.metaschedule import import_metaschedule
 
-        return import_metaschedule(log, source)
+        return import_metaschedule(log, source, targets=targets)
     from tvmtarget.tuning.importers.autotvm import import_autotvm
 
-    return import_autotvm(log, source)
+    return import_autotvm(log, source, targets=targets)
 
 
 def _candidate(log: TuningLog, text: str) -> Candidate:

@@ -29,7 +29,7 @@ from tvmtarget.partition.regions.waves import topological_order, waves
 from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.strategies.strategy import Reject, strategy_at
 from tvmtarget.partition.values import Values, owners, values_of
-from tvmtarget.target.layout import Site
+from tvmtarget.target.layout import Site, is_below
 
 __all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "parts_of", "split"]
 
@@ -145,6 +145,9 @@ def split(
 
 def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
     atoms = atoms_of(program, feasibility.groups.of, calls, site.path)
+    is_divided = _is_divided(program, atoms, site.path)
+    if not is_divided:
+        atoms = program.arranged(atoms)
     successors = _successors(program, atoms)
     _refuse_circles(program, atoms, successors)
     options = program.layout.options(site.path)
@@ -168,7 +171,7 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         successors=successors,
         allowed=allowed,
         favoured=favoured,
-        is_divided=_is_divided(program, atoms, site.path),
+        is_divided=is_divided,
         values=values,
         limits=tuple(_limits(option, site) for option in options),
         limiter=Limiter(successors, atoms, values),
@@ -304,17 +307,23 @@ _NO_NUMBERS = frozenset({"site", "options", "atoms", "values", "limiter", "room"
 
 def _recalled(memo: Memo, level: Level, choice: Choice) -> list[list[int]]:
     """Return the best regions, if an earlier plan had the same atoms on the same options, as it found them."""
-    key = digest(*parts_of(level), choice.chosen, list(choice.launches))
-    return [[*region] for region in memo.find("divisions into regions", key, lambda: _formed(level, choice))]
+    launches = list(choice.launches) or _uncosted(level)
+    key = digest(*parts_of(level), choice.chosen, launches)
+    return [[*region] for region in memo.find("divisions into regions", key, lambda: _formed(level, choice, launches))]
 
 
-def _formed(level: Level, choice: Choice) -> list[list[int]]:
+def _formed(level: Level, choice: Choice, launches: Sequence[int]) -> list[list[int]]:
     """Group atoms into the best regions."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    launches = choice.launches or [1] * len(level.options)
     found = formed(level.successors, choice.chosen, level.limits, launches, level.limiter, level.values)
     return _cut(level, found, choice.chosen)
+
+
+def _uncosted(level: Level) -> list[int]:
+    """Return what calls count where no costs are known: fewest are best, and of as many those of the host."""
+    most = len(level.atoms)
+    return [most + (not is_below(level.site.host, option.path)) for option in level.options]
 
 
 def _cut(level: Level, regions: list[list[int]], chosen: Sequence[int]) -> list[list[int]]:

@@ -15,7 +15,7 @@ that was found is as good as the default beside it, that is the answer: the defa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -38,7 +38,7 @@ from tvmtarget.tuning.distance import (
 )
 from tvmtarget.tuning.index import Choice
 from tvmtarget.tuning.match import Match, Policy, Tier, Tried, changes
-from tvmtarget.tuning.records import Environment, Level, Record, TargetRecord, Trial, Workload
+from tvmtarget.tuning.records import Candidate, Environment, Level, Pin, Record, TargetRecord, Trial, Workload
 from tvmtarget.tuning.store import Store
 
 __all__ = ["Lookup", "Memory"]
@@ -70,7 +70,7 @@ class Memory:
     devices: dict[str, Device] = field(default_factory=dict)
     keys: dict[tuple[str, Level], str] = field(default_factory=dict)
     families: dict[str, str] = field(default_factory=dict)
-    distances: dict[tuple[str, str], float] = field(default_factory=dict)
+    distances: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def key(self, target: Target, digest: str, level: Level) -> str:
         """Return the tuning key of a target, which takes far longer to compute than to look up."""
@@ -87,7 +87,10 @@ class Memory:
 
 @dataclass
 class Lookup:
-    """One question to some layers; `default` is the identity of today's default, None where it is not asked for."""
+    """One question to some layers; `default` is the identity of today's default, None where it is not asked for.
+
+    `refuses` says why whoever asks cannot use a candidate, None if that is not so.
+    """
 
     stores: Sequence[Store]
     asked: Workload
@@ -96,6 +99,7 @@ class Lookup:
     policy: Policy
     default: str | None
     memory: Memory
+    refuses: Callable[[Candidate], str | None] | None = None
     tried: list[Tried] = field(default_factory=list)
 
     def find(self) -> Match:
@@ -131,7 +135,7 @@ class Lookup:
     def _pinned(self) -> Match | None:
         for store in self.stores:
             for pin in store.pins(self.asked.key):
-                if pin.target in self._equal:
+                if pin.target in self._equal and self._is_of_use("pin", pin):
                     return replace(self._match("pin"), record=pin, source=self._target(pin.target), log=store.url)
         return None
 
@@ -154,7 +158,9 @@ class Lookup:
             return None
         family = self.memory.family(self.target, self._digest)
         names = {name for store in self.stores for name in store.targets_by_family("kernel", family, workload.key)}
-        places = [(self._distance(name) + offset, name) for name in names - self._equal]
+        names -= self._equal
+        known = self._distances(names)
+        places = [(known[name] + offset, name) for name in names]
         places += [(WEIGHTS["default"], "")] * bool(outdated)
         for far, name in sorted(places):
             if far > self.policy.max_distance:
@@ -254,7 +260,15 @@ class Lookup:
         if reason is not None and (reason.truth is Truth.NO or (tier == "near" and reason.truth is Truth.UNKNOWN)):
             self._reject(tier, f"{trial.digest} on {self._text(trial.target)}", first_reason(reason), far)
             return False
-        return trial.workload == self.asked.key or self._fits_sizes(trial, far)
+        is_sized = trial.workload == self.asked.key or self._fits_sizes(trial, far)
+        return is_sized and self._is_of_use(tier, trial, far)
+
+    def _is_of_use(self, tier: Tier, record: Trial | Pin, far: float | None = None) -> bool:
+        """Whether who asks can use a candidate."""
+        reason = None if self.refuses is None else self.refuses(record.candidate)
+        if reason is not None:
+            self._reject(tier, record.digest, reason, far)
+        return reason is None
 
     def _fits_sizes(self, trial: Trial, far: float | None) -> bool:
         fits = (self.policy.formats or {}).get(trial.candidate.format)
@@ -309,12 +323,13 @@ class Lookup:
         found = self._target(digest)
         return digest if found is None else str(found)
 
-    def _distance(self, digest: str) -> float:
-        """Return how far a target with records is from the one asked for."""
-        known, pair = self.memory.distances, (digest, self._digest)
-        if (found := known.get(pair)) is None:
-            found = known[pair] = how_far(self._device(digest), self._here)
-        return found
+    def _distances(self, digests: Collection[str]) -> Mapping[str, float]:
+        """Return, among others, how far some targets with records are from the one asked for."""
+        known = self.memory.distances.setdefault(self._digest, {})
+        for digest in digests:
+            if digest not in known:
+                known[digest] = how_far(self._device(digest), self._here)
+        return known
 
     def _terms(self, digest: str) -> tuple[Term, ...]:
         return terms_between(self._device(digest), self._here)

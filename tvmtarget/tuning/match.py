@@ -158,7 +158,7 @@ class Match:
 
 def describe(workload: Workload) -> str:
     """Return a workload in a few words: its level, operator and sizes."""
-    ops = workload.body.get("op") or workload.body.get("ops") or "function"
+    ops = workload.body.get("op") or workload.body.get("ops") or (workload.payload or {}).get("name") or "function"
     name = "+".join(sorted(ops)) if isinstance(ops, dict) else str(ops)
     sizes = "".join(f"[{','.join(map(str, shape))}]" for shape in workload.shapes[:4])
     more = "..." if len(workload.shapes) > 4 or len(name) > 60 else ""
