@@ -31,7 +31,7 @@ Y = 2 * np.maximum(X @ (np.arange(12, dtype="float32").reshape(3, 4) - 5), 0)
 
 def sources(executable):
     """Return the CUDA C++ of each leaf function that has any."""
-    programs = executable.code.values()
+    programs = [leaf.compiled for leaf in executable.code.values()]
     return [program.source() for program in programs if hasattr(program, "source")]
 
 
