@@ -126,7 +126,7 @@ GUARD
     ("guard", "told"),
     [
         ('if __name__ == "__main__":', "'ok': "),
-        pytest.param("if True:", "put that under 'if __name__ == ", marks=pytest.mark.slow),
+        pytest.param("if True:", "the main module tunes while it is imported", marks=pytest.mark.slow),
     ],
 )
 def test_what_a_script_registers_is_known_where_its_programs_run(tmp_path, guard, told):
