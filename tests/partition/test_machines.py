@@ -156,6 +156,8 @@ def test_costs_do_not_spread_control_flow_over_machines_that_run_apart(asked, re
     apart = tt.decompose(choosing(), tree.format("processes"), {**costs, "ops": ops}, where={"choose": asked})
     assert {apart.site_of("relu"), apart.site_of("neg")} in ({"n0/a"}, {"n1/a"})
     assert set(apart.programs()) == {"n0", "n1"}
+    near = tt.decompose(choosing(), tree.format("python"), {**costs, "ops": ops})
+    assert (near.site_of("relu"), near.site_of("neg")) == (f"{relu}/a", f"{neg}/a")
 
 
 def test_the_pace_of_a_branch_counts_what_each_machine_has_of_it():

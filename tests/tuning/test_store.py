@@ -55,9 +55,9 @@ def test_p1_writers_at_once_lose_nothing_and_mix_nothing(path):
         assert log.problems() == ()
 
 
-def kill_writers(path, turns, count, most):
+def kill_writers(path, turns, count, most, seed=7):
     """Start writers, kill most of them while they write, and again; return what they had acknowledged."""
-    random.seed(7)
+    random.seed(seed)
     acknowledged = set()
     for turn in range(turns):
         writers = [Writer(path, 10_000 * turn + 1000 * at, 150) for at in range(count)]
@@ -77,8 +77,9 @@ def test_p1_a_writer_that_is_killed_loses_nothing_that_it_had_acknowledged(path)
 
 
 @pytest.mark.slow
-def test_p1_eight_writers_of_which_forty_two_are_killed_lose_nothing(path):
-    acknowledged = kill_writers(path, turns=6, count=8, most=30)
+@pytest.mark.parametrize("seed", range(4))
+def test_p1_eight_writers_of_which_seven_are_killed_lose_nothing_five_times_in_a_row(path, seed):
+    acknowledged = kill_writers(path, turns=5, count=8, most=30, seed=seed)
     with TuningLog(str(path)) as log:
         assert acknowledged <= set(numbers(log))
         assert [line.problem[:9] for line in log.problems()] == ["cut short"] * len(log.problems())

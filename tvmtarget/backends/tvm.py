@@ -7,7 +7,7 @@ writes the model so that none of that changes its meaning.
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from tvmtarget.backends.machine import refuses_native
 from tvmtarget.backends.protocol import Part
-from tvmtarget.backends.tvm_cuda import cuda_pipeline, cuda_target, fusing_passes, is_loaded, refusal, toolkit
+from tvmtarget.backends.tvm_cuda import cuda_pipeline, cuda_target, fusing_passes, generating, is_loaded, refusal
 from tvmtarget.backends.tvm_gpu_kernels import GpuWorkshop, gpu_default
 from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, TunedChoice, cpu_default
 from tvmtarget.backends.tvm_program import LIBRARY, LOCK, CudaProgram, Program, import_tvm, load, place, quiet
@@ -32,6 +32,7 @@ __all__ = ["BACKEND"]
 
 # Results that are always or often not read, and that the importer does not make; see strategies.
 _SPARE_RESULTS = frozenset({"BatchNormalization", "Dropout", "LayerNormalization", "MaxPool"})
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 # Operators that sum over a dimension, besides those called Reduce...
 _SUMS = frozenset({"ArgMax", "ArgMin", "Einsum", "Gemm", "MatMul", "MatMulInteger"})
 
@@ -75,14 +76,15 @@ class _Tvm:
         if LIBRARY in part.native and is_native:
             return program(load(tvm, part.native[LIBRARY]))
         try:
-            with LOCK, quiet(), toolkit(tvm) if is_gpu else contextlib.nullcontext():
+            with LOCK, quiet():
                 target = _target(tvm, part.target)
                 default = (gpu_default if is_gpu else cpu_default)(target)
                 known = None if part.schedules is None else TunedChoice(part.schedules, default)
                 pipeline = (cuda_pipeline if is_gpu else cpu_pipeline)(target, known)
                 module = _imported(tvm, part)
                 disabled = _NOT_IN_BRANCHES if _has_branches(tvm, module) else []
-                with target, tvm.transform.PassContext(opt_level=3, disabled_pass=disabled):
+                context = tvm.transform.PassContext(opt_level=3, disabled_pass=disabled)
+                with generating(tvm, target) if is_gpu else target, context:
                     return program(tvm.compile(module, target=target, relax_pipeline=pipeline))
         except BackendError as error:
             raise BackendError(f"tvm cannot compile function {part.name!r} of @{part.site}: {error}") from error
@@ -164,6 +166,7 @@ def _prepared(model: ModelProto) -> ModelProto:
     copy.CopyFrom(model)
     graph = copy.graph
     _name_symbols(graph)
+    _name_inputs(graph)
     _cut_spare_results(graph)
     types = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info, *graph.output)}
     empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
@@ -181,6 +184,17 @@ def _name_symbols(graph: GraphProto) -> None:
             if not dim.dim_value:
                 name = dim.dim_param or f"{value.name}:{position}"
                 dim.dim_param = symbols.setdefault(name, f"n{len(symbols)}")
+
+
+def _name_inputs(graph: GraphProto) -> None:
+    """Give inputs whose names are no identifiers others: they stand in generated CUDA C++ as they are."""
+    taken = {name for node in graph.node for name in (*node.input, *node.output)}
+    names = (name for number in itertools.count() if (name := f"input_{number}") not in taken)
+    renamed = {value.name: next(names) for value in graph.input if not _IDENTIFIER.fullmatch(value.name)}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        value.name = renamed.get(value.name, value.name)
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
 
 
 def _cut_spare_results(graph: GraphProto) -> None:

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tvmtarget.backends.tvm_cuda_compiler import EXTRA, compiling, wheel
 from tvmtarget.backends.tvm_gpu_schedule import schedule_for_gpu
 from tvmtarget.backends.tvm_schedule import Choose
-from tvmtarget.errors import BackendError
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
 
-__all__ = ["capability", "cuda_pipeline", "cuda_target", "fusing_passes", "is_loaded", "refusal", "toolkit"]
+__all__ = ["capability", "cuda_pipeline", "cuda_target", "fusing_passes", "generating", "is_loaded", "refusal"]
 
 Tvm: TypeAlias = Any
 Module: TypeAlias = Any
@@ -35,11 +32,6 @@ TvmTarget: TypeAlias = Any
 STATIC_SHARED_MEMORY = 49152
 THREADS_PER_BLOCK = 1024
 
-_EXTRA = "pip install 'tvmtarget[cuda]'"
-
-# TVM asks NVRTC for fast arithmetic, by which a denormal is 0, and divisions and roots are off.
-_EXACT = "--ftz=false --prec-div=true --prec-sqrt=true"
-
 
 def is_loaded(tvm: Tvm) -> bool:
     """Whether TVM's CUDA runtime is there; loaded now if it can be, as by then the libraries from wheels are found."""
@@ -47,7 +39,7 @@ def is_loaded(tvm: Tvm) -> bool:
         from tvm.base import _LOADED_LIBS
 
         with contextlib.suppress(OSError):
-            for library in _wheel("lib").glob("libcudart.so.*"):
+            for library in wheel("lib").glob("libcudart.so.*"):
                 ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
             found = Path(_LOADED_LIBS["tvm_runtime"]._name).resolve().parent / "libtvm_runtime_cuda.so"
             _LOADED_LIBS["tvm_runtime_cuda"] = ctypes.CDLL(str(found))
@@ -59,7 +51,7 @@ def refusal(tvm: Tvm, target: Target, device: int) -> str | None:
     if not is_loaded(tvm):
         return (
             f"there is no NVIDIA driver, or no CUDA runtime for {_version(tvm)}; "
-            f"with a driver, {_EXTRA} brings the runtime"
+            f"with a driver, {EXTRA} brings the runtime"
         )
     count = next((number for number in range(64) if not tvm.cuda(number).exist), 64)
     if count == 0:
@@ -143,67 +135,11 @@ def cuda_pipeline(target: TvmTarget, choose: Choose | None = None) -> Pass:
 
 
 @contextlib.contextmanager
-def toolkit(tvm: Tvm) -> Iterator[None]:
-    """Let TVM find a compiler of CUDA C++ while code is generated; `BackendError` says how to get one.
-
-    What the user's environment says of it has the last word. Without TVM's CUDA runtime nothing is compiled.
-    """
-    found = _compiler() if is_loaded(tvm) else {}
-    own = {name: value for name, value in found.items() if name not in os.environ}
-    os.environ.update(own)
-    try:
+def generating(tvm: Tvm, target: TvmTarget) -> Iterator[None]:
+    """Be under a target while code is generated, which is compiled where TVM's CUDA runtime is loaded."""
+    compilers = compiling(tvm, str(target.attrs["arch"])) if is_loaded(tvm) else contextlib.nullcontext()
+    with target, compilers:
         yield
-    finally:
-        for name in own:
-            os.environ.pop(name, None)
-
-
-def _compiler() -> dict[str, str]:
-    """Return the environment by which TVM compiles CUDA C++: with NVRTC, from a toolkit or wheels, else with nvcc."""
-    home = next((path for path in _homes() if _headers(path)), None)
-    nvcc = shutil.which("nvcc")
-    if _has_bindings() and home is not None:
-        options = " ".join((_EXACT, *(f"-I{path}" for path in _headers(home))))
-        return {"CUDA_PATH": str(home), "TVM_CUDA_NVRTC_EXTRA_OPTS": options, "TVM_CUDA_NVCC_NO_FAST_MATH": "1"}
-    if nvcc is None:
-        raise BackendError(f"no compiler of CUDA C++ is here: {_EXTRA}, or put the nvcc of CUDA's toolkit on PATH")
-    return {"TVM_CUDA_COMPILE_MODE": "nvcc", "TVM_CUDA_NVCC_NO_FAST_MATH": "1"}
-
-
-def _homes() -> Iterator[Path]:
-    """Yield where CUDA may be."""
-    if "CUDA_PATH" in os.environ:
-        yield Path(os.environ["CUDA_PATH"])
-    nvcc = shutil.which("nvcc")
-    if nvcc is not None:
-        yield Path(nvcc).resolve().parents[1]
-    yield Path("/usr/local/cuda")
-    yield _wheel("include").parent
-
-
-def _headers(home: Path) -> list[Path]:
-    """Return the folders of the headers in an installation of CUDA, and of those of C++ for it; none if it has none."""
-    return [
-        folder
-        for include in (home / "include", *sorted(home.glob("targets/*/include")))
-        if (include / "cuda_runtime.h").exists()
-        for folder in (include, include / "cccl")
-    ]
-
-
-def _has_bindings() -> bool:
-    try:
-        return find_spec("cuda.bindings.nvrtc") is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def _wheel(folder: str) -> Path:
-    """Return a folder of NVIDIA's wheels of CUDA 13, which may not be there."""
-    spec = find_spec("nvidia")
-    roots = [] if spec is None else list(spec.submodule_search_locations or ())
-    found = (Path(root) / "cu13" / folder for root in roots)
-    return next((path for path in found if path.is_dir()), Path("nvidia") / "cu13" / folder)
 
 
 def _version(tvm: Tvm) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.backends.protocol import Array, Space
-from tvmtarget.backends.tvm_cuda import toolkit
+from tvmtarget.backends.tvm_cuda import generating
 from tvmtarget.backends.tvm_gpu_schedule import default_schedule
 from tvmtarget.backends.tvm_kernels import KernelBench, functions_of, identity, kernel_of, random_input
 from tvmtarget.backends.tvm_traces import applied, program_of, propose
@@ -77,7 +77,7 @@ class GpuWorkshop:
 
         function = self._functions[key]
         scheduled = applied(function, choices) if isinstance(choices, str) else self._default(function, Use())
-        with toolkit(tvm), self.target:
+        with generating(tvm, self.target):
             built = _compiled(scheduled, self.target)
         return GpuBench(built, *self._reference(key), tvm.cuda(0))
 

@@ -6,6 +6,7 @@ are Any, under names that say what they are.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, TypeAlias
 
 from tvmtarget.backends.tvm_schedule import Choose
@@ -16,6 +17,7 @@ __all__ = ["default_schedule", "schedule_for_gpu"]
 
 Module: TypeAlias = Any
 Function: TypeAlias = Any
+Target: TypeAlias = Any
 
 
 def schedule_for_gpu(module: Module, choose: Choose | None = None) -> Module:
@@ -46,10 +48,30 @@ def default_schedule(function: Function) -> Function:
 
 
 def _by_rules(module: Module) -> Module:
-    """Apply the rules that TVM's own pipeline for CUDA applies, the first that fits a function."""
-    from tvm.s_tir import dlight
+    """Apply the rules of TVM's own pipeline for CUDA to what has no schedule: the first that fits, and that works.
 
-    rules = dlight.gpu
-    return dlight.ApplyDefaultSchedule(
-        rules.Matmul(), rules.GEMV(), rules.Reduction(), rules.GeneralReduction(), rules.Fallback()
-    )(module)
+    TVM tries no further rule where one raises, as rules do on functions that they were not written for.
+    """
+    from tvm.target import Target
+    from tvm.tirx import PrimFunc
+
+    result, target = module.clone(), Target.current()
+    for variable, function in module.functions_items():
+        if isinstance(function, PrimFunc) and not function.attrs.get("tirx.is_scheduled", False):
+            scheduled = _first_that_works(function, target)
+            if scheduled is not None:
+                result[variable] = scheduled.with_attr("tirx.is_scheduled", True)
+    return result
+
+
+def _first_that_works(function: Function, target: Target) -> Function | None:
+    """Return a function as the first rule schedules it that does; None for functions with a schedule of their own."""
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.dlight import gpu
+
+    for rule in (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()):
+        with contextlib.suppress(Exception):
+            found = rule.apply(function, target, False)
+            if found is not None:
+                return (found if isinstance(found, Schedule) else found[0]).mod["main"]
+    return None

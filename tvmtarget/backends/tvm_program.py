@@ -145,9 +145,20 @@ class CudaProgram(Program):
         there.sync()
         return [DeviceArray(one) if hasattr(one, "numpy") else np.array(list(one), "int64") for one in results]
 
+    def source(self) -> str:
+        """Return the CUDA C++ of all kernels; nothing if there are none."""
+        return "".join(module.inspect_source() for module in _all(self._executable.mod) if module.kind == "cuda")
+
     def native_files(self) -> Mapping[str, bytes]:
         """Link a shared library, if there is machine code."""
         return super().native_files() if self._is_native else {}
+
+
+def _all(module: Any) -> Iterator[Any]:  # noqa: ANN401
+    """Yield a module of TVM's runtime and those that it imports."""
+    yield module
+    for other in module.imports:
+        yield from _all(other)
 
 
 def _tensor(tvm: Any, array: Array) -> Any:  # noqa: ANN401

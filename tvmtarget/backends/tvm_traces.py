@@ -33,6 +33,9 @@ _MOST = 2**31 - 1  # of a loop that TVM counts
 # costs, what a large one would be sorted by is chance.
 POPULATION = 32
 GENERATIONS = 2
+# On GPUs most of what is drawn breaks a limit, and is drawn again: 32 take ten times as long as 16.
+GPU_POPULATION = 16
+GPU_GENERATIONS = 1
 
 
 def propose(function: Function, target: Target, known: Sequence[tuple[str, int]], count: int, seed: int) -> list[str]:
@@ -42,20 +45,21 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
     """
     from tvm.s_tir import meta_schedule
 
-    space = _space(str(target.kind.name))
     module = _module(function)
     database = meta_schedule.database.MemoryDatabase()
     workload = database.commit_workload(module)
     for text, cost in known:
         trace = replay(module, text).trace
         database.commit_tuning_record(meta_schedule.database.TuningRecord(trace, workload, [cost / 1e12], target))
+    is_gpu = str(target.kind.name) == "cuda"
+    population, generations = (GPU_POPULATION, GPU_GENERATIONS) if is_gpu else (POPULATION, GENERATIONS)
     strategy = meta_schedule.search_strategy.EvolutionarySearch(
-        population_size=POPULATION, init_min_unmeasured=POPULATION // 2, genetic_num_iters=GENERATIONS
+        population_size=population, init_min_unmeasured=population // 2, genetic_num_iters=generations
     )
     context = meta_schedule.TuneContext(
         module,
         target=target,
-        space_generator=space,
+        space_generator=_space(str(target.kind.name)),
         search_strategy=strategy,
         num_threads=1,
         rand_state=seed + 1,

@@ -109,7 +109,10 @@ class Program:
         if scope.calls not in self._dataflows:
             readers = self.consumers if len(self.scopes) == 1 else readers_of(scope.function)
             ranks = self._ranks(scope)
-            self._dataflows[scope.calls] = dataflow_of(scope.function, scope.calls.start, readers, ranks)
+            first = scope.calls.start
+            self._dataflows[scope.calls] = dataflow_of(
+                scope.function, first, readers, self.types, self.constants, ranks
+            )
         return self._dataflows[scope.calls]
 
     @cached_property

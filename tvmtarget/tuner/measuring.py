@@ -104,14 +104,14 @@ class Worker(Process):
         return [Outcome("ok", tuple(costs)) for costs in answer.get("costs", ())]
 
     def _asked(self, request: Mapping[str, object]) -> dict[str, Any]:
-        """Ask what no candidate has a part in; if the process is lost, once more."""
+        """Ask what no candidate has a part in, for as long as opening may take; if the process is lost, once more."""
         try:
-            answer = self._request(request)
+            answer = self._request(request, self._limits.open)
         except LostError as first:
             if first.cause == "cancelled":
                 raise
             try:
-                answer = self._request(request)
+                answer = self._request(request, self._limits.open)
             except LostError as error:
                 raise RunError(f"the measuring process was lost twice: {error}") from error
         if answer["status"] != "ok":

@@ -129,9 +129,9 @@ class Index(Tables):
         return parse_record(rows[0][0]) if rows and rows[0][0] else None
 
     def get(self, digest: str) -> Record | None:
-        """Return a line by its digest."""
+        """Return a line by its digest; a `LogError` says that it was damaged."""
         rows = self._ask("SELECT text FROM line WHERE digest = ?", packed(digest))
-        return parse_record(rows[0][0], is_checked=True) if rows else None
+        return parse_record(rows[0][0], known=digest) if rows else None
 
     def find(self, digest: str) -> list[str]:
         """List the digests that begin so, at most three."""

@@ -116,8 +116,12 @@ class Lookup:
             for store in enumerate(self.stores)
             for one in self._choices(self.asked, store, name, count)
         ]
-        trials = [(one, self._trial(one)) for one in sorted(found, key=_Ranked.rank)[:count]]
-        return [self._match("exact" if trial.target == self._digest else "equal", trial, one) for one, trial in trials]
+        trials = ((one, self._trial("exact", one)) for one in sorted(found, key=_Ranked.rank)[:count])
+        return [
+            self._match("exact" if trial.target == self._digest else "equal", trial, one)
+            for one, trial in trials
+            if trial is not None
+        ]
 
     @cached_property
     def _digest(self) -> str:
@@ -145,7 +149,7 @@ class Lookup:
         return same or self._near(workload, offset)
 
     def _best(self, tier: Tier, workload: Workload, targets: Sequence[str]) -> Match | None:
-        for one, trial in self._in_order(workload, targets):
+        for one, trial in self._in_order(tier, workload, targets):
             if self._is_fit(tier, trial):
                 return self._match(tier, trial, one)
         return None
@@ -167,7 +171,7 @@ class Lookup:
                 what = self._text(name) if name else outdated[0][0].choice.digest
                 self._reject("near", what, f"beyond the limit of {self.policy.max_distance:g}", far)
                 break
-            for one, trial in self._in_order(workload, [name]) if name else outdated:
+            for one, trial in self._in_order("near", workload, [name]) if name else outdated:
                 if self._is_fit("near", trial, far):
                     terms = self._terms(name) if name else (self._of_then(one),)
                     return replace(self._match("near", trial, one), distance=far, terms=terms)
@@ -177,7 +181,7 @@ class Lookup:
         """Return the best that was measured on this target or an equal one beside a default that is not today's."""
         if self.default is None or self.policy.strict:
             return []
-        return [*islice(self._in_order(workload, sorted(self._equal), is_outdated=True), _MOST_OUTDATED)]
+        return [*islice(self._in_order("near", workload, sorted(self._equal), is_outdated=True), _MOST_OUTDATED)]
 
     def _of_then(self, one: _Ranked) -> Term:
         return Term("default", one.choice.default or "unknown", self.default or "", WEIGHTS["default"])
@@ -207,7 +211,7 @@ class Lookup:
         return [_Ranked(choice, store[0]) for choice in store[1].best(workload.key, target, limit)]
 
     def _in_order(
-        self, workload: Workload, targets: Sequence[str], *, is_outdated: bool = False
+        self, tier: Tier, workload: Workload, targets: Sequence[str], *, is_outdated: bool = False
     ) -> Iterator[tuple[_Ranked, Trial]]:
         """Yield the best first; of those as good as the best, the one that was known first.
 
@@ -231,7 +235,8 @@ class Lookup:
                 chosen = min((one for one in left if (one.choice.trust, one.choice.score) <= most), key=_Ranked.age)
                 left.remove(chosen)
                 seen.add(chosen.choice.digest)
-                yield chosen, self._trial(chosen)
+                if (trial := self._trial(tier, chosen)) is not None:
+                    yield chosen, trial
             if not ends:
                 return
 
@@ -241,11 +246,19 @@ class Lookup:
     def _is_outdated(self, one: _Ranked) -> bool:
         return one.choice.default not in (None, self.default)
 
-    def _trial(self, one: _Ranked) -> Trial:
-        found = self.stores[one.layer].get(one.choice.digest)
-        if not isinstance(found, Trial):
-            raise LogError(f"{self.stores[one.layer].url!r} has lost {one.choice.digest!r}; repair it")
-        return found
+    def _trial(self, tier: Tier, one: _Ranked) -> Trial | None:
+        """Return the trial of a choice; None, which is told, where its line was damaged."""
+        url, digest = self.stores[one.layer].url, one.choice.digest
+        try:
+            found = self.stores[one.layer].get(digest)
+        except LogError as error:
+            found, why = None, str(error)
+        else:
+            why = "its line is gone"
+        if isinstance(found, Trial):
+            return found
+        self._reject(tier, digest, f"{why}; repair {url!r}", None)
+        return None
 
     def _is_fit(self, tier: Tier, trial: Trial, far: float | None = None) -> bool:
         """Whether a candidate is legal here and for these sizes; where it is carried over, a doubt is a no."""

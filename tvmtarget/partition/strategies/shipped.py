@@ -8,6 +8,7 @@ from tvmtarget.ir.function import Attribute
 from tvmtarget.partition.strategies import onnxruntime_rules, tvm_checks, tvm_rules
 from tvmtarget.partition.strategies.relax_rules import check_relax, is_relax
 from tvmtarget.partition.strategies.strategy import Op, Reject, Rule, Strategy, reject
+from tvmtarget.partition.strategies.tvm_gpu_checks import fits_gpu
 
 __all__ = ["CUDA", "LLVM", "NUMPY", "ONNXRUNTIME", "C"]
 
@@ -37,7 +38,11 @@ class LLVM(Strategy):
 
 
 class CUDA(LLVM):
-    """Apache TVM for NVIDIA GPUs: the same operators as for CPUs."""
+    """Apache TVM for NVIDIA GPUs: the same operators as for CPUs, but for what its schedules for GPUs do not take."""
+
+    def check(self, op: Op) -> Reject | None:
+        """Ask what is asked for a CPU, then what a GPU asks for."""
+        return super().check(op) or fits_gpu(op)
 
 
 class C(LLVM):
