@@ -1,21 +1,25 @@
 """Whole programs by cost, by preference, and on each leaf alone: measured rates, plans, and times, all in one run.
 
-Run as `python -m benchmarks placement [MODEL ...] [--target TEXT] [--log URL] [--rounds N]`. Models are `digits` and
-those of `benchmarks.tvm_schedule`. First the rates of each leaf are measured (`tuner/rates.py`); they make the plan
-`by rates`. Then `tune` begins with that plan, and measures placements into a log, from which `build` takes the plan
-`measured`. Beside these run
-the plan by preference, the whole program on each leaf that takes it, and onnxruntime without this library. All run
-by turns, each turn in another order and each program a few times in a row, as idle threads of one spin into the next.
+Run as `python -m benchmarks placement [MODEL ...] [--target TEXT | --three] [--log URL] [--rounds N]`. Models are
+`digits` and those of `benchmarks.tvm_schedule`. First the rates of each leaf are measured (`tuner/rates.py`); they make
+the plan `by rates`. Then `tune` begins with that plan, and measures placements into a log, from which `build` takes the
+plan `measured`. Beside these run the plan by preference, the whole program on each leaf that takes it, and onnxruntime
+without this library. All run by turns, each turn in another order and each program a few times in a row, as idle
+threads of one spin into the next. A leaf that is far behind alone does not run again.
 
 Printed are medians of the turns in microseconds, and for the plans by cost the median over the turns of the ratio to
 the plan by preference and to the fastest of the leaves alone, with twice its standard error, and whether both are one
-plan; then what is where, and how far results are apart, in standard deviations. Two columns of one plan show how much
-such a ratio says.
+plan; then what is where, in how many regions and how many there are at least, and how far results are apart, in
+standard deviations. Two columns of one plan show how much such a ratio says.
+
+How far off predictions by rates are is told of the functions of other plans: all on each leaf, and segments on them by
+turns. It is the median and the ninth decile of |log(predicted / measured)|, where the fastest run counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import sys
@@ -30,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
+from benchmarks._predicted import Prediction, explored, predictions, spread
 from benchmarks.tvm_schedule import line, names, network
 
 if TYPE_CHECKING:
@@ -40,6 +45,7 @@ DIGITS = Path(__file__).parents[1] / "examples/digits.onnx"
 DEFAULT = ("digits", "squeezenet", "shufflenet", "inception_v1", "inception_v2", "resnet50", "densenet121")
 PLAIN = "plain ort"
 IN_A_ROW = 3
+FAR_BEHIND = 6  # times the fastest of the others, from which on a leaf alone is not run by turns
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 CLOSE = 1e-3  # standard deviations by which results may differ
 
@@ -53,6 +59,7 @@ class Contender:
     name: str
     program: Any
     seconds: list[float]
+    plan: Plan | None = None
 
     @property
     def regions(self) -> list[tuple[str, tuple[str, ...]]]:
@@ -69,7 +76,8 @@ class Contender:
         for site, ops in self.regions:
             counts[site] += len(ops)
         spread = ", ".join(f"{count} @{site or '.'}" for site, count in counts.most_common())
-        return f"{spread} in {len(self.regions)}"
+        least = f", at least {self.plan.root.least_parts}" if self.plan is not None else ""
+        return f"{spread} in {len(self.regions)}{least}"
 
 
 def module_of(name: str) -> onnx.ModelProto:
@@ -88,11 +96,22 @@ def plain(model: onnx.ModelProto, threads: int) -> Any:
     return lambda inputs: session.run(None, dict(inputs))
 
 
-def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespace) -> tuple[list[Contender], Inputs]:
+@dataclass
+class Race:
+    """The contenders of a model, inputs for them, leaves that are far behind, and how far predictions are off."""
+
+    name: str
+    found: list[Contender]
+    inputs: Inputs
+    behind: list[str]
+    predicted: list[Prediction]
+
+
+def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespace) -> Race:
     """Build all programs of a model."""
     import tvmtarget as tt
     from tvmtarget.tuner.exploring import plans_by_leaf
-    from tvmtarget.tuner.whole import made_up_inputs, open_sizes
+    from tvmtarget.tuner.running import made_up_inputs, open_sizes
 
     model = module_of(name)
     module = tt.IRModule.from_onnx(model)
@@ -102,14 +121,27 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
         sys.exit(f"no inputs can be made up for {name}")
     by_rates = tt.decompose(module, tree, replace(rates, symbolic_hints=open_sizes(first)))
     plans = {"preference": first, "by rates": by_rates}
-    found = [Contender(which, tt.build(plan), []) for which, plan in plans.items()]
+    found = [Contender(which, tt.build(plan), [], plan) for which, plan in plans.items()]
     if options.trials != 0:
         found.append(Contender("measured", measured_placement(name, module, tree, rates, options), []))
-    for leaf, alone in zip(first.layout.leaves(), plans_by_leaf(first), strict=True):
-        if set(alone.sites().values()) == {leaf.path}:
-            found.append(Contender(f"only {leaf.path}", tt.build(by_itself(module, leaf.target)), []))
     found.append(Contender(PLAIN, plain(model, options.threads), []))
-    return found, inputs
+    clock = CLOCKS[options.clock]
+    limit = FAR_BEHIND * min(timed(each, inputs, clock) for each in found for _ in range(IN_A_ROW))
+    near, behind = list[str](), list[str]()
+    for leaf, alone in zip(first.layout.leaves(), plans_by_leaf(first), strict=True):
+        if set(alone.sites().values()) != {leaf.path}:
+            continue
+        single = Contender(f"only {leaf.path}", tt.build(by_itself(module, leaf.target)), [])
+        if min(timed(single, inputs, clock) for _ in range(2)) > limit:
+            behind.append(leaf.path)
+        else:
+            near.append(leaf.path)
+            found.insert(-1, single)
+    estimates = by_rates.estimates
+    assert estimates is not None
+    explore = [] if options.skip_predictions else explored(first, estimates, near)
+    predicted = [one for plan in explore for one in predictions(plan, estimates, inputs)]
+    return Race(name, found, inputs, behind, predicted)
 
 
 def measured_placement(
@@ -140,7 +172,7 @@ def results_of(contender: Contender, inputs: Inputs) -> list[np.ndarray]:
     return list(contender.program.run(inputs).values())
 
 
-def race(found: Sequence[Contender], inputs: Inputs, rounds: int, clock: Callable[[], float]) -> float:
+def run_by_turns(found: Sequence[Contender], inputs: Inputs, rounds: int, clock: Callable[[], float]) -> float:
     """Compare the results of all, then run them by turns; return how far results are apart."""
     expected = results_of(found[-1], inputs)
     apart = 0.0
@@ -190,8 +222,9 @@ class Ratio:
         return f"{self.middle:.3f} (±{self.error:.3f}{same})"
 
 
-def report(name: str, found: Sequence[Contender], apart: float) -> bool:
+def report(race: Race, apart: float) -> bool:
     """Print the lines of a model; return whether its results agree and no plan by cost is slower than its goals."""
+    name, found = race.name, race.found
     by_name = {each.name: each for each in found}
     singles = [each for each in found if each.name.startswith("only ")]
     best = min(singles, key=lambda each: median(each.seconds), default=by_name["preference"])
@@ -203,7 +236,12 @@ def report(name: str, found: Sequence[Contender], apart: float) -> bool:
         is_fine = is_fine and not any(ratio.is_slower for ratio in over.values())
         ratios = ", ".join(f"{ratio} of {other}" for other, ratio in over.items())
         print(f"  {each.name:<10} {ratios}: {each.placed}")
-    print(f"  {best.name} {Ratio.of(best, by_name[PLAIN])} of {PLAIN}; results {apart:.0e} apart", flush=True)
+    print(f"  {best.name} {Ratio.of(best, by_name[PLAIN])} of {PLAIN}; results {apart:.0e} apart")
+    if race.behind:
+        print(f"  far behind: {', '.join(f'only {path}' for path in race.behind)}")
+    if race.predicted:
+        print(f"  predictions off by: {spread(race.predicted)}")
+    sys.stdout.flush()
     return is_fine
 
 
@@ -212,6 +250,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=DEFAULT, metavar="MODEL", help=", ".join(("digits", *names())))
     parser.add_argument("--target", help="a composite; onnxruntime and llvm for this machine unless given")
+    parser.add_argument("--three", action="store_true", help="numpy as a third leaf")
+    parser.add_argument("--costs", help="rates that were measured before")
+    parser.add_argument("--save-costs", metavar="FILE", help="write the rates")
+    parser.add_argument("--skip-predictions", action="store_true")
     parser.add_argument("--log", default="memory:", help="a tuning log, in memory unless given")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--trials", type=int, help="measure at most so many placements of a model; 0: none")
@@ -221,17 +263,24 @@ def main() -> None:
     os.environ["TVM_NUM_THREADS"] = str(options.threads)
     from benchmarks.run import targets
     from tvmtarget import Target
-    from tvmtarget.tuner.rates import measure_rates
+    from tvmtarget.partition.costs.cost_file import load_costs, write_costs
+    from tvmtarget.tuner.rates import MeasuredRates, measure_rates
 
-    tree = Target.parse(options.target or targets(options.threads)[1])
-    rates = measure_rates(tree)
+    two = targets(options.threads)[1]
+    tree = Target.parse(options.target or (two.replace("](", ",np=numpy](") if options.three else two))
+    rates = measure_rates(tree) if options.costs is None else MeasuredRates(load_costs(options.costs))
+    if options.save_costs:
+        Path(options.save_costs).write_text(json.dumps(write_costs(rates.costs)))
     print(tree)
     print("\n".join(rates.lines()), flush=True)
-    fine = [
-        report(name, found, race(found, inputs, options.rounds, CLOCKS[options.clock]))
-        for name in options.models
-        for found, inputs in [contenders(name, tree, rates.costs, options)]
-    ]
+    fine, predicted = list[bool](), list[Prediction]()
+    for name in options.models:
+        race = contenders(name, tree, rates.costs, options)
+        apart = run_by_turns(race.found, race.inputs, options.rounds, CLOCKS[options.clock])
+        fine.append(report(race, apart))
+        predicted += race.predicted
+    if predicted:
+        print(f"predictions off by: {spread(predicted)}")
     sys.exit(0 if all(fine) else 1)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -27,6 +28,7 @@ __all__ = [
     "SAME_DEVICE",
     "SETTINGS",
     "Advice",
+    "LeafAdvice",
     "Settings",
     "alone",
     "closing_log",
@@ -153,41 +155,79 @@ class Advice:
         return Applied.of("whole program", workload.key, match, (format_,))
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a backend asked for, and what it was told."""
+
+    kernel: Kernel
+    formats: tuple[str, ...]
+    answer: tuple[str, object] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """That a backend could not use what it was told last, and why."""
+
+    kernel: Kernel
+    reason: str
+
+
 class LeafAdvice:
     """The schedules of the kernels of one leaf, as its backend asks for them."""
 
-    def __init__(self, log: TuningLog, target: Target, policy: Policy) -> None:
+    def __init__(self, log: TuningLog, target: Target, policy: Policy = SAME_DEVICE) -> None:
         self._log = log
         self._target = target
         self._policy = policy
         self._applied: dict[str, Applied] = {}
-        self._refused: dict[tuple[str, str], str] = {}  # why, by the keys of kernels and candidates
+        self._refused: dict[str, dict[str, str]] = {}  # why, by the keys of kernels and of candidates
+        self._events: list[_Asked | _Refused] = []
 
     @property
     def applied(self) -> tuple[Applied, ...]:
         """What was asked for and what was found, in order."""
         return tuple(self._applied.values())
 
+    def look_up(self, kernel: Kernel, formats: Sequence[str], refused: Mapping[str, str]) -> Applied:
+        """Return what the log has for a kernel among candidates of some formats; `refused` says of others why not."""
+
+        def reason(candidate: Candidate) -> str | None:
+            if candidate.format not in formats:
+                return f"the candidate is of format {candidate.format!r}, not {' or '.join(map(repr, formats))}"
+            return refused.get(candidate.key) if refused else None
+
+        match = kernel_match(self._log, kernel, self._target, self._policy, reason)
+        return Applied.of(kernel.name, kernel.key, match, formats, kernel.calls)
+
     def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
         """Return the best schedule of a kernel that was not refused, None for the default."""
-        match = kernel_match(self._log, kernel, self._target, self._policy, partial(self._reason, kernel.key, formats))
-        found = Applied.of(kernel.name, kernel.key, match, formats, kernel.calls)
+        found = self.look_up(kernel, formats, self._refused.get(kernel.key, {}))
         known = self._applied.get(kernel.key)
         if known is not None:
             found = replace(found if found.is_used or not known.note else known, calls=known.calls + kernel.calls)
         self._applied[kernel.key] = found
-        return (found.format, found.body) if found.is_used else None
+        answer = (found.format, found.body) if found.is_used else None
+        self._events.append(_Asked(kernel, formats, answer))
+        return answer
 
     def refuse(self, kernel: Kernel, reason: str) -> None:
         """Remember that what was found for a kernel cannot be used, and why; `find` may know something else."""
         found = self._applied[kernel.key]
-        self._refused[kernel.key, Candidate(format=found.format, body=found.body).key] = reason
+        self._refused.setdefault(kernel.key, {})[Candidate(format=found.format, body=found.body).key] = reason
         self._applied[kernel.key] = replace(found, body=None, note=reason, calls=found.calls - kernel.calls)
+        self._events.append(_Refused(kernel, reason))
 
-    def _reason(self, kernel: str, formats: Collection[str], candidate: Candidate) -> str | None:
-        if candidate.format not in formats:
-            return f"the candidate is of format {candidate.format!r}, not {' or '.join(map(repr, formats))}"
-        return self._refused.get((kernel, candidate.key)) if self._refused else None
+    def repeats(self, earlier: LeafAdvice) -> bool:
+        """Ask what was asked earlier; return whether the answers are the same, and if so take them for one's own."""
+        again = copy(self)
+        again._applied, again._refused, again._events = {}, {}, []
+        for event in earlier._events:
+            if isinstance(event, _Refused):
+                again.refuse(event.kernel, event.reason)
+            elif again.find(event.kernel, *event.formats) != event.answer:
+                return False
+        self._applied, self._refused, self._events = again._applied, again._refused, again._events
+        return True
 
 
 def _sites(body: object) -> list[str]:

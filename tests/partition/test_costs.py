@@ -3,6 +3,7 @@
 import doctest
 import json
 import random
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tvmtarget.partition.costs import cost_file
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, RegionCost, SiteCost
 from tvmtarget.partition.costs.links import Links
+from tvmtarget.partition.costs.work import FORMS
 from tvmtarget.partition.program import normalise
 from tvmtarget.partition.regions.waves import waves
 from tvmtarget.target.layout import Layout
@@ -286,8 +288,13 @@ def test_files_of_costs_are_read_and_written_alike(tmp_path):
                     "time": {"roofline": 0.6},
                 },
                 {"match": {"structure": "sha256:9ab"}, "site": "npu", "time": 132.5, "stdev": 2.1, "from": "log"},
+                {
+                    "match": {"op": "Conv", "form": "depthwise"},
+                    "site": "npu",
+                    "time": {"roofline": [[1e6, 0.2], [1e8, 0.5]]},
+                },
             ],
-            "default": {"roofline": 0.2, "launch": 3},
+            "default": {"roofline": 0.2, "launch": 3, "doubt": 0.1},
             "symbolic_hints": {"batch": 8},
         }
     )
@@ -295,6 +302,10 @@ def test_files_of_costs_are_read_and_written_alike(tmp_path):
     path.write_text(json.dumps(write_costs(costs)))
     assert load_costs(path) == costs
     assert load_costs("roofline") == Costs()
+
+
+def _shares(shares, **match):
+    return {"ops": [{"match": {"op": "Conv"} | match, "site": "npu", "time": {"roofline": shares}}]}
 
 
 @pytest.mark.parametrize(
@@ -314,6 +325,11 @@ def test_files_of_costs_are_read_and_written_alike(tmp_path):
         ({"ops": [{"match": {"op": "Conv"}, "site": "npu", "time": "1"}]}, "ops[0].time: it should be a number, 0 or"),
         ({"ops": [{"match": {"op": "Conv"}, "site": "npu", "time": {}}]}, "costs: ops[0].time: it needs 'roofline'"),
         ({"ops": {}}, "costs: ops: it should be a list, not {}"),
+        (_shares([[1, 0.5], [2]]), "costs: ops[0].time.roofline[1]: it should be a size and a share, not [2]"),
+        (_shares([[1, 2]]), "costs: ops[0].time.roofline[0]: a share of the peaks is at most 1, not 2"),
+        (_shares([[2, 0.5], [1, 0.5]]), "the shares of 'Conv' on 'npu' are to be by size, the smallest first"),
+        (_shares([]), "the shares of 'Conv' on 'npu' are to be by size, the smallest first"),
+        (_shares(0.5, form="deepwise"), "costs: ops[0].match.form: no form 'deepwise'; did you mean 'depthwise'?"),
         ({"symbolic_hints": {"n": 1.5}}, "costs: symbolic_hints.n: it should be a whole number, 0 or more, not 1.5"),
     ],
 )
@@ -477,3 +493,86 @@ def test_a_measured_function_counts_as_it_was_measured():
 def test_what_is_unknown_names_the_hint_that_is_missing():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), PAIR, "roofline")
     assert "the size of 'input' is not known (give symbolic_hints for 'batch')" in plan.summary()
+
+
+@given(st.lists(st.tuples(st.floats(1, 1e12), st.floats(1e-6, 1)), min_size=1, max_size=5), st.integers(0, 10**13))
+def test_a_share_by_size_is_one_of_those_beside_it_or_between_them(pairs, size):
+    shares = tuple(sorted(dict(pairs).items()))
+    rule = OpCost("a", op="Conv", roofline=shares)
+    below = [share for known, share in shares if known <= size][-1:]
+    above = [share for known, share in shares if known >= size][:1]
+    beside = [*below, *above]
+    assert min(beside) * (1 - 1e-9) <= rule.share(size) <= max(beside) * (1 + 1e-9)
+    assert all(rule.share(known) == pytest.approx(share) for known, share in shares if known == int(known))
+    assert OpCost("a", op="Conv", roofline=0.5).share(size) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("channels", "weights", "group", "form"),
+    [
+        (64, (64, 64, 3, 3), 1, "window"),
+        (64, (32, 64, 1, 1), 1, "pointwise"),
+        (64, (64, 1, 3, 3), 64, "depthwise"),
+        (64, (64, 16, 1, 1), 4, "grouped"),
+        (3, (64, 3, 7, 7), 1, "shallow"),
+    ],
+)
+def test_costs_tell_convolutions_by_their_form(channels, weights, group, form):
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="c", group=group)
+    ends = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", (1, channels, 8, 8)), ("w", weights))
+    )
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", [*ends], [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    ops = (OpCost("numpy", op="Conv", form=name, time=float(number)) for number, name in enumerate(FORMS))
+    costs = Costs(ops=(OpCost("numpy", op="Conv", time=99.0), *ops))
+    plan = tt.decompose(tt.IRModule.from_onnx(model), "numpy", costs)
+    assert plan.prediction.ops == FORMS.index(form) * 10**6
+
+
+def _chain(*kinds):
+    nodes = [
+        helper.make_node(kind, ["x" if not number else f"v{number}"], [f"v{number + 1}"], name=f"{kind}{number}")
+        for number, kind in enumerate(kinds)
+    ]
+    nodes[-1].output[0] = "y"
+    return tt.IRModule.from_onnx(small(*nodes, shape=(1000, 6)))
+
+
+def test_values_that_pass_between_sites_cost_what_they_take_at_their_ends():
+    """Sites in one memory copy nothing, but 24,000 bytes take 24 us to enter a function of b, and as long to leave."""
+    pair, module = tt.Target.parse("[a=numpy,b=onnxruntime](host=@a)"), _chain("Relu", "Tanh", "Relu")
+    times = {("a", "Relu"): 10.0, ("a", "Tanh"): 60.0, ("b", "Relu"): 20.0, ("b", "Tanh"): 20.0}
+    ops = tuple(OpCost(site, op=kind, time=time) for (site, kind), time in times.items())
+
+    def planned(**rates):
+        sites = {"a": SiteCost(launch=0.0), "b": SiteCost(launch=0.0, **rates)}
+        return tt.decompose(module, pair, Costs(sites=sites, ops=ops))
+
+    assert [region.site for region in planned().regions] == ["a", "b", "a"]
+    assert planned().prediction.passing == 0
+    passing = planned(boundary_bw=1e9)
+    assert [region.site for region in passing.regions] == ["a"]
+    assert passing.prediction.total == 80 * 10**6
+    fast = planned(boundary_bw=2e9)
+    assert [region.site for region in fast.regions] == ["a", "b", "a"]
+    assert (fast.prediction.passing, fast.prediction.total) == (24 * 10**6, 64 * 10**6)
+    assert "passing 24 us" in fast.summary()
+
+
+def test_operations_leave_the_best_site_only_for_more_than_rates_may_be_off():
+    pair, module = tt.Target.parse("[a=numpy,b=onnxruntime](host=@a)"), _chain("Relu", "Tanh", "Relu")
+    shares = {("a", "Relu"): 0.5, ("a", "Tanh"): 0.2, ("b", "Relu"): 0.25, ("b", "Tanh"): 0.25}
+    ops = tuple(OpCost(site, op=kind, roofline=share) for (site, kind), share in shares.items())
+    rates = SiteCost(launch=0.0, flops={"float32": 1e9}, mem_bw=1e9)
+    costs = Costs(sites={"a": rates, "b": rates}, ops=ops)
+    taken = {
+        doubt: [region.site for region in tt.decompose(module, pair, replace(costs, doubt=doubt)).regions]
+        for doubt in (0.0, 0.2, 0.3)
+    }
+    assert taken == {0.0: ["a", "b", "a"], 0.2: ["a", "b", "a"], 0.3: ["a"]}
+    stated = costs.with_records([OpCost("b", op="Tanh", dtype="float32", time=3.0)])
+    plan = tt.decompose(module, pair, replace(stated, doubt=0.3))
+    assert [region.site for region in plan.regions] == ["a", "b", "a"]

@@ -260,6 +260,41 @@ def in_memories(param="", output=""):
       return %b }}""")
 
 
+SRAM = tt.Target.parse("[npu=onnxruntime,cpu=numpy](host=@cpu)").replace(
+    memory=(tt.Memory(name="sram", of=("npu",)), tt.Memory(name="ddr", of=("cpu",)))
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "result", "parameter", "site"),
+    [
+        ("", "", "", "npu"),
+        ("", "", ' in "ddr"', "cpu"),
+        ("", ' in "ddr"', "", "cpu"),
+        ("", ' in "ddr"', ' in "sram"', "cpu"),
+        (' in "ddr"', ' in "sram"', "", "cpu"),
+        (' in "sram"', "", ' in "ddr"', "npu"),
+    ],
+)
+def test_borders_of_inlined_functions_say_where_values_are_computed(value, result, parameter, site):
+    text = f"""
+    func @main(%x: float32[4]) opsets(onnx=17) {{
+      %a: float32[4]{result} = @first(%x)
+      %b: float32[4] = @second(%a)
+      return %b
+    }}
+    func @first(%y: float32[4]) opsets(onnx=17) {{
+      %z: float32[4]{value} = onnx.Relu(%y) as one
+      return %z
+    }}
+    func @second(%p: float32[4]{parameter}) opsets(onnx=17) {{
+      %q: float32[4] = onnx.Tanh(%p) as two
+      return %q
+    }}
+    """
+    assert tt.decompose(tt.IRModule.parse(text), SRAM).sites() == {"one": site, "two": "npu"}
+
+
 def test_memories_of_values_say_where_they_are_computed():
     """DESIGN 4: constraints live on values, too (memory scope)."""
     board = tt.Target.parse("[npu=onnxruntime,cpu=numpy](host=@cpu)").replace(

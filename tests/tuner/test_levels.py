@@ -12,8 +12,8 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.tuner.exploring import plans_by_leaf
 from tvmtarget.tuner.learning import learned
 from tvmtarget.tuner.placement import PlacementTuner
+from tvmtarget.tuner.programs import Programs
 from tvmtarget.tuner.result import Budget
-from tvmtarget.tuner.whole import made_up_inputs
 from tvmtarget.tuning.records import Candidate, Measurement, Trial, Workload
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
@@ -36,8 +36,10 @@ def tuned(tmp_path_factory):
 
 def test_the_plan_by_measured_costs_is_predicted_no_slower_than_the_one_by_preference():
     plan = tt.decompose(digits(), BOTH)
-    tuner = PlacementTuner(plan, tt.TuningLog("memory:"), Budget(5, None), made_up_inputs(plan), None)
-    tuner.run()
+    log = tt.TuningLog("memory:")
+    with Programs(plan, log) as programs:
+        tuner = PlacementTuner(plan, log, Budget(5, None), programs, None)
+        tuner.run()
     by_preference = plan.with_costs(tuner.costs).with_sites(sites_of(plan))
     by_cost = plan.with_costs(tuner.costs)
     assert not by_cost.prediction.unknown

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -25,7 +25,18 @@ from tvmtarget.backends.tvm_uses import Use, uses_of
 from tvmtarget.ir.tensor_functions import script_of, workload_body
 from tvmtarget.target.keys import key_of
 
-__all__ = ["FORMAT", "KernelBench", "KernelWorkshop", "TunedChoice", "described", "kernel_of"]
+__all__ = [
+    "FORMAT",
+    "KernelBench",
+    "KernelWorkshop",
+    "TunedChoice",
+    "cpu_default",
+    "described",
+    "functions_of",
+    "identity",
+    "kernel_of",
+    "random_input",
+]
 
 FORMAT = "tvmtarget.cpu-tiles/1"
 
@@ -64,17 +75,24 @@ def described(name: str, function: Function, use: Use) -> Kernel:
     return Kernel(called, body, script_of(function), max(1, use.calls), alike=alike)
 
 
-def _identity(scheduled: Function) -> str:
+def identity(scheduled: Function) -> str:
     """Return `s1:` and a digest of a scheduled function, whatever its names are."""
     return key_of("s1", {"script": script_of(scheduled)})
 
 
-class TunedChoice:
-    """How `cpu_pipeline` asks for what is known by tuning."""
+def cpu_default(target: Target) -> Callable[[Function, Use], Function]:
+    """Return what schedules functions for an llvm target without tuning."""
+    unit = vector_unit(target)
+    return lambda function, use: Scheduler(function, unit, use.constants).run()
 
-    def __init__(self, schedules: Schedules, target: Target) -> None:
+
+class TunedChoice:
+    """How a pipeline asks for what is known by tuning."""
+
+    def __init__(self, schedules: Schedules, default: Callable[[Function, Use], Function]) -> None:
+        """Take what is known, and what schedules a function without that."""
         self._schedules = schedules
-        self._unit = vector_unit(target)
+        self._default = default
         self._kernels: dict[str, Kernel] = {}
 
     def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | str | None:
@@ -82,9 +100,10 @@ class TunedChoice:
         kernel = kernel_of(name, function, use)
         if kernel is None:
             return None
-        scheduler = Scheduler(function, self._unit, use.constants)
-        with contextlib.suppress(scheduler.tvm.s_tir.ScheduleError):
-            kernel = replace(kernel, default=_identity(scheduler.run()))
+        from tvm.s_tir import ScheduleError
+
+        with contextlib.suppress(ScheduleError):
+            kernel = replace(kernel, default=identity(self._default(function, use)))
         self._kernels[name] = kernel
         for _ in range(MOST_REFUSED):
             found = self._schedules.find(kernel, FORMAT, TRACE_FORMAT)
@@ -121,7 +140,7 @@ class KernelWorkshop:
         self._functions: dict[str, tuple[Function, Use]] = {}
         self._nests: dict[str, list[Any]] = {}
         self._references: dict[str, tuple[list[Array], dict[int, Array]]] = {}
-        for name, function, use in _functions(module):
+        for name, function, use in functions_of(module):
             self._add(name, function, use)
 
     def _add(self, name: str, function: Function, use: Use) -> None:
@@ -135,7 +154,7 @@ class KernelWorkshop:
             return
         scheduler = Scheduler(function, self.unit, use.constants)
         try:
-            kernel = replace(kernel, default=_identity(scheduler.run()))
+            kernel = replace(kernel, default=identity(scheduler.run()))
         except scheduler.tvm.s_tir.ScheduleError:
             return
         choices = tuple(space(nest, tile, self.unit) for nest, tile in scheduler.blocks)
@@ -186,7 +205,7 @@ class KernelWorkshop:
         if key not in self._references:
             function, _ = self._functions[key]
             random = np.random.default_rng(0)
-            inputs = [_random(random, param) for param in function.params]
+            inputs = [random_input(random, param) for param in function.params]
             tensors = [tvm.runtime.tensor(array) for array in inputs]
             self._compiled(function)["main"](*tensors)
             after = [tensor.numpy() for tensor in tensors]
@@ -198,12 +217,18 @@ class KernelWorkshop:
 class KernelBench:
     """A compiled kernel with inputs, and the results that it should have by position."""
 
-    def __init__(self, built: Any, inputs: Sequence[Array], expected: Mapping[int, Array]) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        built: Any,  # noqa: ANN401
+        inputs: Sequence[Array],
+        expected: Mapping[int, Array],
+        device: Any = None,  # noqa: ANN401
+    ) -> None:
         import tvm
 
-        self._device = tvm.cpu()
+        self._device = device or tvm.cpu()
         self._built = built
-        self._tensors: list[Tensor] = [tvm.runtime.tensor(array) for array in inputs]
+        self._tensors: list[Tensor] = [tvm.runtime.tensor(array, self._device) for array in inputs]
         self._expected = expected
 
     def difference(self) -> str | None:
@@ -233,7 +258,8 @@ class KernelBench:
         return [round(seconds * 1e12) for seconds in timer(*self._tensors).results]
 
 
-def _functions(module: Module) -> Iterator[tuple[str, Function, Use]]:
+def functions_of(module: Module) -> Iterator[tuple[str, Function, Use]]:
+    """Yield the tensor functions of a module that can be scheduled, each with its name and use."""
     from tvm.s_tir import SBlockRealize
     from tvm.tirx import PrimFunc
 
@@ -243,7 +269,7 @@ def _functions(module: Module) -> Iterator[tuple[str, Function, Use]]:
             yield variable.name_hint, function, uses.get(variable.name_hint, Use())
 
 
-def _random(random: np.random.Generator, param: Any) -> Array:  # noqa: ANN401
+def random_input(random: np.random.Generator, param: Any) -> Array:  # noqa: ANN401
     """Return values for an argument: normal ones, small whole ones that are also good as indices."""
     import tvm
 

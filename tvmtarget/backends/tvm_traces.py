@@ -33,6 +33,9 @@ _MOST = 2**31 - 1  # of a loop that TVM counts
 # costs, what a large one would be sorted by is chance.
 POPULATION = 32
 GENERATIONS = 2
+# On GPUs most of what is drawn breaks a limit, and is drawn again: 32 take ten times as long as 16.
+GPU_POPULATION = 16
+GPU_GENERATIONS = 1
 
 
 def propose(function: Function, target: Target, known: Sequence[tuple[str, int]], count: int, seed: int) -> list[str]:
@@ -40,7 +43,6 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
 
     `known` are traces with their costs in picoseconds. The same arguments give the same traces.
     """
-    _register_intrinsics()
     from tvm.s_tir import meta_schedule
 
     module = _module(function)
@@ -49,13 +51,15 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
     for text, cost in known:
         trace = replay(module, text).trace
         database.commit_tuning_record(meta_schedule.database.TuningRecord(trace, workload, [cost / 1e12], target))
+    is_gpu = str(target.kind.name) == "cuda"
+    population, generations = (GPU_POPULATION, GPU_GENERATIONS) if is_gpu else (POPULATION, GENERATIONS)
     strategy = meta_schedule.search_strategy.EvolutionarySearch(
-        population_size=POPULATION, init_min_unmeasured=POPULATION // 2, genetic_num_iters=GENERATIONS
+        population_size=population, init_min_unmeasured=population // 2, genetic_num_iters=generations
     )
     context = meta_schedule.TuneContext(
         module,
         target=target,
-        space_generator="post-order-apply",
+        space_generator=_space(str(target.kind.name)),
         search_strategy=strategy,
         num_threads=1,
         rand_state=seed + 1,
@@ -65,6 +69,19 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
     candidates = context.generate_measure_candidates() or []
     context.post_tuning()
     return [trace_text(candidate.sch.trace) for candidate in candidates]
+
+
+def _space(kind: str) -> Any:  # noqa: ANN401
+    """Return MetaSchedule's space for a kind of target: for GPUs without tensor cores, which sum no float32.
+
+    Their intrinsics alone take 10 s to be parsed.
+    """
+    if kind != "cuda":
+        _register_intrinsics()
+        return "post-order-apply"
+    from tvm.s_tir.meta_schedule.space_generator import PostOrderApply
+
+    return PostOrderApply(sch_rules=kind, postprocs=kind, mutator_probs=kind)
 
 
 def replay(module: Any, text: str) -> Any:  # noqa: ANN401

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -50,7 +50,8 @@ def inline_calls(
     """Inline every call of other functions, or `only` of some, in nested bodies too.
 
     What has a name keeps it where it is free. Constants of functions that nested bodies call are the function's own.
-    Functions in several versions of an operator set are converted to one (`onnx_versions.py`).
+    A value that says no memory is in the first one that a parameter which it is given as, or a result which it is
+    returned as, says. Functions in several versions of an operator set are converted to one (`onnx_versions.py`).
     """
     if not callees_of(function):
         return _framed(function, ())
@@ -60,7 +61,10 @@ def inline_calls(
     opsets = tuple(sorted(inliner.opsets.items()))
     constants = tuple(inliner.constants.values())
     flat = function.replace(body=tuple(inliner.body), constants=constants, results=results, opsets=opsets)
-    return _with_results(Inlined(flat, tuple(inliner.frames), inliner.bodies), function.results)
+    inlined = Inlined(flat, tuple(inliner.frames), inliner.bodies)
+    if inliner.scopes:
+        inlined = _changed(inlined, lambda one: _in_scopes(one, inliner.scopes))
+    return _with_results(inlined, function.results)
 
 
 def _with_results(inlined: Inlined, results: tuple[str, ...]) -> Inlined:
@@ -70,12 +74,30 @@ def _with_results(inlined: Inlined, results: tuple[str, ...]) -> Inlined:
     pairs = [(new, old) for new, old in zip(flat.results, results, strict=True) if new != old and new in computed]
     taken = {*all_names(flat), *(old for new, old in pairs if flat.results.count(new) > 1)}
     names = {new: old for new, old in pairs if old not in taken}
-    return _with_names(inlined, names) if names else inlined
+    return _changed(inlined, lambda one: rename_values(one, names)) if names else inlined
 
 
-def _with_names(inlined: Inlined, names: Mapping[str, str]) -> Inlined:
-    bodies = {index: tuple(_with_names(one, names) for one in found) for index, found in inlined.bodies.items()}
-    return replace(inlined, function=rename_values(inlined.function, names), bodies=bodies)
+def _changed(inlined: Inlined, change: Callable[[Function], Function]) -> Inlined:
+    """Return the same with its function changed, and those of its nested bodies, which the function holds as well."""
+    bodies = {index: tuple(_changed(one, change) for one in found) for index, found in inlined.bodies.items()}
+    return replace(inlined, function=change(inlined.function), bodies=bodies)
+
+
+def _in_scopes(function: Function, scopes: Mapping[str, str]) -> Function:
+    """Put values that say no memory into those of `scopes`, in the nested bodies of its calls too."""
+
+    def placed(value: Value) -> Value:
+        return value if value.scope or value.name not in scopes else replace(value, scope=scopes[value.name])
+
+    body = tuple(
+        replace(
+            call,
+            outputs=tuple(map(placed, call.outputs)),
+            regions=tuple((label, _in_scopes(region, scopes)) for label, region in call.regions),
+        )
+        for call in function.body
+    )
+    return function.replace(params=tuple(map(placed, function.params)), body=body)
 
 
 def _in_one_version(
@@ -111,6 +133,7 @@ class _Inliner:
         self.shared = self.constants  # of the function around all bodies, where those of callees go
         self.opsets: dict[str, int] = {}
         self.names = Names(param.name for param in function.params)
+        self.scopes: dict[str, str] = {}  # the memories that the borders of what is inlined say values are in
         self.calls = 0
         self.told: Iterator[str] | None = None  # what the operations of the call that is inlined are called there
         self.dims: Mapping[str, str] = {}  # what symbolic dimensions of the function that is inlined are called there
@@ -177,6 +200,7 @@ class _Inliner:
         inner = _Inliner(self.functions, region, self.only)
         inner.names, inner.sources, inner.opsets = self.names, self.sources, self.opsets
         inner.calls, inner.depth, inner.shared, inner.told = self.calls, len(stack), self.shared, self.told
+        inner.scopes = self.scopes
         for param in region.params:
             self.names.add(param.name)
         results = inner.expand(region, {name: names.get(name, name) for name in region.captures()}, frames, stack)
@@ -202,6 +226,15 @@ class _Inliner:
         self.told, self.wanted, self.dims = told, wanted, dims
         for output, result in zip(call.outputs, results, strict=True):
             names[output.name] = result
+        if callee.attr("role") is None:  # memories at borders that a decomposition drew follow from where it put what
+            self._place([arguments[param.name] for param in callee.params], callee.params)
+            self._place(results, call.outputs)
+
+    def _place(self, names: Sequence[str], border: Sequence[Value]) -> None:
+        """Note the memories that values at the border of a function say of those that they are here."""
+        for name, value in zip(names, border, strict=True):
+            if value.scope:
+                self.scopes.setdefault(name, value.scope)
 
     def _share(self, constant: Constant, constants: dict[str, Constant]) -> str:
         """Add a constant once: the same data under the same name is one constant."""

@@ -330,10 +330,11 @@ def _bound(
 ) -> Plan:
     """Make the best plan that keeps bonds, with operations kept off some leaves."""
     bonds = bonds_of(feasibility.program, request.same_site, request.apart)
-    plan = _best(request, with_demands(feasibility, {}, banned) if banned else feasibility, sites)
+    plain = with_demands(feasibility, {}, banned) if banned else feasibility
+    plan = _best(request, plain, sites)
     demands: dict[int, str] = {}
-    for _ in range(1 + 2 * len(bonds.apart) + len(bonds.same_site)):
-        wanted = demands_of(plan.feasibility, bonds, plan.sites(), demands)
+    for _ in range(1 + 3 * len(bonds.apart) + len(bonds.same_site)):
+        wanted = demands_of(plain, bonds, plan.sites(), demands)
         if wanted == demands:
             return plan
         demands = wanted

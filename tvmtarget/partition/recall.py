@@ -16,7 +16,7 @@ class Recalling:
     """A chooser (see `split`) that asks another one where an earlier plan had no level of the same numbers.
 
     The numbers are all that the other one goes by: what is allowed, what follows what, and what everything costs. Where
-    memories are too small for all weights, it goes by more, and is always asked.
+    memories are too small for all weights, or numbers are doubted, it goes by more, and is always asked.
     """
 
     def __init__(self, choose: ByCost) -> None:
@@ -25,7 +25,8 @@ class Recalling:
     def __call__(self, level: Level) -> Choice:
         """Choose a site for every atom of a level."""
         feasibility, estimates = self.choose.feasibility, self.choose.estimates
-        if not level.atoms or len(level.options) == 1 or level.room is not None or estimates.capacities():
+        is_fixed = not level.atoms or len(level.options) == 1
+        if is_fixed or level.room is not None or estimates.capacities() or estimates.costs.doubt:
             return self.choose(level)
         numbers = scaled(feasibility, estimates, level)
         placement = (getattr(numbers.placement, field.name) for field in fields(numbers.placement))

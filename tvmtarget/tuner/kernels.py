@@ -6,6 +6,7 @@ with its default. All of it goes into the log at once; what the log knows is not
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,10 +18,11 @@ from statistics import median_low
 from tvmtarget.advice import alone, kernel_workload
 from tvmtarget.backends.protocol import Part, Space, TunableBackend
 from tvmtarget.building import choose_backend, part_of, standing_alone
-from tvmtarget.errors import BackendError
+from tvmtarget.errors import BackendError, RunError
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.tree import Target
-from tvmtarget.tuner.measuring import Limits, Outcome, Worker
+from tvmtarget.tuner.measuring import Outcome, Worker
+from tvmtarget.tuner.process import Limits, LostError
 from tvmtarget.tuner.remote import Remotes, RemoteWorker
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
 from tvmtarget.tuner.search import BlockSearch, Choices, Search, TraceSearch, body_of
@@ -32,7 +34,8 @@ __all__ = ["KernelTuner"]
 CONFIRMED = 3  # candidates of a kernel that are compared with its default
 ROUNDS = 7
 FAST_ENOUGH = 0.98  # of the default's cost, above which a candidate is not worth confirming
-CONFIRM_SHARE = 0.2  # of the seconds that are kept for comparing
+CONFIRM_TIME = 0.1  # seconds that each candidate runs longer when it is compared than when it was measured
+UNSURE = 1.5  # times what comparing is reckoned to take, for which time is kept
 MAX_PROCESSES = 4  # that are kept at a time; one more is started, and the one that was used least recently ended
 PPB = 10**9
 RELUCTANCE = 2.0  # how much more urgent a kernel must be for which a process would have to be started
@@ -52,6 +55,7 @@ class _Kernel:
     default: int = 0
     trials: int = 0
     hints: list[Choices] = field(default_factory=list)
+    seconds: float = 0.0
     is_exhausted: bool = False
     is_changed: bool = False
     confirmed: dict[str, tuple[int, int, str]] = field(default_factory=dict)
@@ -67,7 +71,29 @@ class _Kernel:
         return f"{self.space.kernel.body.get('op', self.space.kernel.name)}[{result}]"
 
     def measure(self, choices: Choices) -> Outcome:
-        return self.worker.measure(self.space.kernel.key, choices, beside=self.default_choices)
+        """Measure a candidate beside the default, and remember how long that takes."""
+        begin = time.monotonic()
+        outcome = self.worker.measure(self.space.kernel.key, choices, beside=self.default_choices)
+        if outcome.status == "ok":
+            self.seconds = max(self.seconds / 2, time.monotonic() - begin)
+        return outcome
+
+    @property
+    def good(self) -> list[Choices]:
+        """The candidates that are worth comparing with the default, the best first."""
+        ranked = self.search.best(CONFIRMED + 1)
+        good = [choices for choices, ratio in ranked if ratio < FAST_ENOUGH * PPB and choices != self.default_choices]
+        return good[:CONFIRMED]
+
+    @property
+    def gain(self) -> int:
+        """Picoseconds of a run of the program that the best candidate would save."""
+        return self.calls * (self.default - self.best)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether there is nothing to compare with the default that was not."""
+        return not self.default or (bool(self.confirmed) and not self.is_changed)
 
     def baseline(self, costs: Sequence[int]) -> Baseline:
         """Return what the default cost as the log has it."""
@@ -111,6 +137,15 @@ class _Kernel:
         return self.search.propose()
 
     @property
+    def size(self) -> float:
+        """About what a run of the program has to do in this kernel: that is known before it ran.
+
+        For a product of matrices the root of the product of all sizes is its number of multiply-adds.
+        """
+        sizes = [size if isinstance(size, int) else 1 for shape in self.workload.shapes for size in shape]
+        return self.calls * math.sqrt(math.prod(sizes))
+
+    @property
     def best(self) -> int:
         found = self.search.best()
         return round(self.default * min(1.0, found[0][1] / PPB)) if found else self.default
@@ -152,24 +187,33 @@ class KernelTuner:
 
     def run(self) -> None:
         """Open the leaf functions, search, confirm; workers end however this ends."""
-        begin = time.monotonic()
         try:
             self._open()
             self._recall()
-            for kernel in self._kernels:
+            for kernel in sorted(self._kernels, key=lambda kernel: -kernel.size):
                 self._measure_default(kernel)
-            kept = 0.0 if self._budget.deadline is None else CONFIRM_SHARE * (self._budget.deadline - begin)
-            while not self._budget.is_spent(time.monotonic() + kept) and self._search_some():
+            while not self._budget.is_spent(time.monotonic() + self._confirming()) and self._search_some():
                 pass
-            for kernel in self._kernels:
+            for kernel in sorted(self._kernels, key=lambda kernel: -kernel.gain):
                 self._confirm(kernel)
+            waiting = sum(not kernel.default and not kernel.is_exhausted for kernel in self._kernels)
+            if waiting:
+                self.left_out.append(f"{waiting} of {len(self._kernels)} kernels: trials or time were up before them")
         finally:
             for worker in self._workers:
                 worker.close()
 
+    def _confirming(self) -> float:
+        """Return the seconds that comparing the best candidates with the defaults takes, and opening what is closed."""
+        waiting = [kernel for kernel in self._kernels if kernel.good and not kernel.is_confirmed]
+        closed = {id(kernel.worker): kernel.worker for kernel in waiting if kernel.worker.pid is None}
+        comparing = sum((len(kernel.good) + 1) * (kernel.seconds + CONFIRM_TIME) for kernel in waiting)
+        return UNSURE * (comparing + sum(worker.open_seconds for worker in closed.values()))
+
     def findings(self) -> Iterator[Finding]:
-        """Yield what is known of each kernel, those first on which most time was spent."""
-        for kernel in sorted(self._kernels, key=lambda kernel: -kernel.calls * kernel.default):
+        """Yield what is known of each kernel that ran, those first on which most time was spent."""
+        ran = [kernel for kernel in self._kernels if kernel.default]
+        for kernel in sorted(ran, key=lambda kernel: -kernel.calls * kernel.default):
             confirmed = min(kernel.confirmed.values(), key=lambda found: found[0] / max(1, found[1]), default=None)
             default, best, record, is_confirmed = kernel.default, kernel.best, "", False
             if confirmed is not None:
@@ -195,8 +239,12 @@ class KernelTuner:
                 self._use(worker)
                 try:
                     self._add(found, worker, task.region.site, alone(leaf), task.weight)
-                except BackendError as error:
+                except (BackendError, RunError) as error:
                     self.left_out += error.problems
+                except LostError:
+                    self.left_out.append(
+                        f"kernels of @{task.region.site or '.'}: the time was up before they were open"
+                    )
         self._kernels = list(found.values())
         self.left_out = list(dict.fromkeys(self.left_out))
 
@@ -206,7 +254,8 @@ class KernelTuner:
         return RemoteWorker(backend, part, self._limits, self._remotes)
 
     def _use(self, worker: Worker) -> Worker:
-        """Return a worker that is about to be asked, and end those that were not asked for long."""
+        """Return a worker that is about to be asked, until the time is up, and end those not asked for long."""
+        worker.until = self._budget.deadline
         self._workers = [*(each for each in self._workers if each is not worker), worker]
         for each in [each for each in self._workers if each.pid is not None and each is not worker][
             : -MAX_PROCESSES + 1
@@ -300,6 +349,8 @@ class KernelTuner:
             return
         outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
         kernel.default = median_low(outcome.costs) if outcome.status == "ok" else 0
+        if outcome.status == "cancelled":
+            return
         if not kernel.default:
             self.left_out.append(f"kernel {kernel.name}: its default did not run here: {outcome.why}")
             kernel.is_exhausted = True
@@ -330,7 +381,13 @@ class KernelTuner:
                 open_, key=lambda each: each.urgency * (1.0 if each.worker.pid is not None else 1 / RELUCTANCE)
             )
             self._use(kernel.worker)
-            choices = kernel.propose()
+            try:
+                choices = kernel.propose()
+            except LostError:
+                return None
+            except (BackendError, RunError) as error:
+                self.left_out.append(f"kernel {kernel.name}: {error.problems[0]}")
+                choices = None
             if choices is not None:
                 kernel.search.skip(choices)
                 kernel.trials += 1
@@ -357,16 +414,16 @@ class KernelTuner:
 
     def _confirm(self, kernel: _Kernel) -> None:
         """Compare the best candidates with the default by turns; where none is better, the default is confirmed."""
-        if not kernel.default or (kernel.confirmed and not kernel.is_changed):
+        if kernel.is_confirmed or self._budget.seconds_left() <= 0:
             return
-        good = [choices for choices, ratio in kernel.search.best(CONFIRMED) if ratio < FAST_ENOUGH * PPB]
-        default = kernel.default_choices
-        good = [choices for choices in good if choices != default]
+        good, default = kernel.good, kernel.default_choices
         outcomes = self._use(kernel.worker).compare(kernel.space.kernel.key, [default, *good], ROUNDS)
         if not outcomes:
-            self.left_out.append(f"kernel {kernel.name}: its candidates could not be compared")
+            if self._budget.seconds_left() > 0:
+                self.left_out.append(f"kernel {kernel.name}: its candidates could not be compared")
             return
         kernel.default = median_low(outcomes[0].costs)
+        kernel.is_changed = False
         for choices, outcome in zip((default, *good), outcomes, strict=True):
             self._write_confirmed(kernel, choices, outcome, outcomes[0].costs)
         self._tell(kernel, "ok")

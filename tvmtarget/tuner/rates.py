@@ -1,59 +1,66 @@
 """Rates of the leaves of a tree, measured here: what a call takes, and how fast each code generator's code is.
 
-Each leaf runs small programs: one operation on next to nothing, convolutions, elementwise operations, and operators
-as they are in networks, between two convolutions. Such an operator takes what the program takes longer than without
-it, which is nothing where it is fused. A call takes what two programs take longer than both in one, so that what is
-lost where a program is cut counts, layouts and fusion. What is found are costs that `decompose` takes, as shares of
-peaks, so that they hold for other sizes. Leaves of one code generator and equal targets are measured once.
+Each leaf runs small programs (`rate_programs.py`): one operation on next to nothing, convolutions of each form and
+products at several sizes, elementwise operations, and operators as they are in networks, between two convolutions. Such
+an operator takes what the program takes longer than without it, which is nothing where it is fused. A call takes what
+two programs take longer than both in one, and what a byte that passes takes, the same with more bytes: so what is lost
+where a program is cut counts, layouts and fusion. What is found are costs that `decompose` takes, as shares of peaks,
+by size where several were measured, so that they hold for other sizes. Leaves run each program by turns, so that what
+else the machine does slows all of them down alike; those of one code generator and equal targets are measured once.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TypeAlias
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from tvmtarget.building import build, choose_backend, standing_alone
 from tvmtarget.errors import BackendError, RunError, TvmTargetError
 from tvmtarget.executable import Executable
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.costs import Costs, OpCost, SiteCost
-from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.costs.work import Work, work_of
 from tvmtarget.partition.decompose import decompose
-from tvmtarget.partition.plan import Plan
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.device import device_lock, holding
-from tvmtarget.tuner.whole import made_up_inputs
+from tvmtarget.tuner.rate_programs import (
+    CALL,
+    DTYPE,
+    LARGE_ONE,
+    LARGE_PASSED,
+    LARGE_TWO,
+    MOVING,
+    NEEDED,
+    ONE,
+    PASSED,
+    TWO,
+    USUAL,
+    programs,
+    samples,
+)
+from tvmtarget.tuner.running import Inputs, made_up_inputs
 
-__all__ = ["MeasuredRates", "measure_rates"]
+__all__ = ["DOUBT", "MeasuredRates", "measure_rates"]
 
-DTYPE = "float32"
-RUNS = 100  # of a program at most
-SECONDS = 0.3  # after which it is not run again
-LEAST_RUNS = 3
+RUNS = 100  # of a program on a leaf at most
+SECONDS = 0.3  # for each leaf, after which a program is not run again
+IN_A_ROW = 2  # as idle threads of one leaf spin into the next
 # How much faster than the usual an operator may be; peaks are that much above the rates that are measured.
 HEADROOM = 10.0
 LEAST_SHARE = 1e-6
 LEAST_TIME = 0.01  # microseconds, below which a difference says nothing
+# How far off times by these rates are: see `python -m benchmarks placement`.
+DOUBT = 0.1
 
-CHANNELS, SIZE, WIDTH = 64, 28, 2048
-POOL = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
-# Operators that are measured between two convolutions, and their attributes.
-BETWEEN: Mapping[str, Mapping[str, object]] = {
-    "Relu": {},
-    "Sigmoid": {},
-    "BatchNormalization": {},
-    "Add": {},
-    "MaxPool": POOL,
-    "AveragePool": POOL,
-    "LRN": {"size": 5},
-    "Transpose": {"perm": [0, 1, 3, 2]},
-}
+
+# Operators and the work of each, in order.
+Works: TypeAlias = list[tuple[str, Work]]
 
 
 @dataclass(frozen=True)
@@ -67,133 +74,138 @@ class MeasuredRates:
         """Yield the rates, a leaf each, with what operators take in multiples of the usual; then what is left out."""
         for path, site in self.costs.sites.items():
             rate, moved = (peak / 1e9 / HEADROOM for peak in (site.flops.get(DTYPE, 0.0), site.mem_bw or 0.0))
-            yield f"@{path or '.'}: {site.launch:.3g} us a call, {rate:.3g} GFLOP/s, {moved:.3g} GB/s ({site.origin})"
-            ops = [(op.op, 1 / (HEADROOM * op.roofline)) for op in self.costs.ops if op.site == path and op.roofline]
-            yield "  " + ", ".join(f"{op} x{share:.2g}" for op, share in ops)
+            passed = f", {site.boundary_bw / 1e9:.3g} GB/s where values pass" if site.boundary_bw else ""
+            call = f"{site.launch:.3g} us a call{passed}"
+            yield f"@{path or '.'}: {call}, {rate:.3g} GFLOP/s, {moved:.3g} GB/s ({site.origin})"
+            yield "  " + ", ".join(_multiples(op) for op in self.costs.ops if op.site == path)
         yield from (f"not measured: {reason}" for reason in self.left_out)
+
+
+def _multiples(op: OpCost) -> str:
+    """Print what an operator takes in multiples of the usual, by size."""
+    shares = [share for _, share in op.roofline] if isinstance(op.roofline, tuple) else [op.roofline or 1.0]
+    return f"{op.form or op.op} " + "-".join(f"x{1 / (HEADROOM * share):.2g}" for share in shares)
+
+
+@dataclass
+class _Leaf:
+    """A leaf that is all there is, who measured it, and microseconds of the fastest run of each program."""
+
+    target: Target
+    origin: str
+    times: dict[str, float] = field(default_factory=dict)
 
 
 def measure_rates(target: Target | str) -> MeasuredRates:
     """Measure the leaves of a tree that can run on this machine."""
     tree = Target.parse(target) if isinstance(target, str) else target
     layout = Layout(tree.resolve())
-    known: dict[str, tuple[SiteCost, list[OpCost]]] = {}
-    sites: dict[str, SiteCost] = {}
-    ops: list[OpCost] = []
+    known: dict[str, _Leaf] = {}
+    paths: dict[str, str] = {}
     left_out: list[str] = []
     for leaf in layout.leaves():
         alone = standing_alone(layout, leaf.path)
         try:
             backend, _ = choose_backend(layout, leaf.path, strict=False)
             refusal = backend.refuses(alone)
-            if refusal is not None:
-                left_out.append(f"@{leaf.path or '.'} cannot run on this machine: {refusal}")
-                continue
-            key = f"{backend.name} {alone.digest}"
-            if key not in known:
-                known[key] = _measured(alone, f"measured, {backend.version()}")
         except (BackendError, RunError) as error:
             left_out += error.problems
             continue
-        site, found = known[key]
-        sites[leaf.path] = site
-        ops += [replace(op, site=leaf.path) for op in found]
-    return MeasuredRates(Costs(sites=sites, ops=tuple(ops)), tuple(left_out))
-
-
-def _measured(leaf: Target, origin: str) -> tuple[SiteCost, list[OpCost]]:
-    """Return the rates of a leaf, and what operators reach of them."""
-    launch = _Bench(_model([2, 2], [helper.make_node("Relu", ["x"], ["y"])]), leaf).least()
-    convolutions, moving = _Bench(_convolutions(2, kernel=3), leaf), _Bench(_elementwise(), leaf)
-    one, plain = (_Bench(_convolutions(count, kernel=1), leaf).least() for count in (1, 2))
-    peaks = SiteCost(flops={DTYPE: 1e9}, mem_bw=1e9, roofline=1.0, origin=origin, launch=max(launch, 2 * one - plain))
-    flops = 1e9 * convolutions.ideal(peaks) / max(convolutions.least() - launch, LEAST_TIME)
-    mem_bw = 1e9 * moving.ideal(peaks) / max(moving.least() - launch, LEAST_TIME)
-    peaks = replace(peaks, flops={DTYPE: HEADROOM * flops}, mem_bw=HEADROOM * mem_bw, roofline=1 / HEADROOM)
-    found: list[OpCost] = []
-    for kind in (*BETWEEN, "Gemm"):
-        try:
-            bench = _Bench(_product() if kind == "Gemm" else _convolutions(2, kernel=1, between=kind), leaf)
-            taken = bench.least() - (launch if kind == "Gemm" else plain)
-        except TvmTargetError:
+        if refusal is not None:
+            left_out.append(f"@{leaf.path or '.'} cannot run on this machine: {refusal}")
             continue
-        ideal = bench.ideal(replace(peaks, roofline=1.0), kind)
-        share = min(1.0, max(LEAST_SHARE, ideal / max(taken, LEAST_TIME)))
-        found.append(OpCost("", op=kind, roofline=share, origin=origin))
+        paths[leaf.path] = key = f"{backend.name} {alone.digest}"
+        known.setdefault(key, _Leaf(alone, f"measured, {backend.version()}"))
+    works: dict[str, Works] = {}
+    for group in programs() if known else ():
+        works |= _measure(group, list(known.values()))
+    sites: dict[str, SiteCost] = {}
+    ops: list[OpCost] = []
+    found = {key: _rates(leaf, works) for key, leaf in known.items() if leaf.times.keys() >= NEEDED}
+    for path, key in paths.items():
+        if key not in found:
+            missing = ", ".join(sorted(NEEDED - known[key].times.keys()))
+            left_out.append(f"@{path or '.'} does not take what rates are measured by: {missing}")
+            continue
+        sites[path], own = found[key]
+        ops += [replace(op, site=path) for op in own]
+    return MeasuredRates(Costs(sites=sites, ops=tuple(ops), doubt=DOUBT), tuple(left_out))
+
+
+def _measure(group: Mapping[str, onnx.ModelProto], leaves: Sequence[_Leaf]) -> dict[str, Works]:
+    """Run programs on leaves by turns, and note the time of each that can; return the work of operators by program."""
+    runs: list[_Run] = []
+    works: dict[str, Works] = {}
+    for name, model in group.items():
+        module = IRModule.from_onnx(model)
+        for leaf in leaves:
+            try:
+                plan = decompose(module, leaf.target)
+                run = _Run(leaf, name, build(plan), made_up_inputs(plan) or {})
+                run.program.run(run.inputs)  # loads what is needed
+            except TvmTargetError:
+                continue
+            runs.append(run)
+            ops = map(plan.program.op, range(len(plan.program.body)))
+            works[name] = [(op.kind, work) for op in ops if isinstance(work := work_of(op, {}), Work)]
+    with holding(device_lock()):
+        going = runs
+        while going:
+            for run in going:
+                run.again()
+            going = [run for run in going if run.spent < SECONDS and run.count < RUNS]
+    for run in runs:
+        run.leaf.times[run.name] = run.least
+    return works
+
+
+@dataclass
+class _Run:
+    """A program of a leaf, the microseconds of its fastest run, and how often and for how many seconds it ran."""
+
+    leaf: _Leaf
+    name: str
+    program: Executable
+    inputs: Inputs
+    least: float = float("inf")
+    spent: float = 0.0
+    count: int = 0
+
+    def again(self) -> None:
+        """Run a few times in a row."""
+        for _ in range(IN_A_ROW):
+            begin = time.perf_counter_ns()
+            self.program.run(self.inputs)
+            taken = time.perf_counter_ns() - begin
+            self.least = min(self.least, taken / 1000)
+            self.spent += taken / 10**9
+            self.count += 1
+
+
+def _rates(leaf: _Leaf, works: Mapping[str, Works]) -> tuple[SiteCost, list[OpCost]]:
+    """Return the rates of a leaf, and what operators reach of them."""
+    times, call = leaf.times, leaf.times[CALL]
+    flops = sum(work.flops for _, work in works[USUAL]) / max(times[USUAL] - call, LEAST_TIME) * 1e6
+    mem_bw = sum(work.nbytes for _, work in works[MOVING]) / max(times[MOVING] - call, LEAST_TIME) * 1e6
+    small, large = (2 * times[one] - times[two] for one, two in ((ONE, TWO), (LARGE_ONE, LARGE_TWO)))
+    passing = max(large - small, 0.0) / (LARGE_PASSED - PASSED)  # microseconds a byte, out of a function and into one
+    peaks = SiteCost(
+        launch=max(call, small - passing * PASSED),
+        boundary_bw=2e6 / passing if passing else None,
+        flops={DTYPE: HEADROOM * flops},
+        mem_bw=HEADROOM * mem_bw,
+        roofline=1 / HEADROOM,
+        origin=leaf.origin,
+    )
+    found: list[OpCost] = []
+    for (op, form), alike in groupby(samples(), key=lambda sample: (sample.op, sample.form)):
+        shares: list[tuple[float, float]] = []
+        for sample in (each for each in alike if each.program in times):
+            own = [work for kind, work in works[sample.program] if kind == op]
+            ideal = sum(max(work.flops / flops, work.nbytes / mem_bw) for work in own) * 1e6 / HEADROOM
+            taken = max(times[sample.program] - times[sample.without], LEAST_TIME)
+            shares.append((float(own[0].size), min(1.0, max(LEAST_SHARE, ideal / taken))))
+        if shares:
+            share = tuple(shares) if len(shares) > 1 else shares[0][1]
+            found.append(OpCost("", op=op, form=form, roofline=share, origin=leaf.origin))
     return peaks, found
-
-
-class _Bench:
-    """A program built for a leaf that is all there is, and inputs for it."""
-
-    def __init__(self, model: onnx.ModelProto, leaf: Target) -> None:
-        self.plan: Plan = decompose(IRModule.from_onnx(model), leaf)
-        self.program: Executable = build(self.plan)
-        self.inputs = made_up_inputs(self.plan) or {}
-
-    def ideal(self, peaks: SiteCost, kind: str = "") -> float:
-        """Return the microseconds that the operations, or those of a kind, take by some peaks."""
-        program = self.plan.program
-        (leaf,) = program.layout.leaves()
-        estimates = Estimates(program, Costs(sites={leaf.path: peaks}))
-        indices = [index for index, call in enumerate(program.body) if kind in ("", program.op(index).kind)]
-        return sum(estimates.time(index, leaf).time or 0 for index in indices) / 10**6
-
-    def least(self) -> float:
-        """Return the microseconds of the fastest run."""
-        self.program.run(self.inputs)
-        times: list[int] = []
-        with holding(device_lock()):
-            until = time.monotonic() + SECONDS
-            while len(times) < LEAST_RUNS or (len(times) < RUNS and time.monotonic() < until):
-                begin = time.perf_counter_ns()
-                self.program.run(self.inputs)
-                times.append(time.perf_counter_ns() - begin)
-        return min(times) / 1000
-
-
-def _elementwise() -> onnx.ModelProto:
-    """Pools and additions by turns, which no code generator makes one loop of."""
-    nodes, last = [], "x"
-    for number in range(3):
-        nodes.append(helper.make_node("MaxPool", [last], [f"pool{number}"], **POOL))
-        nodes.append(helper.make_node("Add", [f"pool{number}", "x"], [f"add{number}"]))
-        last = f"add{number}"
-    return _model([1, CHANNELS, 2 * SIZE, 2 * SIZE], nodes)
-
-
-def _convolutions(count: int, kernel: int, between: str | None = None) -> onnx.ModelProto:
-    """Convolutions one after the other, and an operator before each but the first."""
-    random = np.random.default_rng(0)
-    filters = random.standard_normal((CHANNELS, CHANNELS, kernel, kernel)) / (kernel * np.sqrt(CHANNELS))
-    weights = [numpy_helper.from_array(filters.astype(DTYPE), "w")]
-    beside = ["x"] if between == "Add" else []
-    if between == "BatchNormalization":
-        beside = [f"p{number}" for number in range(4)]
-        weights += [numpy_helper.from_array(np.ones(CHANNELS, DTYPE), name) for name in beside]
-    nodes, last = [], "x"
-    for number in range(count):
-        if number and between is not None:
-            nodes.append(helper.make_node(between, [last, *beside], [f"op{number}"], **BETWEEN[between]))
-            last = f"op{number}"
-        nodes.append(helper.make_node("Conv", [last, "w"], [f"conv{number}"], pads=[kernel // 2] * 4))
-        last = f"conv{number}"
-    return _model([1, CHANNELS, SIZE, SIZE], nodes, weights)
-
-
-def _product() -> onnx.ModelProto:
-    """A layer of weights that are read once."""
-    weights = np.random.default_rng(0).standard_normal((WIDTH, WIDTH)).astype(DTYPE)
-    node = helper.make_node("Gemm", ["x", "w"], ["y"])
-    return _model([1, WIDTH], [node], [numpy_helper.from_array(weights, "w")])
-
-
-def _model(
-    shape: list[int], nodes: Sequence[onnx.NodeProto], weights: Sequence[onnx.TensorProto] = ()
-) -> onnx.ModelProto:
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, given)
-        for name, given in (("x", shape), (nodes[-1].output[0], None))
-    ]
-    graph = helper.make_graph(nodes, "rates", ends[:1], ends[1:], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -14,7 +14,8 @@ from typing import Any, Protocol, Self, TypeVar
 from tvmtarget.backends.protocol import Part
 from tvmtarget.errors import MissingExtraError, RunError
 from tvmtarget.target.tree import Target
-from tvmtarget.tuner.measuring import Choices, Limits, Outcome, Worker
+from tvmtarget.tuner.measuring import Choices, Outcome, Worker
+from tvmtarget.tuner.process import Limits
 from tvmtarget.tuner.search import as_json
 from tvmtarget.tuning.environment import environment
 

@@ -18,13 +18,14 @@ from tvmtarget.partition.assignment.maxflow import Budget
 from tvmtarget.partition.assignment.nudges import nudged
 from tvmtarget.partition.assignment.placement import Bools, Placement, energy_of, enumerated
 from tvmtarget.partition.assignment.prices import priced
-from tvmtarget.partition.assignment.scales import scaled
+from tvmtarget.partition.assignment.scales import Scaled, scaled
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.regions.bound import lower_bound
 from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.split import Choice, Level, by_preference, grouped
+from tvmtarget.target.layout import Site
 
 __all__ = ["ByCost"]
 
@@ -62,6 +63,14 @@ class ByCost:
             return by_preference(level)
         level = self._with_room(level)
         numbers = scaled(self.feasibility, self.estimates, level)
+        choice = self._best(level, numbers)
+        if not self.estimates.costs.doubt:
+            return choice
+        trusted = _best_alone(level, numbers.placement)
+        doubted = self._best(level, scaled(self.feasibility, self.estimates, level, trusted))
+        return replace(choice, chosen=doubted.chosen)
+
+    def _best(self, level: Level, numbers: Scaled) -> Choice:
         placement = numbers.placement
         judge = _Judge(level, placement)
         by_preference_first = level.allowed.argmax(axis=1)
@@ -95,6 +104,18 @@ class ByCost:
         return replace(
             level, room=room_of(self.feasibility.program, level.site.domain, level.options, level.atoms, stated)
         )
+
+
+def _best_alone(level: Level, placement: Placement) -> Site:
+    """Return the option with which all is fastest that it can take, the rest at its best."""
+
+    def total(labels: Ints) -> int:
+        judge = _Judge(level, placement)
+        judge.look_at([labels])
+        return judge.least
+
+    _, *starts = _starts(placement)
+    return min(zip(level.options, starts, strict=False), key=lambda pair: total(pair[1]))[0]
 
 
 def _starts(placement: Placement) -> Iterator[Ints]:

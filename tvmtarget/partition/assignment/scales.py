@@ -19,6 +19,7 @@ from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Level
 from tvmtarget.partition.values import Values
+from tvmtarget.target.layout import Site
 
 __all__ = ["Scaled", "scaled"]
 
@@ -38,8 +39,8 @@ class Scaled:
     shift: int
 
 
-def scaled(feasibility: Feasibility, estimates: Estimates, level: Level) -> Scaled:
-    """Return what is to be decided at a level in numbers."""
+def scaled(feasibility: Feasibility, estimates: Estimates, level: Level, trusted: Site | None = None) -> Scaled:
+    """Return what is to be decided at a level in numbers: those of all options but a trusted one, if any, at worst."""
     layout = feasibility.program.layout
     launches = [
         0 if option is level.site else min(estimates.launch(leaf) for leaf in feasibility.below(option))
@@ -50,13 +51,17 @@ def scaled(feasibility: Feasibility, estimates: Estimates, level: Level) -> Scal
         0 if level.is_divided or limits.shape == "single" else launch
         for limits, launch in zip(level.limits, launches, strict=True)
     ]
-    home = layout.home(level.site.path)
-    homes = [layout.home(option.path) for option in level.options]
+    home = _Place(layout.home(level.site.path))
+    homes = [_place(estimates, option, level.site) for option in level.options]
     domains = tuple(dict.fromkeys([*homes, home]))
     values = level.values
     flow = feasibility.program.dataflow(level.atoms[0] if level.atoms else ())
     links = [_links(estimates, size, domains) for size in map(estimates.nbytes, flow.types)]
-    times = {leaf.path: estimates.times(leaf) for option in level.options for leaf in feasibility.below(option)}
+    times = {
+        leaf.path: estimates.times(leaf, is_doubted=trusted is not None and option is not trusted)
+        for option in level.options
+        for leaf in feasibility.below(option)
+    }
     shift = _shift(level, times.values(), links, values, max(launches, default=0))
     least = min(launches[: len(launches) - (level.options[-1] is level.site)], default=0)
     known, unknown = _times(feasibility, level, times, least, shift)
@@ -82,10 +87,29 @@ def scaled(feasibility: Feasibility, estimates: Estimates, level: Level) -> Scal
     return Scaled(placement, beyond, shift)
 
 
-def _links(estimates: Estimates, size: int | None, domains: Sequence[str]) -> list[list[int | None]]:
-    return [
-        [0 if a == b else None if size is None else estimates.links.copy(size, a, b) for b in domains] for a in domains
-    ]
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where values are: a memory, or in it what a leaf has for itself, with picoseconds a byte to get there or out."""
+
+    domain: str
+    leaf: str = ""
+    passing: float = 0.0
+
+
+def _place(estimates: Estimates, option: Site, level: Site) -> _Place:
+    domain, passing = estimates.program.layout.home(option.path), estimates.passing(option)
+    return _Place(domain, option.path, passing) if passing and option is not level else _Place(domain)
+
+
+def _links(estimates: Estimates, size: int | None, places: Sequence[_Place]) -> list[list[int | None]]:
+    return [[_link(estimates, size, a, b) for b in places] for a in places]
+
+
+def _link(estimates: Estimates, size: int | None, a: _Place, b: _Place) -> int | None:
+    if size is None:
+        return 0 if a.domain == b.domain else None
+    copy = 0 if a.domain == b.domain else estimates.links.copy(size, a.domain, b.domain)
+    return None if copy is None else copy + (0 if a == b else round(size * (a.passing + b.passing)))
 
 
 def _shift(

@@ -9,7 +9,8 @@ from typing import Any
 
 from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
-from tvmtarget.partition.costs.costs import MOST, Costs, LinkCost, OpCost, RegionCost, SiteCost, check_costs
+from tvmtarget.partition.costs.costs import MOST, Costs, LinkCost, OpCost, RegionCost, Shares, SiteCost, check_costs
+from tvmtarget.partition.costs.work import FORMS
 from tvmtarget.target.problems import shown
 
 __all__ = ["SCHEMA", "load_costs", "write_costs"]
@@ -62,6 +63,7 @@ def write_costs(costs: Costs) -> dict[str, object]:
                 launch=site.launch,
                 flops=dict(site.flops) or None,
                 mem_bw=site.mem_bw,
+                boundary_bw=site.boundary_bw,
                 roofline=site.roofline,
                 domain=site.domain,
                 capacity=site.capacity,
@@ -82,15 +84,17 @@ def write_costs(costs: Costs) -> dict[str, object]:
             | _stated(stdev=one.stdev, origin=one.origin)
             for one in costs.regions
         ]
-    if (costs.roofline, costs.launch) != (default.roofline, default.launch):
-        flat["default"] = {"roofline": costs.roofline, "launch": costs.launch}
+    doubt = {"doubt": costs.doubt} if costs.doubt else {}
+    if doubt or (costs.roofline, costs.launch) != (default.roofline, default.launch):
+        flat["default"] = {"roofline": costs.roofline, "launch": costs.launch} | doubt
     return flat | ({"symbolic_hints": dict(costs.symbolic_hints)} if costs.symbolic_hints else {})
 
 
 def _written(op: OpCost) -> dict[str, object]:
     shape = None if op.shape is None else list(op.shape)
-    match = _stated(op=op.op, dtype=op.dtype, shape=shape, structure=op.structure)
-    time = op.time if op.time is not None else {"roofline": op.roofline}
+    match = _stated(op=op.op, form=op.form, dtype=op.dtype, shape=shape, structure=op.structure)
+    shares = [list(pair) for pair in op.roofline] if isinstance(op.roofline, tuple) else op.roofline
+    time = op.time if op.time is not None else {"roofline": shares}
     return {"match": match, "site": op.site, "time": time} | _stated(stdev=op.stdev, origin=op.origin)
 
 
@@ -116,7 +120,7 @@ class _Reader:
             self._wrong("unit", f"it should be one of {', '.join(_UNITS)}, not {shown(unit)}")
         else:
             self.unit = _UNITS[unit]
-        default = self._object(flat.get("default", {}), "default", ("roofline", "launch"))
+        default = self._object(flat.get("default", {}), "default", ("roofline", "launch", "doubt"))
         share = self._share(default.get("roofline"), "default.roofline")
         launch = self._time(default.get("launch"), "default.launch")
         hints = self._object(flat.get("symbolic_hints", {}), "symbolic_hints", None)
@@ -127,17 +131,20 @@ class _Reader:
             regions=tuple(self._region(value, place) for value, place in self._listed(flat, "regions")),
             roofline=Costs().roofline if share is None else share,
             launch=Costs().launch if launch is None else launch,
+            doubt=self._number(default.get("doubt"), "default.doubt") or 0.0,
             symbolic_hints={name: self._whole(size, f"symbolic_hints.{name}") for name, size in hints.items()},
         )
 
     def _site(self, data: object, place: str) -> SiteCost:
-        flat = self._object(data, place, ("launch", "flops", "mem_bw", "roofline", "domain", "capacity", "from"))
+        fields = ("launch", "flops", "mem_bw", "boundary_bw", "roofline", "domain", "capacity", "from")
+        flat = self._object(data, place, fields)
         flops = self._object(flat.get("flops", {}), f"{place}.flops", tuple(DTYPES))
         rates = {dtype: self._number(rate, f"{place}.flops.{dtype}", is_rate=True) for dtype, rate in flops.items()}
         return SiteCost(
             launch=self._time(flat.get("launch"), f"{place}.launch"),
             flops={dtype: rate for dtype, rate in rates.items() if rate is not None},
             mem_bw=self._number(flat.get("mem_bw"), f"{place}.mem_bw", is_rate=True),
+            boundary_bw=self._number(flat.get("boundary_bw"), f"{place}.boundary_bw", is_rate=True),
             roofline=self._share(flat.get("roofline"), f"{place}.roofline"),
             domain=self._text(flat.get("domain"), f"{place}.domain"),
             capacity=None if "capacity" not in flat else self._whole(flat["capacity"], f"{place}.capacity"),
@@ -158,12 +165,15 @@ class _Reader:
     def _op(self, data: object, place: str) -> OpCost:
         flat = self._object(data, place, ("match", "site", "time", "stdev", "from"))
         self._needs(flat, place, "match", "site", "time")
-        match = self._object(flat.get("match", {}), f"{place}.match", ("op", "dtype", "shape", "structure"))
+        match = self._object(flat.get("match", {}), f"{place}.match", ("op", "form", "dtype", "shape", "structure"))
         if "match" in flat and not match.keys() & {"op", "structure"}:
             self._wrong(f"{place}.match", "it needs 'op' or 'structure'")
         dtype = self._text(match.get("dtype"), f"{place}.match.dtype")
         if dtype is not None and dtype not in DTYPES:
             self._wrong(f"{place}.match.dtype", f"no element type {dtype!r}{did_you_mean(dtype, DTYPES)}")
+        form = self._text(match.get("form"), f"{place}.match.form")
+        if form is not None and form not in FORMS:
+            self._wrong(f"{place}.match.form", f"no form {form!r}{did_you_mean(form, FORMS, listing='there are')}")
         time = flat.get("time")
         share = time.get("roofline") if isinstance(time, Mapping) else None
         if isinstance(time, Mapping):
@@ -171,11 +181,12 @@ class _Reader:
         return OpCost(
             site=self._text(flat.get("site"), f"{place}.site") or "",
             op=self._text(match.get("op"), f"{place}.match.op"),
+            form=form,
             dtype=dtype,
             shape=self._shape(match.get("shape"), f"{place}.match.shape"),
             structure=self._text(match.get("structure"), f"{place}.match.structure"),
             time=None if isinstance(time, Mapping) else self._time(time, f"{place}.time"),
-            roofline=self._share(share, f"{place}.time.roofline"),
+            roofline=self._shares(share, f"{place}.time.roofline"),
             stdev=self._time(flat.get("stdev"), f"{place}.stdev"),
             origin=self._text(flat.get("from"), f"{place}.from") or "",
         )
@@ -250,6 +261,19 @@ class _Reader:
         if number is not None and number > 1:
             self._wrong(place, f"a share of the peaks is at most 1, not {shown(value)}")
         return number
+
+    def _shares(self, value: object, place: str) -> Shares | None:
+        """Return a share, or pairs of a size and a share."""
+        if not isinstance(value, list | tuple):
+            return self._share(value, place)
+        pairs: list[tuple[float, float]] = []
+        for index, pair in enumerate(value):
+            if not isinstance(pair, list | tuple) or len(pair) != 2:
+                self._wrong(f"{place}[{index}]", f"it should be a size and a share, not {shown(pair)}")
+                continue
+            size = self._number(pair[0], f"{place}[{index}]", is_rate=True)
+            pairs.append((size or 1.0, self._share(pair[1], f"{place}[{index}]") or 1.0))
+        return tuple(pairs)
 
     def _whole(self, value: object, place: str) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

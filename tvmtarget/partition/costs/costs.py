@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import exp, log
+from typing import TypeAlias
 
 from tvmtarget.errors import TargetError, raise_all
 from tvmtarget.ir.function import Attribute, Constant, Opaque
+from tvmtarget.partition.costs.work import FORMS
 from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.target.problems import shown
 
-__all__ = ["MOST", "Costs", "LinkCost", "OpCost", "RegionCost", "SiteCost", "check_costs", "structure_of"]
+__all__ = ["MOST", "Costs", "LinkCost", "OpCost", "RegionCost", "Shares", "SiteCost", "check_costs", "structure_of"]
 
 # The largest number that makes sense of any kind, and the smallest rate: times stay whole picoseconds.
 MOST, LEAST_RATE = 1e18, 1e-9
@@ -25,15 +30,17 @@ MOST, LEAST_RATE = 1e18, 1e-9
 class SiteCost:
     """Rates of a leaf, by its path or its kind; what is not stated comes from the target's own facts.
 
-    launch: microseconds that calling a function takes. flops: peak operations a second by element type.
-    mem_bw: peak bytes a second. roofline: the share of the peaks that its code reaches. domain: a name by which
-    links may call its memory. capacity: bytes of weights that its memory holds; without it, those that the target
-    declares for the memory.
+    launch: microseconds that calling a function takes. flops: peak operations a second by element type. mem_bw: peak
+    bytes a second. boundary_bw: bytes a second at which values from another site enter functions, and values for
+    another leave them, beside what a call takes: they get other layouts, and go out of caches. roofline: the share of
+    the peaks that its code reaches. domain: a name by which links may call its memory. capacity: bytes of weights that
+    its memory holds; without it, those that the target declares for the memory.
     """
 
     launch: float | None = None
     flops: Mapping[str, float] = field(default_factory=dict)
     mem_bw: float | None = None
+    boundary_bw: float | None = None
     roofline: float | None = None
     domain: str | None = None
     capacity: int | None = None
@@ -54,27 +61,47 @@ class LinkCost:
     origin: str = ""
 
 
+# A share of peaks for all sizes, or shares at some sizes, smallest first. A size is that of `Work`: operations on
+# numbers for sums of products, bytes for the rest.
+Shares: TypeAlias = float | tuple[tuple[float, float], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class OpCost:
     """What operations take on a site (its path or kind): microseconds, or a share of the site's peaks.
 
-    It speaks of one structure, else of an operator, as far as element type and shape of its first result are given.
+    It speaks of one structure, else of an operator, as far as the form of a convolution (`FORMS`), and element type and
+    shape of its first result are given.
     """
 
     site: str
     op: str | None = None
+    form: str | None = None
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
     structure: str | None = None
     time: float | None = None
-    roofline: float | None = None
+    roofline: Shares | None = None
     stdev: float | None = None
     origin: str = ""
+
+    def share(self, size: int) -> float | None:
+        """Return the share of the peaks at a size: on straight lines between logarithms, and level beyond the ends."""
+        if not isinstance(self.roofline, tuple):
+            return self.roofline
+        sizes, shares = zip(*self.roofline, strict=True)
+        after = bisect(sizes, size)
+        if after in (0, len(sizes)):
+            return float(shares[min(after, len(sizes) - 1)])
+        (low, below), (high, above) = self.roofline[after - 1 : after + 1]
+        part = log(size / low) / log(high / low)
+        return exp((1 - part) * log(below) + part * log(above))
 
     @property
     def rank(self) -> tuple[bool, int]:
         """How precise this is; of two that match, the more precise counts, then the later one."""
-        return self.structure is not None, sum(part is not None for part in (self.op, self.dtype, self.shape))
+        parts = (self.op, self.form, self.dtype, self.shape)
+        return self.structure is not None, sum(part is not None for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +124,8 @@ class Costs:
     """Everything that is known of what a program takes; `Costs()` has only rooflines from the target's own facts.
 
     `roofline` and `launch` hold for code generators of which nothing is known; `symbolic_hints` are sizes to
-    reckon with for symbolic dimensions. `load_costs` reads them from a file.
+    reckon with for symbolic dimensions. `doubt` is how far off rooflines may be, as a share: an operation leaves the
+    site that would be best for the whole program only for more than that. `load_costs` reads them from a file.
     """
 
     sites: Mapping[str, SiteCost] = field(default_factory=dict)
@@ -106,6 +134,7 @@ class Costs:
     regions: tuple[RegionCost, ...] = ()
     roofline: float = 0.3
     launch: float = 10.0
+    doubt: float = 0.0
     symbolic_hints: Mapping[str, int] = field(default_factory=dict)
 
     def with_records(self, records: Iterable[OpCost | RegionCost]) -> Costs:
@@ -135,6 +164,7 @@ def _problems(costs: Costs) -> Iterator[str]:
     numbers: list[tuple[str, float | None, float]] = []
     for name, site in costs.sites.items():
         numbers += [(f"launch of site {name!r}", site.launch, 0), (f"mem_bw of site {name!r}", site.mem_bw, LEAST_RATE)]
+        numbers += [(f"boundary_bw of site {name!r}", site.boundary_bw, LEAST_RATE)]
         numbers += [(f"roofline of site {name!r}", site.roofline, LEAST_RATE)]
         numbers += [(f"{dtype} of site {name!r}", rate, LEAST_RATE) for dtype, rate in site.flops.items()]
     for link in costs.links:
@@ -142,12 +172,20 @@ def _problems(costs: Costs) -> Iterator[str]:
         numbers += [(f"latency of {ends}", link.latency, 0), (f"bandwidth of {ends}", link.bandwidth, LEAST_RATE)]
     for op in costs.ops:
         about = f"{op.op or op.structure!r} on {op.site!r}"
-        numbers += [(f"time of {about}", op.time, 0), (f"roofline of {about}", op.roofline, LEAST_RATE)]
+        shares = op.roofline if isinstance(op.roofline, tuple) else ((1.0, op.roofline),)
+        numbers += [(f"time of {about}", op.time, 0)]
+        numbers += [(f"roofline of {about}", share, LEAST_RATE) for _, share in shares]
+        numbers += [(f"a size of {about}", size, LEAST_RATE) for size, _ in shares]
+        if not shares or any(one >= other for (one, _), (other, _) in pairwise(shares)):
+            yield f"the shares of {about} are to be by size, the smallest first, each once"
         if op.op is None and op.structure is None:
             yield f"a cost of ops on {op.site!r} says nothing of which; give 'op' or 'structure'"
+        if op.form is not None and op.form not in FORMS:
+            yield f"{about} has no form {op.form!r}; a convolution is {', '.join(FORMS)}"
         if op.time is None and op.roofline is None:
             yield f"the cost of {about} has neither 'time' nor 'roofline'"
     numbers += [(f"time of region {one.structure!r}", one.time, 0) for one in costs.regions]
+    numbers.append(("doubt", costs.doubt, 0))
     for what, number, least in numbers:
         if number is not None and not least <= number <= MOST:
             yield f"{what} is {number!r}; it should be a number from {least:g} to {MOST:g}"

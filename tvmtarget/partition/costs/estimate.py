@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
@@ -14,7 +14,7 @@ from tvmtarget.partition.control.forms import runs_of_bodies
 from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
 from tvmtarget.partition.costs.links import PICOSECONDS, Links
 from tvmtarget.partition.costs.rates import Rates, rates_of, speaks_of
-from tvmtarget.partition.costs.work import Unknown, Work, nbytes_of, work_of
+from tvmtarget.partition.costs.work import Unknown, Work, form_of, nbytes_of, work_of
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.target.kinds import kind_names
@@ -27,10 +27,11 @@ MICROSECOND = 10**6
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A time in picoseconds, None where it is unknown, and why."""
+    """A time in picoseconds, None where it is unknown, and why; `doubt` is how far off it may be."""
 
     time: int | None
     why: str
+    doubt: int = 0
 
     def __str__(self) -> str:
         return f"{microseconds(self.time)} ({self.why})" if self.time is not None else f"unknown: {self.why}"
@@ -62,16 +63,25 @@ class Estimates:
             self._times[key] = self._estimate(index, leaf)
         return self._times[key]
 
-    def times(self, leaf: Site) -> list[int | None]:
-        """Return what operations take on a leaf, None where that is unknown, by signature."""
+    def _by_signature(self, leaf: Site) -> list[Estimate]:
         firsts: dict[int, int] = {}
         for index, number in enumerate(self.program.signatures):
             firsts.setdefault(number, index)
-        return [self.time(firsts[number], leaf).time for number in range(len(firsts))]
+        return [self.time(firsts[number], leaf) for number in range(len(firsts))]
+
+    def times(self, leaf: Site, *, is_doubted: bool = False) -> list[int | None]:
+        """Return what operations take on a leaf, None where that is unknown, by signature; at worst if doubted."""
+        found = self._by_signature(leaf)
+        return [None if one.time is None else one.time + (one.doubt if is_doubted else 0) for one in found]
 
     def launch(self, leaf: Site) -> int:
         """Return what calling a function of a leaf takes; the default of the costs where nobody knows."""
         return round(self.rates[leaf.path].launch * MICROSECOND)
+
+    def passing(self, site: Site) -> float:
+        """Return the picoseconds a byte of values that enter or leave functions of a leaf; nothing for a system."""
+        rates = self.rates.get(site.path)
+        return 0.0 if rates is None or not rates.stated.boundary_bw else PICOSECONDS / rates.stated.boundary_bw
 
     def region(self, module: IRModule, function: str, leaf: Site) -> int | None:
         """Return what a call of a leaf function takes in all, if it was measured whole; of several the last counts."""
@@ -103,13 +113,23 @@ class Estimates:
         }
 
     def assumed(self) -> Iterator[str]:
-        """Tell which numbers of the leaves nobody states, so that defaults stand for them."""
+        """Tell which numbers of the leaves nobody states, so that defaults stand, and which count for nothing."""
         for rates in self.rates.values():
             place = f"@{rates.site.path or '.'} ({rates.site.target.kind})"
             if not rates.is_launch_known:
                 yield f"what a call on {place} takes: {rates.launch:g} us assumed"
             if not rates.is_roofline_known:
                 yield f"the share of its peaks that {place} reaches: {rates.roofline:g} assumed"
+        for leaf in self.leaves:
+            system = self.program.layout[leaf.path.rpartition("/")[0]]
+            is_stated = any(
+                site.capacity is not None and speaks_of(name, leaf) for name, site in self.costs.sites.items()
+            )
+            if is_stated and leaf.domain == system.domain and leaf.path != system.host:
+                yield (
+                    f"the capacity of @{leaf.path}: not counted, as its memory {leaf.domain!r} is that of the driver, "
+                    "which has the whole program; give it a memory of its own"
+                )
 
     def _estimate(self, index: int, leaf: Site) -> Estimate:
         rates = self.rates[leaf.path]
@@ -117,17 +137,20 @@ class Estimates:
         rule = self._rule(op, leaf)
         origin = f", {rule.origin}" if rule is not None and rule.origin else ""
         if rule is not None and rule.time is not None:
-            return Estimate(round(rule.time * MICROSECOND), f"stated{origin}")
-        share = rates.roofline if rule is None or rule.roofline is None else rule.roofline
+            stdev = round((rule.stdev or 0.0) * MICROSECOND)
+            return Estimate(round(rule.time * MICROSECOND), f"stated{origin}", stdev)
         if index in self.program.bodies:
             estimate = self._of_bodies(index, leaf)
-            return Estimate(estimate.time, estimate.why + origin)
-        estimate = _roofline(self.work(index), rates, share)
-        return Estimate(estimate.time, estimate.why + origin)
+            return replace(estimate, why=estimate.why + origin)
+        work = self.work(index)
+        share = rule.share(work.size) if rule is not None and isinstance(work, Work) else None
+        estimate = _roofline(work, rates, rates.roofline if share is None else share)
+        doubt = round(self.costs.doubt * (estimate.time or 0))
+        return Estimate(estimate.time, estimate.why + origin, doubt)
 
     def _of_bodies(self, index: int, leaf: Site) -> Estimate:
         """Add up what is in the bodies of an operation that a leaf takes whole, as often as each is expected to run."""
-        program, total = self.program, Fraction(0)
+        program, total, doubt = self.program, Fraction(0), Fraction(0)
         runs = runs_of_bodies(program.op(index))
         for scope in program.bodies[index]:
             for inner in scope.calls:
@@ -135,7 +158,8 @@ class Estimates:
                 if estimate.time is None:
                     return Estimate(None, f"of {program.body[inner].source!r} in it, {estimate.why}")
                 total += estimate.time * runs
-        return Estimate(round(total), f"its bodies, each {float(runs):g} times")
+                doubt += estimate.doubt * runs
+        return Estimate(round(total), f"its bodies, each {float(runs):g} times", round(doubt))
 
     def _rules_for(self, leaf: Site) -> dict[str, list[tuple[int, OpCost]]]:
         rules: dict[str, list[tuple[int, OpCost]]] = {}
@@ -149,12 +173,11 @@ class Estimates:
         if not rules:
             return None
         structure = structure_of(op) if any(name.startswith("sha256:") for name in rules) else ""
-        first = op.outputs[0] if op.outputs else None
         found = [
             (rule.rank, place, rule)
             for name in (structure, op.kind)
             for place, rule in rules.get(name, ())
-            if _matches(rule, first)
+            if _matches(rule, op)
         ]
         return max(found, key=lambda item: item[:2])[2] if found else None
 
@@ -169,9 +192,12 @@ class Estimates:
                 )
 
 
-def _matches(rule: OpCost, result: Type) -> bool:
+def _matches(rule: OpCost, op: Op) -> bool:
+    if rule.form is not None and rule.form != form_of(op):
+        return False
     if rule.dtype is None and rule.shape is None:
         return True
+    result = op.outputs[0] if op.outputs else None
     if not isinstance(result, TensorType):
         return False
     return rule.dtype in (None, result.dtype) and rule.shape in (None, result.shape)

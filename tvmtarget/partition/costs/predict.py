@@ -19,7 +19,8 @@ MAX_SHOWN = 5
 class Prediction:
     """Times in picoseconds, of what is known; `unknown` lists what is not, and `assumed` what defaults stand for.
 
-    `least` is what no choice of sites can go below, None where nothing says so.
+    `least` is what no choice of sites can go below, None where nothing says so. `passing` is what it takes values to
+    enter functions from another site and to leave them.
     """
 
     ops: int
@@ -28,11 +29,12 @@ class Prediction:
     unknown: tuple[str, ...]
     assumed: tuple[str, ...] = ()
     least: int | None = None
+    passing: int = 0
 
     @property
     def total(self) -> int:
         """All of it, one after the other."""
-        return self.ops + self.launches + self.copies
+        return self.ops + self.launches + self.copies + self.passing
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -42,6 +44,7 @@ class Prediction:
     def lines(self) -> Iterator[str]:
         """Yield the prediction line by line."""
         parts = f"ops {microseconds(self.ops)}, calls {microseconds(self.launches)}, copies {microseconds(self.copies)}"
+        parts += f", passing {microseconds(self.passing)}" if self.passing else ""
         beside = f", and {len(self.unknown)} unknown" if self.unknown else ""
         yield f"  predicted: {microseconds(self.total)}{beside} ({parts})"
         if self.least is not None and not self.unknown:
@@ -56,7 +59,8 @@ class Prediction:
 
     def to_json(self) -> dict[str, object]:
         """Return the prediction as data, in microseconds."""
-        times = {name: getattr(self, name) / 10**6 for name in ("total", "ops", "launches", "copies")}
+        names = ("total", "ops", "launches", "copies", *(["passing"] if self.passing else ()))
+        times = {name: getattr(self, name) / 10**6 for name in names}
         least = {} if self.least is None else {"least": self.least / 10**6}
         return times | least | {"unknown": list(self.unknown), "assumed": list(self.assumed)}
 
@@ -89,5 +93,39 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: i
         if time is None:
             why = "its size is not known" if nbytes is None else "no link says what that takes"
             unknown.append(f"copy of {copy.value!r} from {copy.src} to {copy.dst}: {why}")
-    found = Prediction(round(ops), round(launches), round(copies), tuple(unknown), tuple(estimates.assumed()))
+    found = Prediction(
+        ops=round(ops),
+        launches=round(launches),
+        copies=round(copies),
+        unknown=tuple(unknown),
+        assumed=tuple(estimates.assumed()),
+        passing=round(_passing(estimates, outlined)),
+    )
     return found if least is None else replace(found, least=min(least, found.total))
+
+
+def _passing(estimates: Estimates, outlined: Outlined) -> Fraction:
+    """Return what it takes values to pass between sites, once for each value and site, as often as they do."""
+    layout, body = estimates.program.layout, estimates.program.body
+    rates = {region.site: Fraction(estimates.passing(layout[region.site])) for region in outlined.regions}
+    if not any(rates.values()):
+        return Fraction(0)
+    types = {param.name: param.type for param in estimates.program.function.params}
+    sites: dict[str, str] = {}
+    for region in outlined.regions:
+        made = [output for index in region.calls for output in body[index].outputs]
+        types |= {output.name: output.type for output in made}
+        sites |= {output.name: region.site for output in made}
+    moves: dict[tuple[str, str | None], Fraction] = dict.fromkeys(
+        ((name, None) for name in estimates.program.function.results if name in sites), Fraction(1)
+    )
+    for region in outlined.regions:
+        read = {name for index in region.calls for name in body[index].uses()}
+        moves |= {(name, region.site): region.runs for name in read if sites.get(name) != region.site and name in types}
+    return sum(
+        (
+            runs * (estimates.nbytes(types[name]) or 0) * (rates.get(sites.get(name, ""), 0) + rates.get(site or "", 0))
+            for (name, site), runs in moves.items()
+        ),
+        Fraction(0),
+    )

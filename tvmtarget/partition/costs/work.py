@@ -9,7 +9,7 @@ from math import prod
 from tvmtarget.ir.types import DTYPES, TensorType, Type
 from tvmtarget.partition.strategies.strategy import Op
 
-__all__ = ["Unknown", "Work", "nbytes_of", "work_of"]
+__all__ = ["FORMS", "Unknown", "Work", "form_of", "nbytes_of", "work_of"]
 
 Hints = Mapping[str, int]
 
@@ -25,6 +25,11 @@ class Work:
     dtype: str
     nbytes: int
     is_contraction: bool = False
+
+    @property
+    def size(self) -> int:
+        """How large the operation is: operations on numbers for sums of products, bytes for the rest."""
+        return self.flops if self.is_contraction else self.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,21 @@ def work_of(op: Op, hints: Hints) -> Work | Unknown:
     return Work(_plain(op, shapes, result), dtype, to_read + to_write)
 
 
+def form_of(op: Op) -> str | None:
+    """Return which of `FORMS` a convolution has; None for other operators, and where shapes do not say."""
+    shapes = [type_.shape if isinstance(type_, TensorType) else None for type_ in op.inputs[:2]]
+    if op.kind != "Conv" or len(shapes) < 2 or shapes[0] is None or shapes[1] is None or len(shapes[0]) < 3:
+        return None
+    channels, (filters, own, *kernel) = shapes[0][1], shapes[1]
+    if None in (channels, filters, own) or isinstance(channels, str):
+        return None
+    if own != channels:
+        return "depthwise" if own == 1 else "grouped"
+    if isinstance(own, int) and own < SHALLOW:
+        return "shallow"
+    return "pointwise" if all(size == 1 for size in kernel) else "window"
+
+
 def nbytes_of(type_: Type, hints: Hints) -> int | None:
     """Return the size of a value, or None where a dimension is neither a number nor in `hints`."""
     shape = _shape(type_, hints)
@@ -84,6 +104,11 @@ def _shape(type_: Type, hints: Hints) -> tuple[int, ...] | None:
     sizes = [dim if isinstance(dim, int) else hints.get(dim or "") for dim in type_.shape]
     return tuple(size for size in sizes if size is not None) if None not in sizes else None
 
+
+# What convolutions are like, as code generators tell them apart: one channel a filter, a share of the channels, fewer
+# channels than `SHALLOW`, as images have, kernels of one element, and all others.
+FORMS = ("depthwise", "grouped", "shallow", "pointwise", "window")
+SHALLOW = 8
 
 Shape = tuple[int, ...]
 _Count = Callable[[Op, list[Shape], Shape], int]

@@ -1,0 +1,169 @@
+"""The small programs by which the rates of leaves are measured: convolutions, products, and operators between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+__all__ = [
+    "CALL",
+    "DTYPE",
+    "LARGE_ONE",
+    "LARGE_PASSED",
+    "LARGE_TWO",
+    "MOVING",
+    "NEEDED",
+    "ONE",
+    "PASSED",
+    "TWO",
+    "USUAL",
+    "Sample",
+    "programs",
+    "samples",
+]
+
+DTYPE = "float32"
+OPSET = 17
+CHANNELS, SIZE, LARGE = 64, 28, 112
+POOL = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+
+# Programs by name: a call of next to nothing, reading and writing, one and two convolutions, and the same on more.
+CALL, MOVING, ONE, TWO = "call", "moving", "one convolution", "two convolutions"
+LARGE_ONE, LARGE_TWO = "one large convolution", "two large convolutions"
+# Bytes of the values between these convolutions.
+PASSED, LARGE_PASSED = (4 * CHANNELS * size**2 for size in (SIZE, LARGE))
+# The one that says how fast sums of products usually are, and all that rates are not measured without.
+USUAL = "window 1"
+NEEDED = frozenset((CALL, MOVING, ONE, TWO, LARGE_ONE, LARGE_TWO, USUAL))
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """So many square convolutions, one after the other; `given` are the channels of their input, if others."""
+
+    count: int
+    channels: int
+    size: int
+    kernel: int
+    groups: int = 1
+    given: int = 0
+    stride: int = 1
+
+
+# Convolutions by form (`FORMS`), small ones first, as networks for images of 224 x 224 have them. All of a program take
+# a few milliseconds at most, so that there are runs which nothing else on the machine interrupts.
+LAYERS: Mapping[str, tuple[_Layer, ...]] = {
+    "window": (_Layer(4, 32, 14, 3), _Layer(2, 64, 28, 3), _Layer(1, 128, 28, 3)),
+    "pointwise": (_Layer(4, 64, 14, 1), _Layer(4, 128, 28, 1), _Layer(1, 256, 28, 1)),
+    "depthwise": (_Layer(4, 128, 14, 3, groups=128), _Layer(4, 128, 56, 3, groups=128)),
+    "grouped": (_Layer(4, 128, 14, 1, groups=4), _Layer(4, 256, 28, 1, groups=4), _Layer(1, 384, 13, 3, groups=2)),
+    "shallow": (_Layer(1, 64, 224, 7, given=3, stride=2),),
+}
+# Products of a matrix that is read once with a vector, and of two matrices: rows, and the sides of the second.
+PRODUCTS: Mapping[str, tuple[tuple[int, int, int], ...]] = {
+    "Gemm": ((1, 1024, 1024), (1, 4096, 1024), (1, 4096, 4096)),
+    "MatMul": ((32, 256, 256), (128, 768, 768)),
+}
+# Operators that are measured between two convolutions, and their attributes.
+BETWEEN: Mapping[str, Mapping[str, object]] = {
+    "Relu": {},
+    "Sigmoid": {},
+    "BatchNormalization": {},
+    "Add": {},
+    "MaxPool": POOL,
+    "AveragePool": POOL,
+    "LRN": {"size": 5},
+    "Transpose": {"perm": [0, 1, 3, 2]},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What says how fast an operator is: what a program takes longer than another one."""
+
+    op: str
+    form: str | None
+    program: str
+    without: str
+
+
+def samples() -> Iterator[Sample]:
+    """Yield what is measured, those of one operator and form together, smaller ones first."""
+    for form, layers in LAYERS.items():
+        yield from (Sample("Conv", form, _named(form, number), CALL) for number in range(len(layers)))
+    for op, sides in PRODUCTS.items():
+        yield from (Sample(op, None, _named(op, number), CALL) for number in range(len(sides)))
+    yield from (Sample(op, None, op, TWO) for op in BETWEEN)
+
+
+def programs() -> Iterator[Mapping[str, onnx.ModelProto]]:
+    """Yield the programs, those together that are compared, and only when they are asked for, as some are large."""
+    yield {CALL: _model([2, 2], [helper.make_node("Relu", ["x"], ["y"])]), MOVING: _elementwise()}
+    one, two = (_Layer(count, CHANNELS, SIZE, 1) for count in (1, 2))
+    yield {ONE: _convolutions(one), TWO: _convolutions(two)} | {op: _convolutions(two, op) for op in BETWEEN}
+    yield {name: _convolutions(_Layer(count, CHANNELS, LARGE, 1)) for count, name in ((1, LARGE_ONE), (2, LARGE_TWO))}
+    for form, layers in LAYERS.items():
+        yield {_named(form, number): _convolutions(layer) for number, layer in enumerate(layers)}
+    for op, sides in PRODUCTS.items():
+        yield {_named(op, number): _product(op, *size) for number, size in enumerate(sides)}
+
+
+def _named(what: str, number: int) -> str:
+    return f"{what} {number}"
+
+
+def _elementwise() -> onnx.ModelProto:
+    """Pools and additions by turns, which no code generator makes one loop of."""
+    nodes, last = [], "x"
+    for number in range(3):
+        nodes.append(helper.make_node("MaxPool", [last], [f"pool{number}"], **POOL))
+        nodes.append(helper.make_node("Add", [f"pool{number}", "x"], [f"add{number}"]))
+        last = f"add{number}"
+    return _model([1, CHANNELS, 2 * SIZE, 2 * SIZE], nodes)
+
+
+def _convolutions(layer: _Layer, between: str | None = None) -> onnx.ModelProto:
+    """Convolutions one after the other, each with its own weights, and an operator before each but the first."""
+    given = layer.given or layer.channels
+    shape = (layer.channels, given // layer.groups, layer.kernel, layer.kernel)
+    weights = [_weights(f"w{number}", *shape) for number in range(layer.count)]
+    beside = ["x"] if between == "Add" else []
+    if between == "BatchNormalization":
+        beside = [f"p{number}" for number in range(4)]
+        weights += [numpy_helper.from_array(np.ones(layer.channels, DTYPE), name) for name in beside]
+    attrs = {"group": layer.groups, "pads": [layer.kernel // 2] * 4, "strides": [layer.stride] * 2}
+    nodes, last = [], "x"
+    for number in range(layer.count):
+        if number and between is not None:
+            nodes.append(helper.make_node(between, [last, *beside], [f"op{number}"], **BETWEEN[between]))
+            last = f"op{number}"
+        nodes.append(helper.make_node("Conv", [last, f"w{number}"], [f"conv{number}"], **attrs))
+        last = f"conv{number}"
+    return _model([1, given, layer.size, layer.size], nodes, weights)
+
+
+def _product(op: str, rows: int, summed: int, width: int) -> onnx.ModelProto:
+    """A layer of weights: turned for `Gemm`, as exporters write it."""
+    sides = (width, summed) if op == "Gemm" else (summed, width)
+    turned = {"transB": 1} if op == "Gemm" else {}
+    return _model([rows, summed], [helper.make_node(op, ["x", "w"], ["y"], **turned)], [_weights("w", *sides)])
+
+
+def _weights(name: str, *shape: int) -> onnx.TensorProto:
+    values = np.random.default_rng(0).standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+    return numpy_helper.from_array(values.astype(DTYPE), name)
+
+
+def _model(
+    shape: list[int], nodes: Sequence[onnx.NodeProto], weights: Sequence[onnx.TensorProto] = ()
+) -> onnx.ModelProto:
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, given)
+        for name, given in (("x", shape), (nodes[-1].output[0], None))
+    ]
+    graph = helper.make_graph(nodes, "rates", ends[:1], ends[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
