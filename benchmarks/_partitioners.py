@@ -70,7 +70,8 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     colours = [int(not is_taken) for is_taken in taken]
     atoms = [(index,) for index in range(len(graph))]
     main = module_of(graph).main
-    values = values_of(dataflow_of(main, 0, readers_of(main)), owners(len(graph), atoms), len(graph))
+    flow = dataflow_of(main, 0, readers_of(main), main.types, main.constant_names)
+    values = values_of(flow, owners(len(graph), atoms), len(graph))
 
     def divide() -> Counting:
         limiter = Limiter(successors, atoms, values)

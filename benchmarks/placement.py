@@ -127,7 +127,7 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
     """Build all programs of a model."""
     import tvmtarget as tt
     from tvmtarget.tuner.exploring import plans_by_leaf
-    from tvmtarget.tuner.whole import made_up_inputs, open_sizes
+    from tvmtarget.tuner.running import made_up_inputs, open_sizes
 
     model = module_of(name)
     module = tt.IRModule.from_onnx(model)

@@ -1,9 +1,10 @@
 """How fast whole programs run: onnxruntime alone, our llvm leaf untuned and tuned, and the best placement over both.
 
-Run as `python -m benchmarks run [MODEL ...] [--log URL] [--trials N] [--seconds S] [--threads N] [--rounds N]`. Models
-are those of `benchmarks.tvm_schedule`. With trials or seconds, each model is tuned into the log first; without, the
-log is used as it is. The four programs run by turns in one process. Printed are the best times, the ratios to
-onnxruntime, from which tiers the kernels came, and how far the results are from onnxruntime's, in standard deviations.
+Run as `python -m benchmarks run [MODEL ...] [--log URL] [--trials N] [--seconds S] [--threads N] [--rounds N]
+[--clock wall|cpu]`. Models are those of `benchmarks.tvm_schedule`. With trials or seconds, each model is tuned into the
+log first; without, the log is used as it is. The four programs run by turns in one process. Printed are the best times,
+the ratios to onnxruntime, from which tiers the kernels came, and how far the results are from onnxruntime's, in
+standard deviations.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import Counter
 import numpy as np
 import onnx
 
-from benchmarks.tvm_schedule import best, line, names, network, onnxruntime, sample
+from benchmarks.tvm_schedule import CLOCKS, best, line, names, network, onnxruntime, sample
 
 DEFAULT = ("squeezenet", "resnet50")
 
@@ -56,7 +57,7 @@ def row(name: str, options: argparse.Namespace) -> str:
     runs = [onnxruntime(model, options.threads), *(lambda exe=exe: exe(array) for exe in programs)]
     expected = runs[0]()
     error = max(float(np.abs(run() - expected).max()) for run in runs[1:]) / expected.std()
-    seconds = best(runs, options.rounds)
+    seconds = best(runs, options.rounds, CLOCKS[options.clock])
     cells = [f"{each * 1e3:.2f}" for each in seconds] + [f"{each / seconds[0]:.2f}" for each in seconds[1:]]
     kernels = Counter(exact=0)
     kernels.update(applied.tier for applied in tuned.tuned if applied.level == "kernel")
@@ -72,6 +73,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="tune for so many seconds a model")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall", help="%(default)s unless given")
     options = parser.parse_args()
     os.environ["TVM_NUM_THREADS"] = str(options.threads)
     os.environ.setdefault("TVM_BIND_THREADS", "0")  # as the backend does

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from tvmtarget.backends.protocol import Kernel
 from tvmtarget.errors import TvmTargetError
@@ -18,17 +20,19 @@ from tvmtarget.target.tree import Target
 from tvmtarget.tuning.applied import Applied
 from tvmtarget.tuning.keys import workload_of
 from tvmtarget.tuning.log import TuningLog
-from tvmtarget.tuning.match import Policy
-from tvmtarget.tuning.records import Level, Workload
+from tvmtarget.tuning.match import TIERS, Match, Policy
+from tvmtarget.tuning.records import Candidate, Level, Workload
 
 __all__ = [
     "PLACEMENT",
     "SAME_DEVICE",
     "SETTINGS",
     "Advice",
+    "LeafAdvice",
     "Settings",
     "alone",
     "closing_log",
+    "kernel_match",
     "kernel_workload",
     "placement_body",
     "placement_identity",
@@ -43,6 +47,7 @@ SETTINGS = "tvmtarget.settings/1"
 SAME_DEVICE = Policy(max_distance=0)
 
 Settings: TypeAlias = Mapping[str, Mapping[str, Value]]
+_Read = TypeVar("_Read")
 
 
 @contextmanager
@@ -62,8 +67,28 @@ def alone(leaf: Target) -> Target:
 
 def kernel_workload(kernel: Kernel) -> Workload:
     """Return the workload that a kernel is."""
-    payload: dict[str, object] = {**kernel.program, "text": kernel.text} if kernel.text else {**kernel.program}
-    return Workload.of(kernel.body, "kernel", payload or None)
+    text = {"text": kernel.text} if kernel.text else {}
+    return Workload.of(kernel.body, "kernel", {**kernel.program, **text, "name": kernel.name})
+
+
+def kernel_match(
+    log: TuningLog,
+    kernel: Kernel,
+    target: Target,
+    policy: Policy,
+    refuses: Callable[[Candidate], str | None] = lambda _candidate: None,
+) -> Match:
+    """Return the best that a log knows for a kernel on a leaf, be it of a workload that is alike for its candidates."""
+
+    def refused(format_: str, candidate: Candidate) -> str | None:
+        is_alike = candidate.format == format_
+        return refuses(candidate) if is_alike else f"only what is of format {format_!r} is as good for this kernel"
+
+    ask = partial(log.lookup, target=target, policy=policy, default=kernel.default or None)
+    found = [ask(kernel_workload(kernel), refuses=refuses)]
+    for format_, body in kernel.alike.items():
+        found.append(ask(Workload.of(body, payload={"name": kernel.name}), refuses=partial(refused, format_)))
+    return min(found, key=lambda match: TIERS.index(match.tier))
 
 
 def whole_workload(plan: Plan, level: Level) -> Workload:
@@ -99,64 +124,108 @@ class Advice:
         """Return the plan with the sites that were measured best for its program; itself if nothing is known."""
         if not plan.layout.root.is_composite:
             return plan
-        found = self._whole(plan, "graph", PLACEMENT)
-        if found.is_used:
-            try:
-                plan = plan.with_sites(_sites(found.body))
-            except (TvmTargetError, ValueError) as error:
-                found = replace(found, body=None, note=str(error).splitlines()[0])
-        self.applied.append(found)
-        return plan
+        return self._whole(plan, "graph", PLACEMENT, lambda body: plan.with_sites(_sites(body))) or plan
 
     def settings(self, plan: Plan) -> Settings:
         """Return the attributes to set by leaf, as they were measured best for the program."""
-        found = self._whole(plan, "executor", SETTINGS)
-        settings: dict[str, dict[str, Value]] = {}
-        if found.is_used:
-            try:
-                settings = _settings(found.body)
-                _check(plan, settings)
-            except (TvmTargetError, ValueError) as error:
-                settings, found = {}, replace(found, body=None, note=str(error).splitlines()[0])
-        self.applied.append(found)
-        return settings
+        return self._whole(plan, "executor", SETTINGS, lambda body: _checked(plan, _settings(body))) or {}
 
     def for_leaf(self, leaf: Target) -> LeafAdvice:
         """Return what is known of the kernels of a leaf."""
         return LeafAdvice(self.log, alone(leaf), self.policy)
 
-    def _whole(self, plan: Plan, level: Level, format_: str) -> Applied:
+    def _whole(self, plan: Plan, level: Level, format_: str, read: Callable[[object], _Read]) -> _Read | None:
+        """Return what is read of the best candidate that can be, and remember what the log said."""
+        known: dict[str, _Read] = {}
+
+        def reason(candidate: Candidate) -> str | None:
+            if candidate.format != format_:
+                return f"the candidate is of format {candidate.format!r}, not {format_!r}"
+            try:
+                known[candidate.key] = read(candidate.body)
+            except (TvmTargetError, ValueError) as error:
+                return str(error).splitlines()[0]
+            return None
+
         workload, default = whole_workload(plan, level), placement_identity(plan)
-        match = self.log.lookup(workload, plan.layout.root, policy=self.policy, default=default)
-        return Applied.of("whole program", workload.key, match, (format_,))
+        match = self.log.lookup(workload, plan.layout.root, policy=self.policy, default=default, refuses=reason)
+        self.applied.append(Applied.of("whole program", workload.key, match, (format_,)))
+        return None if match.candidate is None else known[match.candidate.key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a backend asked for, and what it was told."""
+
+    kernel: Kernel
+    formats: tuple[str, ...]
+    answer: tuple[str, object] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """That a backend could not use what it was told last, and why."""
+
+    kernel: Kernel
+    reason: str
 
 
 class LeafAdvice:
     """The schedules of the kernels of one leaf, as its backend asks for them."""
 
-    def __init__(self, log: TuningLog, target: Target, policy: Policy) -> None:
+    def __init__(self, log: TuningLog, target: Target, policy: Policy = SAME_DEVICE) -> None:
         self._log = log
         self._target = target
         self._policy = policy
         self._applied: dict[str, Applied] = {}
+        self._refused: dict[str, dict[str, str]] = {}  # why, by the keys of kernels and of candidates
+        self._events: list[_Asked | _Refused] = []
 
     @property
     def applied(self) -> tuple[Applied, ...]:
         """What was asked for and what was found, in order."""
         return tuple(self._applied.values())
 
+    def look_up(self, kernel: Kernel, formats: Sequence[str], refused: Mapping[str, str]) -> Applied:
+        """Return what the log has for a kernel among candidates of some formats; `refused` says of others why not."""
+
+        def reason(candidate: Candidate) -> str | None:
+            if candidate.format not in formats:
+                return f"the candidate is of format {candidate.format!r}, not {' or '.join(map(repr, formats))}"
+            return refused.get(candidate.key) if refused else None
+
+        match = kernel_match(self._log, kernel, self._target, self._policy, reason)
+        return Applied.of(kernel.name, kernel.key, match, formats, kernel.calls)
+
     def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
-        """Return the best schedule of a kernel, None for the default."""
-        default = kernel.default or None
-        match = self._log.lookup(kernel_workload(kernel), self._target, policy=self._policy, default=default)
-        found = Applied.of(str(kernel.body.get("op", kernel.name)), kernel.key, match, formats, kernel.calls)
+        """Return the best schedule of a kernel that was not refused, None for the default."""
+        found = self.look_up(kernel, formats, self._refused.get(kernel.key, {}))
         known = self._applied.get(kernel.key)
-        self._applied[kernel.key] = found if known is None else replace(found, calls=known.calls + kernel.calls)
-        return (found.format, found.body) if found.is_used else None
+        if known is not None:
+            found = replace(found if found.is_used or not known.note else known, calls=known.calls + kernel.calls)
+        self._applied[kernel.key] = found
+        answer = (found.format, found.body) if found.is_used else None
+        self._events.append(_Asked(kernel, formats, answer))
+        return answer
 
     def refuse(self, kernel: Kernel, reason: str) -> None:
-        """Remember that a schedule is not used, and why."""
-        self._applied[kernel.key] = replace(self._applied[kernel.key], body=None, note=reason)
+        """Remember that what was found for a kernel cannot be used, and why; `find` may know something else."""
+        found = self._applied[kernel.key]
+        self._refused.setdefault(kernel.key, {})[Candidate(format=found.format, body=found.body).key] = reason
+        self._applied[kernel.key] = replace(found, body=None, note=reason, calls=found.calls - kernel.calls)
+        self._events.append(_Refused(kernel, reason))
+
+    def repeats(self, earlier: LeafAdvice) -> bool:
+        """Ask what was asked earlier; return whether the answers are the same, and if so take them for one's own."""
+        again = copy(self)
+        again._applied, again._refused, again._events = {}, {}, []
+        for event in earlier._events:
+            if isinstance(event, _Refused):
+                again.refuse(event.kernel, event.reason)
+            elif again.find(event.kernel, *event.formats) != event.answer:
+                return False
+        self._applied, self._refused, self._events = again._applied, again._refused, again._events
+        return True
 
 
 def _sites(body: object) -> list[str]:
@@ -181,8 +250,9 @@ def _settings(body: object) -> dict[str, dict[str, Value]]:
     return found
 
 
-def _check(plan: Plan, settings: Settings) -> None:
+def _checked(plan: Plan, settings: Settings) -> Settings:
     for site, values in settings.items():
         if site not in plan.layout:
             raise ValueError(f"the target has no site {site!r}")
         plan.layout[site].target.override(dict(values))
+    return settings

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tvmtarget.advice import SAME_DEVICE, Advice, Settings, closing_log
+from tvmtarget.advice import SAME_DEVICE, Advice, LeafAdvice, Settings, closing_log
 from tvmtarget.backends.machine import refuses_triple
 from tvmtarget.backends.protocol import Array, Backend, Compiled, Part, Schedules, backend_named, backends
 from tvmtarget.backends.sharing import build_key, code_key
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import onnx
     import tvm
 
-__all__ = ["Progress", "build", "choose_backend", "part_of", "standing_alone"]
+__all__ = ["Progress", "build", "build_plan", "choose_backend", "part_of", "standing_alone"]
 
 # What this version can drive; the other kinds can be described, but not built for yet.
 _BUILDABLE = {"executor": ("graph",), "runtime": ("python", "processes", "dask")}
@@ -75,41 +76,60 @@ def build(
         entry: the function that the program begins with, as for `decompose`.
         policy: how far lookups in it may go; unless given, no further than devices that are equal to this one.
 
-    Raises `BackendError` for leaves that no installed code generator takes, and what `decompose` raises.
+    Raises `BackendError` for leaves that no installed code generator takes, `TargetError` for a plan that is to be
+    built otherwise than it was made, and what `decompose` raises.
     """
     if isinstance(module, Plan):
         plan = module
+        given = {"target_host": target_host, "executor": executor, "runtime": runtime, "params": params, "where": where}
+        _refuse_changes(plan, target, {**given, "entry": entry})
     else:
         own = module.target if isinstance(module, IRModule) else None
         chosen = _configured(target if target is not None else own, target_host, executor, runtime)
         plan = decompose(IRModule.of(module, chosen, entry).bind(params or {}), chosen, where=where)
-    raise_all(BackendError, [*_not_buildable(plan.layout.root), *undistributable(plan.layout)])
+    earlier = [] if since is None else [since]
     if log is None:
-        return _linked(plan, None, settings, mod_name, strict=strict, progress=progress, since=since)
+        return build_plan(plan, None, settings, mod_name, strict=strict, progress=progress, since=earlier)
     with closing_log(log) as opened:
         advice = Advice(opened, policy)
         if not isinstance(module, Plan):
             plan = advice.placed(plan)
-        return _linked(plan, advice, settings, mod_name, strict=strict, progress=progress, since=since)
+        return build_plan(plan, advice, settings, mod_name, strict=strict, progress=progress, since=earlier)
 
 
-def _linked(
+def build_plan(
     plan: Plan,
-    advice: Advice | None,
-    settings: Settings | None,
-    name: str,
+    advice: Advice | None = None,
+    settings: Settings | None = None,
+    name: str = "default",
     *,
-    strict: bool,
-    progress: Progress | None,
-    since: Executable | None,
+    strict: bool = False,
+    progress: Progress | None = None,
+    since: Iterable[Executable] = (),
 ) -> Executable:
-    code = {} if since is None else since.code
+    """Compile a plan as it is and link it; `build` says what the arguments are, of which several may be `since`."""
+    raise_all(BackendError, [*_not_buildable(plan.layout.root), *undistributable(plan.layout)])
+    code: dict[str, Leaf] = {}
+    for executable in since:
+        code |= executable.code
     leaves = _compile_all(plan, advice, settings, code, strict=strict, progress=progress)
     program, constants = Program.of(plan.module), constants_of(plan.module)
     root, tuned = plan.layout.root, () if advice is None else tuple(advice.applied)
     machines = {path: Program.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
     calls = [LeafCall(one.function, one.call, one.ops, one.inputs, one.outputs) for one in plan.regions]
     return Executable(root, program, constants, leaves, name, tuned, machines, calls)
+
+
+def _refuse_changes(plan: Plan, target: Target | CompilationConfig | str | None, others: Mapping[str, object]) -> None:
+    """Raise `TargetError` for what can only be asked of a program that is not divided yet."""
+    given = [name for name, value in others.items() if value]
+    if target is not None and _configured(target, None, None, None).resolve() != plan.layout.root:
+        given.insert(0, "target")
+    if given:
+        raise TargetError(
+            f"a plan is built as it was made, so that {', '.join(map(repr, given))} cannot be given with it; "
+            "give the undivided program, or divide it again: decompose(plan.request.module, target, where=...)"
+        )
 
 
 def _not_buildable(root: Target) -> list[str]:
@@ -150,7 +170,7 @@ def _compile_all(
     plan: Plan,
     advice: Advice | None,
     settings: Settings | None,
-    code: Mapping[str, Compiled],
+    code: Mapping[str, Leaf],
     *,
     strict: bool,
     progress: Progress | None,
@@ -167,7 +187,7 @@ def _compile_all(
     if settings is None:
         settings = {} if advice is None else advice.settings(plan)
     leaves: dict[str, Leaf] = {}
-    shared: dict[str, Compiled] = {}
+    shared: dict[str | None, tuple[Compiled, LeafAdvice | None]] = {}
     functions: dict[str, RegionRecord] = {}
     for region in plan.regions:
         functions.setdefault(region.function, region)
@@ -179,15 +199,31 @@ def _compile_all(
         schedules = None if advice is None else advice.for_leaf(target)
         part = part_of(plan, region, target.override(dict(settings.get(region.site, {}))), schedules)
         function = plan.module[region.function]
-        key = None if schedules is not None else code_key(function, part.target, backend)
-        own = "" if schedules is not None else build_key(function, part.target, region.site, backend)
-        compiled = code.get(own) or (None if key is None else shared.get(key)) or backend.compile(part)
+        own = build_key(function, part.target, region.site, backend) + ("" if schedules is None else " by a log")
+        key = code_key(function, part.target, backend)
+        if key is not None and schedules is not None:
+            key = f"{part.target.digest} {key}"  # a log answers by more of the target than code depends on
+        known = code.get(own)
+        if known is not None and _repeats(schedules, known):
+            compiled = known.compiled
+        elif key in shared:
+            compiled, schedules = shared[key]
+            part = replace(part, schedules=schedules)
+        else:
+            compiled = backend.compile(part)
+        applied = () if schedules is None else schedules.applied
+        leaves[region.function] = Leaf(part, backend, note, applied, compiled, own)
         if key is not None:
-            shared[key] = compiled
-        leaves[region.function] = Leaf(part, backend, note, schedules.applied if schedules else (), compiled, own)
+            shared[key] = compiled, schedules
     if progress is not None:
         progress("compiled", len(functions), len(functions))
     return leaves
+
+
+def _repeats(schedules: LeafAdvice | None, earlier: Leaf) -> bool:
+    """Whether a log says of a leaf function what it said when that was compiled."""
+    said = earlier.part.schedules
+    return schedules is None or (isinstance(said, LeafAdvice) and schedules.repeats(said))
 
 
 def _source_of(module: IRModule, name: str) -> bytes:

@@ -106,8 +106,16 @@ class Leaf:
 
     @cached_property
     def refusal(self) -> str | None:
-        """Why this machine cannot execute the function, or None."""
-        return self.backend.refuses(self.part.target)
+        """Why this machine cannot execute the function on the device that its site is, or None."""
+        refuses_on = getattr(self.backend, "refuses_on", None)
+        if refuses_on is None:
+            return self.backend.refuses(self.part.target)
+        return str(said) if (said := refuses_on(device_index(self.part.site), self.part.target)) else None
+
+    def check(self) -> None:
+        """Raise `RunError` if this machine cannot execute the function."""
+        if self.refusal is not None:
+            raise RunError(f"@{self.part.site or '.'} cannot run on this machine: {self.refusal}")
 
     def report(self, call: LeafCall) -> dict[str, Any]:
         """Return what ran where in one of its calls."""
@@ -196,7 +204,9 @@ class Executable:
         if self._machines and target.runtime is not None:
             cluster = Cluster(Machines(layout).home, self._machines, self._pack, open_machine)
             self._engine = engine_of(target.runtime, cluster)
-        self._in_memory = {layout[leaf.part.site].domain: leaf.backend for leaf in self._leaves.values()}
+        self._domains = {name: layout[leaf.part.site].domain for name, leaf in self._leaves.items()}
+        self._in_memory = {self._domains[name]: leaf for name, leaf in self._leaves.items()}
+        self._shared = {leaf.domain for leaf in layout.leaves() if leaf.target.device == "cpu"}
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -219,9 +229,9 @@ class Executable:
         return (*self._tuned, *(applied for leaf in self._leaves.values() for applied in leaf.tuned))
 
     @property
-    def code(self) -> dict[str, Compiled]:
-        """The compiled leaf functions by what their code depends on; without those that a log had a say in."""
-        return {leaf.key: leaf.compiled for leaf in self._leaves.values() if leaf.key}
+    def code(self) -> dict[str, Leaf]:
+        """The leaf functions by what their code depends on, but for what a log had to say."""
+        return {leaf.key: leaf for leaf in self._leaves.values() if leaf.key}
 
     @property
     def backends(self) -> dict[str, str]:
@@ -258,7 +268,7 @@ class Executable:
         """
         values = check_inputs(self._program.inputs, inputs)
         results = (self._engine or self.executor).run(values, record)
-        return dict(zip(self.outputs, results, strict=True))
+        return dict(zip(self.outputs, map(_here, results), strict=True))
 
     def stream(self, inputs: Iterable[Mapping[str, object]], *, depth: int = 8) -> Iterator[dict[str, Array]]:
         """Run on inputs that follow each other; yield their outputs in order.
@@ -267,7 +277,7 @@ class Executable:
         """
         checked = (check_inputs(self._program.inputs, given) for given in inputs)
         results = map(self.executor.run, checked) if self._engine is None else self._engine.stream(checked, depth)
-        yield from (dict(zip(self.outputs, result, strict=True)) for result in results)
+        yield from (dict(zip(self.outputs, map(_here, result), strict=True)) for result in results)
 
     def close(self) -> None:
         """End the processes that a distributed runtime has started; the next run starts new ones."""
@@ -318,11 +328,13 @@ class Executable:
 
     def _call_leaf(self, name: str, inputs: Sequence[Any], call: str) -> Sequence[Any]:
         leaf = self._leaves[name]
-        if leaf.refusal is not None:
-            raise RunError(f"@{leaf.part.site or '.'} cannot run on this machine: {leaf.refusal}")
+        leaf.check()
         try:
             run_on = getattr(leaf.compiled, "run_on", None)
-            return leaf.compiled.run(inputs) if run_on is None else run_on(device_index(leaf.part.site), inputs)
+            if run_on is None:
+                return leaf.compiled.run(inputs)
+            results = run_on(device_index(leaf.part.site), inputs)
+            return [*map(_here, results)] if self._domains[name] in self._shared else results
         except TvmTargetError:
             raise
         except Exception as error:
@@ -334,7 +346,18 @@ class Executable:
 
     def _copy(self, value: Any, src: str, dst: str) -> Any:  # noqa: ANN401
         """Copy into a memory: by the backend of a leaf there if that knows how, else within this process."""
-        copy = getattr(self._in_memory.get(dst), "copy", None)
+        leaf, given = self._in_memory.get(dst), value
+        value = _here(given)
+        place = getattr(leaf.backend, "place", None) if leaf is not None else None
+        if leaf is not None and place is not None and dst not in self._shared:
+            leaf.check()
+            return place(value, leaf.part.target, device_index(leaf.part.site))
+        copy = getattr(leaf.backend, "copy", None) if leaf is not None else None
         if copy is not None:
             return copy(value, src, dst)
-        return value.copy() if isinstance(value, np.ndarray) else value
+        return value.copy() if isinstance(given, np.ndarray) else value
+
+
+def _here(value: Any) -> Any:  # noqa: ANN401
+    """Return a value of a device's memory as an array of this process; others are here."""
+    return value if isinstance(value, np.ndarray) or not hasattr(value, "numpy") else value.numpy()

@@ -9,18 +9,20 @@ may name), `tvmtarget.strategies` (what a code generator takes), `tvmtarget.back
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection
 from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, distributions
 from typing import Any, TypeVar, cast
 
 from tvmtarget.errors import BackendError, TargetError
 
-__all__ = ["cached", "load", "names", "register"]
+__all__ = ["cached", "load", "names", "register", "registered_in"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _registered: dict[tuple[str, str], Any] = {}
+_registrants: dict[tuple[str, str], str] = {}
 _emptied: list[Callable[[], None]] = []
 
 
@@ -36,8 +38,27 @@ def register(group: str, name: str, value: object) -> None:
     if name in _group(group):
         raise TargetError(f"{group} {name!r} is registered already, by {_owner(_group(group)[name])}")
     _registered[group, name] = value
+    _registrants[group, name] = _caller()
     for empty in _emptied:
         empty()
+
+
+def registered_in(kinds: Collection[str]) -> tuple[str, ...]:
+    """Return the modules of the running program that registered plugins for some kinds of targets.
+
+    Another process must import these to know the kinds.
+    """
+    added = _registered.items()
+    wanted = [key for key, value in added if key[1] in kinds or set(kinds).intersection(getattr(value, "kinds", ()))]
+    return tuple(sorted({_registrants[key] for key in wanted}))
+
+
+def _caller() -> str:
+    """Return the name of the module outside of this library that is calling."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "tvmtarget":
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", "__main__"))
 
 
 @cache

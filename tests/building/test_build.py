@@ -11,8 +11,10 @@ from models import DIGITS, EXAMPLES, LIGHT, inputs_of, light, random_graph, smal
 from onnx import TensorProto, helper
 
 import tvmtarget as tt
+from tvmtarget.building import choose_backend
 from tvmtarget.errors import BackendError, ModelError, RunError, TargetError
 from tvmtarget.executors.graph import CallEvent, CopyEvent
+from tvmtarget.target.layout import Layout
 
 FLAT = "composite[a=onnxruntime,b=llvm]"
 DEEP = "[x=[a=onnxruntime,b=llvm],y=[c=llvm,d=onnxruntime]](host=@x/b)"
@@ -102,6 +104,24 @@ def test_the_trace_equals_the_plan(name, probe_log):
     assert all(where[op] == f"@{region.site}" for region in plan.regions for op in region.ops)
     assert sorted(copies) == sorted((copy.src, copy.dst, copy.nbytes) for copy in plan.copies)
     assert_same(results, reference(model, inputs))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"runtime": "processes"},
+        {"executor": "aot"},
+        {"target": "numpy"},
+        {"target_host": "numpy"},
+        {"where": {"fc1": "@b"}},
+        {"params": {"input": np.zeros((1, 1, 8, 8), "float32")}},
+    ],
+)
+def test_a_plan_is_not_built_otherwise_than_it_was_made(asked):
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "[a=onnxruntime,b=numpy](host=@b)")
+    with pytest.raises(TargetError, match=f"so that '{next(iter(asked))}' cannot be given with it"):
+        tt.build(plan, **asked)
+    assert tt.build(plan, "[a=onnxruntime,b=numpy](host=@b)").target == plan.layout.root
 
 
 def test_events_tell_every_call_and_copy():
@@ -207,8 +227,9 @@ def test_an_executor_inside_the_tree_is_not_ignored():
 
 
 def test_a_device_without_a_code_generator_is_refused():
-    with pytest.raises(BackendError, match="@gpu cannot be compiled: no backend for kind 'cuda' is installed"):
-        tt.build(tt.IRModule.from_onnx(DIGITS), "nvidia/jetson-nano")
+    layout = Layout(tt.Target.parse("[gpu=opencl,cpu=llvm]").resolve())
+    with pytest.raises(BackendError, match="@gpu cannot be compiled: no backend for kind 'opencl' is installed"):
+        choose_backend(layout, "gpu", strict=False)
 
 
 def test_a_flat_configuration_is_taken_for_a_target():

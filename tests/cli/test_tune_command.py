@@ -95,14 +95,17 @@ def test_after_ctrl_c_what_was_measured_is_in_the_log_and_the_last_line_says_how
     log = model.with_name("log.jsonl")
     words = ["tune", str(model), "-t", "llvm", "--log", str(log), "--trials", "100000", "--level", "kernel"]
     process = subprocess.Popen(
-        COMMAND + words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+        COMMAND + words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     for line in process.stderr:
         if line.startswith("trial 4"):
             break
     os.killpg(process.pid, signal.SIGINT)
     rest = process.stderr.read()
+    found = process.stdout.read()
     assert process.wait() == 130
+    assert " candidates measured, 0 known" in found
+    assert "kernel matmul[48,64]" in found
     assert rest.splitlines()[-1].startswith(f"interrupted; what was measured is in {log}, go on with: tvmtarget tune ")
     trials = [line for line in log.read_text().splitlines() if '"t":"trial"' in line]
     assert len(trials) >= 4

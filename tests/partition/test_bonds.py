@@ -1,6 +1,7 @@
 """Operations that must share a site, or must not."""
 
 import random
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -34,6 +35,62 @@ def test_bonds_are_kept_or_refused(size, seed, target, by_cost):
         assert sites[same[0]] == sites[same[1]]
         assert sites[apart[0]] != sites[apart[1]]
     assert not refusal or set(same) == set(apart), refusal
+
+
+MEANT = {"@a": "a", "@b": "b", "!@a": "bc", "!@a&!@b": "c", "onnxruntime": "ac", "numpy": "b"}
+
+
+@settings(max_examples=40, deadline=None)
+@given(size=st.integers(3, 5), seed=st.integers(0, 10**6))
+def test_bonds_are_refused_only_where_no_choice_of_leaves_keeps_them(size, seed):
+    module = tt.IRModule.from_onnx(random_graph(size, seed, outputs=size))
+    rng = random.Random(seed)
+    names = [call.source for call in module.main.body]
+    where = {name: rng.choice(list(MEANT)) for name in names if rng.random() < 0.4}
+    same = [rng.sample(names, 2) for _ in range(rng.randint(0, 2))]
+    apart = [rng.sample(names, rng.randint(2, 3)) for _ in range(rng.randint(1, 3))]
+
+    def is_kept(sites):
+        return (
+            all(sites[name] in MEANT[asked] for name, asked in where.items())
+            and all(sites[a] == sites[b] for a, b in same)
+            and all(len({sites[name] for name in group}) == len(group) for group in apart)
+        )
+
+    choices = (dict(zip(names, choice, strict=True)) for choice in product("abc", repeat=len(names)))
+    is_possible = any(map(is_kept, choices))
+    try:
+        plan = tt.decompose(
+            module, "[a=onnxruntime,b=numpy,c=onnxruntime](host=@b)", where=where, same_site=same, apart=apart
+        )
+    except InfeasibleError:
+        assert not is_possible
+    else:
+        assert is_kept(plan.sites())
+
+
+def test_the_bound_of_a_plan_is_that_of_all_choices(tmp_path):
+    """What is pinned to keep a bond, or because a plan is read again, is one way of many."""
+    module = tt.IRModule.from_onnx(random_graph(12, 3))
+    costs = {
+        "schema": "tvmtarget.cost/1",
+        "sites": {"a": {"launch": 1}, "b": {"launch": 1}},
+        "ops": [
+            {"match": {"op": op}, "site": site, "time": time}
+            for op, times in {"Add": (1, 90), "Mul": (90, 1), "Sub": (5, 4), "Tanh": (30, 1)}.items()
+            for site, time in zip("ab", times, strict=True)
+        ],
+    }
+    costs["ops"] += [
+        {"match": {"op": op}, "site": s, "time": 7} for op in ("Relu", "Abs", "Neg", "Sigmoid") for s in "ab"
+    ]
+    names = [call.source for call in module.main.body]
+    free = tt.decompose(module, "[a=numpy,b=onnxruntime]", costs)
+    bound = tt.decompose(module, "[a=numpy,b=onnxruntime]", costs, same_site=[names])
+    assert bound.prediction.least == free.prediction.least
+    free.save(tmp_path / "a.plan")
+    assert tt.Plan.load(tmp_path / "a.plan").summary() == free.summary()
+    assert free.with_sites(list(bound.sites().values())).prediction.least == free.prediction.least
 
 
 def test_names_and_globs_are_those_of_where(tmp_path):
@@ -182,7 +239,10 @@ def test_bonds_that_cannot_be_kept_name_the_constraints_that_are_to_blame():
     guilty = r"drop or change one of: @a \(asked by where 'conv1'\), @a \(asked by where 'fc1'\)$"
     with pytest.raises(InfeasibleError, match=guilty):
         tt.decompose(module, FLAT, where={**where, "fc1": "@a"}, apart=[["conv1", "fc1"]])
-    with pytest.raises(InfeasibleError, match=r"no other leaf is left to either$"):
+    with pytest.raises(
+        InfeasibleError,
+        match=r"'conv1', 'conv2', 'conv3' and 'fc1' must be apart, and no choice of leaves keeps them so$",
+    ):
         tt.decompose(module, FLAT, apart=[["conv*", "fc1"]])
 
 

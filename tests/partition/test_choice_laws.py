@@ -19,6 +19,7 @@ from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.regions import contract
 from tvmtarget.partition.strategies.shipped import LLVM, ONNXRUNTIME
 from tvmtarget.partition.strategies.strategy import reject
+from tvmtarget.target.layout import Layout
 
 ROOT = Path(__file__).parents[2]
 SITES = ("a", "b", "c")
@@ -144,10 +145,28 @@ def test_what_a_strategy_refuses_alone_goes_elsewhere_or_is_told(monkeypatch):
         tt.decompose(module, "[c=llvm](host=@c)", where={"*": "@c"})
 
 
-@pytest.mark.parametrize("seed", [*range(0, 24, 2), 400441])
+@pytest.mark.parametrize("seed", [*range(0, 24, 2), 400441, 411744])
 def test_random_programs_are_divided_validly(seed, monkeypatch):
     """A sample of `python -m benchmarks fuzz`; seeds that once failed are added here."""
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks.fuzz import attempt
 
     attempt(seed)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_order_of_operations_changes_no_predicted_time(seed, monkeypatch):
+    """In systems of systems, too, where regions of one level are the programs of the next."""
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks._graphs import FAMILIES, costs_of, module_of, shuffled
+    from benchmarks.fuzz import DEEP
+
+    rng = random.Random(seed)
+    tree = tt.Target.parse(DEEP[seed % len(DEEP)].replace("KIND", "onnxruntime"))
+    slots = [child.slot for child in tree.targets if child.slot in ("npu", "gpu", "soc", "n1")]
+    tree = tree.replace(memory=tuple(tt.Memory(name=f"of-{slot}", of=(slot,)) for slot in slots))
+    costs = costs_of([leaf.path for leaf in Layout(tree.resolve()).leaves()], seed)
+    graph = FAMILIES[rng.choice(sorted(FAMILIES))](rng.randint(40, 160))
+    orders = [graph, *(shuffled(graph, rng) for _ in range(3))]
+    totals = {tt.decompose(module_of(order), tree, costs).prediction.total for order in orders}
+    assert len(totals) == 1

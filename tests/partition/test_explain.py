@@ -103,6 +103,17 @@ def test_copies_tell_their_bytes_and_time():
     assert "flatten from sram to cpu, of open size" in plan.explain("fc1").copies
 
 
+def test_copies_of_what_is_read_are_those_to_where_it_runs():
+    text = """func @main(%x: float32[4]) opsets(onnx=17) {
+      %a: float32[4] = onnx.Relu(%x) as here
+      %b: float32[4] = onnx.Neg(%x) as there
+      return %a, %b
+    }"""
+    plan = tt.decompose(tt.IRModule.parse(text), board(), where={"here": "@cpu", "there": "@npu"})
+    assert plan.explain("here").copies == ()
+    assert plan.explain("there").copies == ("x from cpu to sram, 16 bytes", "b from sram to cpu, 16 bytes")
+
+
 @settings(max_examples=25, deadline=None)
 @given(size=st.integers(1, 25), seed=st.integers(0, 10**6))
 def test_explanations_add_up_to_the_objective(size, seed):

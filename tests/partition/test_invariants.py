@@ -35,6 +35,7 @@ I13: the same bytes in every process:
     test_the_same_input_gives_the_same_bytes_in_every_process
 I14: the order of operations matters next to nothing:
     test_the_order_of_operations_changes_next_to_nothing
+    test_the_order_of_operations_changes_no_predicted_time
     test_corpus_a_net_of_branches_in_any_order
 I15: no fewer regions than the bound, as many for one accelerator; gaps are right:
     test_i15_regions_are_as_few_as_the_bound_for_one_accelerator

@@ -118,7 +118,9 @@ def test_replicas_of_a_machine_share_what_is_compiled():
     assert len({id(leaf.compiled) for leaf in exe._leaves.values()}) == 1
 
 
-def test_control_flow_on_several_machines_is_refused_by_name():
+def choosing():
+    """Return a program with a branch: `relu` or `neg`."""
+
     def body(name, op):
         result = helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 3))
         return helper.make_graph([helper.make_node(op, ["x"], [name], name=op.lower())], name, [], [result])
@@ -130,10 +132,48 @@ def test_control_flow_on_several_machines_is_refused_by_name():
             "If", ["c"], ["y"], name="choose", then_branch=body("a", "Relu"), else_branch=body("b", "Neg")
         ),
     ]
-    module = tt.IRModule.from_onnx(small(*nodes, zero=np.float32(0)))
-    with pytest.raises(ModelError, match=r"op 'choose' has bodies on several machines \(.*where=\{'choose': '@"):
-        tt.decompose(module, TWO, where={"relu": "@n1/a", "neg": "@n0/b"}).programs()
-    assert list(tt.decompose(module, TWO, where={"choose": "@n1"}).programs()) == ["n0", "n1", "host"]
+    return tt.IRModule.from_onnx(small(*nodes, zero=np.float32(0)))
+
+
+def test_control_flow_on_several_machines_is_refused_by_name():
+    with pytest.raises(ModelError, match=r"op 'choose' has bodies on several machines: the driver on @host runs it, "):
+        tt.decompose(choosing(), TWO, where={"relu": "@n1/a", "neg": "@n0/b"}).programs()
+    assert list(tt.decompose(choosing(), TWO, where={"choose": "@n1"}).programs()) == ["n0", "n1", "host"]
+
+
+@pytest.mark.parametrize("asked", ["@n0", "@n1", "@n0|@n1"])
+@pytest.mark.parametrize(("relu", "neg"), [("n0", "n1"), ("n1", "n0"), ("n1", "n1")])
+def test_costs_do_not_spread_control_flow_over_machines_that_run_apart(asked, relu, neg):
+    """Else its bodies would need a part of each machine in every turn."""
+    fast = {"Relu": relu, "Neg": neg}
+    ops = [
+        {"match": {"op": op}, "site": f"{node}/a", "time": 1 if fast.get(op, "n0") == node else 1000}
+        for op in ("Relu", "Neg", "ReduceSum", "Greater")
+        for node in ("n0", "n1")
+    ]
+    costs = {"schema": "tvmtarget.cost/1", "links": [{"src": "n0", "dst": "n1", "latency": 1, "bandwidth": 1e9}]}
+    tree = "[n0=[a=numpy](host=@a),n1=[a=numpy](host=@a)](host=@n0/a,runtime={})"
+    apart = tt.decompose(choosing(), tree.format("processes"), {**costs, "ops": ops}, where={"choose": asked})
+    assert {apart.site_of("relu"), apart.site_of("neg")} in ({"n0/a"}, {"n1/a"})
+    assert set(apart.programs()) == {"n0", "n1"}
+    near = tt.decompose(choosing(), tree.format("python"), {**costs, "ops": ops})
+    assert (near.site_of("relu"), near.site_of("neg")) == (f"{relu}/a", f"{neg}/a")
+
+
+def test_the_pace_of_a_branch_counts_what_each_machine_has_of_it():
+    """Half of a turn each: a call of 4 us here, one of 8 us and two transfers of 10 us there."""
+    ops = [{"match": {"op": op}, "site": "numpy", "time": 0} for op in ("ReduceSum", "Greater", "Relu", "Neg")]
+    costs = {
+        "schema": "tvmtarget.cost/1",
+        "sites": {"n0/a": {"launch": 4}, "n1/a": {"launch": 8}},
+        "links": [{"src": "n0", "dst": "n1", "latency": 10, "bandwidth": 1e18}],
+        "ops": ops,
+    }
+    tree = "[n0=[a=numpy](host=@a),n1=[a=numpy](host=@a)](host=@n0/a)"
+    plan = tt.decompose(choosing(), tree, costs, where={"sum": "@n0", "relu": "@n0", "neg": "@n1"})
+    busy = {stage.machine: (stage.run / 10**6, round(stage.transfers / 10**6)) for stage in plan.pace.stages}
+    assert busy == {"n0": (4 + 2, 10), "n1": (4, 10)}
+    assert plan.pace.latency == plan.prediction.total
 
 
 def changed(programs, machine, body):

@@ -1,6 +1,7 @@
 """What plans tell beside themselves: differences, suppositions, blockers, pictures, files, replays."""
 
 import doctest
+import random
 import shutil
 import subprocess
 from pathlib import Path
@@ -80,6 +81,9 @@ def test_what_if_supposes_support_and_nothing_else():
 def test_blockers_are_operators_that_would_gain_something():
     assert [str(blocker) for blocker in blocked().blockers()] == ["Det on @npu (1 ops, NO_RULE): 2 regions fewer"]
     assert digits().blockers() == ()
+    apart = tt.Target.parse(BLOCKED).replace(memory=(tt.Memory(name="sram", of=("npu",)),))
+    told = [str(blocker) for blocker in tt.decompose(blocked().request.module, apart).blockers()]
+    assert told == ["Det on @npu (1 ops, NO_RULE): 2 regions fewer, 160 bytes fewer copied"]
     costly = tt.decompose(blocked().request.module, BLOCKED, "roofline")
     assert all(blocker.after.time < blocker.before.time for blocker in costly.blockers())
 
@@ -176,6 +180,16 @@ def test_graphviz_draws_names_of_any_kind():
     drawn = subprocess.run(["dot", "-Tsvg"], input=text, capture_output=True, text=True, check=True)
     assert "quoted" in drawn.stdout
     assert drawn.stderr == ""
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is not installed")
+def test_graphviz_draws_sites_that_take_turns():
+    """It ranks clusters one by one unless told otherwise, and gives up where they depend on each other."""
+    module = tt.IRModule.from_onnx(random_graph(120, 0, reach=8))
+    rng = random.Random(0)
+    where = {call.source: f"@{rng.choice('abc')}" for call in module.main.body}
+    text = tt.decompose(module, "[a=numpy,b=onnxruntime,c=numpy]", where=where).dot()
+    assert subprocess.run(["dot", "-Tplain"], input=text, capture_output=True, text=True, check=True).stderr == ""
 
 
 def test_models_bear_sites_for_viewers():

@@ -73,5 +73,12 @@ def test_a_small_choice_within_a_memory_is_the_best_of_all():
 
 @pytest.mark.parametrize("given", [None, costs(50.0, 5.0)])
 def test_what_cannot_fit_is_refused_with_the_numbers(given):
-    with pytest.raises(InfeasibleError, match=rf"'mb' holds 100 bytes.* take {2 * WEIGHT}"):
+    named = r"'n3', 'n4' \(asked by where 'n3', where 'n4'\)"
+    with pytest.raises(InfeasibleError, match=rf"'mb' holds 100 bytes.* take {2 * WEIGHT}: {named};"):
         tt.decompose(layers(20), tree(100), given, where={"n3": "@b", "n4": "@b"})
+
+
+def test_a_capacity_of_the_memory_of_the_driver_is_said_not_to_count():
+    plan = tt.decompose(layers(3), "[a=numpy,b=numpy](host=@a)", costs(50.0, 5.0, capacity=WEIGHT))
+    assert len(on(plan, "b")) == 3
+    assert "the capacity of @b: not counted, as its memory ':cpu' is that of the driver" in plan.summary()

@@ -8,7 +8,8 @@ import pytest
 
 import tvmtarget as tt
 from tvmtarget.backends.protocol import Part
-from tvmtarget.tuner.measuring import Limits, Worker
+from tvmtarget.tuner.measuring import Worker
+from tvmtarget.tuner.process import Limits
 
 HERE = Path(__file__).parent
 

@@ -12,8 +12,8 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.tuner.exploring import plans_by_leaf
 from tvmtarget.tuner.learning import learned
 from tvmtarget.tuner.placement import PlacementTuner
+from tvmtarget.tuner.programs import Programs
 from tvmtarget.tuner.result import Budget
-from tvmtarget.tuner.whole import made_up_inputs
 from tvmtarget.tuning.records import Candidate, Measurement, Trial, Workload
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
@@ -36,8 +36,10 @@ def tuned(tmp_path_factory):
 
 def test_the_plan_by_measured_costs_is_predicted_no_slower_than_the_one_by_preference():
     plan = tt.decompose(digits(), BOTH)
-    tuner = PlacementTuner(plan, tt.TuningLog("memory:"), Budget(5, None), made_up_inputs(plan), None)
-    tuner.run()
+    log = tt.TuningLog("memory:")
+    with Programs(plan, log) as programs:
+        tuner = PlacementTuner(plan, log, Budget(5, None), programs, None)
+        tuner.run()
     by_preference = plan.with_costs(tuner.costs).with_sites(sites_of(plan))
     by_cost = plan.with_costs(tuner.costs)
     assert not by_cost.prediction.unknown
@@ -205,6 +207,36 @@ def test_a_target_of_another_machine_is_not_tuned_and_the_result_says_why():
     assert any("cannot run on this machine" in reason for reason in result.left_out)
     assert {record.level for record in log if isinstance(record, Trial)} == {"graph"}
     assert {region["site"] for region in tt.build(digits(), foreign, log=log).report()["regions"]} == {"ort"}
+
+
+def test_a_target_that_cannot_run_here_at_all_is_refused_by_name():
+    foreign = "llvm(mtriple=riscv64-unknown-linux-gnu)"
+    with pytest.raises(tt.TvmTargetError, match=r"'llvm\(mtriple=riscv64-.*cannot be tuned on this machine: mtriple"):
+        tt.tune(digits(), foreign, log="memory:")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"trials": 0}, "0 trials are given"),
+        ({"seconds": -1.0}, "-1.0 seconds are given"),
+        ({"seconds": float("nan")}, "nan seconds are given"),
+        ({"workers": "garbage"}, "'garbage' is no address of a Dask scheduler"),
+    ],
+)
+def test_numbers_and_addresses_that_mean_nothing_are_refused(given, told):
+    with pytest.raises(tt.TvmTargetError, match=told):
+        tt.tune(digits(), QUICK, log="memory:", **given)
+
+
+def test_a_program_with_nothing_to_tune_is_run_and_the_result_says_why():
+    result = tt.tune(digits(), "numpy", log="memory:")
+    assert (result.measured, result.findings) == (0, ())
+    assert result.left_out == (
+        "kernels of @.: numpy has none of its own to tune",
+        "settings: numpy has none that the target leaves open",
+    )
+    assert result.speedup > 0
 
 
 def test_an_unknown_level_is_refused():

@@ -70,6 +70,18 @@ def test_a_line_that_was_damaged_in_a_database_is_told_and_put_aside(path, said)
     assert path.with_name("log.db.rejected").read_bytes().count(b"\n") == 1
 
 
+def test_a_line_that_was_damaged_in_a_database_is_no_answer_and_the_next_best_is(path):
+    damage(path, "UPDATE kept SET said = replace(said, '\"mb\":0', '\"mb\":7') WHERE said LIKE '%\"mb\":0%'")
+    with TuningLog(str(path)) as log:
+        match = log.lookup(MATMUL, ZNVER4, env=HERE)
+        assert match.candidate == knobs(mb=2)
+        assert [(tried.tier, tried.what) for tried in match.tried] == [("exact", trial(0, 1000).digest)]
+        assert "it was changed or cut; repair" in match.explain()
+        assert [found.candidate for found in log.top_k(MATMUL, ZNVER4, 3)] == [knobs(mb=2), knobs(mb=3)]
+        assert log.repair() == 2
+        assert log.lookup(MATMUL, ZNVER4, env=HERE).tried == ()
+
+
 def test_whatever_is_damaged_in_a_database_no_error_is_another_than_ours(path, tmp_path):
     data, rng = path.read_bytes(), random.Random(5)
     refused = 0

@@ -106,6 +106,25 @@ def test_p2_a_flip_of_any_bit_costs_one_line_and_is_told_with_its_place():
         assert told == ([] if is_of_others else [first, first + at + 1][: 1 + is_cut_in_two]), at
 
 
+@pytest.mark.slow
+def test_p2_a_log_that_was_cut_or_flipped_at_any_byte_has_all_other_lines(tmp_path):
+    """As the tests above say of lines, but through a log, which reads most of them in a quicker way."""
+    path, lines = tmp_path / "log.jsonl", [f"{trial(at).text}\n".encode() for at in range(3)]
+    whole, ends = b"".join(lines), [*itertools.accumulate(map(len, lines))]
+    for at in range(len(whole)):
+        complete = sum(at >= end - 1 for end in ends)
+        flipped = whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :]
+        lost = next(number for number, end in enumerate(ends) if at < end)
+        is_end = whole[at] == ord("\n")
+        for data, left in ((whole[:at], [*range(complete)]), (flipped, [one for one in range(3) if one != lost])):
+            path.write_bytes(data)
+            with TuningLog(str(path)) as log:
+                found = numbers(log)
+                assert found == left if not (is_end and data is flipped) else set(found) <= {0, 1, 2}, at
+                assert all(data[line.offset - 1 : line.offset] in (b"", b"\n") for line in log.problems())
+            assert path.read_bytes() == data
+
+
 @pytest.mark.parametrize(
     ("between", "offsets"),
     [

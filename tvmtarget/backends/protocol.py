@@ -45,6 +45,7 @@ class Kernel:
 
     `body` is the body of a workload of a tuning log; `text` is the program itself, to be kept with it, as is what
     `program` has for other tools. `default` is the identity of what is made of it without tuning, a digest of the code.
+    `alike` has, by format, the body of another workload whose candidates of that format are as good for this one.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Kernel:
     calls: int = 1
     program: Mapping[str, object] = field(default_factory=dict)
     default: str = ""
+    alike: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
@@ -68,7 +70,7 @@ class Schedules(Protocol):
         ...
 
     def refuse(self, kernel: Kernel, reason: str) -> None:
-        """Say that what was found is not used, and why."""
+        """Say that what was found cannot be used, and why; then `find` may know something else."""
         ...
 
 
@@ -107,7 +109,8 @@ class Compiled(Protocol):
     """A compiled leaf function.
 
     One for a device may also have `run_on(device, inputs)`, called instead of `run` with the number of the device among
-    those of its kind, so that one code serves them all.
+    those of its kind, so that one code serves them all; what it returns may be in that device's memory, as objects
+    whose `numpy()` brings them here.
     """
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -123,7 +126,9 @@ class Compiled(Protocol):
 class Backend(Protocol):
     """A code generator for the leaves of some kinds.
 
-    A backend may also have `copy(array, src, dst)`, called for a copy into a memory in which it has a leaf, and
+    A backend may also have `copy(array, src, dst)`, called for a copy into a memory in which it has a leaf, or for
+    devices `place(array, target, device)`, which returns an object of the memory of a leaf's device, by its number,
+    whose `numpy()` brings it here; `refuses_on(device, target)`, asked in place of `refuses` before anything runs; and
     `shares_code = True` if what it compiles depends on the structure of a function and its target alone: functions and
     sites that are alike then share it.
     """

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from onnx import ValueInfoProto
 from onnx.helper import tensor_dtype_to_np_dtype
+from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_25
 from onnx.reference.ops.op_loop import Loop as ReferenceLoop
 from onnx.reference.ops.op_lrn import LRN as ReferenceLRN  # noqa: N811 - the evaluator finds operators by class name
+from onnx.reference.ops.op_optional import Optional as ReferenceOptional
 
 from tvmtarget.backends.protocol import Array
 
@@ -71,4 +73,15 @@ def _nothing(value: ValueInfoProto) -> Array:
     return np.zeros((0, *dims), tensor_dtype_to_np_dtype(tensor.elem_type))
 
 
-FIXES = [LRN, Loop]
+class DequantizeLinear(DequantizeLinear_25):  # type: ignore[misc]
+    """Linear dequantization, which the evaluator has since version 19 only; before, it meant the same (onnx 1.23)."""
+
+
+class Optional(ReferenceOptional):  # type: ignore[misc]
+    """An optional value, which the evaluator puts into a list that it never takes it out of (onnx 1.23)."""
+
+    def _run(self, *values: Any, **attributes: object) -> tuple[Any]:  # noqa: ANN401
+        return (values[0] if values else None,)
+
+
+FIXES = [LRN, Loop, DequantizeLinear, Optional]

@@ -1,105 +1,116 @@
-"""Apache TVM for llvm leaves: the function's ONNX model through Relax, or Relax as it is, into native code.
+"""Apache TVM for llvm and cuda leaves: the function's ONNX model through Relax, or Relax as it is, into native code.
 
 TVM's ONNX importer reads a static dimension of 0 as unknown, gives all unnamed dimensions one symbol, parses the
 names of symbols as expressions, and has a form of its own for shapes that most operators do not take; `_prepared`
-writes the model so that none of that changes its meaning. Importing and compiling share global state in TVM and are
-kept under one lock.
+writes the model so that none of that changes its meaning.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import sys
-import tempfile
-import threading
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+import itertools
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
-from tvmtarget.backends.aligned import is_aligned
-from tvmtarget.backends.machine import processors, refuses_native
-from tvmtarget.backends.protocol import Array, Part
-from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, TunedChoice
+from tvmtarget.backends.machine import refuses_native
+from tvmtarget.backends.protocol import Part
+from tvmtarget.backends.tvm_cuda import cuda_pipeline, cuda_target, fusing_passes, generating, is_loaded, refusal
+from tvmtarget.backends.tvm_gpu_kernels import GpuWorkshop, gpu_default
+from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, TunedChoice, cpu_default
+from tvmtarget.backends.tvm_program import LIBRARY, LOCK, CudaProgram, Program, import_tvm, load, place, quiet
 from tvmtarget.backends.tvm_schedule import cpu_pipeline, legal_passes
 from tvmtarget.backends.tvm_traces import TRACE_FORMAT
-from tvmtarget.errors import BackendError, MissingExtraError
+from tvmtarget.errors import BackendError
 from tvmtarget.target.kinds import kind_of
 from tvmtarget.target.tree import Target
 
 __all__ = ["BACKEND"]
 
-_LIBRARY = "lib.so"
-_LOCK = threading.Lock()
 # Results that are always or often not read, and that the importer does not make; see strategies.
 _SPARE_RESULTS = frozenset({"BatchNormalization", "Dropout", "LayerNormalization", "MaxPool"})
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 # Operators that sum over a dimension, besides those called Reduce...
 _SUMS = frozenset({"ArgMax", "ArgMin", "Einsum", "Gemm", "MatMul", "MatMulInteger"})
 
 
-def _tvm() -> Any:  # noqa: ANN401 - TVM ships no types
-    # TVM reads these once. By itself it takes half of the processors for hyper-threads of the others, and binds its
-    # threads to processors; the caller's, which works too, is not bound, and often shares one with another of them:
-    # convolutions of SqueezeNet take 580 us so and 335 us unbound, on two processors.
-    os.environ.setdefault("TVM_NUM_THREADS", str(processors()))
-    os.environ.setdefault("TVM_BIND_THREADS", "0")
-    try:
-        import tvm
-        import tvm.relax.frontend.onnx
-    except ImportError as error:
-        raise MissingExtraError("apache-tvm", "tvm") from error
-    return tvm
-
-
 class _Tvm:
     name = "tvm"
-    kinds = ("llvm",)
+    kinds = ("llvm", "cuda")
     shares_code = True
     format = FORMAT
     trace_format = TRACE_FORMAT
 
     def version(self) -> str:
-        return f"apache-tvm {_tvm().__version__}"
+        return f"apache-tvm {import_tvm().__version__}"
 
     def refuses(self, target: Target) -> str | None:
-        return refuses_native(target)
+        return self.refuses_on(0, target)
 
-    def compile(self, part: Part) -> _Program:
-        tvm = _tvm()
+    def refuses_on(self, device: int, target: Target) -> str | None:
+        """Return why a GPU, by its number, or this machine cannot run code for a leaf, or None if it can."""
+        return refuses_native(target) if target.kind == "llvm" else refusal(import_tvm(), target, device)
+
+    def place(self, value: Any, target: Target, device: int) -> Any:  # noqa: ANN401
+        """Return a value in the memory of a GPU; for a CPU it is a copy."""
+        if target.kind == "cuda":
+            return place(value, device)
+        return value.copy() if isinstance(value, np.ndarray) else value
+
+    def compile(self, part: Part) -> Program:
+        tvm = import_tvm()
         never_empty = frozenset[int]() if part.is_relax else _never_empty(part.model.graph)
-        if _LIBRARY in part.native:
-            return _Program(_load(tvm, part.native[_LIBRARY]), never_empty)
+        is_gpu = part.target.kind == "cuda"
+        is_native = not is_gpu or is_loaded(tvm)
+
+        def program(executable: Any) -> Program:  # noqa: ANN401
+            return (
+                CudaProgram(executable, never_empty, is_native=is_native)
+                if is_gpu
+                else Program(executable, never_empty)
+            )
+
+        if LIBRARY in part.native and is_native:
+            return program(load(tvm, part.native[LIBRARY]))
         try:
-            with _LOCK, _quiet():
+            with LOCK, quiet():
                 target = _target(tvm, part.target)
-                known = None if part.schedules is None else TunedChoice(part.schedules, target)
-                pipeline = cpu_pipeline(target, known)
+                default = (gpu_default if is_gpu else cpu_default)(target)
+                known = None if part.schedules is None else TunedChoice(part.schedules, default)
+                pipeline = (cuda_pipeline if is_gpu else cpu_pipeline)(target, known)
                 module = _imported(tvm, part)
                 disabled = _NOT_IN_BRANCHES if _has_branches(tvm, module) else []
-                with tvm.transform.PassContext(opt_level=3, disabled_pass=disabled):
-                    executable = tvm.compile(module, target=target, relax_pipeline=pipeline)
-                return _Program(executable, never_empty)
-        except BackendError:
-            raise
+                context = tvm.transform.PassContext(opt_level=3, disabled_pass=disabled)
+                with generating(tvm, target) if is_gpu else target, context:
+                    return program(tvm.compile(module, target=target, relax_pipeline=pipeline))
+        except BackendError as error:
+            raise BackendError(f"tvm cannot compile function {part.name!r} of @{part.site}: {error}") from error
         except Exception as error:
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise BackendError(f"tvm cannot take function {part.name!r} of @{part.site}: {reason}") from error
+            raise BackendError(f"tvm cannot take function {part.name!r} of @{part.site}: {_reason(error)}") from error
 
-    def workshop(self, part: Part) -> KernelWorkshop:
+    def workshop(self, part: Part) -> KernelWorkshop | GpuWorkshop:
         """Return the tensor functions of a leaf function, to be tuned."""
-        tvm = _tvm()
-        with _LOCK, _quiet():
+        tvm = import_tvm()
+        is_gpu = part.target.kind == "cuda"
+        with LOCK, quiet():
             target = _target(tvm, part.target)
+            passes = (fusing_passes if is_gpu else legal_passes)(target)
             with target, tvm.transform.PassContext(opt_level=3):
-                module = tvm.transform.Sequential(legal_passes(target))(_imported(tvm, part))
-            return KernelWorkshop(module, target)
+                module = tvm.transform.Sequential(passes)(_imported(tvm, part))
+                return GpuWorkshop(module, target) if is_gpu else KernelWorkshop(module, target)
 
+
+def _reason(error: Exception) -> str:
+    """Return the line of an error that says most: of compilers of CUDA C++, which quote the code, or the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = (line for line in lines if _COMPILER.search(line))
+    return next(told, lines[0] if lines else type(error).__name__)
+
+
+_COMPILER = re.compile(r"^(?:nvcc fatal|nvrtc: error|ptxas (?:fatal|error)|[^#]*\berror)\s*:")
 
 # TVM 0.27 gives storage that a branch allocates to tensors behind it, also where the other branch ran.
 _NOT_IN_BRANCHES = ["StaticPlanBlockMemory"]
@@ -137,78 +148,16 @@ def _never_empty(graph: GraphProto) -> frozenset[int]:
 def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
     """Return TVM's target of a leaf, with the attributes TVM has; an mcpu that LLVM does not know is an error."""
     theirs = {row.name for row in kind_of(leaf.kind).attributes if row.since != "tt1"}
-    config = {
-        name: list(value) if isinstance(value, tuple) else value for name, value in leaf.attrs.items() if name in theirs
-    }
+    attributes = {name: value for name, value in leaf.attrs.items() if name in theirs}
+    if leaf.kind == "cuda":
+        host = leaf.host if isinstance(leaf.host, Target) and leaf.host.kind == "llvm" else Target("llvm")
+        return cuda_target(tvm, attributes, _target(tvm, host))
+    config = {name: list(value) if isinstance(value, tuple) else value for name, value in attributes.items()}
     codegen = tvm.target.codegen
     mcpu, triple = config.get("mcpu"), config.get("mtriple", codegen.llvm_get_system_triple())
     if mcpu is not None and not codegen.llvm_is_valid_cpu(mcpu, triple):
         raise BackendError(f"LLVM knows no CPU {mcpu!r} for {triple!r}; change mcpu of {str(leaf)!r}")
     return tvm.target.Target({"kind": leaf.kind, **config} | ({"keys": list(leaf.keys)} if leaf.keys else {}))
-
-
-class _Program:
-    """An executable with a virtual machine of its own for each thread, as one machine serves one thread.
-
-    `never_empty` are the inputs, by position, that must have elements.
-    """
-
-    def __init__(self, executable: Any, never_empty: frozenset[int]) -> None:  # noqa: ANN401
-        self._executable = executable
-        self._never_empty = never_empty
-        self._local = threading.local()
-
-    def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        for position in sorted(self._never_empty):
-            if not inputs[position].size:
-                shape = inputs[position].shape
-                raise BackendError(
-                    f"input {position} has shape {shape}, and tvm would leave sums over nothing unwritten"
-                )
-        tvm = _tvm()
-        machine = getattr(self._local, "machine", None)
-        if machine is None:
-            machine = self._local.machine = tvm.relax.VirtualMachine(self._executable, tvm.cpu())
-        return _arrays(machine["main"](*[_tensor(tvm, array) for array in inputs]))
-
-    def native_files(self) -> Mapping[str, bytes]:
-        """Link a shared library if this machine has a compiler; without one, only the source is saved."""
-        with tempfile.TemporaryDirectory() as folder, _LOCK, _quiet():
-            path = Path(folder) / _LIBRARY
-            try:
-                self._executable.export_library(str(path))
-            except (AttributeError, OSError, RuntimeError, TypeError, ValueError):
-                return {}
-            return {_LIBRARY: path.read_bytes()}
-
-
-def _tensor(tvm: Any, array: Array) -> Any:  # noqa: ANN401
-    """Return an array as a tensor of TVM; what nobody writes to, as weights, is not copied if it lies as TVM wants it.
-
-    To copy weights for every run takes half as long as what is computed with them.
-    """
-    if array.flags.writeable or not array.size or not is_aligned(array):
-        return tvm.runtime.tensor(array)
-    try:
-        return tvm.runtime.from_dlpack(array.__dlpack__(max_version=(1, 0)))
-    except (BufferError, TypeError):  # an element type that DLPack has not, or a numpy that says nothing of writing
-        return tvm.runtime.tensor(array)
-
-
-def _arrays(result: Any) -> list[Array]:  # noqa: ANN401
-    """Flatten what a machine returns; results are copied, as they may share memory with inputs or constants."""
-    if hasattr(result, "numpy"):
-        return [result.numpy()]
-    if type(result).__name__ == "Shape":
-        return [np.array(list(result), "int64")]
-    return [array for item in result for array in _arrays(item)]
-
-
-def _load(tvm: Any, library: bytes) -> Any:  # noqa: ANN401
-    with tempfile.TemporaryDirectory() as folder, _LOCK, _quiet():
-        path = Path(folder) / _LIBRARY
-        path.write_bytes(library)
-        return tvm.runtime.load_module(str(path))
 
 
 def _prepared(model: ModelProto) -> ModelProto:
@@ -217,6 +166,7 @@ def _prepared(model: ModelProto) -> ModelProto:
     copy.CopyFrom(model)
     graph = copy.graph
     _name_symbols(graph)
+    _name_inputs(graph)
     _cut_spare_results(graph)
     types = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info, *graph.output)}
     empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
@@ -234,6 +184,17 @@ def _name_symbols(graph: GraphProto) -> None:
             if not dim.dim_value:
                 name = dim.dim_param or f"{value.name}:{position}"
                 dim.dim_param = symbols.setdefault(name, f"n{len(symbols)}")
+
+
+def _name_inputs(graph: GraphProto) -> None:
+    """Give inputs whose names are no identifiers others: they stand in generated CUDA C++ as they are."""
+    taken = {name for node in graph.node for name in (*node.input, *node.output)}
+    names = (name for number in itertools.count() if (name := f"input_{number}") not in taken)
+    renamed = {value.name: next(names) for value in graph.input if not _IDENTIFIER.fullmatch(value.name)}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        value.name = renamed.get(value.name, value.name)
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
 
 
 def _cut_spare_results(graph: GraphProto) -> None:
@@ -273,22 +234,6 @@ def _constant(node: NodeProto, types: Mapping[str, TypeProto.Tensor]) -> NodePro
 
 def _is_int64_vector(type_: TypeProto.Tensor | None) -> bool:
     return type_ is not None and type_.elem_type == TensorProto.INT64 and len(type_.shape.dim) == 1
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence Python warnings and prints, and what TVM's C++ writes to the error stream without a switch."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        sys.stderr.flush()
-        saved, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nothing, 2)
-            yield
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            os.close(nothing)
 
 
 BACKEND = _Tvm()

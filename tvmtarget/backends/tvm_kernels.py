@@ -1,6 +1,6 @@
 """The tensor functions that TVM makes of a leaf function, as kernels to be tuned: their keys, choices and timings.
 
-A kernel is known by its TVMScript with the names of its own numbered, its shapes, and which arguments are constants.
+A kernel is known by what it computes (`ir/tensor_functions.py`), and by which arguments are constants.
 Only functions with a reduction are tuned: by the choices of its register blocks, or by traces of MetaSchedule, which
 need no such block. Open sizes are measured at `OPEN_SIZE`.
 TVM is imported late and ships no types: its objects are Any, under names that say what they are.
@@ -9,23 +9,34 @@ TVM is imported late and ships no types: its objects are Any, under names that s
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tvmtarget.backends.protocol import Array, Kernel, Schedules, Space
-from tvmtarget.backends.tvm_schedule import Scheduler, vector_unit
+from tvmtarget.backends.tvm_schedule import MOST_REFUSED, Scheduler, vector_unit
 from tvmtarget.backends.tvm_space import Knobs, knobs_of, space, tile_of
 from tvmtarget.backends.tvm_tiles import Tile
 from tvmtarget.backends.tvm_traces import TRACE_FORMAT, applied, program_of, propose
 from tvmtarget.backends.tvm_uses import Use, uses_of
+from tvmtarget.ir.tensor_functions import script_of, workload_body
 from tvmtarget.target.keys import key_of
 
-__all__ = ["FORMAT", "KernelBench", "KernelWorkshop", "TunedChoice", "described", "kernel_of"]
+__all__ = [
+    "FORMAT",
+    "KernelBench",
+    "KernelWorkshop",
+    "TunedChoice",
+    "cpu_default",
+    "described",
+    "functions_of",
+    "identity",
+    "kernel_of",
+    "random_input",
+]
 
 FORMAT = "tvmtarget.cpu-tiles/1"
 
@@ -44,12 +55,6 @@ OPEN_SIZE = 16
 MIN_REPEAT_MS = 4  # that a measurement runs the kernel in a row
 SLOW_PS = 50 * 10**9  # from which on one run is a measurement
 
-# Names in a script that are TVMScript's or Python's.
-_WORDS = frozenset(
-    {"Buffer", "False", "None", "T", "True", "and", "def", "else", "for", "func", "if", "in", "main", "not"}
-)
-_WORDS |= {"or", "range", "return", "while", "with"}
-_TOKEN = re.compile(r'(T\.sblock\()"[^"]*"|("[^"]*")|(?<![\w.])([A-Za-z_]\w*)')
 _REDUCES = re.compile(r'T\.axis\.(reduce\(|remap\("[A-Z]*R)')
 
 
@@ -60,62 +65,34 @@ def kernel_of(name: str, function: Function, use: Use) -> Kernel | None:
 
 
 def described(name: str, function: Function, use: Use) -> Kernel:
-    """Return any tensor function as a kernel, without `shapes` if it has computed sizes."""
-    shapes, text = _shapes(function), _text(function)
-    body = {
-        "op": re.sub(r"\d+(?=_|$)", "", name),
-        "structure": f"tvmscript:{hashlib.sha256(text.encode()).hexdigest()[:32]}",
-        **({} if shapes is None else {"shapes": shapes}),
-        "constants": sorted(use.constants),
-    }
-    return Kernel(name, body, text, max(1, use.calls))
+    """Return any tensor function as a kernel, without `shapes` if it has computed sizes.
+
+    A trace does not depend on which arguments are constants, so that those of the function alone serve it too.
+    """
+    body = workload_body(function, use.constants)
+    alike = {TRACE_FORMAT: workload_body(function)} if use.constants else {}
+    called = re.sub(r"\d+(?=_|$)", "", name)
+    return Kernel(called, body, script_of(function), max(1, use.calls), alike=alike)
 
 
-def _shapes(function: Function) -> list[list[int | str]] | None:
-    """Return the shapes of all arguments, open sizes as s0, s1, ...; None if one is a number or has a computed size."""
-    import tvm
-
-    names: dict[Any, str] = {}
-    shapes: list[list[int | str]] = []
-    for param in function.params:
-        sizes = list(getattr(param, "shape", None) or ()) if hasattr(param, "shape") else None
-        if sizes is None or not all(isinstance(size, tvm.tirx.IntImm | tvm.tirx.Var) for size in sizes):
-            return None
-        shapes.append(
-            [
-                int(size) if isinstance(size, tvm.tirx.IntImm) else names.setdefault(size, f"s{len(names)}")
-                for size in sizes
-            ]
-        )
-    return shapes
-
-
-def _text(function: Function) -> str:
-    """Return the script of a function without attributes, its own names numbered in the order of their first use."""
-    lines = function.script(show_meta=False).splitlines()
-    kept = [line for line in lines if line.strip() and not line.lstrip().startswith(("#", "T.func_attr", "@"))]
-    names: dict[str, str] = {}
-
-    def renamed(match: re.Match[str]) -> str:
-        block, text, name = match.groups()
-        if block:
-            return f'{block}"b"'
-        return text or (name if name in _WORDS else names.setdefault(name, f"v{len(names)}"))
-
-    return "\n".join(_TOKEN.sub(renamed, line) for line in kept)
-
-
-def _identity(scheduled: Function) -> str:
+def identity(scheduled: Function) -> str:
     """Return `s1:` and a digest of a scheduled function, whatever its names are."""
-    return key_of("s1", {"script": _text(scheduled)})
+    return key_of("s1", {"script": script_of(scheduled)})
+
+
+def cpu_default(target: Target) -> Callable[[Function, Use], Function]:
+    """Return what schedules functions for an llvm target without tuning."""
+    unit = vector_unit(target)
+    return lambda function, use: Scheduler(function, unit, use.constants).run()
 
 
 class TunedChoice:
-    """How `cpu_pipeline` asks for what is known by tuning."""
+    """How a pipeline asks for what is known by tuning."""
 
-    def __init__(self, schedules: Schedules, target: Target) -> None:
+    def __init__(self, schedules: Schedules, default: Callable[[Function, Use], Function]) -> None:
+        """Take what is known, and what schedules a function without that."""
         self._schedules = schedules
-        self._unit = vector_unit(target)
+        self._default = default
         self._kernels: dict[str, Kernel] = {}
 
     def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | str | None:
@@ -123,18 +100,21 @@ class TunedChoice:
         kernel = kernel_of(name, function, use)
         if kernel is None:
             return None
-        scheduler = Scheduler(function, self._unit, use.constants)
-        with contextlib.suppress(scheduler.tvm.s_tir.ScheduleError):
-            kernel = replace(kernel, default=_identity(scheduler.run()))
+        from tvm.s_tir import ScheduleError
+
+        with contextlib.suppress(ScheduleError):
+            kernel = replace(kernel, default=identity(self._default(function, use)))
         self._kernels[name] = kernel
-        found = self._schedules.find(kernel, FORMAT, TRACE_FORMAT)
-        if found is None:
-            return None
-        format_, body = found
-        choice = _read(body) if format_ == FORMAT else body if isinstance(body, str) else None
-        if choice is None:
+        for _ in range(MOST_REFUSED):
+            found = self._schedules.find(kernel, FORMAT, TRACE_FORMAT)
+            if found is None:
+                return None
+            format_, body = found
+            choice = _read(body) if format_ == FORMAT else body if isinstance(body, str) else None
+            if choice is not None:
+                return choice
             self.refuse(name, f"its body is not that of a candidate of format {format_!r}")
-        return choice
+        return None
 
     def refuse(self, name: str, reason: str) -> None:
         """Pass on that what was found for a function does not fit it."""
@@ -160,7 +140,7 @@ class KernelWorkshop:
         self._functions: dict[str, tuple[Function, Use]] = {}
         self._nests: dict[str, list[Any]] = {}
         self._references: dict[str, tuple[list[Array], dict[int, Array]]] = {}
-        for name, function, use in _functions(module):
+        for name, function, use in functions_of(module):
             self._add(name, function, use)
 
     def _add(self, name: str, function: Function, use: Use) -> None:
@@ -174,7 +154,7 @@ class KernelWorkshop:
             return
         scheduler = Scheduler(function, self.unit, use.constants)
         try:
-            kernel = replace(kernel, default=_identity(scheduler.run()))
+            kernel = replace(kernel, default=identity(scheduler.run()))
         except scheduler.tvm.s_tir.ScheduleError:
             return
         choices = tuple(space(nest, tile, self.unit) for nest, tile in scheduler.blocks)
@@ -225,7 +205,7 @@ class KernelWorkshop:
         if key not in self._references:
             function, _ = self._functions[key]
             random = np.random.default_rng(0)
-            inputs = [_random(random, param) for param in function.params]
+            inputs = [random_input(random, param) for param in function.params]
             tensors = [tvm.runtime.tensor(array) for array in inputs]
             self._compiled(function)["main"](*tensors)
             after = [tensor.numpy() for tensor in tensors]
@@ -237,12 +217,18 @@ class KernelWorkshop:
 class KernelBench:
     """A compiled kernel with inputs, and the results that it should have by position."""
 
-    def __init__(self, built: Any, inputs: Sequence[Array], expected: Mapping[int, Array]) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        built: Any,  # noqa: ANN401
+        inputs: Sequence[Array],
+        expected: Mapping[int, Array],
+        device: Any = None,  # noqa: ANN401
+    ) -> None:
         import tvm
 
-        self._device = tvm.cpu()
+        self._device = device or tvm.cpu()
         self._built = built
-        self._tensors: list[Tensor] = [tvm.runtime.tensor(array) for array in inputs]
+        self._tensors: list[Tensor] = [tvm.runtime.tensor(array, self._device) for array in inputs]
         self._expected = expected
 
     def difference(self) -> str | None:
@@ -272,7 +258,8 @@ class KernelBench:
         return [round(seconds * 1e12) for seconds in timer(*self._tensors).results]
 
 
-def _functions(module: Module) -> Iterator[tuple[str, Function, Use]]:
+def functions_of(module: Module) -> Iterator[tuple[str, Function, Use]]:
+    """Yield the tensor functions of a module that can be scheduled, each with its name and use."""
     from tvm.s_tir import SBlockRealize
     from tvm.tirx import PrimFunc
 
@@ -282,7 +269,7 @@ def _functions(module: Module) -> Iterator[tuple[str, Function, Use]]:
             yield variable.name_hint, function, uses.get(variable.name_hint, Use())
 
 
-def _random(random: np.random.Generator, param: Any) -> Array:  # noqa: ANN401
+def random_input(random: np.random.Generator, param: Any) -> Array:  # noqa: ANN401
     """Return values for an argument: normal ones, small whole ones that are also good as indices."""
     import tvm
 

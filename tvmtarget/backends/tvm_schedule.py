@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any, Protocol, TypeAlias
 
 from tvmtarget.backends.tvm_channels import widen_channels
@@ -48,16 +49,20 @@ class Choose(Protocol):
     """What knows better than the static model."""
 
     def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | str | None:
-        """Return the knobs of a function's register blocks in order, or a trace; None for what the model says."""
+        """Return the knobs of a function's register blocks in order, or a trace; None for what the model says.
+
+        It is asked again after `refuse`.
+        """
 
     def refuse(self, name: str, reason: str) -> None:
-        """Be told that what was chosen for a function does not fit it, and that it is scheduled by the model."""
+        """Be told that what was chosen for a function does not fit it, and why."""
 
 
 # For the PassContext around `tvm.compile`: TVM 0.27 cannot compile a float that this pass moves out of a parallel loop,
 # as it does in functions with symbolic extents. LLVM eliminates common subexpressions anyway.
 PASS_CONFIG = {"tirx.disable_cse_tir": True}
 
+MOST_REFUSED = 16  # choices for one function that do not fit, after which the model is asked
 PARALLEL_WORK = 32_768  # iterations, of vectors in a tile, below which a block stays on one thread
 MOST_LOADS = 64  # in the text of a block after inlining; chains such as x * sigmoid(x) would double it at each step
 
@@ -151,8 +156,7 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
             refused[name] = "it has no root block"
             continue
         use = uses.get(name, Use())
-        chosen = None if choose is None else choose(name, function, use)
-        for option in (chosen, None) if chosen is not None else (None,):
+        for option in _options(choose, name, function, use):
             scheduler = Scheduler(function, unit, use.constants, None if isinstance(option, str) else option)
             try:
                 scheduled = applied(function, option) if isinstance(option, str) else scheduler.run()
@@ -170,6 +174,15 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
         result[variable] = scheduled
     pack_constants(result, packed)
     return result, refused
+
+
+def _options(choose: Choose | None, name: str, function: Function, use: Use) -> Iterator[Sequence[Knobs] | str | None]:
+    """Yield what `choose` says as long as that is refused, then None for the static model."""
+    if choose is not None:
+        yield from takewhile(
+            lambda option: option is not None, (choose(name, function, use) for _ in range(MOST_REFUSED))
+        )
+    yield None
 
 
 class Scheduler:

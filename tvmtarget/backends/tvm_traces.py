@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-__all__ = ["TRACE_FORMAT", "applied", "program_of", "propose", "replay", "trace_text"]
+from tvmtarget.target.problems import shown
+
+__all__ = ["TRACE_FORMAT", "applied", "check_trace", "program_of", "propose", "replay", "trace_text"]
 
 TRACE_FORMAT = "tvm.ms.trace/1"
 
@@ -25,10 +27,15 @@ Function: TypeAlias = Any
 # TVM's modules of tensor intrinsics by machine.
 _INTRINSICS = {"x86_64": ("x86",), "aarch64": ("arm_cpu",), "riscv64": ("riscv_cpu",)}
 
+_MOST = 2**31 - 1  # of a loop that TVM counts
+
 # A population that is proposed in a second, where MetaSchedule's own of 512 takes half a minute; without a model of
 # costs, what a large one would be sorted by is chance.
 POPULATION = 32
 GENERATIONS = 2
+# On GPUs most of what is drawn breaks a limit, and is drawn again: 32 take ten times as long as 16.
+GPU_POPULATION = 16
+GPU_GENERATIONS = 1
 
 
 def propose(function: Function, target: Target, known: Sequence[tuple[str, int]], count: int, seed: int) -> list[str]:
@@ -36,7 +43,7 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
 
     `known` are traces with their costs in picoseconds. The same arguments give the same traces.
     """
-    _register_intrinsics()
+    space = _space(str(target.kind.name))
     from tvm.s_tir import meta_schedule
 
     module = _module(function)
@@ -45,13 +52,15 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
     for text, cost in known:
         trace = replay(module, text).trace
         database.commit_tuning_record(meta_schedule.database.TuningRecord(trace, workload, [cost / 1e12], target))
+    is_gpu = str(target.kind.name) == "cuda"
+    population, generations = (GPU_POPULATION, GPU_GENERATIONS) if is_gpu else (POPULATION, GENERATIONS)
     strategy = meta_schedule.search_strategy.EvolutionarySearch(
-        population_size=POPULATION, init_min_unmeasured=POPULATION // 2, genetic_num_iters=GENERATIONS
+        population_size=population, init_min_unmeasured=population // 2, genetic_num_iters=generations
     )
     context = meta_schedule.TuneContext(
         module,
         target=target,
-        space_generator="post-order-apply",
+        space_generator=space,
         search_strategy=strategy,
         num_threads=1,
         rand_state=seed + 1,
@@ -61,6 +70,17 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
     candidates = context.generate_measure_candidates() or []
     context.post_tuning()
     return [trace_text(candidate.sch.trace) for candidate in candidates]
+
+
+def _space(kind: str) -> Any:  # noqa: ANN401
+    """Return MetaSchedule's space for a kind of target: for GPUs without tensor cores, which sum no float32."""
+    if kind != "cuda":
+        _register_intrinsics(_INTRINSICS.get(platform.machine(), ()))
+        return "post-order-apply"
+    _register_intrinsics(())
+    from tvm.s_tir.meta_schedule.space_generator import PostOrderApply
+
+    return PostOrderApply(sch_rules=kind, postprocs=kind, mutator_probs=kind)
 
 
 def replay(module: Any, text: str) -> Any:  # noqa: ANN401
@@ -75,11 +95,57 @@ def replay(module: Any, text: str) -> Any:  # noqa: ANN401
 
 def applied(function: Function, text: str) -> Function:
     """Return a function scheduled by a trace; raise `ValueError` where it does not fit."""
+    check_trace(text)
     try:
         return replay(_module(function), text).mod["main"].with_attr("tirx.is_scheduled", True)
     except Exception as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ValueError(f"the trace does not fit: {reason}") from error
+
+
+def check_trace(text: str) -> None:
+    """Raise `ValueError` where a text is no trace, as TVM does not check: it ends the process for a loop split by 0."""
+    try:
+        trace = json.loads(text)
+    except (ValueError, RecursionError):
+        trace = None
+    match trace:
+        case [[*instructions], [*decisions]]:
+            wrong = [one for one in instructions if not _is_instruction(one)]
+            wrong += [one for one in decisions if not _is_decision(one, len(instructions))]
+        case _:
+            raise ValueError("the trace does not fit: it is no list of instructions and one of decisions")
+    if wrong:
+        raise ValueError(f"the trace does not fit: TVM writes nothing like {shown(wrong[0])}")
+
+
+def _is_instruction(one: object) -> bool:
+    match one:
+        case ["Split" | "LoopPartition", [str(), *factors], [*_], [*results]]:
+            is_legal = all(isinstance(factor, str) or _is_factor(factor) for factor in factors)
+        case [str(), [*_], [*_], [*results]]:
+            is_legal = True
+        case _:
+            return False
+    return is_legal and not _has_null(one) and all(isinstance(name, str) for name in results)
+
+
+def _has_null(value: object) -> bool:
+    return value is None or (isinstance(value, list) and any(map(_has_null, value)))
+
+
+def _is_decision(one: object, count: int) -> bool:
+    match one:
+        case [int() as at, [*factors]]:
+            return type(at) is int and 0 <= at < count and all(map(_is_factor, factors))
+        case [int() as at, int() as choice]:  # of a category, or of a loop: -1 and -2 are places without one
+            return type(at) is type(choice) is int and 0 <= at < count and -2 <= choice <= _MOST
+        case _:
+            return False
+
+
+def _is_factor(value: object) -> bool:
+    return type(value) is int and 1 <= value <= _MOST
 
 
 def trace_text(trace: Any) -> str:  # noqa: ANN401
@@ -113,18 +179,17 @@ def _plain(data: Any) -> Any:  # noqa: ANN401
     return float(data.value) if isinstance(data, tvm.tirx.FloatImm) else data
 
 
-def _register_intrinsics() -> None:
-    """Register the tensor intrinsics of this CPU, and not those of all devices, which MetaSchedule would.
+def _register_intrinsics(modules: Sequence[str]) -> None:
+    """Register the tensor intrinsics of some modules, and not those of all devices, which MetaSchedule would.
 
     It imports a package whose modules parse 496 functions, for 11 s; here one without modules takes its place.
     """
     import tvm
 
     name = "tvm.s_tir.tensor_intrin"
-    if name in sys.modules:
-        return
-    package = types.ModuleType(name)
-    package.__path__ = [str(Path(tvm.__file__).parent / "s_tir" / "tensor_intrin")]
-    sys.modules[name] = package
-    for module in _INTRINSICS.get(platform.machine(), ()):
+    if name not in sys.modules:
+        package = types.ModuleType(name)
+        package.__path__ = [str(Path(tvm.__file__).parent / "s_tir" / "tensor_intrin")]
+        sys.modules[name] = package
+    for module in modules:
         importlib.import_module(f"{name}.{module}")

@@ -93,7 +93,7 @@ def explain(
 
 def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
     """Yield what a log answers to all that a build of a plan would ask of it."""
-    from tvmtarget.advice import alone, kernel_workload, placement_identity, whole_workload
+    from tvmtarget.advice import alone, kernel_match, placement_identity, whole_workload
     from tvmtarget.backends.protocol import TunableBackend
     from tvmtarget.building import choose_backend, part_of, standing_alone
     from tvmtarget.errors import BackendError
@@ -114,8 +114,7 @@ def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
         for key, space in spaces.items():
             if (key, region.site) not in asked:
                 asked.add((key, region.site))
-                default = space.kernel.default or None
-                yield log.lookup(kernel_workload(space.kernel), alone(leaf), policy=policy, default=default)
+                yield kernel_match(log, space.kernel, alone(leaf), policy)
 
 
 def _write(plan: Plan, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -15,8 +16,10 @@ import typer
 from tvmtarget.cli.options import Json, print_json
 from tvmtarget.cli.targets import TargetText, read_target
 from tvmtarget.errors import LogError, TvmTargetError
+from tvmtarget.target.problems import shown
 
 if TYPE_CHECKING:
+    from tvmtarget.target.tree import Target
     from tvmtarget.tuning.importers.taking import Imported
     from tvmtarget.tuning.log import TuningLog
     from tvmtarget.tuning.match import Tier
@@ -38,7 +41,7 @@ def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> Tuni
     if url == "-" and not new:
         return _from_stdin(layers)
     for name in (*layers, *(() if new else (url,))):
-        if ":" not in name and not Path(name).exists():
+        if ":" not in name and not os.path.exists(name):
             raise LogError(f"there is no log {name!r}")
     return TuningLog(url, layers=layers)
 
@@ -114,13 +117,17 @@ def import_(
     sources: Annotated[
         list[Path], typer.Argument(help="Files of AutoTVM or TopHub, or folders of MetaSchedule.", show_default=False)
     ],
+    target: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="What was measured on this as TVM writes it, without caches, is of this."),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail if a line is rejected.")] = False,
 ) -> None:
     """Take in logs of other tools; every line that is rejected is told with its reason."""
-    rejected = 0
+    rejected, targets = 0, [read_target(one) for one in target or ()]
     with read_log(log, new=True) as opened:
         for source in sources:
-            outcome = _import(opened, source)
+            outcome = _import(opened, source, targets)
             typer.echo(f"{source}: {outcome}")
             for line in outcome.rejected:
                 typer.echo(f"warning: {source}: {line}", err=True)
@@ -182,8 +189,22 @@ def verify(log: Log) -> None:
 
 @app.command("repair")
 def repair(log: Log) -> None:
-    """Move the lines that cannot be read to NAME.rejected, beside the log."""
-    typer.echo(f"{read_log(log).repair()} lines moved")
+    """Move the lines that cannot be read to NAME.rejected, beside the log.
+
+    Of a database that cannot be opened any more a new one is made of the whole lines that are in it.
+    """
+    from tvmtarget.tuning.salvage import is_damage, salvage
+
+    try:
+        with read_log(log) as opened:
+            moved = opened.repair()
+    except LogError as error:
+        if not is_damage(error):
+            raise
+        count, aside = salvage(Path(log.removeprefix("sqlite:///")))
+        typer.echo(f"{error}\nmade anew of {count} whole lines; what was there is {aside}")
+    else:
+        typer.echo(f"{moved} lines moved")
 
 
 @app.command("retract")
@@ -235,14 +256,14 @@ def diff(left: Log, right: Log) -> None:
         raise typer.Exit(1)
 
 
-def _import(log: TuningLog, source: Path) -> Imported:
-    if source.is_dir():
+def _import(log: TuningLog, source: Path, targets: Sequence[Target]) -> Imported:
+    if os.path.isdir(source):
         from tvmtarget.tuning.importers.metaschedule import import_metaschedule
 
-        return import_metaschedule(log, source)
+        return import_metaschedule(log, source, targets=targets)
     from tvmtarget.tuning.importers.autotvm import import_autotvm
 
-    return import_autotvm(log, source)
+    return import_autotvm(log, source, targets=targets)
 
 
 def _candidate(log: TuningLog, text: str) -> Candidate:
@@ -252,8 +273,8 @@ def _candidate(log: TuningLog, text: str) -> Candidate:
     if text.startswith("{"):
         try:
             return Candidate(**json.loads(text))
-        except (ValueError, TypeError, TvmTargetError) as error:
-            raise LogError(f"{text!r} is no candidate: {error}") from error
+        except (ValueError, TypeError, RecursionError, TvmTargetError) as error:
+            raise LogError(f"{shown(text)} is no candidate: {error}") from error
     found = [one for one in log if isinstance(one, Trial) and one.digest.startswith(text)]
     if len(found) != 1:
         raise LogError(f"{'no trial' if not found else f'{len(found)} trials'} of the log begins with {text!r}")
@@ -282,8 +303,8 @@ def _workload(log: TuningLog, text: str) -> Workload:
     if text.startswith("{"):
         try:
             return Workload.of(json.loads(text))
-        except (ValueError, TvmTargetError) as error:
-            raise LogError(f"{text!r} is no body of a workload: {error}") from error
+        except (ValueError, RecursionError, TvmTargetError) as error:
+            raise LogError(f"{shown(text)} is no body of a workload: {error}") from error
     found = {one.key: one for one in log.workloads() if one.key.startswith(text)}
     if len(found) != 1:
         what = "no workload" if not found else f"{len(found)} workloads"

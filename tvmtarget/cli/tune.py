@@ -15,7 +15,7 @@ from tvmtarget.cli.options import Json, Model, Where, print_json, read_where
 from tvmtarget.cli.targets import Changes, TargetText, read_target
 
 if TYPE_CHECKING:
-    from tvmtarget.tuner.result import Progress, Step
+    from tvmtarget.tuner.result import Progress, Step, TuneResult
 
 __all__ = ["tune"]
 
@@ -33,7 +33,7 @@ def tune(
         int | None, typer.Option("--trials", "-n", min=1, help="Candidates to measure at most.", show_default=False)
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", "-s", min=0, help="When to begin no further one.", show_default=False)
+        float | None, typer.Option("--seconds", "-s", min=0, help="How long all of it may take.", show_default=False)
     ] = None,
     level: Annotated[
         list[str] | None,
@@ -62,6 +62,7 @@ def tune(
     Everything measured is in the log at once: after Ctrl-C the same command goes on.
     """
     from tvmtarget.ir.module import IRModule
+    from tvmtarget.tuner.result import TuneInterrupted
     from tvmtarget.tuner.tuning import LEVELS
     from tvmtarget.tuner.tuning import tune as tune_module
 
@@ -84,10 +85,16 @@ def tune(
                 workers=workers,
                 progress=tell,
             )
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        if isinstance(interrupt, TuneInterrupted):
+            _tell_result(interrupt.result, as_json=as_json)
         again = shlex.join(["tvmtarget", *sys.argv[1:]])
         typer.echo(f"interrupted; what was measured is in {log}, go on with: {again}", err=True)
         raise typer.Exit(130) from None
+    _tell_result(result, as_json=as_json)
+
+
+def _tell_result(result: TuneResult, *, as_json: bool) -> None:
     if as_json:
         print_json(result.to_json())
     else:

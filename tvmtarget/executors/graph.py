@@ -200,9 +200,9 @@ def _transfer(step: Step, arguments: Sequence[Any], transfers: Transfers | None)
 
 
 def _nbytes(value: object) -> int:
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    return sum(map(_nbytes, value)) if isinstance(value, list | tuple) else 0
+    if isinstance(value, list | tuple):
+        return sum(map(_nbytes, value))
+    return int(getattr(value, "nbytes", 0))
 
 
 def check_inputs(signatures: Sequence[Signature], given: Mapping[str, object]) -> list[Any]:

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from tvmtarget.errors import InfeasibleError, raise_all
-from tvmtarget.partition.conflict import blame
+from tvmtarget.partition.colouring import coloured
+from tvmtarget.partition.conflict import blame, smallest
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import Asked, Program, names_of
 from tvmtarget.partition.regions.waves import topological_order
@@ -154,13 +155,14 @@ def _select(program: Program, names: Iterable[str]) -> Iterator[int]:
 
 
 def demands_of(
-    feasibility: Feasibility, bonds: Bonds, sites: Mapping[str, str], demands: Mapping[int, str]
+    plain: Feasibility, bonds: Bonds, sites: Mapping[str, str], demands: Mapping[int, str]
 ) -> dict[int, str]:
     """Return the leaf for each operation that a plan with these sites should ask for; the same again if bonds hold.
 
-    `InfeasibleError` where no leaf is left.
+    `plain` is what fits where without any demand. What is too near to another goes elsewhere by itself; where no leaf
+    is left for that, all that have to be apart from each other are placed anew. `InfeasibleError` if they cannot be.
     """
-    asking = _Asking(feasibility, bonds, sites)
+    asking = _Asking(plain, bonds, sites)
     found = dict(demands)
     for group in bonds.same_site:
         if group[0] not in found:
@@ -168,12 +170,19 @@ def demands_of(
     if found != demands:
         return found
     close = next((pair for pair in bonds.apart if asking.site(pair[0]) == asking.site(pair[1])), None)
-    if close is not None:
-        unit, leaf = asking.parted(close)
-        found |= dict.fromkeys(unit, leaf)
-        for index in (one for side in close for one in bonds.unit(side)):
-            found.setdefault(index, asking.site(index))  # else it might follow
+    if close is None:
+        return found
+    parted = asking.parted(close, demands)
+    if parted is None:
+        return found | asking.placed(close)
+    unit, leaf = parted
+    found |= dict.fromkeys(unit, leaf)
+    for index in (one for side in close for one in bonds.unit(side)):
+        found.setdefault(index, asking.site(index))  # else it might follow
     return found
+
+
+_Pair: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -201,30 +210,62 @@ class _Asking:
         counts = Counter(self.site(index) for index in group)
         return max(able, key=lambda leaf: (counts[leaf], -able.index(leaf)))
 
-    def parted(self, pair: tuple[int, int]) -> tuple[tuple[int, ...], str]:
-        """Return which of two operations goes elsewhere, with those bound to it, and where."""
+    def parted(self, pair: _Pair, demands: Mapping[int, str]) -> tuple[tuple[int, ...], str] | None:
+        """Return which of two operations goes elsewhere, with those bound to it, and where; None if neither can."""
         for index in reversed(pair):
             unit = self.bonds.unit(index)
             others = (other for one in self.bonds.apart if set(one) & set(unit) for other in one if other not in unit)
             taken = {self.site(other) for other in others}
             free = [leaf for leaf in self.able(unit) if leaf not in taken]
-            if free:
+            if free and index not in demands:
                 return unit, free[0]
-        first, last = self.bonds.unit(pair[0]), self.bonds.unit(pair[1])
+        return None
+
+    def placed(self, pair: _Pair) -> dict[int, str]:
+        """Return a leaf for each operation that has to be apart from one of a pair, or from those, and so on."""
+        pairs = self._around(pair)
+        found = self._coloured(pairs)
+        if found is None:
+            self._refuse(pairs)
+        return found
+
+    def _around(self, pair: _Pair) -> list[_Pair]:
+        """Return the pairs of heads of units that are connected with a pair."""
+        heads = [tuple(sorted(self.bonds.unit(index)[0] for index in one)) for one in self.bonds.apart]
+        near, pairs = {self.bonds.unit(index)[0] for index in pair}, dict.fromkeys((a, b) for a, b in heads)
+        while True:
+            more = {index for one in pairs if near.intersection(one) for index in one} - near
+            if not more:
+                return [one for one in pairs if near.intersection(one)]
+            near |= more
+
+    def _coloured(self, pairs: Sequence[_Pair]) -> dict[int, str] | None:
+        units = {head: self.bonds.unit(head) for pair in pairs for head in pair}
+        lists = {}
+        for head, unit in sorted(units.items()):
+            counts, able = Counter(self.site(index) for index in unit), self.able(unit)
+            lists[head] = sorted(able, key=lambda leaf: (-counts[leaf], able.index(leaf)))
+        found = coloured(lists, pairs)
+        return None if found is None else {index: leaf for head, leaf in found.items() for index in units[head]}
+
+    def _refuse(self, pairs: Sequence[_Pair]) -> NoReturn:
+        """Raise `InfeasibleError` that names who is to blame, and what constraints."""
+        guilty = smallest(pairs, lambda kept: self._coloured(kept) is None)
+        calls = tuple(dict.fromkeys(index for pair in guilty for head in pair for index in self.bonds.unit(head)))
 
         def is_feasible(asking: Program) -> bool:
-            return len({*self._over(asking).able(first), *self._over(asking).able(last)}) > 1
+            return self._over(asking)._coloured(guilty) is not None
 
-        told = f"ops {self._names(pair, ' and ')} must be apart, and no other leaf is left to either"
-        program = self.feasibility.program
-        guilty = "" if is_feasible(program) else blame(program, (*first, *last), is_feasible)
-        raise InfeasibleError(told + guilty)
+        blamed = blame(self.feasibility.program, calls, is_feasible)
+        heads = tuple(dict.fromkeys(head for pair in guilty for head in pair))
+        told = f"{self._names(heads[:-1], ', ')} and {self._names(heads[-1:])}"
+        raise InfeasibleError(f"ops {told} must be apart, and no choice of leaves keeps them so{blamed}")
 
     def _over(self, program: Program) -> _Asking:
         """Return the same questions about a program of which less is asked."""
         return replace(self, feasibility=Feasibility(program, splits=self.feasibility.splits))
 
-    def _names(self, calls: tuple[int, ...], separator: str) -> str:
+    def _names(self, calls: tuple[int, ...], separator: str = "") -> str:
         return separator.join(repr(self.feasibility.program.body[index].source) for index in calls[:4])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from tvmtarget.ir.inline import Frame
 from tvmtarget.partition.program import Asked, Program
@@ -46,9 +47,12 @@ def minimal_conflict(
     return smallest(items, lambda kept: not is_feasible(_asking(program, calls, kept)))
 
 
+_Item = TypeVar("_Item")
+
+
 def smallest(
-    items: Sequence[Asked], is_conflict: Callable[[Sequence[Asked]], bool], tests: int = MAX_TESTS
-) -> tuple[Asked, ...]:
+    items: Sequence[_Item], is_conflict: Callable[[Sequence[_Item]], bool], tests: int = MAX_TESTS
+) -> tuple[_Item, ...]:
     """Drop what is not needed for a conflict, in blocks that get smaller, then one by one, in at most so many tests.
 
     Up to `tests` items the result is minimal; of more it may hold some that are innocent, never too few.

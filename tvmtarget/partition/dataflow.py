@@ -37,15 +37,26 @@ class Dataflow:
     types: tuple[Type, ...]
 
 
-def dataflow_of(function: Function, first: int, consumers: Mapping[str, tuple[int, ...]]) -> Dataflow:
+def dataflow_of(
+    function: Function,
+    first: int,
+    consumers: Mapping[str, tuple[int, ...]],
+    types: Mapping[str, Type],
+    constants: Container[str],
+    ranks: Sequence[int] | None = None,
+) -> Dataflow:
     """Return the values of a flat function, or of a nested body, as arrays: what operations compute, then the rest.
 
     `first` is the number of the first operation, and `consumers` are the readers of each value, counted from 0. What
-    a nested body reads of those around it is given to it.
+    a nested body reads of those around it is given to it, but for constants; `types` and `constants` are of all. Values
+    are in the order of those who compute and read them: as these are listed, or by their `ranks`.
     """
-    constants, types = function.constant_names, function.types
-    producer = {out.name: at for at, call in enumerate(function.body, first) for out in call.outputs if out.name}
-    names = [*producer, *(name for name in consumers if name not in producer and name not in constants)]
+    order = range(len(function.body)) if ranks is None else sorted(range(len(ranks)), key=ranks.__getitem__)
+    producer = {out.name: first + at for at in order for out in function.body[at].outputs if out.name}
+    rest = [name for name in consumers if name not in producer and name not in constants]
+    if ranks is not None:
+        rest.sort(key=lambda name: sorted([ranks[reader] for reader in consumers[name]]))
+    names = [*producer, *rest]
     results = frozenset(function.results)
     found = [consumers.get(name, ()) for name in names]
     seen: dict[Type, int] = {}

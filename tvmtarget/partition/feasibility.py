@@ -15,6 +15,7 @@ from tvmtarget.partition.atoms import atoms_of, together, untyped
 from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.control.forms import why_not_driven
 from tvmtarget.partition.host_device.sides import host_takes
+from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.matching import Groups, groups_of
 from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.program import Asked, Program, open_frame
@@ -169,6 +170,10 @@ class Feasibility:
         if refusal is not None:
             return refusal
         options = program.layout.options(site.path) if site.is_system else ()
+        if not site.path and is_distributed(site.target):
+            whole = next((option for option in options if self.fits((index,), option)), None)
+            if whole is not None:
+                return Reject("CONTROL_FLOW", f"one machine has to run all of it, and @{whole.path} can")
         for scope in program.bodies[index]:
             unknown = next(untyped(program, scope), None)
             if unknown is not None:

@@ -19,6 +19,7 @@ from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.dataflow import Dataflow, dataflow_of, signatures_of
 from tvmtarget.partition.memories import asked_by_memories, check_entry
+from tvmtarget.partition.ranking import ranked
 from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.partition.told import Told, told_of
 from tvmtarget.target.constraints.constraint import Constraint, covers, known_words
@@ -107,11 +108,30 @@ class Program:
         scope = self.scope_of(calls[0]) if calls else self.scopes[0]
         if scope.calls not in self._dataflows:
             readers = self.consumers if len(self.scopes) == 1 else readers_of(scope.function)
-            self._dataflows[scope.calls] = dataflow_of(scope.function, scope.calls.start, readers)
+            ranks = self._ranks(scope)
+            first = scope.calls.start
+            self._dataflows[scope.calls] = dataflow_of(
+                scope.function, first, readers, self.types, self.constants, ranks
+            )
         return self._dataflows[scope.calls]
 
     @cached_property
     def _dataflows(self) -> dict[range, Dataflow]:
+        return {}
+
+    def arranged(self, atoms: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """Return groups of operations of one body in an order that does not depend on how operations are listed."""
+        scope = self.scope_of(atoms[0][0]) if atoms else self.scopes[0]
+        ranks, first = self._ranks(scope), scope.calls.start
+        return atoms if ranks is None else sorted(atoms, key=lambda atom: min([ranks[one - first] for one in atom]))
+
+    def _ranks(self, scope: Scope) -> list[int] | None:
+        if scope.calls not in self._ranked:
+            self._ranked[scope.calls] = ranked(scope.function, lambda at: self.told(scope.calls.start + at).text)
+        return self._ranked[scope.calls]
+
+    @cached_property
+    def _ranked(self) -> dict[range, list[int] | None]:
         return {}
 
     @cached_property

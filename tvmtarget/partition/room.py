@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +17,17 @@ from tvmtarget.target.layout import Layout, Site
 
 __all__ = ["Room", "capacities", "room_of"]
 
+# Operations, and who asked for them, that a message names.
+MOST_NAMED = 4
+
 
 @dataclass(frozen=True)
 class Room:
     """Bytes that memories hold (`limits`, None without a limit), and what the atoms of a level put there.
 
     `memories` are the memories of the options. Constant `owned[j]` is read by atom `atoms[j]` and has `sizes[owned[j]]`
-    bytes; it is there once however many atoms of one memory read it.
+    bytes; it is there once however many atoms of one memory read it. `told` says for messages which operations atoms
+    are, and who asked where they go.
     """
 
     names: tuple[str, ...]
@@ -31,6 +36,7 @@ class Room:
     atoms: Ints
     owned: Ints
     sizes: Ints
+    told: Callable[[Sequence[int]], str] = field(repr=False, compare=False)
 
     def loads(self, labels: Ints) -> list[int]:
         """Return the bytes that a choice of options puts into every memory."""
@@ -53,7 +59,7 @@ class Room:
     def repaired(self, labels: Ints, allowed: npt.NDArray[np.bool_], costs: Ints) -> Ints:
         """Move atoms out of memories that are too full, those first that it costs least for each byte.
 
-        `InfeasibleError` says how many bytes do not fit.
+        `InfeasibleError` says how many bytes do not fit, and of which operations.
         """
         moving = _Moving(self, labels)
         shares = self.shares()
@@ -69,11 +75,14 @@ class Room:
                 if moving.loads[memory] <= limit:
                     break
                 moving.move(-negative, memory, other)
-        for name, load, limit in zip(self.names, moving.loads, self.limits, strict=True):
+        for memory, (load, limit) in enumerate(zip(moving.loads, self.limits, strict=True)):
             if limit is not None and load > limit:
+                left = np.flatnonzero((self.memories[moving.labels[: len(shares)]] == memory) & (shares > 0))
+                bound = left[~(allowed[left] & (self.memories != memory)).any(axis=1)]
+                most = sorted((bound if len(bound) else left).tolist(), key=lambda atom: (-shares[atom], atom))
                 raise InfeasibleError(
-                    f"memory {name!r} holds {limit} bytes, but the weights of ops that must be there take {load}; "
-                    "allow more ops elsewhere, or state a larger memory"
+                    f"memory {self.names[memory]!r} holds {limit} bytes, but the weights of ops that must be there "
+                    f"take {load}: {self.told(most)}; allow more ops elsewhere, or state a larger memory"
                 )
         return moving.labels
 
@@ -135,7 +144,16 @@ def room_of(
         atoms=np.array([atom for atom, _ in pairs], dtype=np.int64),
         owned=np.array([constant for _, constant in pairs], dtype=np.int64),
         sizes=np.array([constant.data.nbytes for constant in program.constants.values()], dtype=np.int64),
+        told=lambda numbers: _told(program, [index for number in numbers for index in atoms[number]]),
     )
+
+
+def _told(program: Program, calls: Sequence[int]) -> str:
+    """Name the first few operations, and all who asked where any of them goes."""
+    names = ", ".join(repr(program.body[index].source) for index in calls[:MOST_NAMED])
+    more = f" and {len(calls) - MOST_NAMED} more" if len(calls) > MOST_NAMED else ""
+    origins = dict.fromkeys(str(asked.origin) for index in calls for asked in program.asked[index])
+    return names + more + (f" (asked by {', '.join(islice(origins, MOST_NAMED))})" if origins else "")
 
 
 def capacities(layout: Layout, stated: Mapping[str, int]) -> dict[str, int]:

@@ -145,6 +145,9 @@ def split(
 
 def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
     atoms = atoms_of(program, feasibility.groups.of, calls, site.path)
+    is_divided = _is_divided(program, atoms, site.path)
+    if not is_divided:
+        atoms = program.arranged(atoms)
     successors = _successors(program, atoms)
     _refuse_circles(program, atoms, successors)
     options = program.layout.options(site.path)
@@ -168,7 +171,7 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         successors=successors,
         allowed=allowed,
         favoured=favoured,
-        is_divided=_is_divided(program, atoms, site.path),
+        is_divided=is_divided,
         values=values,
         limits=tuple(_limits(option, site) for option in options),
         limiter=Limiter(successors, atoms, values),

@@ -10,35 +10,29 @@ measured again.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from statistics import median_low
 
-from tvmtarget.advice import PLACEMENT, placement_body, sites_of
-from tvmtarget.building import build
-from tvmtarget.executable import Executable
-from tvmtarget.executors.graph import CallEvent, Event
+from tvmtarget.advice import PLACEMENT, Advice, placement_body, sites_of
+from tvmtarget.errors import TvmTargetError
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.work import Work
 from tvmtarget.partition.plan import Plan, planned
-from tvmtarget.tuner.device import device_lock, holding
 from tvmtarget.tuner.exploring import plans_by_leaf, plans_by_segment, plans_by_work, weight
 from tvmtarget.tuner.learning import learned, whole_functions
+from tvmtarget.tuner.programs import Programs, Variant
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
-from tvmtarget.tuner.whole import Inputs, WholeTuner, open_sizes, run_by_turns
+from tvmtarget.tuner.running import ROUNDS, open_sizes, seconds_of_turns
+from tvmtarget.tuner.whole import WholeTuner
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.records import Baseline, Candidate, Measurement, Trial
 
 __all__ = ["PlacementTuner"]
 
-ROUNDS = 5  # runs of a plan at least, of which the fastest counts
-MAX_ROUNDS = 100
-SHORT, LONG = 0.05, 2.0  # seconds after which a plan is not run more often, and after which not even that often
 MAX_PLANS = 16
 CONFIRMED = 3
 GAIN = 0.97  # of the time by preference, above which that stays
@@ -47,12 +41,11 @@ FAR_BEHIND = 6.0  # times the fastest plan's time with all on one leaf, from whi
 
 @dataclass
 class _Measured:
-    """A plan that ran: picoseconds of its fastest run and of each function, and the program unless it was recalled."""
+    """A plan that ran: picoseconds of its fastest run and of each function."""
 
     plan: Plan
     cost: float
     functions: Mapping[str, float]
-    program: Executable | None = None
 
 
 class PlacementTuner(WholeTuner):
@@ -65,16 +58,17 @@ class PlacementTuner(WholeTuner):
         plan: Plan,
         log: TuningLog,
         budget: Budget,
-        inputs: Inputs,
+        programs: Programs,
         progress: Progress | None,
         given: Costs | None = None,
     ) -> None:
-        super().__init__(plan, log, budget, inputs, progress)
+        super().__init__(plan, log, budget, programs, progress)
         self._measured: dict[tuple[str, ...], _Measured] = {}
         self._given = given
         costs = given or Costs()
         sizes = {**open_sizes(plan), **costs.symbolic_hints}
         self._estimates = Estimates(plan.program, replace(costs, symbolic_hints=sizes))
+        self._default = self._variant(plan)
         self._trials: dict[str, Trial] = {}
         self._confirmed: list[Trial] = []
         self.best = plan
@@ -127,7 +121,7 @@ class PlacementTuner(WholeTuner):
         return isinstance(work, Work) and work.is_contraction
 
     def _can_go_on(self) -> bool:
-        return len(self._measured) < MAX_PLANS and not self._budget.is_spent(time.monotonic())
+        return len(self._measured) < MAX_PLANS and self.has_time(self._confirming())
 
     def _measure_all(self, plans: Iterable[Plan]) -> None:
         for plan in plans:
@@ -159,39 +153,42 @@ class PlacementTuner(WholeTuner):
 
     def _measure(self, plan: Plan) -> None:
         """Build a plan with what is known of its kernels, run it, and write what it cost beside the first one."""
-        base = self._base()
+        base = self._measured.get(sites_of(self._plan))
+        if base is not None:
+            plan = self._as_built(plan)
+        ran = self._programs.measure(self._variant(plan), self._default)
         on = ", ".join(sorted(set(sites_of(plan))))
-        program = self.built(f"a placement on {on}", _candidate(plan), partial(build, plan, log=self._log))
-        if program is None:
+        if not self.ran(f"a placement on {on}", _candidate(plan), ran):
             return
-        if base is None:
-            self.expect(program)
-        now = None
-        with holding(device_lock()):
-            cost, functions = _run(program, self._inputs)
-            if base is not None and base.program is not None:
-                now, _ = _run(base.program, self._inputs)
+        (cost,), (now,) = ran.costs
         # All costs are those of the time when the first plan was measured; as the machine is now, that takes `now`.
-        scale = 1.0 if base is None or now is None else base.cost / now
-        scaled = {name: scale * taken for name, taken in functions.items()}
-        self._measured[sites_of(plan)] = _Measured(plan, scale * cost, scaled, program)
-        self._budget.done += 1
-        self.statuses["ok"] += 1
-        times = [functions.get(region.function, 0) for region in plan.regions]
-        self._write(plan, [cost], [now or cost], "search", {"functions": times})
+        scale = 1.0 if base is None else base.cost / max(1, now)
+        scaled = {name: scale * taken for name, taken in ran.functions.items()}
+        self._measured[sites_of(plan)] = _Measured(plan, scale * cost, scaled)
+        times = [ran.functions.get(region.function, 0) for region in plan.regions]
+        self._write(plan, [cost], [now], "search", {"functions": times})
         if self._progress is not None:
             first = base.cost if base is not None else cost
             best = min(each.cost for each in self._measured.values())
             what, done = f"{len(plan.regions)} regions", self._budget.done
             self._progress(Step("placement", what, "ok", done, self._budget.trials, round(first), round(best)))
 
-    def _base(self) -> _Measured | None:
-        """Return the plan by preference with a program, None as long as it was not measured."""
-        base = self._measured.get(sites_of(self._plan))
-        if base is not None and base.program is None:
-            base.program = build(self._plan, log=self._log)
-            self.expect(base.program)
-        return base
+    def _as_built(self, plan: Plan) -> Plan:
+        """Return the plan that a build makes of the sites of one."""
+        try:
+            return self._plan.with_sites(sites_of(plan))
+        except TvmTargetError:
+            return plan  # which its trial will say
+
+    def _variant(self, plan: Plan) -> Variant:
+        """Return how a build with the log would build a plan."""
+        settings = Advice(self._log).settings(plan)
+        return Variant(None if plan is self._plan else plan, settings)
+
+    def _confirming(self) -> float:
+        """Return the seconds that comparing the fastest plans takes."""
+        costs = sorted(each.cost for each in self._measured.values())
+        return seconds_of_turns(costs[: CONFIRMED + 1])
 
     def _learned(self) -> Costs:
         """Return costs of what was measured, of operations and of whole functions."""
@@ -217,9 +214,11 @@ class PlacementTuner(WholeTuner):
         self._found(compared[at].plan, baselines[at], costs[at], trials[at].digest if at else "")
 
     def _compare(self, compared: Sequence[_Measured]) -> None:
-        programs = [each.program or build(each.plan, log=self._log) for each in compared]
-        with holding(device_lock()):
-            costs = run_by_turns(programs, self._inputs)
+        ran = self._programs.compare([self._variant(each.plan) for each in compared], ROUNDS)
+        if ran.status != "ok":
+            self.left_out.append(f"the fastest placements could not be compared: {ran.why}")
+            return
+        costs = ran.costs
         digests = [self._write(each.plan, own, costs[0], "confirm") for each, own in zip(compared, costs, strict=True)]
         medians = [median_low(own) for own in costs]
         at = self._chosen(compared, [each / max(1, medians[0]) for each in medians])
@@ -250,23 +249,3 @@ class PlacementTuner(WholeTuner):
 
 def _candidate(plan: Plan) -> Candidate:
     return Candidate(format=PLACEMENT, body=placement_body(plan))
-
-
-def _run(program: Executable, inputs: Inputs) -> tuple[int, dict[str, int]]:
-    """Run a few times; return picoseconds of the whole and of each function, of each the fastest."""
-    program.run(inputs)
-    cost, functions = 0, dict[str, int]()
-    started = time.monotonic()
-    for number in range(MAX_ROUNDS):
-        if number and time.monotonic() - started > (SHORT if number >= ROUNDS else LONG):
-            break
-        events: list[Event] = []
-        begin = time.perf_counter_ns()
-        program.run(inputs, record=events.append)
-        taken = 1000 * (time.perf_counter_ns() - begin)
-        cost = min(cost or taken, taken)
-        for event in events:
-            if isinstance(event, CallEvent):
-                before = functions.get(event.function, 1000 * event.duration_ns)
-                functions[event.function] = min(before, 1000 * event.duration_ns)
-    return cost, functions

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, TypeAlias
 
-__all__ = ["Budget", "Finding", "Progress", "Step", "TuneResult"]
+__all__ = ["Budget", "Finding", "Progress", "Step", "TuneInterrupted", "TuneResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,18 @@ class Budget:
     deadline: float | None
     done: int = 0
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether nothing limits it."""
+        return self.trials is None and self.deadline is None
+
     def at_most(self, count: int) -> int:
         """Return how many of some trials may be made."""
         return count if self.trials is None else min(count, self.trials - self.done)
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the deadline, infinite without one."""
+        return math.inf if self.deadline is None else self.deadline - time.monotonic()
 
     def is_spent(self, now: float) -> bool:
         """Whether no further trial may begin."""
@@ -142,6 +153,14 @@ class TuneResult:
             "after": list(self.after),
             "speedup": self.speedup,
         }
+
+
+class TuneInterrupted(KeyboardInterrupt):
+    """Tuning was interrupted from the keyboard; `result` is what it found until then, which is in the log too."""
+
+    def __init__(self, result: TuneResult) -> None:
+        super().__init__()
+        self.result = result
 
 
 def _time(picoseconds: float) -> str:

@@ -7,22 +7,20 @@ the log knows is not measured again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from statistics import median_low
 from typing import Literal, TypeAlias
 
 from tvmtarget.advice import SETTINGS, Settings
 from tvmtarget.backends.protocol import ConfigurableBackend
-from tvmtarget.building import build, choose_backend
+from tvmtarget.building import choose_backend
 from tvmtarget.errors import BackendError, RunError
-from tvmtarget.executable import Executable
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.attributes import Value
-from tvmtarget.tuner.device import device_lock, holding
+from tvmtarget.tuner.programs import Programs, Variant
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
-from tvmtarget.tuner.whole import Inputs, WholeTuner, run_by_turns
+from tvmtarget.tuner.running import ROUNDS, SLOW_ROUNDS
+from tvmtarget.tuner.whole import WholeTuner
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.records import Baseline, Candidate, Measurement, Trial
 
@@ -51,13 +49,25 @@ def open_settings(plan: Plan) -> Iterator[tuple[str, str, tuple[Value, ...]]]:
 
 
 class SettingsTuner(WholeTuner):
-    """Tunes the settings of the leaves of one plan into a log; where nothing helps, that no setting is best."""
+    """Tunes the settings of the leaves of one plan into a log; where nothing helps, that no setting is best.
+
+    The plan is that of the programs' process, `is_own`, or one of the same program.
+    """
 
     level = "executor"
 
-    def __init__(self, plan: Plan, log: TuningLog, budget: Budget, inputs: Inputs, progress: Progress | None) -> None:
-        super().__init__(plan, log, budget, inputs, progress)
-        self._default: Executable | None = None
+    def __init__(
+        self,
+        plan: Plan,
+        log: TuningLog,
+        budget: Budget,
+        programs: Programs,
+        progress: Progress | None,
+        *,
+        is_own: bool = True,
+    ) -> None:
+        super().__init__(plan, log, budget, programs, progress)
+        self._placed = None if is_own else plan
         self._known: dict[tuple[str, str], Trial] = {}
         self._recalled: set[tuple[str, str]] = set()
 
@@ -102,7 +112,7 @@ class SettingsTuner(WholeTuner):
             self.reused += key in self._recalled
             self._recalled.discard(key)
             measured: _Compared = known.measured.baseline.costs, known.measured.costs, known.digest
-        elif key[1] in self._failed or (kind == "search" and self._budget.is_spent(time.monotonic())):
+        elif key[1] in self._failed or not self._may_try(kind):
             return 1.0
         else:
             compared = self._compare(what, rows, kind)
@@ -117,23 +127,21 @@ class SettingsTuner(WholeTuner):
 
     def _compare(self, what: str, rows: Sequence[_Row], kind: _Kind) -> _Compared | None:
         """Run by turns with the default; return what both cost and the record of it, None for what fails."""
-        if self._default is None:
-            self._default = build(self._plan, log=self._log, settings={})
-            self.expect(self._default)
-        program: Executable | None = self._default
-        if rows:
-            make = partial(build, self._plan, log=self._log, settings=_settings(rows))
-            program = self.built(f"settings {what}", _candidate(rows), make)
-        if program is None:
+        candidate = _candidate(rows)
+        variants = [Variant(self._placed), *([Variant(self._placed, _settings(rows))] if rows else [])]
+        ran = self._programs.compare(variants, ROUNDS if kind == "confirm" else SLOW_ROUNDS)
+        if not self.ran(f"settings {what}", candidate, ran):
             return None
-        with holding(device_lock()):
-            base, own = run_by_turns([self._default, program], self._inputs, rounds=9 if kind == "confirm" else 5)
+        base = own = ran.costs[0]
         trial = self._write([], base, base, kind)
         if rows:
+            own = ran.costs[1]
             trial = self._write(rows, own, base, kind)
-        self._budget.done += 1
-        self.statuses["ok"] += 1
-        return base, own if rows else base, trial.digest
+        return base, own, trial.digest
+
+    def _may_try(self, kind: _Kind) -> bool:
+        """Whether there is time; what is found is confirmed, however many trials there were."""
+        return self.has_time(self._longest) if kind == "search" else self._budget.seconds_left() > 0
 
     def _tell(self, what: str, was: int, now: int) -> None:
         if self._progress is not None:

@@ -6,11 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tvmtarget.advice import Advice, closing_log
-from tvmtarget.errors import TargetError, did_you_mean, raise_all
+from tvmtarget.building import choose_backend, standing_alone
+from tvmtarget.errors import BackendError, RunError, TargetError, did_you_mean, raise_all
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
@@ -20,13 +21,15 @@ from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.exploring import plans_by_leaf
 from tvmtarget.tuner.kernels import KernelTuner
-from tvmtarget.tuner.measuring import USUAL_LIMITS, Limits
 from tvmtarget.tuner.placement import PlacementTuner
+from tvmtarget.tuner.process import USUAL_LIMITS, Limits
+from tvmtarget.tuner.programs import Programs, Variant
 from tvmtarget.tuner.rates import measure_rates
 from tvmtarget.tuner.remote import Remotes
-from tvmtarget.tuner.result import Budget, Progress, TuneResult
-from tvmtarget.tuner.settings import SettingsTuner
-from tvmtarget.tuner.whole import compare_runs, made_up_inputs
+from tvmtarget.tuner.result import Budget, Progress, TuneInterrupted, TuneResult
+from tvmtarget.tuner.running import ROUNDS, made_up_inputs, seconds_of_turns
+from tvmtarget.tuner.serving import is_serving
+from tvmtarget.tuner.settings import SettingsTuner, open_settings
 from tvmtarget.tuning.log import TuningLog
 
 __all__ = ["LEVELS", "SPACES", "tune"]
@@ -38,6 +41,12 @@ SPACES = ("auto", "own", "metaschedule")
 MEASURED = "measured"  # costs that are to be measured here
 
 KERNEL_SHARE = 0.7  # of trials and seconds, where there are other levels too
+PLACEMENT_SHARE = 0.7  # of what is left then, where there are settings too
+LEAST_SHARE = 0.25  # of the seconds, in which a program is built for the first time if it is to be run at all
+BUILD_AGAIN = 1.3  # times what that took, which building it by the log may take
+LEAST_LATE, LATE = 2.0, 0.03  # seconds, and share of those given, by which the end may come later than asked
+
+UNTUNED = Variant(is_tuned=False)
 
 
 def tune(
@@ -62,7 +71,8 @@ def tune(
         module: a program, or the plan of one, whose placement then stays.
         target: the tree, or its text; the module's own unless given.
         log: the log or its URL; what it knows already is not measured again.
-        trials: how many candidates to measure at most. seconds: when to begin no further one.
+        trials: how many candidates to measure at most.
+        seconds: how long all of it may take; it ends at most 3 percent or two seconds later.
         levels: what to tune: `kernel`, `executor` (settings of leaves), `placement` (of a composite).
         space: where candidates for kernels come from: `own` register blocks; traces of TVM's `metaschedule`; `auto`
             takes those for kernels that have no register block.
@@ -75,25 +85,53 @@ def tune(
             machines. Placement and settings are measured here.
         progress: is told of every trial.
 
-    Without trials and seconds, each kernel gets a few dozen. What is measured is in the log at once, so that an
-    interrupted run can be gone on with. Raises what `decompose` raises.
+    Without trials and seconds, each kernel gets 32 trials. What is measured is in the log at once, so that an
+    interrupted run can be gone on with; `Ctrl-C` raises `TuneInterrupted`, which has the result so far. Raises what
+    `decompose` raises.
     """
     wrong = [level for level in levels if level not in LEVELS]
     problems = [f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong]
     if space not in SPACES:
         problems.append(f"unknown space {space!r}{did_you_mean(space, SPACES)}; there are: {', '.join(SPACES)}")
+    if trials is not None and trials < 1:
+        problems.append(f"{trials} trials are given; at least one is needed, or None for 32 of each kernel")
+    if seconds is not None and not seconds >= 0:
+        problems.append(f"{seconds} seconds are given; a number that is not negative is needed, or None")
     if costs is not None and (isinstance(module, Plan) or "placement" not in levels):
         problems.append("costs are for the level 'placement' of a module; a plan keeps its own")
     raise_all(TargetError, problems)
+    if is_serving():
+        raise RunError(
+            "the main module tunes while it is imported by what measures; put that under 'if __name__ ==' ..."
+        )
     begin = time.monotonic()
     plan = module if isinstance(module, Plan) else decompose(module, target, where=where)
+    if workers is None:
+        raise_all(RunError, _not_here(plan))
     given = None if costs is None else _costs(costs, plan.layout.root)
     with closing_log(log) as opened:
         budget = Budget(trials, None if seconds is None else begin + seconds)
         with nullcontext() if workers is None else Remotes(workers) as remotes:
-            return _Tuning(plan, opened, budget, begin, progress, remotes, space, given).run(
-                levels, seed=seed, limits=limits, is_fixed=isinstance(module, Plan)
-            )
+            tuning = _Tuning(plan, opened, budget, begin, progress, remotes, space, given, limits, seed)
+            return tuning.run(levels, is_fixed=isinstance(module, Plan))
+
+
+def _not_here(plan: Plan) -> list[str]:
+    """Say why no leaf of a target can run on this machine; nothing if one can, or if a code generator is missing."""
+    refusals: list[str] = []
+    for leaf in plan.layout.leaves():
+        try:
+            backend, _ = choose_backend(plan.layout, leaf.path, strict=False)
+        except BackendError:
+            return []
+        refusal = backend.refuses(standing_alone(plan.layout, leaf.path))
+        if refusal is None:
+            return []
+        refusals.append(
+            f"{str(leaf.target)!r} (@{leaf.path or '.'}) cannot be tuned on this machine: {refusal}; tune it where it "
+            "can run, or kernels on the workers of a Dask scheduler there (workers=)"
+        )
+    return refusals
 
 
 def _costs(costs: Costs | Mapping[str, object] | str | Path, target: Target) -> Costs:
@@ -103,7 +141,10 @@ def _costs(costs: Costs | Mapping[str, object] | str | Path, target: Target) -> 
 
 @dataclass
 class _Tuning:
-    """One run: kernels first, then the placement with them, then settings of the leaves of the best plan."""
+    """One run: kernels first, then the placement with them, then settings of the leaves of the best plan.
+
+    At last the program as it was and as `build` makes it of the log run by turns. The time for that is kept.
+    """
 
     plan: Plan
     log: TuningLog
@@ -113,58 +154,128 @@ class _Tuning:
     remotes: Remotes | None
     space: str
     costs: Costs | None
+    limits: Limits
+    seed: int
+    tuners: list[KernelTuner | PlacementTuner | SettingsTuner] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    compared: tuple[tuple[int, ...], ...] = ((), ())
+    is_short: bool = False
 
-    def run(self, levels: Sequence[str], *, seed: int, limits: Limits, is_fixed: bool) -> TuneResult:
+    def run(self, levels: Sequence[str], *, is_fixed: bool) -> TuneResult:
+        """Tune some levels; `TuneInterrupted` has the result so far."""
+        try:
+            with Programs(self.plan, self.log, self.limits) as programs:
+                self._tune(levels, programs, is_fixed=is_fixed)
+        except KeyboardInterrupt as error:
+            raise TuneInterrupted(self._result()) from error
+        return self._result()
+
+    def _tune(self, levels: Sequence[str], programs: Programs, *, is_fixed: bool) -> None:
         is_placed = "placement" in levels and not is_fixed and self.plan.layout.root.is_composite
-        inputs = made_up_inputs(self.plan)
-        tuners: list[KernelTuner | PlacementTuner | SettingsTuner] = []
-        left_out: list[str] = []
+        has_settings = "executor" in levels and self._has_settings(is_placed=is_placed)
+        has_inputs = made_up_inputs(self.plan) is not None
+        end = self._keep(programs) if has_inputs else self.budget.deadline
         if "kernel" in levels:
-            plans = (self.plan, *plans_by_leaf(self.plan)) if is_placed else (self.plan,)
-            part = self.part(KERNEL_SHARE if is_placed or "executor" in levels else 1.0)
-            kernels = KernelTuner(
-                plans,
-                self.log,
-                part,
-                seed=seed,
-                limits=limits,
-                progress=self.progress,
-                remotes=self.remotes,
-                space=self.space,
-            )
-            tuners.append(kernels)
-            kernels.run()
-            self.budget.done = part.done
+            self._tune_kernels(self._part(KERNEL_SHARE if is_placed or has_settings else 1.0, end), is_placed=is_placed)
+        if not has_inputs and (is_placed or "executor" in levels):
+            self.left_out.append("placement and settings: no inputs can be made up for this program")
+        if not has_inputs:
+            return
         best = self.plan if is_fixed else Advice(self.log).placed(self.plan)
-        if inputs is None and (is_placed or "executor" in levels):
-            left_out.append("placement and settings: no inputs can be made up for this program")
-        elif inputs is not None:
-            if is_placed:
-                placement = PlacementTuner(self.plan, self.log, self.budget, inputs, self.progress, self.costs)
-                tuners.append(placement)
-                placement.run()
-                best = placement.best
-            if "executor" in levels:
-                settings = SettingsTuner(best, self.log, self.budget, inputs, self.progress)
-                tuners.append(settings)
-                settings.run()
-        before, after = compare_runs(self.plan, self.log, is_placed=not is_fixed)
+        if is_placed:
+            part = self._part(PLACEMENT_SHARE if has_settings else 1.0, end)
+            programs.until = part.deadline
+            placement = PlacementTuner(self.plan, self.log, part, programs, self.progress, self.costs)
+            self.tuners.append(placement)
+            placement.run()
+            self.budget.done = part.done
+            best = placement.best
+        if "executor" in levels:
+            part = self._part(1.0, end)
+            programs.until = part.deadline
+            settings = SettingsTuner(best, self.log, part, programs, self.progress, is_own=best is self.plan)
+            self.tuners.append(settings)
+            settings.run()
+            self.budget.done = part.done
+        if end is not None and self.budget.deadline is not None:
+            programs.until = self.budget.deadline + max(LEAST_LATE, LATE * (self.budget.deadline - self.begin))
+        self._compare(programs, is_placed=not is_fixed)
+
+    def _has_settings(self, *, is_placed: bool) -> bool:
+        """Whether any leaf that may be used has settings to try."""
+        plans = (self.plan, *plans_by_leaf(self.plan)) if is_placed else (self.plan,)
+        try:
+            return any(True for plan in plans for _ in open_settings(plan))
+        except BackendError:
+            return False
+
+    def _keep(self, programs: Programs) -> float | None:
+        """Return when tuning must end, for the programs before and after to run by turns until the deadline.
+
+        The one before is built now, which says how long that takes; without a deadline it is built when it is needed.
+        """
+        deadline = self.budget.deadline
+        if deadline is None:
+            return None
+        seconds = deadline - self.begin
+        programs.until = time.monotonic() + LEAST_SHARE * seconds
+        ran = programs.compare([UNTUNED], 1)
+        if ran.status == "cancelled":
+            self.is_short = True
+            return deadline
+        cost = max(ran.costs[0], default=0) if ran.costs else 0
+        return deadline - BUILD_AGAIN * ran.seconds - seconds_of_turns([cost, cost])
+
+    def _tune_kernels(self, part: Budget, *, is_placed: bool) -> None:
+        plans = (self.plan, *plans_by_leaf(self.plan)) if is_placed else (self.plan,)
+        kernels = KernelTuner(
+            plans,
+            self.log,
+            part,
+            seed=self.seed,
+            limits=self.limits,
+            progress=self.progress,
+            remotes=self.remotes,
+            space=self.space,
+        )
+        self.tuners.append(kernels)
+        kernels.run()
+        self.budget.done = part.done
+
+    def _compare(self, programs: Programs, *, is_placed: bool) -> None:
+        """Run the program before and after by turns, unless there is no time for it."""
+        if self.is_short:
+            self.left_out.append("the whole program was not run: building it takes too much of the seconds given")
+            return
+        advice = Advice(self.log)
+        placed = advice.placed(self.plan) if is_placed else self.plan
+        after = Variant(None if placed is self.plan else placed, advice.settings(placed))
+        ran = programs.compare([UNTUNED, after], ROUNDS)
+        if ran.status == "ok":
+            self.compared = ran.costs
+        else:
+            self.left_out.append(f"the whole program could not be compared: {ran.why}")
+
+    def _part(self, share: float, end: float | None) -> Budget:
+        """Return a budget with a share of what is left of the whole."""
+        trials, done = self.budget.trials, self.budget.done
+        now = time.monotonic()
+        return Budget(
+            None if trials is None else done + max(1, round(share * (trials - done))),
+            None if end is None else now + share * (end - now),
+            done,
+        )
+
+    def _result(self) -> TuneResult:
+        before, after = self.compared
         return TuneResult(
             log=self.log.url,
-            findings=tuple(finding for tuner in tuners for finding in tuner.findings()),
+            findings=tuple(finding for tuner in self.tuners for finding in tuner.findings()),
             measured=self.budget.done,
-            reused=sum(tuner.reused for tuner in tuners),
-            statuses=sum((tuner.statuses for tuner in tuners), Counter()),
+            reused=sum(tuner.reused for tuner in self.tuners),
+            statuses=sum((tuner.statuses for tuner in self.tuners), Counter()),
             seconds=time.monotonic() - self.begin,
             before=before,
             after=after,
-            left_out=(*left_out, *(reason for tuner in tuners for reason in tuner.left_out)),
-        )
-
-    def part(self, share: float) -> Budget:
-        """Return the budget of the kernels, a share of the whole."""
-        trials, deadline = self.budget.trials, self.budget.deadline
-        return Budget(
-            None if trials is None else max(1, round(share * trials)),
-            None if deadline is None else self.begin + share * (deadline - self.begin),
+            left_out=(*self.left_out, *(reason for tuner in self.tuners for reason in tuner.left_out)),
         )

@@ -36,7 +36,7 @@ class Applied:
         """Return what a match gives for a piece that takes candidates of some formats."""
         applied = cls(match.workload.level, what, key, match.tier, calls)
         if match.record is None:
-            return applied
+            return replace(applied, note=match.tried[0].reason) if match.tried else applied
         if match.candidate is None:
             return replace(
                 applied, record=match.record.digest, source=str(match.source or ""), note="the default is as good"

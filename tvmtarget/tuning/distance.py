@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
+from typing import NamedTuple
 
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.attributes import Value
@@ -101,7 +102,7 @@ def family_of(leaf: Target) -> str:
 
 def device_of(leaf: Target) -> Device:
     """Return what a leaf's distances are reckoned from."""
-    values = tuple(leaf[name] for name, _ in _weighted(leaf.kind))
+    values = tuple(leaf[row.name] for row in _weighted(leaf.kind))
     if not is_cpu(leaf.kind):
         return Device(leaf.kind, values)
     features, stated = _once(_features(leaf).names), leaf.attrs.get("vector-width")
@@ -127,12 +128,15 @@ def terms_between(was: Device, now: Device) -> tuple[Term, ...]:
 
 def how_far(was: Device, now: Device) -> float:
     """Return the distance of two devices, that of the terms between them, without making the terms."""
-    far = _apart(was.features, now.features) + (WEIGHTS["model"] if was.model != now.model else 0.0)
+    far = 0.0 if was.features is now.features else _apart(was.features, now.features)
+    if was.model != now.model:
+        far += WEIGHTS["model"]
     if was.width != now.width:
         far += _wider(was, now)
-    for row, before, after in zip(_weighted(was.kind), was.values, now.values, strict=True):
-        if before != after:
-            far += round(_cost(*row, before, after), 2)
+    if was.values != now.values:
+        for row, before, after in zip(_weighted(was.kind), was.values, now.values, strict=True):
+            if before != after:
+                far += _cost(row, before, after)
     return round(far, 2)
 
 
@@ -144,9 +148,8 @@ def _wider(was: Device, now: Device) -> float:
 
 def _changes(was: Device, now: Device) -> list[tuple[str, Value | None, Value | None, float]]:
     """Return what is otherwise and has a weight, with its cost."""
-    rows = _weighted(was.kind)
-    pairs = [(at, pair) for at, pair in enumerate(zip(was.values, now.values, strict=True)) if pair[0] != pair[1]]
-    found = [(rows[at][0], *pair, round(_cost(*rows[at], *pair), 2)) for at, pair in pairs]
+    rows = zip(_weighted(was.kind), was.values, now.values, strict=True)
+    found = [(row.name, a, b, _cost(row, a, b)) for row, a, b in rows if a != b]
     return [one for one in found if one[3]]
 
 
@@ -170,9 +173,19 @@ def shape_distance(one: tuple[tuple[object, ...], ...], other: tuple[tuple[objec
 
 def least_needs(leaf: Target) -> Constraint:
     """Return what a candidate is taken to need that does not say: instructions and capacities of where it ran."""
-    least = Constraint.of(leaf.replace(host=None, count=1, memory=(), executor=None, runtime=None))
+    if leaf.host or leaf.count != 1 or leaf.memory or leaf.executor or leaf.runtime:
+        leaf = leaf.replace(host=None, count=1, memory=(), executor=None, runtime=None)
+    least = Constraint.of(leaf)
     kept = tuple(one for one in least.conditions if one.name == "+" or _is_needed(leaf, one.name))
-    return least.replace(conditions=kept)
+    return least if kept == least.conditions else least.replace(conditions=kept)
+
+
+class _Row(NamedTuple):
+    """An attribute of which a difference has a weight; that of a ratio is for each factor of two."""
+
+    name: str
+    weight: float
+    is_ratio: bool
 
 
 @lru_cache(maxsize=4096)
@@ -188,12 +201,17 @@ def _instructions(mine: frozenset[str], yours: frozenset[str]) -> tuple[Term, ..
 
 
 @lru_cache
-def _weighted(kind: str) -> tuple[tuple[str, AttributeClass], ...]:
+def _weighted(kind: str) -> tuple[_Row, ...]:
     """Return the attributes of a kind of which a difference has a weight, beside the features of a CPU."""
     known = find_kind(kind)
     named = {"mcpu", "mattr", "mtriple", "vector-width"} if is_cpu(kind) else set()
     rows = known.attributes if known is not None else ()
-    return tuple((row.name, row.class_) for row in rows if row.class_ in WEIGHTS and row.name not in named)
+    return tuple(_row(row.name, row.class_) for row in rows if row.class_ in WEIGHTS and row.name not in named)
+
+
+def _row(name: str, class_: AttributeClass) -> _Row:
+    is_ratio = class_ in ("scale", "capacity")
+    return _Row(name, WEIGHTS["cache" if is_ratio and "cache" in name else class_], is_ratio)
 
 
 @lru_cache(maxsize=4096)  # most devices of a log are a few CPUs in several sizes
@@ -239,13 +257,12 @@ def _width(features: frozenset[str]) -> int:
     return 128 if features & {"neon", "mve"} else 0
 
 
-def _cost(name: str, class_: AttributeClass, before: Value | None, after: Value | None) -> float:
+def _cost(row: _Row, before: Value | None, after: Value | None) -> float:
     """Return what a difference costs; a number that one side does not state counts as a factor of two."""
-    if class_ not in ("scale", "capacity"):
-        return WEIGHTS[class_]
-    weight = WEIGHTS["cache" if "cache" in name else class_]
-    is_known = isinstance(before, int) and isinstance(after, int) and before > 0 and after > 0
-    return weight * (abs(log2(before / after)) if is_known else 1)  # type: ignore[operator]
+    _, weight, is_ratio = row
+    if is_ratio and isinstance(before, int) and isinstance(after, int) and before > 0 and after > 0:
+        return round(weight * abs(log2(before / after)), 2)
+    return weight
 
 
 def _plain(value: Value) -> object:

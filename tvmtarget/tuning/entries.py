@@ -10,7 +10,7 @@ import hashlib
 import re
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.json import Decoder, Encoder
 
 from tvmtarget.tuning.lines import parse_record
@@ -102,12 +102,18 @@ def quick_entry(line: bytes, kept: tuple[object, ...]) -> Entry | None:
     except (ValueError, RecursionError):
         return None
     ran, beside = trial.m, trial.m.baseline
-    if _WRITE(trial) != said or not _is_plain(trial.cand.body) or (ran.status == "ok" and not ran.costs):
+    candidate = _WRITE(trial.cand)
+    if not _is_plain(trial.cand.body) or (ran.status == "ok" and not ran.costs):
         return None
-    if not _is_plain([value for value in (trial.requires, trial.search, trial.src) if value is not UNSET], -1):
+    trial.cand = Raw(candidate)  # type: ignore[assignment]  # it is written once
+    if _WRITE(trial) != said:
+        return None
+    if not (trial.requires is trial.search is trial.src is UNSET) and not _is_plain(
+        [value for value in (trial.requires, trial.search, trial.src) if value is not UNSET], -1
+    ):
         return None
     trust, score = rank_of(ran.status, ran.kind, ran.costs, beside.costs if beside else ()) or (None, None)
-    key = hashlib.sha256(_WRITE(trial.cand)).digest()[:8]
+    key = hashlib.sha256(candidate).digest()[:8]
     default = default_of(beside.name, beside.identity or None) if beside else None
     measured = Measured(
         trial.workload,

@@ -9,7 +9,7 @@ from tvmtarget.errors import LogError
 from tvmtarget.tuning.entries import Entry, Measured, entry_of, packed, read_entry, spelled
 from tvmtarget.tuning.lines import Line, parse_record
 from tvmtarget.tuning.records import Level, Pin, Record
-from tvmtarget.tuning.tables import Tables, explained
+from tvmtarget.tuning.tables import Tables
 
 __all__ = ["Choice", "Index"]
 
@@ -37,6 +37,9 @@ SELECT l.id, l.text, w.key, n.key, e.key, t.candidate, t.status, t.trust, t.scor
     LEFT JOIN name n ON n.id = t.target LEFT JOIN name e ON e.id = t.env LEFT JOIN name b ON b.id = t.beside
     WHERE l.id > ? ORDER BY l.id LIMIT 1000
 """
+
+
+_AT_ONCE = 500  # lines, by digest
 
 
 class Choice(NamedTuple):
@@ -129,9 +132,9 @@ class Index(Tables):
         return parse_record(rows[0][0]) if rows and rows[0][0] else None
 
     def get(self, digest: str) -> Record | None:
-        """Return a line by its digest."""
+        """Return a line by its digest; a `LogError` says that it was damaged."""
         rows = self._ask("SELECT text FROM line WHERE digest = ?", packed(digest))
-        return parse_record(rows[0][0], is_checked=True) if rows else None
+        return parse_record(rows[0][0], known=digest) if rows else None
 
     def find(self, digest: str) -> list[str]:
         """List the digests that begin so, at most three."""
@@ -150,11 +153,13 @@ class Index(Tables):
             last = rows[-1][0]
 
     def sorted_texts(self) -> Iterator[str]:
-        """Yield all lines by type and text, so that equal logs give equal bytes."""
-        self.refresh()
-        with explained():
-            for (text,) in self._connection.execute("SELECT text FROM line ORDER BY type, text"):
-                yield text
+        """Yield all lines by type and text, so that equal logs give equal bytes; not what is dropped meanwhile."""
+        digests = [digest for (digest,) in self._ask("SELECT digest FROM line ORDER BY type, text")]
+        for at in range(0, len(digests), _AT_ONCE):
+            some = digests[at : at + _AT_ONCE]
+            marks = ",".join("?" * len(some))
+            texts = dict(self._ask(f"SELECT digest, text FROM line WHERE digest IN ({marks})", *some))
+            yield from (texts[digest] for digest in some if digest in texts)
 
     def tally(self) -> dict[str, dict[str, int]]:
         """Count lines by type, trials by status, and by level the workloads that have trials."""

@@ -35,6 +35,7 @@ __all__ = ["JsonLinesStore"]
 
 _BATCH = 1000
 _MOST_WRITTEN = 100_000
+_MOST_FOREIGN = 100  # lines that are none of a log, after which a file that began with such a one is not read on
 _REMEMBERED = 64  # bytes before the end, to notice a file that was written anew in its place
 
 _ONE = "CREATE UNIQUE INDEX one ON kept(digest)"
@@ -99,6 +100,8 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         self._seen: os.stat_result | None = None  # the file when it was read
         self._end, self._number = 0, 1  # where the next line begins
         self._behind = b""  # what stands before that
+        self._foreign: Line | None = None  # the first line, if it was never one of a log
+        self._is_log = False  # whether any other line is
         self._problems: list[Line] = []
         self._tail: list[Line] = []
         self._written: set[bytes] = set()  # digests of what was appended and not read yet
@@ -207,6 +210,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             self._waiting.update(group[0] for group in touched)
             self._reach(last)
         self._reach(last)
+        self._refuse_foreign_file()
 
     def _reach(self, last: Sequence[RawLine]) -> None:
         for ended in last:
@@ -225,19 +229,24 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         place = (None, raw.offset, len(text))
         quick = None if self._is_packed else quick_entry(text, place)
         if quick is not None:
+            self._is_log = True
             return quick
         line = raw.read()
         if line.record is None:
-            self._refuse_foreign_file(line)
             (self._problems if line.is_ended else self._tail).append(line)
+            if line.offset == 0 and not line.looks_like_json:
+                self._foreign = line
+            if len(self._problems) > _MOST_FOREIGN:
+                self._refuse_foreign_file()
             return None
+        self._is_log = True
         is_spelled_so = not self._is_packed and line.record.text.encode() == text
         return entry_of(line.record, place if is_spelled_so else (line.record.text, None, None))
 
-    def _refuse_foreign_file(self, line: Line) -> None:
-        """Refuse a file that begins with what was never a record, so that nobody appends to it."""
-        if line.offset == 0 and line.record is None and not line.looks_like_json:
-            raise LogError(f"{self.url!r} is not a tuning log: {line}")
+    def _refuse_foreign_file(self) -> None:
+        """Refuse a file that begins with what was never a record, and has none, so that nobody appends to it."""
+        if self._foreign is not None and not self._is_log:
+            raise LogError(f"{self.url!r} is not a tuning log: {self._foreign}")
 
     @contextmanager
     def _explained(self, what: str = "read") -> Iterator[None]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -164,14 +165,16 @@ class TuningLog:
         policy: Policy | None = None,
         env: Environment | None = None,
         default: str | None = None,
+        refuses: Callable[[Candidate], str | None] | None = None,
     ) -> Match:
         """Return the best that is known for a workload on a target; there is always an answer.
 
         The level is the workload's. What counts as the same, and how near is near enough, is in `lookup.py`. `default`
         is the identity of the default that is used where nothing is known, as in the baselines of records: what was
-        compared with another default is only `near`.
+        compared with another default is only `near`. `refuses` says why a candidate cannot be used, so that the next
+        best is taken; None if it can.
         """
-        return self._question(workload, target, policy, env, default).find()
+        return replace(self._question(workload, target, policy, env, default), refuses=refuses).find()
 
     def top_k(self, workload: Workload | Function, target: Target, count: int) -> list[Match]:
         """Return the best candidates that were measured on the target or on one equal to it, the best first."""

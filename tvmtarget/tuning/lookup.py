@@ -15,7 +15,7 @@ that was found is as good as the default beside it, that is the answer: the defa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -38,7 +38,7 @@ from tvmtarget.tuning.distance import (
 )
 from tvmtarget.tuning.index import Choice
 from tvmtarget.tuning.match import Match, Policy, Tier, Tried, changes
-from tvmtarget.tuning.records import Environment, Level, Record, TargetRecord, Trial, Workload
+from tvmtarget.tuning.records import Candidate, Environment, Level, Pin, Record, TargetRecord, Trial, Workload
 from tvmtarget.tuning.store import Store
 
 __all__ = ["Lookup", "Memory"]
@@ -70,7 +70,7 @@ class Memory:
     devices: dict[str, Device] = field(default_factory=dict)
     keys: dict[tuple[str, Level], str] = field(default_factory=dict)
     families: dict[str, str] = field(default_factory=dict)
-    distances: dict[tuple[str, str], float] = field(default_factory=dict)
+    distances: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def key(self, target: Target, digest: str, level: Level) -> str:
         """Return the tuning key of a target, which takes far longer to compute than to look up."""
@@ -87,7 +87,10 @@ class Memory:
 
 @dataclass
 class Lookup:
-    """One question to some layers; `default` is the identity of today's default, None where it is not asked for."""
+    """One question to some layers; `default` is the identity of today's default, None where it is not asked for.
+
+    `refuses` says why whoever asks cannot use a candidate, None if that is not so.
+    """
 
     stores: Sequence[Store]
     asked: Workload
@@ -96,6 +99,7 @@ class Lookup:
     policy: Policy
     default: str | None
     memory: Memory
+    refuses: Callable[[Candidate], str | None] | None = None
     tried: list[Tried] = field(default_factory=list)
 
     def find(self) -> Match:
@@ -112,8 +116,12 @@ class Lookup:
             for store in enumerate(self.stores)
             for one in self._choices(self.asked, store, name, count)
         ]
-        trials = [(one, self._trial(one)) for one in sorted(found, key=_Ranked.rank)[:count]]
-        return [self._match("exact" if trial.target == self._digest else "equal", trial, one) for one, trial in trials]
+        trials = ((one, self._trial("exact", one)) for one in sorted(found, key=_Ranked.rank)[:count])
+        return [
+            self._match("exact" if trial.target == self._digest else "equal", trial, one)
+            for one, trial in trials
+            if trial is not None
+        ]
 
     @cached_property
     def _digest(self) -> str:
@@ -131,7 +139,7 @@ class Lookup:
     def _pinned(self) -> Match | None:
         for store in self.stores:
             for pin in store.pins(self.asked.key):
-                if pin.target in self._equal:
+                if pin.target in self._equal and self._is_of_use("pin", pin):
                     return replace(self._match("pin"), record=pin, source=self._target(pin.target), log=store.url)
         return None
 
@@ -141,7 +149,7 @@ class Lookup:
         return same or self._near(workload, offset)
 
     def _best(self, tier: Tier, workload: Workload, targets: Sequence[str]) -> Match | None:
-        for one, trial in self._in_order(workload, targets):
+        for one, trial in self._in_order(tier, workload, targets):
             if self._is_fit(tier, trial):
                 return self._match(tier, trial, one)
         return None
@@ -154,14 +162,16 @@ class Lookup:
             return None
         family = self.memory.family(self.target, self._digest)
         names = {name for store in self.stores for name in store.targets_by_family("kernel", family, workload.key)}
-        places = [(self._distance(name) + offset, name) for name in names - self._equal]
+        names -= self._equal
+        known = self._distances(names)
+        places = [(known[name] + offset, name) for name in names]
         places += [(WEIGHTS["default"], "")] * bool(outdated)
         for far, name in sorted(places):
             if far > self.policy.max_distance:
                 what = self._text(name) if name else outdated[0][0].choice.digest
                 self._reject("near", what, f"beyond the limit of {self.policy.max_distance:g}", far)
                 break
-            for one, trial in self._in_order(workload, [name]) if name else outdated:
+            for one, trial in self._in_order("near", workload, [name]) if name else outdated:
                 if self._is_fit("near", trial, far):
                     terms = self._terms(name) if name else (self._of_then(one),)
                     return replace(self._match("near", trial, one), distance=far, terms=terms)
@@ -171,7 +181,7 @@ class Lookup:
         """Return the best that was measured on this target or an equal one beside a default that is not today's."""
         if self.default is None or self.policy.strict:
             return []
-        return [*islice(self._in_order(workload, sorted(self._equal), is_outdated=True), _MOST_OUTDATED)]
+        return [*islice(self._in_order("near", workload, sorted(self._equal), is_outdated=True), _MOST_OUTDATED)]
 
     def _of_then(self, one: _Ranked) -> Term:
         return Term("default", one.choice.default or "unknown", self.default or "", WEIGHTS["default"])
@@ -201,7 +211,7 @@ class Lookup:
         return [_Ranked(choice, store[0]) for choice in store[1].best(workload.key, target, limit)]
 
     def _in_order(
-        self, workload: Workload, targets: Sequence[str], *, is_outdated: bool = False
+        self, tier: Tier, workload: Workload, targets: Sequence[str], *, is_outdated: bool = False
     ) -> Iterator[tuple[_Ranked, Trial]]:
         """Yield the best first; of those as good as the best, the one that was known first.
 
@@ -225,7 +235,8 @@ class Lookup:
                 chosen = min((one for one in left if (one.choice.trust, one.choice.score) <= most), key=_Ranked.age)
                 left.remove(chosen)
                 seen.add(chosen.choice.digest)
-                yield chosen, self._trial(chosen)
+                if (trial := self._trial(tier, chosen)) is not None:
+                    yield chosen, trial
             if not ends:
                 return
 
@@ -235,11 +246,19 @@ class Lookup:
     def _is_outdated(self, one: _Ranked) -> bool:
         return one.choice.default not in (None, self.default)
 
-    def _trial(self, one: _Ranked) -> Trial:
-        found = self.stores[one.layer].get(one.choice.digest)
-        if not isinstance(found, Trial):
-            raise LogError(f"{self.stores[one.layer].url!r} has lost {one.choice.digest!r}; repair it")
-        return found
+    def _trial(self, tier: Tier, one: _Ranked) -> Trial | None:
+        """Return the trial of a choice; None, which is told, where its line was damaged."""
+        url, digest = self.stores[one.layer].url, one.choice.digest
+        try:
+            found = self.stores[one.layer].get(digest)
+        except LogError as error:
+            found, why = None, str(error)
+        else:
+            why = "its line is gone"
+        if isinstance(found, Trial):
+            return found
+        self._reject(tier, digest, f"{why}; repair {url!r}", None)
+        return None
 
     def _is_fit(self, tier: Tier, trial: Trial, far: float | None = None) -> bool:
         """Whether a candidate is legal here and for these sizes; where it is carried over, a doubt is a no."""
@@ -254,7 +273,15 @@ class Lookup:
         if reason is not None and (reason.truth is Truth.NO or (tier == "near" and reason.truth is Truth.UNKNOWN)):
             self._reject(tier, f"{trial.digest} on {self._text(trial.target)}", first_reason(reason), far)
             return False
-        return trial.workload == self.asked.key or self._fits_sizes(trial, far)
+        is_sized = trial.workload == self.asked.key or self._fits_sizes(trial, far)
+        return is_sized and self._is_of_use(tier, trial, far)
+
+    def _is_of_use(self, tier: Tier, record: Trial | Pin, far: float | None = None) -> bool:
+        """Whether who asks can use a candidate."""
+        reason = None if self.refuses is None else self.refuses(record.candidate)
+        if reason is not None:
+            self._reject(tier, record.digest, reason, far)
+        return reason is None
 
     def _fits_sizes(self, trial: Trial, far: float | None) -> bool:
         fits = (self.policy.formats or {}).get(trial.candidate.format)
@@ -309,12 +336,13 @@ class Lookup:
         found = self._target(digest)
         return digest if found is None else str(found)
 
-    def _distance(self, digest: str) -> float:
-        """Return how far a target with records is from the one asked for."""
-        known, pair = self.memory.distances, (digest, self._digest)
-        if (found := known.get(pair)) is None:
-            found = known[pair] = how_far(self._device(digest), self._here)
-        return found
+    def _distances(self, digests: Collection[str]) -> Mapping[str, float]:
+        """Return, among others, how far some targets with records are from the one asked for."""
+        known = self.memory.distances.setdefault(self._digest, {})
+        for digest in digests:
+            if digest not in known:
+                known[digest] = how_far(self._device(digest), self._here)
+        return known
 
     def _terms(self, digest: str) -> tuple[Term, ...]:
         return terms_between(self._device(digest), self._here)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tvmtarget.errors import LogError, did_you_mean
+from tvmtarget.errors import LogError, did_you_mean, raise_all
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.distance import NAME, Term
 from tvmtarget.tuning.records import Candidate, Environment, Pin, Trial, Workload
@@ -34,6 +34,11 @@ class Policy:
     strict: bool = False
     tie_percent: int = 3
     formats: Mapping[str, Callable[[object, tuple[tuple[object, ...], ...]], bool]] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what bounds nothing."""
+        wrong = [name for name in ("max_distance", "tie_percent") if not getattr(self, name) >= 0]
+        raise_all(LogError, [f"{name} of a policy is 0 or more, not {getattr(self, name)!r}" for name in wrong])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +163,7 @@ class Match:
 
 def describe(workload: Workload) -> str:
     """Return a workload in a few words: its level, operator and sizes."""
-    ops = workload.body.get("op") or workload.body.get("ops") or "function"
+    ops = workload.body.get("op") or workload.body.get("ops") or (workload.payload or {}).get("name") or "function"
     name = "+".join(sorted(ops)) if isinstance(ops, dict) else str(ops)
     sizes = "".join(f"[{','.join(map(str, shape))}]" for shape in workload.shapes[:4])
     more = "..." if len(workload.shapes) > 4 or len(name) > 60 else ""

@@ -49,6 +49,7 @@ __all__ = [
     "Workload",
     "check_json",
     "default_of",
+    "digest_of",
     "rank_of",
 ]
 
@@ -157,6 +158,11 @@ class Measurement(_Part):
         return rank_of(self.status, self.kind, self.costs, () if self.baseline is None else self.baseline.costs)
 
 
+def digest_of(said: str) -> str:
+    """Return the digest of all that a line says, the line without its end."""
+    return f"d1:{hashlib.sha256(said.encode()).hexdigest()[:32]}"
+
+
 def default_of(name: str, identity: str | None) -> str | None:
     """Return the identity of a default by the parts of a baseline, empty if it is not told; None if it is another."""
     return (identity or "") if name in DEFAULTS else None
@@ -194,7 +200,7 @@ class Record(_Part):
     @cached_property
     def digest(self) -> str:
         """`d1:` and a digest of all that the line says."""
-        return f"d1:{hashlib.sha256(self._said.encode()).hexdigest()[:32]}"
+        return digest_of(self._said)
 
     @cached_property
     def _said(self) -> str:

@@ -15,10 +15,10 @@ from tvmtarget.tuning.entries import read_entry
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.tables import APPLICATION, SCHEMA, explained
 
-__all__ = ["SqliteStore"]
+__all__ = ["PAGE", "SqliteStore"]
 
 _PATIENCE = 60  # seconds to wait for other writers
-_PAGE = 8192  # bytes: several lines with a trace to a page, so that little of it stays empty
+PAGE = 8192  # bytes: several lines with a trace to a page, so that little of it stays empty
 
 
 class SqliteStore(Index):
@@ -69,7 +69,7 @@ class SqliteStore(Index):
     def _prepare(self, *, durable: bool) -> None:
         with explained(self.url):
             if self.is_empty() and not self._pragma("query_only"):
-                self._connection.execute(f"PRAGMA page_size = {_PAGE}")
+                self._connection.execute(f"PRAGMA page_size = {PAGE}")
                 self.create()
             application, schema = self._pragma("application_id"), self._pragma("user_version")
             if application != APPLICATION and not self.is_empty():

@@ -54,7 +54,7 @@ class Store(Protocol):
         """Return the target, workload or environment of a key."""
 
     def get(self, digest: str) -> Record | None:
-        """Return a line by its digest."""
+        """Return a line by its digest; a `LogError` says that it was damaged."""
 
     def find(self, digest: str) -> list[str]:
         """List the digests that begin so, at most three."""

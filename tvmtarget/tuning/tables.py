@@ -326,8 +326,10 @@ def explained(url: str = "") -> Iterator[None]:
     """Turn an error of SQLite, or of reading what a damaged file gives, into one of ours."""
     try:
         yield
-    except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
-        raise LogError(f"the log{f' {url!r}' if url else ''} cannot be used: {error}") from error
+    except (sqlite3.Error, UnicodeError, OverflowError) as error:
+        is_damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
+        help_ = "; `tvmtarget log repair` makes a new one of the lines that are whole" if is_damaged else ""
+        raise LogError(f"the log{f' {url!r}' if url else ''} cannot be used: {error}{help_}") from error
 
 
 class _Row(NamedTuple):

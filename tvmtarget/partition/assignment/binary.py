@@ -14,10 +14,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from tvmtarget.partition.assignment.components import components_of
 from tvmtarget.partition.assignment.coupling import Coupled, Decisions, reduced, restored
 from tvmtarget.partition.assignment.maxflow import Budget, Network
 from tvmtarget.partition.assignment.placement import Bools
+from tvmtarget.partition.components import components_of
 from tvmtarget.partition.dataflow import Ints, spans
 
 __all__ = ["ALWAYS", "Terms", "decide"]

@@ -113,13 +113,23 @@ class Estimates:
         }
 
     def assumed(self) -> Iterator[str]:
-        """Tell which numbers of the leaves nobody states, so that defaults stand for them."""
+        """Tell which numbers of the leaves nobody states, so that defaults stand, and which count for nothing."""
         for rates in self.rates.values():
             place = f"@{rates.site.path or '.'} ({rates.site.target.kind})"
             if not rates.is_launch_known:
                 yield f"what a call on {place} takes: {rates.launch:g} us assumed"
             if not rates.is_roofline_known:
                 yield f"the share of its peaks that {place} reaches: {rates.roofline:g} assumed"
+        for leaf in self.leaves:
+            system = self.program.layout[leaf.path.rpartition("/")[0]]
+            is_stated = any(
+                site.capacity is not None and speaks_of(name, leaf) for name, site in self.costs.sites.items()
+            )
+            if is_stated and leaf.domain == system.domain and leaf.path != system.host:
+                yield (
+                    f"the capacity of @{leaf.path}: not counted, as its memory {leaf.domain!r} is that of the driver, "
+                    "which has the whole program; give it a memory of its own"
+                )
 
     def _estimate(self, index: int, leaf: Site) -> Estimate:
         rates = self.rates[leaf.path]

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 from tvmtarget.ir.function import COPY, Call
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import Type
 from tvmtarget.partition.costs.estimate import Estimates, microseconds
 from tvmtarget.partition.machines.machine import Machines
+from tvmtarget.partition.machines.programs import spanned
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord
 
 __all__ = ["Pace", "Stage", "pace_of"]
@@ -97,29 +99,43 @@ def pace_of(estimates: Estimates, outlined: Outlined, module: IRModule) -> Pace 
     clock = dict(run)
     ready: defaultdict[str, int] = defaultdict(int)
     for call in module.main.body:
-        time = times.of(call)
         arrived = max((ready[name] for name in call.inputs), default=0)
-        src, dst = _ends(call, machines, module)
-        if src == dst:
-            run[dst] += time
-            clock[dst] = max(clock[dst], arrived) + time
-            done = clock[dst]
-        else:
-            transfers[src] += time
-            transfers[dst] += time
-            clock[src] = max(clock[src], arrived) + time
+        took = 0
+        for step in _steps(call):
+            time = times.of(step)
+            took += time
+            src, dst = _ends(step, machines, module)
+            if src == dst:
+                run[dst] += time
+            else:
+                transfers[src] += time
+                transfers[dst] += time
+        if call.op == COPY:
+            src, dst = _ends(call, machines, module)
+            clock[src] = max(clock[src], arrived) + took
             done = clock[dst] = max(clock[dst], clock[src])
+        else:
+            together = spanned(call, module, machines)
+            done = max(arrived, *(clock[machine] for machine in together)) + took
+            clock.update(dict.fromkeys(together, done))
         ready.update((output.name, done) for output in call.outputs)
     stages = tuple(Stage(path, run[path], transfers[path]) for path in run)
     return Pace(stages, max(clock.values()), times.unknown)
 
 
+def _steps(call: Call) -> Iterator[Call]:
+    """Yield the calls and copies of a step of a driver: itself, or those in its nested bodies."""
+    if not call.regions:
+        yield call
+    for _, body in call.regions:
+        for inner in body.body:
+            yield from _steps(inner)
+
+
 def _ends(call: Call, machines: Machines, module: IRModule) -> tuple[str, str]:
     if call.op == COPY:
         return machines.of_domain(str(call.attr("src"))), machines.of_domain(str(call.attr("dst")))
-    callee = module[call.callee] if call.callee is not None else module.main
-    path = callee.constraint.path if callee.constraint is not None else None
-    machine = machines.of_site(path) if path else machines.home
+    (machine,) = spanned(call, module, machines) or {machines.home}
     return machine, machine
 
 
@@ -140,11 +156,15 @@ class _Times:
         self.unknown = 0
 
     def of(self, call: Call) -> int:
-        """Return what a step of the root's driver takes."""
+        """Return what a call or copy of the root's driver takes, as often as it is made."""
         if call.op == COPY:
-            return self._moved(call.outputs[0].type, str(call.attr("src")), str(call.attr("dst")))
-        nested = sum(self.of(inner) for _, body in call.regions for inner in body.body)
-        return nested + (0 if call.callee is None else self._called(call.source))
+            src, dst = str(call.attr("src")), str(call.attr("dst"))
+            return int(self._runs(call.inputs[0], src, dst) * self._moved(call.outputs[0].type, src, dst))
+        return 0 if call.callee is None else self._called(call.source)
+
+    def _runs(self, name: str, src: str, dst: str) -> Fraction:
+        made = (copy.runs for copy in self.copies[""] if (copy.value, copy.src, copy.dst) == (name, src, dst))
+        return next(made, Fraction(1))
 
     def _called(self, name: str) -> int:
         """Return what all calls and copies take that a call of the root's driver leads to."""

@@ -8,8 +8,6 @@ have done everything before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, Value, callees_of
 from tvmtarget.ir.module import IRModule
@@ -17,7 +15,7 @@ from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.machines.verify import verify_programs
 from tvmtarget.target.layout import Layout
 
-__all__ = ["programs_of"]
+__all__ = ["programs_of", "spanned"]
 
 
 def programs_of(module: IRModule, layout: Layout) -> dict[str, IRModule]:
@@ -65,21 +63,16 @@ class _Projection:
         self.bodies[machine].append(call)
 
     def _machine(self, call: Call) -> str:
-        """Return the machine of a step; nested bodies are run by the host of the root, so all of them must be there."""
-        found = {machine for function in _called(call, self.module) for machine in self._of(function)}
-        if call.regions:
-            found.add(self.machines.home)
+        found = spanned(call, self.module, self.machines)
         if len(found) != 1:
+            home = self.machines.home
+            others = ", ".join(f"@{machine}" for machine in sorted(found - {home}))
             raise ModelError(
-                f"op {call.source!r} has bodies on several machines ({', '.join(sorted(found))}), while one of them "
-                f"drives it; keep it on one: where={{{call.source!r}: '@{sorted(found)[0]}'}}"
+                f"op {call.source!r} has bodies on several machines: the driver on @{home} runs it, and {others} "
+                f"would have a part in every turn; keep all that is in it on one machine, such as @{home}, or choose a "
+                "runtime that is not distributed when the program is divided"
             )
         return found.pop()
-
-    def _of(self, function: Function) -> Iterator[str]:
-        path = function.constraint.path if function.constraint is not None else None
-        if path:
-            yield self.machines.of_site(path)
 
     def _transfer(self, src: str, dst: str, sent: tuple[str, ...], received: tuple[Value, ...], source: str) -> None:
         order = ("order", self.transfers)
@@ -104,12 +97,18 @@ class _Projection:
         return self.module.replace(functions=(driver, *rest))
 
 
-def _called(call: Call, module: IRModule) -> Iterator[Function]:
-    """Yield the functions that a step of a driver calls, in its nested bodies too."""
+def spanned(call: Call, module: IRModule, machines: Machines) -> set[str]:
+    """Return the machines that have a part in a step of the root's driver, whose host runs nested bodies."""
+    found = {machines.home} if call.regions else set()
     if call.callee is not None:
-        yield module[call.callee]
-    for _, region in call.regions:
-        yield from (module[name] for name in sorted(callees_of(region)))
+        constraint = module[call.callee].constraint
+        if constraint is not None and constraint.path:
+            found.add(machines.of_site(constraint.path))
+    if call.op == COPY:
+        found |= {machines.of_domain(str(call.attr(end))) for end in ("src", "dst")}
+    for _, body in call.regions:
+        found = found.union(*(spanned(inner, module, machines) for inner in body.body))
+    return found
 
 
 def _reachable(driver: Function, module: IRModule) -> set[str]:

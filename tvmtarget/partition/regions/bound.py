@@ -15,7 +15,7 @@ With two colours the first is exact (Kennedy and McKinley, 1994); with more of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 
 from tvmtarget.partition.regions.waves import changes_ahead, predecessors_of, topological_order
 
@@ -25,9 +25,9 @@ __all__ = ["ahead", "is_large", "least_of", "lower_bound", "together"]
 LARGE = 60_000
 
 
-def is_large(successors: Sequence[Sequence[int]]) -> bool:
-    """Whether a graph has more than `LARGE` vertices and edges."""
-    return len(successors) + sum(map(len, successors)) > LARGE
+def is_large(edges: Sequence[Sized]) -> bool:
+    """Whether a graph has more than `LARGE` vertices and edges, given the edges of every vertex."""
+    return len(edges) + sum(map(len, edges)) > LARGE
 
 
 def lower_bound(successors: Sequence[Sequence[int]], colours: Sequence[int], reached: int | None = None) -> int:

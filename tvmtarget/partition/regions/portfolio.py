@@ -11,6 +11,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
+from tvmtarget.partition.components import components_of
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.regions.bound import ahead, is_large, least_of
 from tvmtarget.partition.regions.contract import contracted
@@ -35,7 +36,7 @@ def formed(
     is_free = all(limits[colour].is_free for colour in set(colours))
     best: list[list[list[int]]] = []
     least = None
-    for candidate in _candidates(successors, colours, launches, values):
+    for candidate in _candidates(successors, colours, launches, values, is_free=is_free):
         regions = candidate if is_free else limiter.all_limited(candidate, colours, limits)
         score = _calls(regions, colours, launches), len(regions)
         if least is None or score < least:
@@ -48,7 +49,12 @@ def formed(
 
 
 def _candidates(
-    successors: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int], values: Values
+    successors: Sequence[Sequence[int]],
+    colours: Sequence[int],
+    launches: Sequence[int],
+    values: Values,
+    *,
+    is_free: bool,
 ) -> Iterator[list[list[int]]]:
     swept = list(_swept(successors, colours, launches))
     yield from swept
@@ -56,12 +62,34 @@ def _candidates(
         return
     slack = Slack(successors, colours, values)
     best = min(reversed(swept), key=lambda regions: _calls(regions, colours, launches))
-    yield slack.moved(min(_starts(slack, best), key=lambda regions: values.cut(_owner(len(colours), regions))))
+    moved = slack.moved(min(_starts(slack, best), key=lambda regions: values.cut(_owner(len(colours), regions))))
+    yield moved
+    if is_free and len(set(colours)) == 2 and _is_settled(slack, swept[0], moved):
+        return
     joined = contracted(successors, colours, _by_bytes(values))
     yield joined
     again = _over(slack, joined)
     yield again
     yield slack.moved(again)
+
+
+def _is_settled(slack: Slack, swept: Sequence[Sequence[int]], moved: Sequence[Sequence[int]]) -> bool:
+    """Whether joining atoms of one colour that follow each other leads to regions of two colours that are known.
+
+    It does where waves part no such atoms: waves over what is joined are the same. And it does where regions as few as
+    waves are just what such atoms connect: what is joined are these, and waves over them could only be fewer.
+    """
+    colours, count = np.array(slack.colours), len(slack.colours)
+    alike = colours[slack.starts] == colours[slack.ends]
+    starts, ends = slack.starts[alike], slack.ends[alike]
+
+    def parts_none(regions: Sequence[Sequence[int]]) -> bool:
+        owner = _owner(count, regions)
+        return bool((owner[starts] == owner[ends]).all())
+
+    if parts_none(swept):
+        return True
+    return parts_none(moved) and len(np.unique(components_of(count, starts, ends))) == len(moved)
 
 
 def _swept(

@@ -30,15 +30,26 @@ class Blocker:
     after: Totals
 
     def __str__(self) -> str:
-        gain = f"{self.before.regions - self.after.regions} regions fewer"
-        if self.before.time is not None and self.after.time is not None and self.before.time:
-            gain += f", {100 * (self.before.time - self.after.time) / self.before.time:.0f} % less time"
-        return f"{self.kind} on @{self.site or '.'} ({self.ops} ops, {self.reason}): {gain}"
+        gains = ", ".join(self._gains())
+        return f"{self.kind} on @{self.site or '.'} ({self.ops} ops, {self.reason}): {gains}"
+
+    def _gains(self) -> Iterator[str]:
+        before, after = self.before, self.after
+        if before.regions != after.regions:
+            yield _fewer(before.regions - after.regions, "region")
+        if before.time is not None and after.time is not None and before.time:
+            yield f"{100 * (before.time - after.time) / before.time:.0f} % less time"
+        elif before.nbytes != after.nbytes:
+            yield f"{_fewer(before.nbytes - after.nbytes, 'byte')} copied"
 
     def to_json(self) -> dict[str, object]:
         """Return the blocker as data."""
         flat: dict[str, object] = {"kind": self.kind, "site": self.site, "ops": self.ops, "reason": self.reason}
         return flat | {"before": self.before.to_json(), "after": self.after.to_json()}
+
+
+def _fewer(number: int, what: str) -> str:
+    return f"{abs(number)} {what}{'' if abs(number) == 1 else 's'} {'fewer' if number > 0 else 'more'}"
 
 
 def blockers(plan: Plan, limit: int) -> tuple[Blocker, ...]:

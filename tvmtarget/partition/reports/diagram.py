@@ -67,7 +67,13 @@ def _driven(plan: Plan, one: DrivenRecord) -> RegionRecord:
 def to_dot(plan: Plan) -> str:
     """Write the regions for Graphviz: a cluster for each site, copies as thick edges with their values."""
     graph, parts = region_graph(plan), _parts(plan)
-    lines = ["digraph plan {", "  node [shape=box];", "  in [shape=ellipse];", "  out [shape=ellipse];"]
+    lines = [
+        "digraph plan {",
+        "  newrank=true;",
+        "  node [shape=box];",
+        "  in [shape=ellipse];",
+        "  out [shape=ellipse];",
+    ]
     for position, (site, members) in enumerate(_by_site(plan)):
         lines += [f"  subgraph cluster_{position} {{", f"    label={_quoted(site)};"]
         lines += [f"    r{member} [label={_quoted(_label(parts[member], chr(10)))}];" for member in members]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tvmtarget.partition.costs.costs import structure_of
@@ -110,7 +110,6 @@ def explain_op(
     owner = owners_of(program, root)
     driven = next((one for one in outlined.driven if one.call == index), None)
     record = None if driven is not None else outlined.regions[owner[index]]
-    values = {*program.body[index].uses(), *(output.name for output in program.body[index].outputs)}
     sites = {call: outlined.regions[place].site for call, place in owner.items() if place >= 0}
     site, function, reason, members = (
         _on_site(feasibility, index, record, outlined, estimates, objective)
@@ -125,7 +124,7 @@ def explain_op(
         reason=reason,
         verdicts=tuple(_verdicts(feasibility, index, "" if driven is not None else site)),
         neighbours=tuple(neighbours_of(program, root, index, owner, outlined.regions)),
-        copies=tuple(_copied(copy, estimates) for copy in outlined.copies if copy.value in values),
+        copies=tuple(_copied(copy, estimates) for copy in _caused(program, index, record, outlined.copies)),
         members=members,
         times=() if estimates is None else tuple(_times(feasibility, estimates, index)),
         structure=structure_of(program.op(index)),
@@ -173,6 +172,21 @@ def _verdicts(feasibility: Feasibility, index: int, site: str) -> Iterator[tuple
         refusal = feasibility.verdict(index, leaf)
         verdict = "yes" if refusal is None else f"no, {refusal}"
         yield leaf.path, f"{verdict} (chosen)" if leaf.path == site else verdict
+
+
+def _caused(
+    program: Program, index: int, record: RegionRecord | None, copies: Sequence[CopyRecord]
+) -> Iterator[CopyRecord]:
+    """Yield copies of what an operation makes, and those by which what it reads comes to where it runs."""
+    read, made = program.body[index].uses(), {output.name for output in program.body[index].outputs}
+    arriving = {value: {"" if record is None else program.layout[record.site].domain} for value in read}
+    for copy in reversed(copies):
+        if copy.value in read and copy.dst in arriving[copy.value]:
+            arriving[copy.value].add(copy.src)
+    for copy in copies:
+        is_read = copy.value in read and (record is None or copy.dst in arriving[copy.value])
+        if copy.value in made or is_read:
+            yield copy
 
 
 def _copied(copy: CopyRecord, estimates: Estimates | None) -> str:

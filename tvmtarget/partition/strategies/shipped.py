@@ -8,6 +8,7 @@ from tvmtarget.ir.function import Attribute
 from tvmtarget.partition.strategies import onnxruntime_rules, tvm_checks, tvm_rules
 from tvmtarget.partition.strategies.relax_rules import check_relax, is_relax
 from tvmtarget.partition.strategies.strategy import Op, Reject, Rule, Strategy, reject
+from tvmtarget.partition.strategies.tvm_gpu_checks import fits_gpu
 
 __all__ = ["CUDA", "LLVM", "NUMPY", "ONNXRUNTIME", "C"]
 
@@ -37,7 +38,11 @@ class LLVM(Strategy):
 
 
 class CUDA(LLVM):
-    """Apache TVM for NVIDIA GPUs: the same operators as for CPUs."""
+    """Apache TVM for NVIDIA GPUs: the same operators as for CPUs, but for what its schedules for GPUs do not take."""
+
+    def check(self, op: Op) -> Reject | None:
+        """Ask what is asked for a CPU, then what a GPU asks for."""
+        return super().check(op) or fits_gpu(op)
 
 
 class C(LLVM):
@@ -58,14 +63,19 @@ class NUMPY(Strategy):
     and along first axes, and decodes images where Pillow is installed, which is not asked for.
     """
 
-    refused: ClassVar[dict[str, str]] = {"ImageDecoder": "it decodes images by Pillow only"}
+    refused: ClassVar[dict[str, str]] = {
+        "ImageDecoder": "it decodes images by Pillow only",
+        **{kind: f"it has no kernel for {kind}" for kind in ("GlobalLpPool", "MaxRoiPool", "Multinomial")},
+    }
     rules: ClassVar[dict[str, Rule]] = {"Scan": Rule(opsets=range(9, 1000), attrs=_FORWARDS)}
 
     takes_control_flow = True
     takes_non_tensors = True
 
     def check_op(self, op: Op) -> Reject | None:
-        """Refuse operators of domains that are not ONNX's own."""
+        """Refuse operators of domains that are not ONNX's own, and absent values, which the evaluator cannot return."""
+        if op.kind == "Optional" and not op.inputs:
+            return reject("RULE", "it cannot make an optional value that is absent")
         return _only_domains(op, "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 
 

@@ -9,12 +9,12 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from tvmtarget.target.cpu.chips import chips_of
-from tvmtarget.target.detection.machine import DISPLAYS, GPU_QUERY, GPU_REPORT, Machine
+from tvmtarget.target.detection.machine import CUDA_DRIVER, DISPLAYS, GPU_QUERY, GPU_REPORT, Machine
 
 __all__ = ["Accelerator", "accelerators_of"]
 
@@ -65,11 +65,12 @@ def _nvidia(machine: Machine) -> Iterator[Accelerator]:
             parts = reports[number].findall(".//mig_device") if number < len(reports) else []
             yield from (_partition(name, arch, part) for part in parts)
         else:
-            yield _cuda(name, arch, 0, int(mebibytes) if mebibytes.isdecimal() else 0)
+            facts = _driver_facts(machine, name, arch)
+            yield _cuda(name, arch, facts, int(mebibytes) if mebibytes.isdecimal() else 0)
     if not rows:
         # A driver before 510 has no such question; the product's name and its memory is all that it says.
         for gpu in reports:
-            yield _cuda(gpu.findtext("product_name", ""), "", 0, _mebibytes(gpu.findtext("fb_memory_usage/total")))
+            yield _cuda(gpu.findtext("product_name", ""), "", {}, _mebibytes(gpu.findtext("fb_memory_usage/total")))
 
 
 def _reports(machine: Machine) -> list[ElementTree.Element]:
@@ -82,11 +83,26 @@ def _reports(machine: Machine) -> list[ElementTree.Element]:
 def _partition(name: str, arch: str, part: ElementTree.Element) -> Accelerator:
     units = part.findtext("device_attributes/shared/multiprocessor_count", "")
     size = _mebibytes(part.findtext("fb_memory_usage/total"))
-    return _cuda(f"{name} MIG", arch, int(units) if units.isdecimal() else 0, size)
+    facts = {"num-compute-units": int(units)} if units.isdecimal() else {}
+    return _cuda(f"{name} MIG", arch, facts, size)
 
 
-def _cuda(model: str, arch: str, units: int, mebibytes: int) -> Accelerator:
-    attributes: dict[str, str | int] = {"arch": arch, "model": model, "num-compute-units": units}
+def _driver_facts(machine: Machine, name: str, arch: str) -> dict[str, int]:
+    """Return what the driver tells of GPUs of a name and capability, which it may number otherwise than nvidia-smi."""
+    found: set[tuple[tuple[str, int], ...]] = set()
+    for line in machine.text(CUDA_DRIVER).splitlines():
+        said = dict(re.findall(r"([\w-]+): ([^,]+)(?:, |$)", line))
+        capability = f"{said.get('compute-capability-major')}.{said.get('compute-capability-minor')}"
+        if said.get("name") == name and _arch(capability) == arch:
+            found.add(tuple((fact, int(said[fact])) for fact in _DRIVER_FACTS if said.get(fact, "").isdecimal()))
+    return dict(found.pop()) if len(found) == 1 else {}
+
+
+_DRIVER_FACTS = ("num-compute-units", "l2_cache_size_bytes")
+
+
+def _cuda(model: str, arch: str, facts: Mapping[str, int], mebibytes: int) -> Accelerator:
+    attributes: dict[str, str | int] = {"arch": arch, "model": model, **facts}
     return Accelerator("cuda", tuple((name, value) for name, value in attributes.items() if value), mebibytes * _MIB)
 
 

@@ -12,6 +12,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,16 +23,17 @@ from xml.etree import ElementTree
 from tvmtarget.errors import TargetError, raise_all
 from tvmtarget.target.problems import shown
 
-__all__ = ["CPUID", "DISPLAYS", "GPU_QUERY", "GPU_REPORT", "MEMORY_BLOCKS", "SYSCTL", "Machine"]
+__all__ = ["CPUID", "CUDA_DRIVER", "DISPLAYS", "GPU_QUERY", "GPU_REPORT", "MEMORY_BLOCKS", "SYSCTL", "Machine"]
 
 _SCHEMA = 1
 _CPU = "/sys/devices/system/cpu"
 _KFD = "/sys/class/kfd/kfd/topology/nodes/*"
 
-# Names of texts that are no files: the command lines that wrote them, an instruction, and a count of folders.
+# Names of texts that are no files: the command lines that wrote them, an instruction, a library, a count of folders.
 CPUID = "cpuid"
 GPU_QUERY = "nvidia-smi --query-gpu=name,compute_cap,memory.total,mig.mode.current --format=csv,noheader,nounits"
 GPU_REPORT = "nvidia-smi -q -x"
+CUDA_DRIVER = "libcuda"
 SYSCTL = "sysctl hw machdep.cpu"
 DISPLAYS = "system_profiler SPDisplaysDataType -json"
 MEMORY_BLOCKS = "/sys/devices/system/memory/memory*"
@@ -121,8 +123,10 @@ def _texts(*, gpus: bool) -> Iterator[tuple[str, str]]:
     yield SYSCTL, _lines(_SYSCTL, ":")(_run(SYSCTL) if platform.system() == "Darwin" else "")
     yield CPUID, _cpuid() if platform.system() == "Windows" else ""
     if gpus:
-        yield GPU_QUERY, _run(GPU_QUERY)
+        listed = _run(GPU_QUERY)
+        yield GPU_QUERY, listed
         yield GPU_REPORT, _report(_run(GPU_REPORT))
+        yield CUDA_DRIVER, _output([sys.executable, str(Path(__file__).with_name("cuda_driver.py"))]) if listed else ""
         yield DISPLAYS, _displays(_run(DISPLAYS)) if platform.system() == "Darwin" else ""
 
 
@@ -138,8 +142,12 @@ def _run(command: str) -> str:
     program = shutil.which(words[0])
     if program is None:
         return ""
+    return _output([program, *words[1:]])
+
+
+def _output(words: list[str]) -> str:
     try:
-        done = subprocess.run([program, *words[1:]], capture_output=True, timeout=_SECONDS, check=True)
+        done = subprocess.run(words, capture_output=True, timeout=_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.decode("utf-8", errors="replace")

@@ -7,12 +7,14 @@ The format is that of `python/tvm/autotvm/record.py` (TVM v0.6 to v0.19), the nu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from tvmtarget.errors import LogError
 from tvmtarget.target.problems import shown
-from tvmtarget.tuning.importers.taking import Imported, leaf_of, opened, picoseconds, take_in, target_record
+from tvmtarget.target.tree import Target
+from tvmtarget.tuning.importers.taking import Imported, leaf_of, meant, opened, picoseconds, take_in, target_record
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.records import Candidate, Environment, Measurement, Record, Status, Trial, Workload
 
@@ -34,13 +36,16 @@ _STATUS: Sequence[Status] = (
 )
 
 
-def import_autotvm(log: TuningLog, path: str | Path) -> Imported:
-    """Add the records of a file of AutoTVM; a second time adds nothing."""
+def import_autotvm(log: TuningLog, path: str | Path, *, targets: Iterable[Target] = ()) -> Imported:
+    """Add the records of a file of AutoTVM; a second time adds nothing.
+
+    What was measured on a target as TVM writes one of `targets` is of that one, with what TVM leaves out.
+    """
     with opened(Path(path)) as stream:
-        return take_in(log, stream, _records)
+        return take_in(log, stream, partial(_records, meant(targets)))
 
 
-def _records(line: object) -> list[Record]:
+def _records(device: Callable[[Target], Target], line: object) -> list[Record]:
     if not isinstance(line, dict):
         raise LogError(f"a record of AutoTVM is an object, not {shown(line)}")
     if line.get("version") != 0.2:
@@ -52,7 +57,7 @@ def _records(line: object) -> list[Record]:
         raise LogError("a record of AutoTVM has a target and a task in 'input', and an object in 'config'")
     if not isinstance(error, int) or isinstance(error, bool) or not 0 <= error < len(_STATUS):
         raise LogError(f"the number of an error is 0 to {len(_STATUS) - 1}, not {shown(error)}")
-    target, workload = target_record(leaf_of(target_text)), _workload(task, args)
+    target, workload = target_record(device(leaf_of(target_text))), _workload(task, args)
     env = Environment.of({"tool": "autotvm", "apache-tvm": str(line.get("tvm_version", "unknown"))})
     trial = Trial(
         level="kernel",

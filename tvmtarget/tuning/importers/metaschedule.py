@@ -11,15 +11,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
-from tvmtarget.tuning.importers.taking import Imported, leaf_of, opened, picoseconds, take_in, target_record
-from tvmtarget.tuning.importers.tvm_programs import normalised
+from tvmtarget.tuning.importers.taking import Imported, leaf_of, meant, opened, picoseconds, take_in, target_record
+from tvmtarget.tuning.importers.tvm_programs import Programs
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.records import Alias, Candidate, Environment, Measurement, Record, TargetRecord, Trial, Workload
 from tvmtarget.tuning.report import write_lines
@@ -36,22 +36,23 @@ _ALIASES: Mapping[str, str] = {"GetBlock": "GetSBlock"}
 _ENV = Environment.of({"tool": "metaschedule"})
 
 
-def import_metaschedule(log: TuningLog, folder: str | Path) -> Imported:
+def import_metaschedule(log: TuningLog, folder: str | Path, *, targets: Iterable[Target] = ()) -> Imported:
     """Add the database of a folder; a second time adds nothing.
 
-    With TVM installed a program that it can read is known by what it computes, whatever is annotated on it;
-    without, by its bytes.
+    With TVM installed a program that it can read is known by what it computes, as the kernels of a build are, so that
+    builds find it; without, by its bytes. What was measured on a target as TVM writes one of `targets` is of that one,
+    with what TVM leaves out: caches and memories.
     """
-    folder = Path(folder)
+    folder, device = Path(folder), meant(targets)
     workloads: list[Workload | str] = []
-    with opened(folder / WORKLOADS) as stream:
-        programs = take_in(log, stream, partial(_workload, workloads))
+    with opened(folder / WORKLOADS) as stream, Programs() as tvm:
+        programs = take_in(log, stream, partial(_workload, tvm, workloads))
     with opened(folder / RECORDS) as stream:
-        records = take_in(log, stream, partial(_records, workloads))
+        records = take_in(log, stream, partial(_records, workloads, device))
     return Imported(programs.read + records.read, programs.added + records.added, programs.rejected + records.rejected)
 
 
-def _workload(found: list[Workload | str], line: object) -> list[Record]:
+def _workload(tvm: Programs, found: list[Workload | str], line: object) -> list[Record]:
     """Read a program; whatever it is, it has its place among the others."""
     found.append("its workload was rejected")
     match line:
@@ -64,18 +65,13 @@ def _workload(found: list[Workload | str], line: object) -> list[Record]:
     except ValueError as error:
         raise LogError(f"the program is not base64: {error}") from error
     payload: dict[str, object] = {"format": "tvm.ir.json", "hash": structural_hash, "b64": encoded}
-    text = normalised([structural_hash, encoded])
-    body = (
-        {"op": "tvm.program", "bytes": _digest(program)}
-        if text is None
-        else {"op": "tvm.script", "text": _digest(text.encode())}
-    )
-    workload = Workload.of(body, payload=payload)
+    name, body = tvm.read([structural_hash, encoded]) or ("", {"op": "tvm.program", "bytes": _digest(program)})
+    workload = Workload.of(body, payload=payload | ({"name": name} if name else {}))
     found[-1] = workload
     return [workload]
 
 
-def _records(workloads: Sequence[Workload | str], line: object) -> list[Record]:
+def _records(workloads: Sequence[Workload | str], device: Callable[[Target], Target], line: object) -> list[Record]:
     match line:
         case [int() as at, [trace, costs, dict() as target, args]] if not isinstance(at, bool):
             pass
@@ -86,7 +82,7 @@ def _records(workloads: Sequence[Workload | str], line: object) -> list[Record]:
     workload = workloads[at]
     if isinstance(workload, str):
         raise LogError(f"workload {at}: {workload}")
-    known = target_record(leaf_of(json.dumps(target)))
+    known = target_record(device(leaf_of(json.dumps(target))))
     ran = () if costs is None else picoseconds(costs)
     trial = Trial(
         level="kernel",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -20,7 +21,7 @@ from tvmtarget.tuning.lines import Line, raw_lines
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.records import Record, TargetRecord
 
-__all__ = ["Imported", "leaf_of", "opened", "picoseconds", "take_in", "target_record"]
+__all__ = ["Imported", "leaf_of", "meant", "opened", "picoseconds", "take_in", "target_record"]
 
 _STUB = 10**8  # seconds; tuners write 1e9 or 1e10 where nothing ran
 
@@ -95,6 +96,38 @@ def leaf_of(text: str) -> Target:
         warnings.simplefilter("ignore", TvmTargetWarning)
         target = Target.from_tvm(json.loads(text) if text.startswith("{") else text)
     return target.replace(host=None, executor=None, runtime=None)
+
+
+def meant(targets: Iterable[Target]) -> Callable[[Target], Target]:
+    """Return what tells which device TVM wrote: that of `targets` of which it would write the same, or no other.
+
+    TVM has no words for caches and memories, and writes the triple of its own build where a target has none.
+    """
+    known: dict[str, Target] = {}
+    for target in targets:
+        if target.is_composite:
+            raise LogError(f"what other tools measure runs on one device; name a leaf of {str(target)!r}")
+        leaf = target.replace(name=None, host=None, count=1, executor=None, runtime=None)
+        for key in {form.tuning_key() for form in _forms(leaf)}:
+            if known.setdefault(key, leaf) != leaf:
+                raise LogError(f"TVM writes {str(known[key])!r} and {str(leaf)!r} alike; name one of them")
+
+    @cache
+    def found(leaf: Target) -> Target:
+        return known.get(leaf.tuning_key(), leaf) if known else leaf
+
+    return found
+
+
+def _forms(leaf: Target) -> Iterator[Target]:
+    """Yield a leaf as TVM writes it, without TVM and as the TVM that is installed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TvmTargetWarning)
+        written = leaf.to_tvm()
+        sources = [written.config]
+        if importlib.util.find_spec("tvm") is not None:
+            sources.append(written.load())
+        yield from (Target.from_tvm(source).replace(host=None) for source in sources)
 
 
 def target_record(target: Target) -> TargetRecord:

@@ -1,0 +1,184 @@
+"""Whole programs are built and run in a process of their own: what they do to it costs the candidate, not the tuner."""
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from models import DIGITS, small
+from onnx import helper
+
+import tvmtarget as tt
+from tvmtarget.advice import Advice, sites_of
+from tvmtarget.building import build_plan
+from tvmtarget.tuner.exploring import plans_by_leaf
+from tvmtarget.tuner.process import Limits
+from tvmtarget.tuner.programs import Programs, Variant
+from tvmtarget.tuning.records import Trial
+
+pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
+
+HERE = Path(__file__).parent
+TREE = tt.Target.parse("composite[cpu=numpy,ort=onnxruntime(optimization-level=99,intra-op-threads=1)]")
+
+
+def digits():
+    return tt.IRModule.from_onnx(DIGITS)
+
+
+@pytest.fixture
+def hostile(tmp_path, monkeypatch):
+    """Install a hostile code generator, for the processes that are started; return what says what it does."""
+    installed = tmp_path / "hostile_leaf-0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: hostile-leaf\nVersion: 0\n")
+    (installed / "entry_points.txt").write_text("[tvmtarget.backends]\na-hostile-leaf = hostile_leaf:BACKEND\n")
+    root = HERE.parents[1]
+    monkeypatch.setenv("PYTHONPATH", ":".join(map(str, (root, HERE, tmp_path))))
+    return lambda deed: monkeypatch.setenv("HOSTILE_LEAF", deed)
+
+
+@pytest.mark.parametrize(
+    ("deed", "status"),
+    [
+        pytest.param("hang in build", "build_timeout", marks=pytest.mark.slow),
+        ("hang in run", "run_timeout"),
+        pytest.param("hang deaf to alarms in run", "run_timeout", marks=pytest.mark.slow),
+        pytest.param("crash in build", "build_error", marks=pytest.mark.slow),
+        ("crash in run", "run_error"),
+        pytest.param("abort in run", "run_error", marks=pytest.mark.slow),
+        pytest.param("close the pipe in run", "run_error", marks=pytest.mark.slow),
+        pytest.param("eat memory in run", "over_limit", marks=pytest.mark.slow),
+        pytest.param("fail in run", "run_error", marks=pytest.mark.slow),
+        ("be wrong in run", "wrong_output"),
+    ],
+)
+def test_a_placement_gets_the_status_of_what_it_did_and_the_tuner_goes_on(hostile, deed, status):
+    hostile(deed)
+    log = tt.TuningLog("memory:")
+    limits = Limits(memory=2 << 30)
+    if status.endswith("timeout"):
+        limits = replace(limits, open=20 if status == "build_timeout" else limits.open, run=3)
+    result = tt.tune(digits(), TREE, log=log, levels=["placement"], trials=2, limits=limits)
+    ends = [record.measured.status for record in log if isinstance(record, Trial)]
+    assert (ends[0], set(ends) - {"ok"}) == ("ok", {status})
+    assert any("a placement on ort" in reason for reason in result.left_out)
+    assert {region["site"] for region in tt.build(digits(), TREE, log=log).report()["regions"]} == {"cpu"}
+    assert result.speedup > 0
+
+
+def test_programs_are_what_a_build_makes_of_the_same_sites():
+    plan = tt.decompose(digits(), TREE)
+    with Programs(plan, tt.TuningLog("memory:")) as programs:
+        for other in plans_by_leaf(plan):
+            ran = programs.measure(Variant(other), Variant())
+            assert ran.status == "ok"
+            assert set(ran.functions) == {region.function for region in plan.with_sites(sites_of(other)).regions}
+
+
+def test_a_build_by_a_log_takes_the_functions_of_earlier_ones_of_which_the_log_says_the_same():
+    plan = tt.decompose(digits(), TREE, where={"op:Gemm": "@ort"})
+    log = tt.TuningLog("memory:")
+    first = build_plan(plan, Advice(log))
+    again = build_plan(plan, Advice(log), since=[first])
+    plain = build_plan(plan, since=[first])
+    for name, leaf in first._leaves.items():
+        assert again._leaves[name].compiled is leaf.compiled
+        assert plain._leaves[name].compiled is not leaf.compiled
+
+
+@pytest.mark.parametrize("seconds", [0, pytest.param(6, marks=pytest.mark.slow)])
+def test_a_run_of_some_seconds_ends_in_time_whatever_is_going_on_then(hostile, seconds):
+    """Two seconds are allowed beside those asked for; the others are for a machine that does much else."""
+    hostile("hang in run")
+    log = tt.TuningLog("memory:")
+    result = tt.tune(digits(), TREE, log=log, levels=["executor", "placement"], seconds=seconds)
+    assert result.seconds < seconds + 2 + 10
+    assert {record.measured.status for record in log if isinstance(record, Trial)} <= {"ok", "cancelled"}
+
+
+SCRIPT = """
+import tvmtarget as tt
+from tvmtarget import plugins
+from tvmtarget.backends.protocol import backend_named
+import sys
+
+@tt.strategy("mine", attributes={"speed": 1})
+class Mine:
+    ops = {"Abs"}
+
+class Backend:
+    name, kinds = "mine", ("mine",)
+    version = lambda self: "1"
+    refuses = lambda self, target: None
+    settings = lambda self, target: {"speed": (1, 2)}
+    compile = lambda self, part: backend_named("numpy").compile(part)
+
+plugins.register("tvmtarget.backends", "mine", Backend())
+GUARD
+    result = tt.tune(tt.IRModule.from_onnx(sys.argv[1]), "mine", log="memory:", levels=["executor"])
+    print(result.statuses, result.left_out)
+"""
+
+
+@pytest.mark.parametrize(
+    ("guard", "told"),
+    [
+        ('if __name__ == "__main__":', "'ok': "),
+        pytest.param("if True:", "the main module tunes while it is imported", marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_script_registers_is_known_where_its_programs_run(tmp_path, guard, told):
+    (tmp_path / "model.onnx").write_bytes(small(helper.make_node("Abs", ["x"], ["y"])).SerializeToString())
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("GUARD", guard))
+    command = [sys.executable, str(script), str(tmp_path / "model.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert told in done.stdout
+
+
+TUNE = """
+import sys
+import tvmtarget as tt
+
+tt.tune(tt.IRModule.from_onnx(sys.argv[1]), sys.argv[2], log=sys.argv[3], levels=["placement"])
+"""
+
+
+def test_a_program_that_hangs_ends_with_the_tuner_that_is_killed(hostile, tmp_path):
+    hostile("hang deaf to alarms in run")
+    log = tmp_path / "log.jsonl"
+    command = [sys.executable, "-c", TUNE, str(DIGITS), str(TREE), str(log)]
+    process = subprocess.Popen(command)
+    wait(lambda: log.exists() and '"t":"trial"' in log.read_text())  # the next one hangs
+    started = children(process.pid)
+    process.kill()
+    process.wait()
+    assert started
+    wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+    with tt.TuningLog(str(log)) as opened:
+        assert not opened.verify()
+        assert [record.measured.status for record in opened if isinstance(record, Trial)] == ["ok"]
+
+
+def children(parent):
+    """Return the processes that a process has started."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            if f"\nPPid:\t{parent}\n" in status.read_text():
+                found.append(int(status.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait(is_so):
+    """Wait until something is so; a minute is more than any machine takes."""
+    until = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.05)

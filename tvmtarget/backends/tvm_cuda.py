@@ -1,0 +1,146 @@
+"""NVIDIA GPUs by Apache TVM: what of CUDA is on this machine, TVM's target of a cuda leaf, and how it is compiled.
+
+TVM writes CUDA C++ anywhere. It makes machine code of that where its CUDA runtime is loaded, which needs NVIDIA's
+driver; elsewhere a compiled function holds the source alone, and cannot run. TVM is imported late and ships no types:
+its objects are Any, under names that say what they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tvmtarget.backends.tvm_cuda_compiler import EXTRA, compiling, wheel
+from tvmtarget.backends.tvm_gpu_schedule import schedule_for_gpu
+from tvmtarget.backends.tvm_schedule import Choose
+from tvmtarget.target.attributes import Value
+from tvmtarget.target.tree import Target
+
+__all__ = ["capability", "cuda_pipeline", "cuda_target", "fusing_passes", "generating", "is_loaded", "refusal"]
+
+Tvm: TypeAlias = Any
+Module: TypeAlias = Any
+Pass: TypeAlias = Any
+TvmTarget: TypeAlias = Any
+
+# What every GPU has since compute capability 3.0, and all that TVM's schedules may take: a block gets more shared
+# memory only dynamically (CUDA C++ Programming Guide, technical specifications per compute capability).
+STATIC_SHARED_MEMORY = 49152
+THREADS_PER_BLOCK = 1024
+
+
+def is_loaded(tvm: Tvm) -> bool:
+    """Whether TVM's CUDA runtime is there; loaded now if it can be, as by then the libraries from wheels are found."""
+    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
+        from tvm.base import _LOADED_LIBS
+
+        with contextlib.suppress(OSError):
+            for library in wheel("lib").glob("libcudart.so.*"):
+                ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+            found = Path(_LOADED_LIBS["tvm_runtime"]._name).resolve().parent / "libtvm_runtime_cuda.so"
+            _LOADED_LIBS["tvm_runtime_cuda"] = ctypes.CDLL(str(found))
+    return tvm.get_global_func("device_api.cuda", allow_missing=True) is not None
+
+
+def refusal(tvm: Tvm, target: Target, device: int) -> str | None:
+    """Return why a GPU, by its number, cannot run code for a cuda leaf, or None if it can."""
+    if not is_loaded(tvm):
+        return (
+            f"there is no NVIDIA driver, or no CUDA runtime for {_version(tvm)}; "
+            f"with a driver, {EXTRA} brings the runtime"
+        )
+    count = next((number for number in range(64) if not tvm.cuda(number).exist), 64)
+    if count == 0:
+        return "there is no NVIDIA GPU here, or none that this process may use; nvidia-smi lists them"
+    if device >= count:
+        return f"it is NVIDIA GPU number {device}, and there {'is' if count == 1 else 'are'} {count} here, from 0"
+    wanted, there = str(target.attrs.get("arch", "")), capability(tvm, device)
+    if wanted and not _runs_on(wanted, there):
+        return f"code for {wanted} does not run on a GPU of {there}"
+    return None
+
+
+def capability(tvm: Tvm, device: int = 0) -> str:
+    """Return the compute capability of a GPU that is here, as compilers spell it: sm_90."""
+    return f"sm_{str(tvm.cuda(device).compute_version).replace('.', '')}"
+
+
+def _runs_on(wanted: str, there: str) -> bool:
+    """Whether machine code for a compute capability runs on another: the same major one, and no later minor one.
+
+    >>> _runs_on("sm_80", "sm_86"), _runs_on("sm_90a", "sm_90"), _runs_on("sm_86", "sm_80"), _runs_on("sm_80", "sm_90")
+    (True, True, False, False)
+    """
+    said, here = (re.fullmatch(r"sm_(\d+)(\d)([af]?)", arch) for arch in (wanted, there))
+    if said is None or here is None:
+        return True  # a spelling of later chips; the driver has the last word
+    if said[3] == "a":
+        return said.groups()[:2] == here.groups()[:2]
+    return said[1] == here[1] and said[2] <= here[2]
+
+
+def cuda_target(tvm: Tvm, attributes: Mapping[str, Value], host: TvmTarget) -> TvmTarget:
+    """Return TVM's target of a cuda leaf: limits that it does not state are those that all GPUs keep.
+
+    Without an `arch` it is that of the GPU that is here.
+    """
+    config = {name: list(value) if isinstance(value, tuple) else value for name, value in attributes.items()}
+    if "arch" not in config and is_loaded(tvm) and tvm.cuda(0).exist:
+        config["arch"] = capability(tvm)
+    threads = min(int(str(config.get("max_threads_per_block", THREADS_PER_BLOCK))), THREADS_PER_BLOCK)
+    shared = int(str(config.get("max_shared_memory_per_block", STATIC_SHARED_MEMORY)))
+    config["max_threads_per_block"] = threads
+    config["max_num_threads"] = min(int(str(config.get("max_num_threads", threads))), threads)
+    config["max_shared_memory_per_block"] = min(shared, STATIC_SHARED_MEMORY)
+    return tvm.target.Target({"kind": "cuda", **config}, host)
+
+
+def fusing_passes(target: TvmTarget) -> list[Pass]:
+    """Return TVM's passes for GPUs that make tensor functions of operators and fuse them."""
+    import tvm
+    from tvm.relax.backend.cuda import pipeline
+
+    transform = tvm.relax.transform
+    fused = (transform.LegalizeOps, transform.AnnotateTIROpPattern, transform.FoldConstant)
+    return [
+        *pipeline.library_dispatch_passes(target),
+        *(each() for each in (*fused, transform.FuseOps, transform.FuseTIR)),
+    ]
+
+
+def cuda_pipeline(target: TvmTarget, choose: Choose | None = None) -> Pass:
+    """Return TVM's own pipeline for GPUs, with the schedules that `choose` knows before the default ones."""
+    import tvm
+    from tvm.relax.backend.cuda import pipeline
+
+    def schedule(module: Module, _context: object) -> Module:
+        return schedule_for_gpu(module, choose)
+
+    passes = (
+        *fusing_passes(target),
+        tvm.transform.module_pass(schedule, opt_level=0, name="ScheduleForGpu"),
+        *pipeline.dataflow_lower_passes(target),
+        *pipeline.finalize_passes(target),
+    )
+
+    def run(module: Module, _context: object) -> Module:
+        with target:
+            return tvm.transform.Sequential(passes)(module)
+
+    return tvm.transform.module_pass(run, opt_level=0, name="CudaPipeline")
+
+
+@contextlib.contextmanager
+def generating(tvm: Tvm, target: TvmTarget) -> Iterator[None]:
+    """Be under a target while code is generated, which is compiled where TVM's CUDA runtime is loaded."""
+    compilers = compiling(tvm, str(target.attrs["arch"])) if is_loaded(tvm) else contextlib.nullcontext()
+    with target, compilers:
+        yield
+
+
+def _version(tvm: Tvm) -> str:
+    return f"apache-tvm {tvm.__version__}"

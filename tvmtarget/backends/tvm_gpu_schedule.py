@@ -1,0 +1,77 @@
+"""Schedules of TVM for GPUs: what a log knows of a function, else TVM's default rules for GPUs (dlight).
+
+Code without a schedule has no threads, and no GPU compiles it. TVM is imported late and ships no types: its objects
+are Any, under names that say what they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, TypeAlias
+
+from tvmtarget.backends.tvm_schedule import Choose
+from tvmtarget.backends.tvm_traces import applied
+from tvmtarget.backends.tvm_uses import Use, uses_of
+
+__all__ = ["default_schedule", "schedule_for_gpu"]
+
+Module: TypeAlias = Any
+Function: TypeAlias = Any
+Target: TypeAlias = Any
+
+
+def schedule_for_gpu(module: Module, choose: Choose | None = None) -> Module:
+    """Schedule the tensor functions of a module under the current target; what `choose` says goes before the rules."""
+    from tvm.s_tir import SBlockRealize
+    from tvm.tirx import PrimFunc
+
+    result, uses = module.clone(), uses_of(module)
+    for variable, function in module.functions_items():
+        if choose is None or not isinstance(function, PrimFunc) or not isinstance(function.body, SBlockRealize):
+            continue
+        name = variable.name_hint
+        chosen = choose(name, function, uses.get(name, Use()))
+        if isinstance(chosen, str):
+            try:
+                result[variable] = applied(function, chosen)
+            except ValueError as error:
+                choose.refuse(name, str(error))
+    return _by_rules(result)
+
+
+def default_schedule(function: Function) -> Function:
+    """Return a function as TVM's rules schedule it under the current target."""
+    import tvm
+
+    named = function.with_attr("global_symbol", "main")
+    return _by_rules(tvm.IRModule({"main": named}))["main"]
+
+
+def _by_rules(module: Module) -> Module:
+    """Apply the rules of TVM's own pipeline for CUDA to what has no schedule: the first that fits, and that works.
+
+    TVM tries no further rule where one raises, as rules do on functions that they were not written for.
+    """
+    from tvm.target import Target
+    from tvm.tirx import PrimFunc
+
+    result, target = module.clone(), Target.current()
+    for variable, function in module.functions_items():
+        if isinstance(function, PrimFunc) and not function.attrs.get("tirx.is_scheduled", False):
+            scheduled = _first_that_works(function, target)
+            if scheduled is not None:
+                result[variable] = scheduled.with_attr("tirx.is_scheduled", True)
+    return result
+
+
+def _first_that_works(function: Function, target: Target) -> Function | None:
+    """Return a function as the first rule schedules it that does; None for functions with a schedule of their own."""
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.dlight import gpu
+
+    for rule in (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()):
+        with contextlib.suppress(Exception):
+            found = rule.apply(function, target, False)
+            if found is not None:
+                return (found if isinstance(found, Schedule) else found[0]).mod["main"]
+    return None

@@ -1,0 +1,64 @@
+"""What Apache TVM's code for NVIDIA GPUs does not take of what its code for CPUs does.
+
+Found by running ONNX's node tests with apache-tvm 0.27 and CUDA 13 on an H100.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from tvmtarget.ir.types import Dim, TensorType
+from tvmtarget.partition.strategies.op import Op, Reject, reject
+
+__all__ = ["REFUSED", "fits_gpu"]
+
+REFUSED = {
+    "Compress": "its code for it runs on the host, on values of the GPU",
+}
+
+
+def fits_gpu(op: Op) -> Reject | None:
+    """Refuse what would not compile, or come out otherwise on a GPU."""
+    if op.kind in REFUSED:
+        return reject("NO_RULE", REFUSED[op.kind])
+    if any(isinstance(type_, TensorType) and 0 in (type_.shape or ()) for type_ in op.outputs):
+        return reject("RULE", f"its schedules for GPUs take no {op.kind} of an empty result")
+    if op.kind == "AveragePool" and op.attr("ceil_mode") == 1 and not _is_static(op):
+        return reject("RULE", "it pools no open shapes with ceil_mode on GPUs", hint="give the inputs static shapes")
+    if op.kind == "Resize" and op.attr("mode") in (None, "nearest") and _meets_ties(op):
+        return reject("RULE", "a GPU rounds where two elements are equally near", hint="let another leaf resize")
+    return None
+
+
+def _is_static(op: Op) -> bool:
+    tensor = op.tensor(0)
+    return tensor is not None and all(isinstance(dim, int) for dim in tensor.shape or ())
+
+
+def _meets_ties(op: Op) -> bool:
+    """Whether an element to be resized lies between two, which a multiplication fused with an addition decides anew.
+
+    A scale that is a power of two is exact, and so is what is computed with it.
+    """
+    before, result = op.tensor(0), op.outputs[0]
+    after = result.shape if isinstance(result, TensorType) else None
+    if before is None or before.shape is None or after is None or len(after) != len(before.shape):
+        return True
+    mode = op.attr("coordinate_transformation_mode") or "half_pixel"
+    return any(_ties(old, new, str(mode)) for old, new in zip(before.shape, after, strict=True))
+
+
+def _ties(old: Dim, new: Dim, mode: str) -> bool:
+    if old == new:
+        return False
+    if not isinstance(old, int) or not isinstance(new, int) or not old or not new:
+        return True
+    scale = Fraction(old, new)
+    if not scale.numerator & (scale.numerator - 1) and not scale.denominator & (scale.denominator - 1):
+        return False
+    half = Fraction(1, 2)
+    if mode == "align_corners":
+        scale = Fraction(old - 1, max(new - 1, 1))
+    shift = half if "half_pixel" in mode else Fraction(0)
+    places = ((at + shift) * scale - shift for at in range(new))
+    return any((2 * place).denominator == 1 and place != 0 for place in places)
