@@ -5,7 +5,8 @@ Run as `python -m benchmarks placement [MODEL ...] [--target TEXT | --three] [--
 the plan `by rates`. Then `tune` begins with that plan, and measures placements into a log, from which `build` takes the
 plan `measured`. Beside these run the plan by preference, the whole program on each leaf that takes it, and onnxruntime
 without this library. All run by turns, each turn in another order and each program a few times in a row, as idle
-threads of one spin into the next. A leaf that is far behind alone does not run again.
+threads of one spin into the next. Each is built a few times, as it is some percent faster or slower by where its
+weights lie; in a turn the fastest build counts. A leaf that is far behind alone does not run again.
 
 Printed are medians of the turns in microseconds, and for the plans by cost the median over the turns of the ratio to
 the plan by preference and to the fastest of the leaves alone, with twice its standard error, and whether both are one
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 DIGITS = Path(__file__).parents[1] / "examples/digits.onnx"
 DEFAULT = ("digits", "squeezenet", "shufflenet", "inception_v1", "inception_v2", "resnet50", "densenet121")
 PLAIN = "plain ort"
-IN_A_ROW = 3
+IN_A_ROW = 2
 FAR_BEHIND = 6  # times the fastest of the others, from which on a leaf alone is not run by turns
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 CLOSE = 1e-3  # standard deviations by which results may differ
@@ -54,12 +55,17 @@ Inputs = Mapping[str, np.ndarray]
 
 @dataclass
 class Contender:
-    """A program under a name, and seconds of each turn."""
+    """A program under a name, built a few times, and seconds of each turn: of the build that was fastest in it."""
 
     name: str
-    program: Any
+    programs: Sequence[Any]
     seconds: list[float]
     plan: Plan | None = None
+
+    @property
+    def program(self) -> Any:
+        """Any of the builds."""
+        return self.programs[0]
 
     @property
     def regions(self) -> list[tuple[str, tuple[str, ...]]]:
@@ -120,23 +126,26 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
     if inputs is None:
         sys.exit(f"no inputs can be made up for {name}")
     by_rates = tt.decompose(module, tree, replace(rates, symbolic_hints=open_sizes(first)))
+    builds = range(options.builds)
     plans = {"preference": first, "by rates": by_rates}
-    found = [Contender(which, tt.build(plan), [], plan) for which, plan in plans.items()]
+    found = [Contender(which, [tt.build(plan) for _ in builds], [], plan) for which, plan in plans.items()]
     if options.trials != 0:
         found.append(Contender("measured", measured_placement(name, module, tree, rates, options), []))
-    found.append(Contender(PLAIN, plain(model, options.threads), []))
+    found.append(Contender(PLAIN, [plain(model, options.threads) for _ in builds], []))
     clock = CLOCKS[options.clock]
-    limit = FAR_BEHIND * min(timed(each, inputs, clock) for each in found for _ in range(IN_A_ROW))
+    limit = FAR_BEHIND * min(timed(each, inputs, clock) for each in found)
     near, behind = list[str](), list[str]()
     for leaf, alone in zip(first.layout.leaves(), plans_by_leaf(first), strict=True):
         if set(alone.sites().values()) != {leaf.path}:
             continue
-        single = Contender(f"only {leaf.path}", tt.build(by_itself(module, leaf.target)), [])
-        if min(timed(single, inputs, clock) for _ in range(2)) > limit:
+        whole = by_itself(module, leaf.target)
+        single = Contender(f"only {leaf.path}", [tt.build(whole)], [])
+        if timed(single, inputs, clock) > limit:
             behind.append(leaf.path)
         else:
             near.append(leaf.path)
-            found.insert(-1, single)
+            programs = [*single.programs, *(tt.build(whole) for _ in builds[1:])]
+            found.insert(-1, replace(single, programs=programs))
     estimates = by_rates.estimates
     assert estimates is not None
     explore = [] if options.skip_predictions else explored(first, estimates, near)
@@ -146,14 +155,14 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
 
 def measured_placement(
     name: str, module: IRModule, tree: Target, rates: Costs, options: argparse.Namespace
-) -> Executable:
+) -> list[Executable]:
     """Measure placements into the log, the one by rates early, and build the best."""
     import tvmtarget as tt
 
     begin = time.monotonic()
     with tt.TuningLog(options.log) as log:
         result = tt.tune(module, tree, log=log, levels=["placement"], trials=options.trials, costs=rates)
-        measured = tt.build(module, tree, log=log)
+        measured = [tt.build(module, tree, log=log) for _ in range(options.builds)]
     print(f"{name}: {result.measured} placements measured in {time.monotonic() - begin:.0f} s", file=sys.stderr)
     return measured
 
@@ -183,16 +192,20 @@ def run_by_turns(found: Sequence[Contender], inputs: Inputs, rounds: int, clock:
     for _ in range(rounds):
         turns.shuffle(order)
         for each in order:
-            each.seconds.append(min(timed(each, inputs, clock) for _ in range(IN_A_ROW)))
+            each.seconds.append(min(timed(each, inputs, clock, build) for build in range(len(each.programs))))
     return apart
 
 
-def timed(contender: Contender, inputs: Inputs, clock: Callable[[], float]) -> float:
-    """Run once and return the seconds."""
-    run = contender.program if contender.name == PLAIN else contender.program.run
-    begin = clock()
-    run(inputs)
-    return clock() - begin
+def timed(contender: Contender, inputs: Inputs, clock: Callable[[], float], build: int = 0) -> float:
+    """Run a build a few times and return the seconds of the fastest."""
+    program = contender.programs[build]
+    run = program if contender.name == PLAIN else program.run
+    spent = []
+    for _ in range(IN_A_ROW):
+        begin = clock()
+        run(inputs)
+        spent.append(clock() - begin)
+    return min(spent)
 
 
 @dataclass(frozen=True)
@@ -257,6 +270,7 @@ def main() -> None:
     parser.add_argument("--log", default="memory:", help="a tuning log, in memory unless given")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--trials", type=int, help="measure at most so many placements of a model; 0: none")
+    parser.add_argument("--builds", type=int, default=3, help="of each program; where weights lie differs")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu on a busy machine, with one thread")
     options = parser.parse_args()

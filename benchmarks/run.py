@@ -2,9 +2,9 @@
 
 Run as `python -m benchmarks run [MODEL ...] [--log URL] [--trials N] [--seconds S] [--threads N] [--rounds N]
 [--clock wall|cpu]`. Models are those of `benchmarks.tvm_schedule`. With trials or seconds, each model is tuned into the
-log first; without, the log is used as it is. The four programs run by turns in one process. Printed are the best times, the
-ratios to onnxruntime, from which tiers the kernels came, and how far the results are from onnxruntime's, in standard
-deviations.
+log first; without, the log is used as it is. The four programs run by turns in one process. Printed are the best times,
+the ratios to onnxruntime, from which tiers the kernels came, and how far the results are from onnxruntime's, in
+standard deviations.
 """
 
 from __future__ import annotations

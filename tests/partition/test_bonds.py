@@ -69,6 +69,30 @@ def test_bonds_are_refused_only_where_no_choice_of_leaves_keeps_them(size, seed)
         assert is_kept(plan.sites())
 
 
+def test_the_bound_of_a_plan_is_that_of_all_choices(tmp_path):
+    """What is pinned to keep a bond, or because a plan is read again, is one way of many."""
+    module = tt.IRModule.from_onnx(random_graph(12, 3))
+    costs = {
+        "schema": "tvmtarget.cost/1",
+        "sites": {"a": {"launch": 1}, "b": {"launch": 1}},
+        "ops": [
+            {"match": {"op": op}, "site": site, "time": time}
+            for op, times in {"Add": (1, 90), "Mul": (90, 1), "Sub": (5, 4), "Tanh": (30, 1)}.items()
+            for site, time in zip("ab", times, strict=True)
+        ],
+    }
+    costs["ops"] += [
+        {"match": {"op": op}, "site": s, "time": 7} for op in ("Relu", "Abs", "Neg", "Sigmoid") for s in "ab"
+    ]
+    names = [call.source for call in module.main.body]
+    free = tt.decompose(module, "[a=numpy,b=onnxruntime]", costs)
+    bound = tt.decompose(module, "[a=numpy,b=onnxruntime]", costs, same_site=[names])
+    assert bound.prediction.least == free.prediction.least
+    free.save(tmp_path / "a.plan")
+    assert tt.Plan.load(tmp_path / "a.plan").summary() == free.summary()
+    assert free.with_sites(list(bound.sites().values())).prediction.least == free.prediction.least
+
+
 def test_names_and_globs_are_those_of_where(tmp_path):
     module = tt.IRModule.from_onnx(DIGITS)
     where = {"conv1": "@a", "conv2": "@b?", "conv3": "@c?"}

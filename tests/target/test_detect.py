@@ -96,7 +96,7 @@ def test_a_capture_holds_no_serial_numbers(tmp_path, monkeypatch):
         "</fb_memory_usage></gpu></nvidia_smi_log>"
     )
     assert Target.detect(machine).at("gpu")["model"] == "NVIDIA T4"
-    assert not re.search("Serial|MHz|bogomips", machine.to_json(), re.IGNORECASE)
+    assert not re.search(r"\bserial\b|MHz|bogomips", machine.to_json(), re.IGNORECASE)
 
 
 # Machines that archspec publishes, and what LLVM calls them where that is not archspec's name of them.
@@ -275,6 +275,9 @@ WANTED = (
     ("composed-newer-arm", "llvm(mcpu=neoverse-v2)"),
     ("composed-apple-m1", "apple/m1"),
     ("composed-empty", "aws/c5.large"),
+    ("measured-kvm-h100", "nvidia/h100-sxm"),
+    ("measured-kvm-h100", "nvidia/h200"),
+    ("measured-kvm-h100", "[gpu=cuda(arch=sm_90,num-compute-units=144,count=2),cpu=llvm(mcpu=sapphirerapids)]"),
     ("measured-kvm-zen5", "llvm(mcpu=znver5)"),
     ("measured-kvm-zen5", "llvm(mcpu=znver5,+rdseed)"),
     ("measured-kvm-zen5", "llvm(mcpu=cortex-a72)"),

@@ -303,3 +303,9 @@ def test_the_same_seed_searches_the_same_way(worker):
 
     assert proposals(1) == proposals(1) != proposals(2)
     assert len({str(choices) for choices in proposals(1)}) == 10
+
+
+def test_without_trials_and_seconds_tuning_ends_by_itself(monkeypatch):
+    monkeypatch.setattr("tvmtarget.tuner.kernels.USUAL_TRIALS", 3)
+    result = tt.tune(tt.IRModule.from_onnx(convolution()), NATIVE, log="memory:", levels=["kernel"])
+    assert result.measured == 3

@@ -209,6 +209,36 @@ def test_a_target_of_another_machine_is_not_tuned_and_the_result_says_why():
     assert {region["site"] for region in tt.build(digits(), foreign, log=log).report()["regions"]} == {"ort"}
 
 
+def test_a_target_that_cannot_run_here_at_all_is_refused_by_name():
+    foreign = "llvm(mtriple=riscv64-unknown-linux-gnu)"
+    with pytest.raises(tt.TvmTargetError, match=r"'llvm\(mtriple=riscv64-.*cannot be tuned on this machine: mtriple"):
+        tt.tune(digits(), foreign, log="memory:")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"trials": 0}, "0 trials are given"),
+        ({"seconds": -1.0}, "-1.0 seconds are given"),
+        ({"seconds": float("nan")}, "nan seconds are given"),
+        ({"workers": "garbage"}, "'garbage' is no address of a Dask scheduler"),
+    ],
+)
+def test_numbers_and_addresses_that_mean_nothing_are_refused(given, told):
+    with pytest.raises(tt.TvmTargetError, match=told):
+        tt.tune(digits(), QUICK, log="memory:", **given)
+
+
+def test_a_program_with_nothing_to_tune_is_run_and_the_result_says_why():
+    result = tt.tune(digits(), "numpy", log="memory:")
+    assert (result.measured, result.findings) == (0, ())
+    assert result.left_out == (
+        "kernels of @.: numpy has none of its own to tune",
+        "settings: numpy has none that the target leaves open",
+    )
+    assert result.speedup > 0
+
+
 def test_an_unknown_level_is_refused():
     with pytest.raises(tt.TvmTargetError, match="unknown level 'kernels'; did you mean 'kernel'"):
         tt.tune(digits(), "llvm", log="memory:", levels=["kernels"])

@@ -43,6 +43,7 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
 
     `known` are traces with their costs in picoseconds. The same arguments give the same traces.
     """
+    space = _space(str(target.kind.name))
     from tvm.s_tir import meta_schedule
 
     module = _module(function)
@@ -59,7 +60,7 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
     context = meta_schedule.TuneContext(
         module,
         target=target,
-        space_generator=_space(str(target.kind.name)),
+        space_generator=space,
         search_strategy=strategy,
         num_threads=1,
         rand_state=seed + 1,
@@ -72,13 +73,11 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
 
 
 def _space(kind: str) -> Any:  # noqa: ANN401
-    """Return MetaSchedule's space for a kind of target: for GPUs without tensor cores, which sum no float32.
-
-    Their intrinsics alone take 10 s to be parsed.
-    """
+    """Return MetaSchedule's space for a kind of target: for GPUs without tensor cores, which sum no float32."""
     if kind != "cuda":
-        _register_intrinsics()
+        _register_intrinsics(_INTRINSICS.get(platform.machine(), ()))
         return "post-order-apply"
+    _register_intrinsics(())
     from tvm.s_tir.meta_schedule.space_generator import PostOrderApply
 
     return PostOrderApply(sch_rules=kind, postprocs=kind, mutator_probs=kind)
@@ -180,18 +179,17 @@ def _plain(data: Any) -> Any:  # noqa: ANN401
     return float(data.value) if isinstance(data, tvm.tirx.FloatImm) else data
 
 
-def _register_intrinsics() -> None:
-    """Register the tensor intrinsics of this CPU, and not those of all devices, which MetaSchedule would.
+def _register_intrinsics(modules: Sequence[str]) -> None:
+    """Register the tensor intrinsics of some modules, and not those of all devices, which MetaSchedule would.
 
     It imports a package whose modules parse 496 functions, for 11 s; here one without modules takes its place.
     """
     import tvm
 
     name = "tvm.s_tir.tensor_intrin"
-    if name in sys.modules:
-        return
-    package = types.ModuleType(name)
-    package.__path__ = [str(Path(tvm.__file__).parent / "s_tir" / "tensor_intrin")]
-    sys.modules[name] = package
-    for module in _INTRINSICS.get(platform.machine(), ()):
+    if name not in sys.modules:
+        package = types.ModuleType(name)
+        package.__path__ = [str(Path(tvm.__file__).parent / "s_tir" / "tensor_intrin")]
+        sys.modules[name] = package
+    for module in modules:
         importlib.import_module(f"{name}.{module}")

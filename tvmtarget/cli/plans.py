@@ -110,8 +110,8 @@ class Asked:
             with progress(quiet=quiet) as tell:
                 return build(
                     plan or module,
-                    target,
-                    where=self.rules,
+                    None if plan else target,
+                    where=None if plan else self.rules,
                     strict=strict,
                     progress=tell,
                     mod_name=model.stem,

@@ -306,14 +306,14 @@ MAX_ROUNDS = 16
 
 def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None = None) -> Plan:
     """Make the best plan that keeps what is asked of several operations at once; `sites` by operation are kept."""
-    plan = _bound(request, feasibility, sites)
+    plan = free = _bound(request, feasibility, sites)
     banned: list[Banned] = []
     for _ in range(MAX_ROUNDS):
         limits = [(name, plan.leaves_of(name), most) for name, most in request.max_regions.items()]
         asked = Banned("max_regions", given_up(plan.feasibility, plan.estimates, plan.regions, limits))
         whole = Banned("a site that takes one program", released(plan.feasibility, plan.estimates, plan.regions))
         if not asked.leaves and not whole.leaves:
-            return plan
+            return _with_least(plan, free)
         banned += [asked, whole]
         plan = _bound(request, feasibility, sites, banned)
     raise InfeasibleError(
@@ -331,15 +331,22 @@ def _bound(
     """Make the best plan that keeps bonds, with operations kept off some leaves."""
     bonds = bonds_of(feasibility.program, request.same_site, request.apart)
     plain = with_demands(feasibility, {}, banned) if banned else feasibility
-    plan = _best(request, plain, sites)
+    plan = free = _best(request, plain, sites)
     demands: dict[int, str] = {}
     for _ in range(1 + 3 * len(bonds.apart) + len(bonds.same_site)):
         wanted = demands_of(plain, bonds, plan.sites(), demands)
         if wanted == demands:
-            return plan
+            return _with_least(plan, free)
         demands = wanted
         plan = _best(request, with_demands(feasibility, demands, banned), sites)
     raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; ask less of it")
+
+
+def _with_least(plan: Plan, free: Plan) -> Plan:
+    """Return a plan with the bound of one of which less is asked: what keeps a request is one of many ways to."""
+    if plan is free or plan.prediction is None or free.prediction is None:
+        return plan
+    return replace(plan, prediction=replace(plan.prediction, least=free.prediction.least))
 
 
 def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Plan:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from statistics import median_low
 
@@ -21,139 +21,23 @@ from tvmtarget.building import choose_backend, part_of, standing_alone
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.tree import Target
+from tvmtarget.tuner.kernel import CONFIRMED, TunedKernel
 from tvmtarget.tuner.measuring import Outcome, Worker
 from tvmtarget.tuner.process import Limits, LostError
 from tvmtarget.tuner.remote import Remotes, RemoteWorker
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
-from tvmtarget.tuner.search import BlockSearch, Choices, Search, TraceSearch, body_of
+from tvmtarget.tuner.search import BlockSearch, Choices, Search, TraceSearch
 from tvmtarget.tuning.log import TuningLog
-from tvmtarget.tuning.records import FAILURES, Baseline, Candidate, Measurement, Trial, Workload
+from tvmtarget.tuning.records import FAILURES, Measurement, Trial
 
 __all__ = ["KernelTuner"]
 
-CONFIRMED = 3  # candidates of a kernel that are compared with its default
+USUAL_TRIALS = 32  # of a kernel, where neither trials nor seconds are given
 ROUNDS = 7
-FAST_ENOUGH = 0.98  # of the default's cost, above which a candidate is not worth confirming
 CONFIRM_TIME = 0.1  # seconds that each candidate runs longer when it is compared than when it was measured
 UNSURE = 1.5  # times what comparing is reckoned to take, for which time is kept
 MAX_PROCESSES = 4  # that are kept at a time; one more is started, and the one that was used least recently ended
-PPB = 10**9
 RELUCTANCE = 2.0  # how much more urgent a kernel must be for which a process would have to be started
-
-
-@dataclass
-class _Kernel:
-    """A kernel on a leaf: its space, its worker, and what is known of it."""
-
-    site: str
-    target: Target
-    worker: Worker
-    space: Space
-    workload: Workload
-    calls: int
-    search: Search
-    default: int = 0
-    trials: int = 0
-    hints: list[Choices] = field(default_factory=list)
-    seconds: float = 0.0
-    is_exhausted: bool = False
-    is_changed: bool = False
-    confirmed: dict[str, tuple[int, int, str]] = field(default_factory=dict)
-
-    @property
-    def default_choices(self) -> Choices:
-        """What is taken without tuning."""
-        return tuple(self.space.default)
-
-    @property
-    def name(self) -> str:
-        result = ",".join(map(str, self.workload.shapes[-1]))
-        return f"{self.space.kernel.body.get('op', self.space.kernel.name)}[{result}]"
-
-    def measure(self, choices: Choices) -> Outcome:
-        """Measure a candidate beside the default, and remember how long that takes."""
-        begin = time.monotonic()
-        outcome = self.worker.measure(self.space.kernel.key, choices, beside=self.default_choices)
-        if outcome.status == "ok":
-            self.seconds = max(self.seconds / 2, time.monotonic() - begin)
-        return outcome
-
-    @property
-    def good(self) -> list[Choices]:
-        """The candidates that are worth comparing with the default, the best first."""
-        ranked = self.search.best(CONFIRMED + 1)
-        good = [choices for choices, ratio in ranked if ratio < FAST_ENOUGH * PPB and choices != self.default_choices]
-        return good[:CONFIRMED]
-
-    @property
-    def gain(self) -> int:
-        """Picoseconds of a run of the program that the best candidate would save."""
-        return self.calls * (self.default - self.best)
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether there is nothing to compare with the default that was not."""
-        return not self.default or (bool(self.confirmed) and not self.is_changed)
-
-    def baseline(self, costs: Sequence[int]) -> Baseline:
-        """Return what the default cost as the log has it."""
-        return Baseline(costs=tuple(costs), identity=self.space.kernel.default or None)
-
-    def is_beside_default(self, trial: Trial) -> bool:
-        """Whether a trial was compared with what is the default today."""
-        beside = trial.measured.baseline
-        return beside is not None and (beside.identity or "") == self.space.kernel.default
-
-    def tell(self, choices: Choices, measured: Measurement) -> None:
-        """Tell the search of a candidate: its cost over that of the default beside it, as seconds do not keep."""
-        self.search.tell(choices, measured.ratio_ppb if measured.status == "ok" else None)
-
-    def read(self, candidate: Candidate) -> Choices | None:
-        """Return the choices of a candidate, None if it is none of the kernel's."""
-        if candidate.format == self.worker.trace_format:
-            return candidate.body if isinstance(candidate.body, str) else None
-        blocks = candidate.body.get("blocks") if isinstance(candidate.body, dict) else None
-        if candidate.format != self.worker.format or not isinstance(blocks, list | tuple):
-            return None
-        spaces = self.space.choices
-        fits = len(blocks) == len(spaces) and all(
-            isinstance(block, dict) and set(block) == set(names) and all(type(value) is int for value in block.values())
-            for block, names in zip(blocks, spaces, strict=False)
-        )
-        return tuple(dict(block) for block in blocks) if fits else None
-
-    def candidate(self, choices: Choices) -> Candidate:
-        """Return choices as a candidate of the log."""
-        format_ = self.worker.trace_format if isinstance(choices, str) else self.worker.format
-        return Candidate(format=format_, body=body_of(choices))
-
-    def propose(self) -> Choices | None:
-        """Return what to try next: a hint that fits, else what the search says; None where it finds nothing more."""
-        while self.hints:
-            hint = self.hints.pop(0)
-            is_legal = isinstance(hint, str) or self.worker.legal(self.space.kernel.key, [hint])[0]
-            if is_legal and not self.search.knows(hint):
-                return hint
-        return self.search.propose()
-
-    @property
-    def size(self) -> float:
-        """About what a run of the program has to do in this kernel: that is known before it ran.
-
-        For a product of matrices the root of the product of all sizes is its number of multiply-adds.
-        """
-        sizes = [size if isinstance(size, int) else 1 for shape in self.workload.shapes for size in shape]
-        return self.calls * math.sqrt(math.prod(sizes))
-
-    @property
-    def best(self) -> int:
-        found = self.search.best()
-        return round(self.default * min(1.0, found[0][1] / PPB)) if found else self.default
-
-    @property
-    def urgency(self) -> float:
-        """Time that a run spends in this kernel, the less the more was tried."""
-        return self.calls * self.best / (2 + self.trials)
 
 
 class KernelTuner:
@@ -180,7 +64,7 @@ class KernelTuner:
         self._limits = limits
         self._progress = progress
         self._workers: list[Worker] = []
-        self._kernels: list[_Kernel] = []
+        self._kernels: list[TunedKernel] = []
         self.statuses: Counter[str] = Counter()
         self.left_out: list[str] = []
         self.reused = 0
@@ -226,7 +110,7 @@ class KernelTuner:
 
     def _open(self) -> None:
         """Open each leaf function once, whichever of the plans it is in."""
-        found: dict[tuple[str, str], _Kernel] = {}
+        found: dict[tuple[str, str], TunedKernel] = {}
         opened: set[tuple[str, str]] = set()
         for plan in self._plans:
             for task in plan.tasks():
@@ -271,7 +155,7 @@ class KernelTuner:
         except BackendError as error:
             self.left_out += error.problems
             return None
-        refusal = backend.refuses(standing_alone(plan.layout, site))
+        refusal = backend.refuses(standing_alone(plan.layout, site)) if self._remotes is None else None
         if refusal is not None:
             self.left_out.append(f"{place} cannot run on this machine: {refusal}")
         elif not isinstance(backend, TunableBackend):
@@ -281,7 +165,7 @@ class KernelTuner:
         return None
 
     def _add(
-        self, found: dict[tuple[str, str], _Kernel], worker: Worker, site: str, target: Target, weight: int
+        self, found: dict[tuple[str, str], TunedKernel], worker: Worker, site: str, target: Target, weight: int
     ) -> None:
         """Add the kernels of a leaf function; a worker without a new one is not needed."""
         spaces = [space for space in worker.spaces() if space.choices or self._space != "own"]
@@ -297,7 +181,7 @@ class KernelTuner:
         if not any(kernel.worker is worker for kernel in found.values()):
             worker.close()
 
-    def _kernel(self, site: str, target: Target, worker: Worker, space: Space, weight: int) -> _Kernel:
+    def _kernel(self, site: str, target: Target, worker: Worker, space: Space, weight: int) -> TunedKernel:
         """Return a kernel with its search; traces are kept with the program that TVM wants with them."""
         search: Search
         kernel = space.kernel
@@ -306,7 +190,7 @@ class KernelTuner:
             kernel = replace(kernel, program=worker.program(kernel.key))
         else:
             search = BlockSearch(space, self._seed, partial(worker.legal, kernel.key))
-        return _Kernel(site, target, worker, space, kernel_workload(kernel), weight * kernel.calls, search)
+        return TunedKernel(site, target, worker, space, kernel_workload(kernel), weight * kernel.calls, search)
 
     def _recall(self) -> None:
         """Take over what the log knows of these kernels on equal targets.
@@ -330,7 +214,7 @@ class KernelTuner:
             best = [choices for *_, choices in sorted(found, key=lambda hint: hint[:2])[:CONFIRMED]]
             kernels[key].hints = best
 
-    def _take(self, kernel: _Kernel, choices: Choices, trial: Trial) -> None:
+    def _take(self, kernel: TunedKernel, choices: Choices, trial: Trial) -> None:
         """Take over one trial of a kernel's candidate; what was confirmed counts before what was seen once."""
         measured = trial.measured
         is_known = kernel.search.knows(choices)
@@ -344,7 +228,7 @@ class KernelTuner:
         if choices == kernel.default_choices:
             kernel.default = measured.cost or 0
 
-    def _measure_default(self, kernel: _Kernel) -> None:
+    def _measure_default(self, kernel: TunedKernel) -> None:
         if kernel.default or self._budget.is_spent(time.monotonic()):
             return
         outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
@@ -359,7 +243,7 @@ class KernelTuner:
 
     def _search_some(self) -> bool:
         """Try a candidate of the most urgent kernel, or as many as there are machines; return whether there was one."""
-        chosen: list[tuple[_Kernel, Choices]] = []
+        chosen: list[tuple[TunedKernel, Choices]] = []
         while len(chosen) < self._budget.at_most(1 if self._remotes is None else self._remotes.size):
             found = self._propose()
             if found is None:
@@ -374,9 +258,10 @@ class KernelTuner:
             self._write(kernel, choices, outcome)
         return bool(chosen)
 
-    def _propose(self) -> tuple[_Kernel, Choices] | None:
+    def _propose(self) -> tuple[TunedKernel, Choices] | None:
         """Return a candidate of the most urgent kernel that has one left."""
-        while open_ := [kernel for kernel in self._kernels if not kernel.is_exhausted]:
+        most = USUAL_TRIALS if self._budget.is_endless else math.inf
+        while open_ := [each for each in self._kernels if not each.is_exhausted and each.trials < most]:
             kernel = max(
                 open_, key=lambda each: each.urgency * (1.0 if each.worker.pid is not None else 1 / RELUCTANCE)
             )
@@ -395,7 +280,7 @@ class KernelTuner:
             kernel.is_exhausted = True
         return None
 
-    def _write(self, kernel: _Kernel, choices: Choices, outcome: Outcome) -> None:
+    def _write(self, kernel: TunedKernel, choices: Choices, outcome: Outcome) -> None:
         """Write a trial and tell of it; failures of the machine are in the log, and say nothing of the candidate."""
         beside = outcome.costs if choices == kernel.default_choices else outcome.beside
         baseline = kernel.baseline(beside) if beside else None
@@ -412,7 +297,7 @@ class KernelTuner:
             kernel.tell(choices, measured)
         self._tell(kernel, outcome.status)
 
-    def _confirm(self, kernel: _Kernel) -> None:
+    def _confirm(self, kernel: TunedKernel) -> None:
         """Compare the best candidates with the default by turns; where none is better, the default is confirmed."""
         if kernel.is_confirmed or self._budget.seconds_left() <= 0:
             return
@@ -428,14 +313,16 @@ class KernelTuner:
             self._write_confirmed(kernel, choices, outcome, outcomes[0].costs)
         self._tell(kernel, "ok")
 
-    def _write_confirmed(self, kernel: _Kernel, choices: Choices, outcome: Outcome, baseline: tuple[int, ...]) -> None:
+    def _write_confirmed(
+        self, kernel: TunedKernel, choices: Choices, outcome: Outcome, baseline: tuple[int, ...]
+    ) -> None:
         measured = Measurement(status="ok", kind="confirm", costs=outcome.costs, baseline=kernel.baseline(baseline))
         candidate = kernel.candidate(choices)
         trial = self._log.add(kernel.workload, kernel.target, candidate, measured, env=outcome.env)
         kernel.tell(choices, measured)
         kernel.confirmed[candidate.key] = median_low(outcome.costs), median_low(baseline), trial.digest
 
-    def _tell(self, kernel: _Kernel, status: str) -> None:
+    def _tell(self, kernel: TunedKernel, status: str) -> None:
         if self._progress is None:
             return
         default = sum(each.calls * each.default for each in self._kernels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -63,10 +64,11 @@ LAYERS: Mapping[str, tuple[_Layer, ...]] = {
     "grouped": (_Layer(4, 128, 14, 1, groups=4), _Layer(4, 256, 28, 1, groups=4), _Layer(1, 384, 13, 3, groups=2)),
     "shallow": (_Layer(1, 64, 224, 7, given=3, stride=2),),
 }
-# Products of a matrix that is read once with a vector, and of two matrices: rows, and the sides of the second.
+# Products of some rows with square matrices, one after the other: how many, rows, and the side. Those of one row are
+# more than a cache holds, as in a network that is run again.
 PRODUCTS: Mapping[str, tuple[tuple[int, int, int], ...]] = {
-    "Gemm": ((1, 1024, 1024), (1, 4096, 1024), (1, 4096, 4096)),
-    "MatMul": ((32, 256, 256), (128, 768, 768)),
+    "Gemm": ((12, 1, 1024), (3, 1, 2048), (1, 1, 4096)),
+    "MatMul": ((4, 32, 256), (1, 128, 768)),
 }
 # Operators that are measured between two convolutions, and their attributes.
 BETWEEN: Mapping[str, Mapping[str, object]] = {
@@ -109,7 +111,7 @@ def programs() -> Iterator[Mapping[str, onnx.ModelProto]]:
     for form, layers in LAYERS.items():
         yield {_named(form, number): _convolutions(layer) for number, layer in enumerate(layers)}
     for op, sides in PRODUCTS.items():
-        yield {_named(op, number): _product(op, *size) for number, size in enumerate(sides)}
+        yield {_named(op, number): _products(op, *size) for number, size in enumerate(sides)}
 
 
 def _named(what: str, number: int) -> str:
@@ -146,11 +148,15 @@ def _convolutions(layer: _Layer, between: str | None = None) -> onnx.ModelProto:
     return _model([1, given, layer.size, layer.size], nodes, weights)
 
 
-def _product(op: str, rows: int, summed: int, width: int) -> onnx.ModelProto:
-    """A layer of weights: turned for `Gemm`, as exporters write it."""
-    sides = (width, summed) if op == "Gemm" else (summed, width)
+def _products(op: str, count: int, rows: int, side: int) -> onnx.ModelProto:
+    """Products one after the other, each with its own weights: turned for `Gemm`, as exporters write it."""
     turned = {"transB": 1} if op == "Gemm" else {}
-    return _model([rows, summed], [helper.make_node(op, ["x", "w"], ["y"], **turned)], [_weights("w", *sides)])
+    ends = ["x", *(f"y{number}" for number in range(count))]
+    nodes = [
+        helper.make_node(op, [given, f"w{number}"], [made], **turned)
+        for number, (given, made) in enumerate(pairwise(ends))
+    ]
+    return _model([rows, side], nodes, [_weights(f"w{number}", side, side) for number in range(count)])
 
 
 def _weights(name: str, *shape: int) -> onnx.TensorProto:

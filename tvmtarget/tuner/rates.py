@@ -12,7 +12,7 @@ else the machine does slows all of them down alike; those of one code generator 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeAlias
@@ -21,13 +21,13 @@ import onnx
 
 from tvmtarget.building import build, choose_backend, standing_alone
 from tvmtarget.errors import BackendError, RunError, TvmTargetError
-from tvmtarget.executable import Executable
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.costs.costs import Costs, OpCost, SiteCost
+from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.costs.work import Work, work_of
 from tvmtarget.partition.decompose import decompose
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
+from tvmtarget.tuner.crossing import links_of, run_in_place
 from tvmtarget.tuner.device import device_lock, holding
 from tvmtarget.tuner.rate_programs import (
     CALL,
@@ -44,7 +44,7 @@ from tvmtarget.tuner.rate_programs import (
     programs,
     samples,
 )
-from tvmtarget.tuner.running import Inputs, made_up_inputs
+from tvmtarget.tuner.running import made_up_inputs
 
 __all__ = ["DOUBT", "MeasuredRates", "measure_rates"]
 
@@ -78,6 +78,8 @@ class MeasuredRates:
             call = f"{site.launch:.3g} us a call{passed}"
             yield f"@{path or '.'}: {call}, {rate:.3g} GFLOP/s, {moved:.3g} GB/s ({site.origin})"
             yield "  " + ", ".join(_multiples(op) for op in self.costs.ops if op.site == path)
+        for link in self.costs.links:
+            yield f"{link.src} to {link.dst}: {link.latency:.3g} us, {link.bandwidth / 1e9:.3g} GB/s"
         yield from (f"not measured: {reason}" for reason in self.left_out)
 
 
@@ -102,6 +104,7 @@ def measure_rates(target: Target | str) -> MeasuredRates:
     layout = Layout(tree.resolve())
     known: dict[str, _Leaf] = {}
     paths: dict[str, str] = {}
+    links: list[LinkCost] = []
     left_out: list[str] = []
     for leaf in layout.leaves():
         alone = standing_alone(layout, leaf.path)
@@ -116,6 +119,7 @@ def measure_rates(target: Target | str) -> MeasuredRates:
             continue
         paths[leaf.path] = key = f"{backend.name} {alone.digest}"
         known.setdefault(key, _Leaf(alone, f"measured, {backend.version()}"))
+        links += links_of(layout, leaf, alone, backend)
     works: dict[str, Works] = {}
     for group in programs() if known else ():
         works |= _measure(group, list(known.values()))
@@ -129,7 +133,7 @@ def measure_rates(target: Target | str) -> MeasuredRates:
             continue
         sites[path], own = found[key]
         ops += [replace(op, site=path) for op in own]
-    return MeasuredRates(Costs(sites=sites, ops=tuple(ops), doubt=DOUBT), tuple(left_out))
+    return MeasuredRates(Costs(sites=sites, links=tuple(links), ops=tuple(ops), doubt=DOUBT), tuple(left_out))
 
 
 def _measure(group: Mapping[str, onnx.ModelProto], leaves: Sequence[_Leaf]) -> dict[str, Works]:
@@ -141,8 +145,8 @@ def _measure(group: Mapping[str, onnx.ModelProto], leaves: Sequence[_Leaf]) -> d
         for leaf in leaves:
             try:
                 plan = decompose(module, leaf.target)
-                run = _Run(leaf, name, build(plan), made_up_inputs(plan) or {})
-                run.program.run(run.inputs)  # loads what is needed
+                run = _Run(leaf, name, run_in_place(build(plan), made_up_inputs(plan) or {}))
+                run.work()  # loads what is needed
             except TvmTargetError:
                 continue
             runs.append(run)
@@ -165,8 +169,7 @@ class _Run:
 
     leaf: _Leaf
     name: str
-    program: Executable
-    inputs: Inputs
+    work: Callable[[], object]
     least: float = float("inf")
     spent: float = 0.0
     count: int = 0
@@ -175,7 +178,7 @@ class _Run:
         """Run a few times in a row."""
         for _ in range(IN_A_ROW):
             begin = time.perf_counter_ns()
-            self.program.run(self.inputs)
+            self.work()
             taken = time.perf_counter_ns() - begin
             self.least = min(self.least, taken / 1000)
             self.spent += taken / 10**9

@@ -7,11 +7,12 @@ measuring is measured by another one. Dask is imported late.
 from __future__ import annotations
 
 import queue
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import Any, Protocol, Self, TypeVar
 
-from tvmtarget.backends.protocol import Part
+from tvmtarget.backends.protocol import Part, backend_named
 from tvmtarget.errors import MissingExtraError, RunError
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.measuring import Choices, Outcome, Worker
@@ -21,6 +22,7 @@ from tvmtarget.tuning.environment import environment
 
 __all__ = ["RemoteWorker", "Remotes"]
 
+_ADDRESS = re.compile(r"inproc://\S+|[a-z]+://\S+:[0-9]+")
 _POLL = 1.0  # seconds after which it is looked whether a worker is still there
 _CONNECT = 5  # seconds to wait for the scheduler
 _KEPT = 2  # leaf functions that a machine keeps open
@@ -42,6 +44,8 @@ class Remotes:
             import distributed
         except ImportError as error:
             raise MissingExtraError("distributed", "dask") from error
+        if not _ADDRESS.fullmatch(address):
+            raise RunError(f"{address!r} is no address of a Dask scheduler, such as 'tcp://10.0.0.1:8786'")
         connect: Any = distributed.Client
         try:
             self._client: Any = connect(address, timeout=_CONNECT, set_as_default=False)
@@ -160,6 +164,9 @@ _OPEN: dict[tuple[object, ...], Worker] = {}
 def measured(opened: Mapping[str, Any], key: str, what: Any, count: int) -> Outcome:  # noqa: ANN401
     """Measure a candidate, and what is beside it, in a process of this machine."""
     choices, beside = what
+    refusal = backend_named(opened["backend"]).refuses(Target.from_json(opened["target"]))
+    if refusal is not None:
+        return Outcome("infra_error", why=f"cannot run on the measuring machine: {refusal}", env=environment())
     return replace(_worker(opened).measure(key, choices, count, beside), env=environment())
 
 

@@ -75,6 +75,11 @@ class Budget:
     deadline: float | None
     done: int = 0
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether nothing limits it."""
+        return self.trials is None and self.deadline is None
+
     def at_most(self, count: int) -> int:
         """Return how many of some trials may be made."""
         return count if self.trials is None else min(count, self.trials - self.done)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tvmtarget.advice import Advice, closing_log
+from tvmtarget.building import choose_backend, standing_alone
 from tvmtarget.errors import BackendError, RunError, TargetError, did_you_mean, raise_all
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
@@ -84,7 +85,7 @@ def tune(
             machines. Placement and settings are measured here.
         progress: is told of every trial.
 
-    Without trials and seconds, each kernel gets a few dozen. What is measured is in the log at once, so that an
+    Without trials and seconds, each kernel gets 32 trials. What is measured is in the log at once, so that an
     interrupted run can be gone on with; `Ctrl-C` raises `TuneInterrupted`, which has the result so far. Raises what
     `decompose` raises.
     """
@@ -92,6 +93,10 @@ def tune(
     problems = [f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong]
     if space not in SPACES:
         problems.append(f"unknown space {space!r}{did_you_mean(space, SPACES)}; there are: {', '.join(SPACES)}")
+    if trials is not None and trials < 1:
+        problems.append(f"{trials} trials are given; at least one is needed, or None for 32 of each kernel")
+    if seconds is not None and not seconds >= 0:
+        problems.append(f"{seconds} seconds are given; a number that is not negative is needed, or None")
     if costs is not None and (isinstance(module, Plan) or "placement" not in levels):
         problems.append("costs are for the level 'placement' of a module; a plan keeps its own")
     raise_all(TargetError, problems)
@@ -101,12 +106,32 @@ def tune(
         )
     begin = time.monotonic()
     plan = module if isinstance(module, Plan) else decompose(module, target, where=where)
+    if workers is None:
+        raise_all(RunError, _not_here(plan))
     given = None if costs is None else _costs(costs, plan.layout.root)
     with closing_log(log) as opened:
         budget = Budget(trials, None if seconds is None else begin + seconds)
         with nullcontext() if workers is None else Remotes(workers) as remotes:
             tuning = _Tuning(plan, opened, budget, begin, progress, remotes, space, given, limits, seed)
             return tuning.run(levels, is_fixed=isinstance(module, Plan))
+
+
+def _not_here(plan: Plan) -> list[str]:
+    """Say why no leaf of a target can run on this machine; nothing if one can, or if a code generator is missing."""
+    refusals: list[str] = []
+    for leaf in plan.layout.leaves():
+        try:
+            backend, _ = choose_backend(plan.layout, leaf.path, strict=False)
+        except BackendError:
+            return []
+        refusal = backend.refuses(standing_alone(plan.layout, leaf.path))
+        if refusal is None:
+            return []
+        refusals.append(
+            f"{str(leaf.target)!r} (@{leaf.path or '.'}) cannot be tuned on this machine: {refusal}; tune it where it "
+            "can run, or kernels on the workers of a Dask scheduler there (workers=)"
+        )
+    return refusals
 
 
 def _costs(costs: Costs | Mapping[str, object] | str | Path, target: Target) -> Costs:

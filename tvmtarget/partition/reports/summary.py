@@ -1,4 +1,4 @@
-"""A plan in lines: coverage, regions against their lower bound, copies, predicted time, unmet preferences."""
+"""A plan in lines: coverage, regions against their lower bound, copies, refusals, predicted time, unmet preferences."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.work import Unknown
 from tvmtarget.partition.reports.reasons import released
 from tvmtarget.partition.split import Region
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["summary_of", "systems_in"]
 
 MAX_SHOWN = 5
+MAX_REFUSED = 3
 
 
 def summary_of(plan: Plan) -> Iterator[str]:
@@ -41,10 +45,10 @@ def summary_of(plan: Plan) -> Iterator[str]:
         kinds = Counter(plan.program.body[one.call].kind for one in plan.outlined.driven)
         counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
         yield f"  run by drivers: {counted}, whose bodies are divided"
-    sizes = [copy.nbytes for copy in plan.copies]
-    known = sum(size for size in sizes if size is not None)
-    open_ended = f", {sizes.count(None)} of them of open size" if None in sizes else ""
-    yield f"  copies: {len(sizes)}, {known} bytes{open_ended}"
+    yield f"  copies: {len(plan.copies)}, {_bytes(plan)}"
+    refused = [f"{kind} by @{leaf or '.'} ({count} ops, {code})" for kind, leaf, count, code in _refused(plan)]
+    if refused:
+        yield f"  refused most: {', '.join(refused[:MAX_REFUSED])}"
     if plan.prediction is not None:
         yield from plan.prediction.lines()
     if plan.pace is not None:
@@ -58,6 +62,44 @@ def systems_in(region: Region) -> Iterator[Region]:
         yield region
         for part in region.parts:
             yield from systems_in(part)
+
+
+def _bytes(plan: Plan) -> str:
+    """Say how much is copied once, and what of it is reckoned by the costs or not known."""
+    nbytes = plan.estimates.nbytes if plan.estimates is not None else _stated
+    sizes = [nbytes(copy.type) for copy in plan.copies]
+    is_open = [copy.nbytes is None for copy in plan.copies]
+    text = f"{sum(size for size in sizes if size is not None)} bytes"
+    reckoned = sum(size is not None and open_ for size, open_ in zip(sizes, is_open, strict=True))
+    text += f", {reckoned} of them of open size as the costs say" if reckoned else ""
+    return text + (f", {sizes.count(None)} of them of open size" if None in sizes else "")
+
+
+def _stated(type_: Type) -> int | None:
+    return type_.nbytes if isinstance(type_, TensorType) else None
+
+
+def _refused(plan: Plan) -> list[tuple[str, str, int, str]]:
+    """List operators that leaves refuse and less preferred ones run: for how many operations, and why the first."""
+    feasibility, program = plan.feasibility, plan.program
+    place = {leaf.path: number for number, leaf in enumerate(feasibility.leaves)}
+    ran = {index: place[region.site] for region in plan.regions for index in program.with_nested(region.calls)}
+    codes: dict[tuple[object, ...], str] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    told: dict[tuple[str, str], str] = {}
+    for number, leaf in enumerate(feasibility.leaves):
+        for index in np.flatnonzero(~feasibility.takes[:, number]).tolist():
+            if ran.get(index, 0) <= number:
+                continue
+            kind = program.body[index].kind
+            key = kind, program.asked[index], number
+            if key not in codes:
+                refusal = feasibility.verdict(index, leaf)
+                codes[key] = "" if refusal is None else refusal.code
+            if codes[key] not in ("", "CONSTRAINT"):
+                counts[kind, leaf.path] += 1
+                told.setdefault((kind, leaf.path), codes[key])
+    return [(kind, leaf, count, told[kind, leaf]) for (kind, leaf), count in counts.most_common()]
 
 
 def _percent(part: int, whole: int) -> str:
