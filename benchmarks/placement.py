@@ -11,7 +11,8 @@ weights lie; in a turn the fastest build counts. A leaf that is far behind alone
 Printed are medians of the turns in microseconds, and for the plans by cost the median over the turns of the ratio to
 the plan by preference and to the fastest of the leaves alone, with twice its standard error, and whether both are one
 plan; then what is where, in how many regions and how many there are at least, and how far results are apart, in
-standard deviations. Two columns of one plan show how much such a ratio says.
+standard deviations. Two columns of one plan show how much such a ratio says. Regions are counted of a plan that does
+not run, too: its operators are dealt to the leaves in turn.
 
 How far off predictions by rates are is told of the functions of other plans: all on each leaf, and segments on them by
 turns. It is the median and the ninth decile of |log(predicted / measured)|, where the fastest run counts.
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import sys
@@ -28,6 +30,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -61,6 +64,12 @@ class Contender:
     programs: Sequence[Any]
     seconds: list[float]
     plan: Plan | None = None
+    predicted: float | None = None  # seconds, by rates
+
+    @property
+    def error(self) -> float | None:
+        """The logarithm of how many times too long the prediction is, by the fastest turn; None without one."""
+        return None if self.predicted is None else math.log(self.predicted / min(self.seconds))
 
     @property
     def program(self) -> Any:
@@ -111,6 +120,7 @@ class Race:
     inputs: Inputs
     behind: list[str]
     predicted: list[Prediction]
+    dealt: Plan
 
 
 def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespace) -> Race:
@@ -128,7 +138,10 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
     by_rates = tt.decompose(module, tree, replace(rates, symbolic_hints=open_sizes(first)))
     builds = range(options.builds)
     plans = {"preference": first, "by rates": by_rates}
-    found = [Contender(which, [tt.build(plan) for _ in builds], [], plan) for which, plan in plans.items()]
+    found = [
+        Contender(which, [tt.build(plan) for _ in builds], [], plan, seconds_of(by_rates, plan))
+        for which, plan in plans.items()
+    ]
     if options.trials != 0:
         found.append(Contender("measured", measured_placement(name, module, tree, rates, options), []))
     found.append(Contender(PLAIN, [plain(model, options.threads) for _ in builds], []))
@@ -139,7 +152,7 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
         if set(alone.sites().values()) != {leaf.path}:
             continue
         whole = by_itself(module, leaf.target)
-        single = Contender(f"only {leaf.path}", [tt.build(whole)], [])
+        single = Contender(f"only {leaf.path}", [tt.build(whole)], [], None, seconds_of(by_rates, alone))
         if timed(single, inputs, clock) > limit:
             behind.append(leaf.path)
         else:
@@ -150,7 +163,15 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
     assert estimates is not None
     explore = [] if options.skip_predictions else explored(first, estimates, near)
     predicted = [one for plan in explore for one in predictions(plan, estimates, inputs)]
-    return Race(name, found, inputs, behind, predicted)
+    return Race(name, found, inputs, behind, predicted, dealt(module, tree))
+
+
+def seconds_of(by_rates: Plan, plan: Plan) -> float:
+    """Return what rates predict that a plan of the same program takes."""
+    from tvmtarget.partition.costs.predict import predict
+
+    assert by_rates.estimates is not None
+    return predict(by_rates.estimates, plan.outlined, plan.module).total / 1e12
 
 
 def measured_placement(
@@ -172,6 +193,16 @@ def by_itself(module: IRModule, leaf: Target) -> Plan:
     import tvmtarget as tt
 
     return tt.decompose(module, leaf.replace(name=None, host=None))
+
+
+def dealt(module: IRModule, tree: Target) -> Plan:
+    """Return the plan that deals operators to the leaves, as far as they may be there: the first to the first, ..."""
+    import tvmtarget as tt
+
+    leaves = [leaf.path for leaf in tt.decompose(module, tree).layout.leaves()]
+    kinds = dict.fromkeys(call.kind for call in module.main.body)
+    where = {f"op:{kind}": f"@{leaf}?" for kind, leaf in zip(kinds, cycle(leaves), strict=False)}
+    return tt.decompose(module, tree, where=where)
 
 
 def results_of(contender: Contender, inputs: Inputs) -> list[np.ndarray]:
@@ -250,6 +281,9 @@ def report(race: Race, apart: float) -> bool:
         ratios = ", ".join(f"{ratio} of {other}" for other, ratio in over.items())
         print(f"  {each.name:<10} {ratios}: {each.placed}")
     print(f"  {best.name} {Ratio.of(best, by_name[PLAIN])} of {PLAIN}; results {apart:.0e} apart")
+    errors = {each.name: each.error for each in found if each.error is not None}
+    print("  predicted, of measured: " + ", ".join(f"{name} x{math.exp(error):.3f}" for name, error in errors.items()))
+    print(f"  operators dealt to leaves: {len(race.dealt.regions)} regions, at least {race.dealt.root.least_parts}")
     if race.behind:
         print(f"  far behind: {', '.join(f'only {path}' for path in race.behind)}")
     if race.predicted:
@@ -287,14 +321,16 @@ def main() -> None:
         Path(options.save_costs).write_text(json.dumps(write_costs(rates.costs)))
     print(tree)
     print("\n".join(rates.lines()), flush=True)
-    fine, predicted = list[bool](), list[Prediction]()
+    fine, predicted, errors = list[bool](), list[Prediction](), list[float]()
     for name in options.models:
         race = contenders(name, tree, rates.costs, options)
         apart = run_by_turns(race.found, race.inputs, options.rounds, CLOCKS[options.clock])
         fine.append(report(race, apart))
         predicted += race.predicted
+        errors += [abs(each.error) for each in race.found if each.error is not None]
+    print(f"predictions of programs off by {median(errors):.3f}, at most {max(errors):.3f} ({len(errors)})")
     if predicted:
-        print(f"predictions off by: {spread(predicted)}")
+        print(f"predictions of functions off by: {spread(predicted)}")
     sys.exit(0 if all(fine) else 1)
 
 

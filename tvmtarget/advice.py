@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from tvmtarget.backends.protocol import Kernel
 from tvmtarget.errors import TvmTargetError
@@ -47,6 +47,7 @@ SETTINGS = "tvmtarget.settings/1"
 SAME_DEVICE = Policy(max_distance=0)
 
 Settings: TypeAlias = Mapping[str, Mapping[str, Value]]
+_Read = TypeVar("_Read")
 
 
 @contextmanager
@@ -123,36 +124,33 @@ class Advice:
         """Return the plan with the sites that were measured best for its program; itself if nothing is known."""
         if not plan.layout.root.is_composite:
             return plan
-        found = self._whole(plan, "graph", PLACEMENT)
-        if found.is_used:
-            try:
-                plan = plan.with_sites(_sites(found.body))
-            except (TvmTargetError, ValueError) as error:
-                found = replace(found, body=None, note=str(error).splitlines()[0])
-        self.applied.append(found)
-        return plan
+        return self._whole(plan, "graph", PLACEMENT, lambda body: plan.with_sites(_sites(body))) or plan
 
     def settings(self, plan: Plan) -> Settings:
         """Return the attributes to set by leaf, as they were measured best for the program."""
-        found = self._whole(plan, "executor", SETTINGS)
-        settings: dict[str, dict[str, Value]] = {}
-        if found.is_used:
-            try:
-                settings = _settings(found.body)
-                _check(plan, settings)
-            except (TvmTargetError, ValueError) as error:
-                settings, found = {}, replace(found, body=None, note=str(error).splitlines()[0])
-        self.applied.append(found)
-        return settings
+        return self._whole(plan, "executor", SETTINGS, lambda body: _checked(plan, _settings(body))) or {}
 
     def for_leaf(self, leaf: Target) -> LeafAdvice:
         """Return what is known of the kernels of a leaf."""
         return LeafAdvice(self.log, alone(leaf), self.policy)
 
-    def _whole(self, plan: Plan, level: Level, format_: str) -> Applied:
+    def _whole(self, plan: Plan, level: Level, format_: str, read: Callable[[object], _Read]) -> _Read | None:
+        """Return what is read of the best candidate that can be, and remember what the log said."""
+        known: dict[str, _Read] = {}
+
+        def reason(candidate: Candidate) -> str | None:
+            if candidate.format != format_:
+                return f"the candidate is of format {candidate.format!r}, not {format_!r}"
+            try:
+                known[candidate.key] = read(candidate.body)
+            except (TvmTargetError, ValueError) as error:
+                return str(error).splitlines()[0]
+            return None
+
         workload, default = whole_workload(plan, level), placement_identity(plan)
-        match = self.log.lookup(workload, plan.layout.root, policy=self.policy, default=default)
-        return Applied.of("whole program", workload.key, match, (format_,))
+        match = self.log.lookup(workload, plan.layout.root, policy=self.policy, default=default, refuses=reason)
+        self.applied.append(Applied.of("whole program", workload.key, match, (format_,)))
+        return None if match.candidate is None else known[match.candidate.key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +250,9 @@ def _settings(body: object) -> dict[str, dict[str, Value]]:
     return found
 
 
-def _check(plan: Plan, settings: Settings) -> None:
+def _checked(plan: Plan, settings: Settings) -> Settings:
     for site, values in settings.items():
         if site not in plan.layout:
             raise ValueError(f"the target has no site {site!r}")
         plan.layout[site].target.override(dict(values))
+    return settings

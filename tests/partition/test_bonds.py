@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from models import DIGITS, random_graph
 
 import tvmtarget as tt
+from benchmarks._small import small as drawn
 from tvmtarget.errors import InfeasibleError, TargetError, TvmTargetError, UnknownNameError
 
 FLAT = "[a=numpy,b=onnxruntime,c=llvm]"
@@ -67,6 +68,52 @@ def test_bonds_are_refused_only_where_no_choice_of_leaves_keeps_them(size, seed)
         assert not is_possible
     else:
         assert is_kept(plan.sites())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_bonds_by_costs_cost_as_little_as_of_all_choices_that_keep_them(seed, tmp_path):
+    case = drawn(seed, 5, 2, "devices")
+    names = [call.source for call in case.module.main.body]
+    rng = random.Random(seed)
+    same, apart = rng.sample(names, 3), rng.sample(names, 2)
+    apart = apart if not set(apart) <= set(same) else []
+    plan = tt.decompose(case.module, case.tree, case.costs, same_site=[same], apart=[apart])
+    leaves = [leaf.path for leaf in plan.layout.leaves()]
+    choices = (dict(zip(names, choice, strict=True)) for choice in product(sorted(leaves), repeat=len(names)))
+    kept = (
+        sites
+        for sites in choices
+        if len({sites[name] for name in same}) == 1 and len({sites[name] for name in apart}) == len(apart)
+    )
+    free = tt.decompose(case.module, case.tree, case.costs)
+    totals = [free.with_sites([sites[name] for name in names]).prediction.total for sites in kept]
+    assert plan.prediction.total <= 1.01 * min(totals)
+    plan.save(tmp_path / "a.plan")
+    assert tt.Plan.load(tmp_path / "a.plan").to_json() == plan.to_json()
+
+
+def test_the_bound_of_a_plan_is_that_of_all_choices(tmp_path):
+    """What is pinned to keep a bond, or because a plan is read again, is one way of many."""
+    module = tt.IRModule.from_onnx(random_graph(12, 3))
+    costs = {
+        "schema": "tvmtarget.cost/1",
+        "sites": {"a": {"launch": 1}, "b": {"launch": 1}},
+        "ops": [
+            {"match": {"op": op}, "site": site, "time": time}
+            for op, times in {"Add": (1, 90), "Mul": (90, 1), "Sub": (5, 4), "Tanh": (30, 1)}.items()
+            for site, time in zip("ab", times, strict=True)
+        ],
+    }
+    costs["ops"] += [
+        {"match": {"op": op}, "site": s, "time": 7} for op in ("Relu", "Abs", "Neg", "Sigmoid") for s in "ab"
+    ]
+    names = [call.source for call in module.main.body]
+    free = tt.decompose(module, "[a=numpy,b=onnxruntime]", costs)
+    bound = tt.decompose(module, "[a=numpy,b=onnxruntime]", costs, same_site=[names])
+    assert bound.prediction.least == free.prediction.least
+    free.save(tmp_path / "a.plan")
+    assert tt.Plan.load(tmp_path / "a.plan").summary() == free.summary()
+    assert free.with_sites(list(bound.sites().values())).prediction.least == free.prediction.least
 
 
 def test_names_and_globs_are_those_of_where(tmp_path):

@@ -86,6 +86,7 @@ def test_what_was_tuned_is_found_built_and_right_in_a_new_process(tuned, tmp_pat
     assert result.measured == 5
 
 
+@pytest.mark.slow
 def test_a_kernel_with_a_poor_default_is_faster_in_a_new_process_as_the_log_says(tmp_path, record_property):
     """The static model has no block for means of rows, and sums them one after the other; traces of TVM are faster."""
     rows = small(helper.make_node("ReduceMean", ["x"], ["y"], axes=[1]), shape=(4000, 160))

@@ -35,7 +35,7 @@ def tuned(tmp_path_factory):
 
 
 def test_the_plan_by_measured_costs_is_predicted_no_slower_than_the_one_by_preference():
-    plan = tt.decompose(digits(), BOTH)
+    plan = tt.decompose(digits(), QUICK)
     log = tt.TuningLog("memory:")
     with Programs(plan, log) as programs:
         tuner = PlacementTuner(plan, log, Budget(5, None), programs, None)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,3 +138,47 @@ def test_what_a_script_registers_is_known_where_its_programs_run(tmp_path, guard
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert told in done.stdout
+
+
+TUNE = """
+import sys
+import tvmtarget as tt
+
+tt.tune(tt.IRModule.from_onnx(sys.argv[1]), sys.argv[2], log=sys.argv[3], levels=["placement"])
+"""
+
+
+def test_a_program_that_hangs_ends_with_the_tuner_that_is_killed(hostile, tmp_path):
+    hostile("hang deaf to alarms in run")
+    log = tmp_path / "log.jsonl"
+    command = [sys.executable, "-c", TUNE, str(DIGITS), str(TREE), str(log)]
+    process = subprocess.Popen(command)
+    wait(lambda: log.exists() and '"t":"trial"' in log.read_text())  # the next one hangs
+    started = children(process.pid)
+    process.kill()
+    process.wait()
+    assert started
+    wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+    with tt.TuningLog(str(log)) as opened:
+        assert not opened.verify()
+        assert [record.measured.status for record in opened if isinstance(record, Trial)] == ["ok"]
+
+
+def children(parent):
+    """Return the processes that a process has started."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            if f"\nPPid:\t{parent}\n" in status.read_text():
+                found.append(int(status.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait(is_so):
+    """Wait until something is so; a minute is more than any machine takes."""
+    until = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.05)

@@ -12,7 +12,7 @@ from tvmtarget import Target, TuningLog
 from tvmtarget.errors import LogError
 from tvmtarget.tuning.distance import distance
 from tvmtarget.tuning.match import Policy
-from tvmtarget.tuning.records import Environment, Measurement, Retraction, Workload
+from tvmtarget.tuning.records import Candidate, Environment, Measurement, Retraction, Workload
 
 A100 = Target.parse("nvidia/nvidia-a100")
 
@@ -187,6 +187,34 @@ def test_p8_a_best_record_that_is_illegal_does_not_hide_the_second_best():
         "its 'requires' cannot be read: kind 'llvm' has no attribute 'no-such'",
         "num-cores>=64: it is 16",
     ]  # fmt: skip
+
+
+def test_p8_what_who_asks_cannot_use_makes_way_for_the_next_best_a_pin_too():
+    log = log_of(trial(1, 10), trial(2, 20), trial(3, 30))
+    pin = log.pin(MATMUL, ZNVER4, knobs(mb=0), "why not")
+
+    def is_odd(candidate):
+        return f"{candidate.body['mb']} is even" if candidate.body["mb"] % 2 == 0 else None
+
+    match = log.lookup(MATMUL, ZNVER4, env=HERE, refuses=is_odd)
+    assert (match.tier, match.candidate) == ("exact", knobs(mb=1))
+    assert [(one.tier, one.what, one.reason) for one in match.tried] == [("pin", pin.digest, "0 is even")]
+    assert log.lookup(MATMUL, ZNVER4, env=HERE, refuses=lambda _: "no").tier == "default"
+
+
+def test_p8_settings_that_do_not_fit_make_way_for_the_next_best():
+    from models import DIGITS
+
+    import tvmtarget as tt
+    from tvmtarget.advice import SETTINGS, whole_workload
+
+    module = tt.IRModule.from_onnx(DIGITS)
+    plan = tt.decompose(module, "onnxruntime")
+    workload, log = whole_workload(plan, "executor"), TuningLog("memory:")
+    for cost, row in ((10, ["npu", "threads", 1]), (20, ["", "no-such", 1]), (30, ["", "intra-op-threads", 1])):
+        log.add(workload, plan.layout.root, Candidate(format=SETTINGS, body={"set": [row]}), ran(cost))
+    (settings,) = [one for one in tt.build(module, "onnxruntime", log=log).tuned if one.level == "executor"]
+    assert (settings.tier, settings.body) == ("exact", {"set": [["", "intra-op-threads", 1]]})
 
 
 def test_a_retracted_record_does_not_count_whichever_came_first():

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from logs import ZNVER4, known, trial
+from logs import MATMUL, ZNVER4, known, trial
 from models import DIGITS, light, small
 from onnx import TensorProto, helper, numpy_helper
 
@@ -16,6 +16,7 @@ from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.target.identity import canonical
 from tvmtarget.tuning.keys import shapeless, workload_of
+from tvmtarget.tuning.records import Alias, Pin, Retraction, Workload
 
 HERE = Path(__file__).parent
 NODE = helper.make_node
@@ -57,22 +58,40 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-def lines(name):
-    workload = workload_of(FUNCTIONS[name]())
+def keys(workload):
+    """Return what the keys of a workload are made of, and the keys."""
     whole = {**workload.body, "level": workload.level}
-    structure = shapeless(FUNCTIONS[name](), {})[0]
-    return [
-        *(f"  {canonical(structure)}", f"  {workload.body['structure']}"),
-        *(f"  {canonical(whole)}", f"  {workload.key}"),
-        *(f"  {canonical(whole | {'shapes': [len(shape) for shape in workload.shapes]})}", f"  {workload.family}"),
-    ]
+    family = whole | {"shapes": [len(shape) for shape in workload.shapes]}
+    return [f"  {canonical(whole)}", f"  {workload.key}", f"  {canonical(family)}", f"  {workload.family}"]
+
+
+def lines(name):
+    workload, structure = workload_of(FUNCTIONS[name]()), shapeless(FUNCTIONS[name](), {})[0]
+    return [f"  {canonical(structure)}", f"  {workload.body['structure']}", *keys(workload)]
+
+
+KERNEL = {"structure": f"tvmscript:{'0' * 32}", "shapes": [["s0", 3], [3, 4]], "constants": [1]}
+OTHERS = {
+    "digits at level graph": lambda: workload_of(IRModule.from_onnx(DIGITS).main, "graph"),
+    "digits at level executor": lambda: workload_of(IRModule.from_onnx(DIGITS).main, "executor"),
+    "a tensor function of TVM": lambda: Workload.of(KERNEL),
+}
 
 
 def test_p4_keys_stay_what_they_are(golden):
     """A line that changes orphans tuning logs."""
-    records = [*known(ZNVER4), trial(1, requires={"kind": "llvm", "mattr": {"has": ["avx2"]}})]
+    records = [
+        *known(ZNVER4),
+        one := trial(1, requires={"kind": "llvm", "mattr": {"has": ["avx2"]}}),
+        Pin(level="graph", workload=MATMUL.key, target=ZNVER4.digest, candidate=one.candidate, why="\u00e9", ts=1),
+        Retraction(of=one.digest, why="x"),
+        Alias(kind="inst", old="GetBlock", new="GetSBlock"),
+    ]
     cut = [(f"  {record.text[: record.text.rindex(',')]}}}", f"  {record.digest}") for record in records]
     blocks = [f"> {name}\n" + "\n".join(lines(name)) for name in FUNCTIONS]
+    blocks += [f"> {name}\n" + "\n".join(keys(make())) for name, make in OTHERS.items()]
+    candidate = canonical({"format": one.candidate.format, "body": one.candidate.body})
+    blocks.append(f"> a candidate\n  {candidate}\n  {one.candidate.key}")
     blocks += [f"> a {record.type}\n" + "\n".join(pair) for record, pair in zip(records, cut, strict=True)]
     golden("tuning/keys.golden", "\n".join(blocks) + "\n")
 
@@ -83,7 +102,7 @@ def test_p4_another_language_computes_the_same_keys():
         pytest.skip("node.js is not installed")
     command = [node, "../target/digest.mjs", "keys.golden"]
     done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == (f"{3 * len(FUNCTIONS) + 4} digests agree\n", 0)
+    assert (done.stdout, done.returncode) == (f"{3 * len(FUNCTIONS) + 2 * len(OTHERS) + 8} digests agree\n", 0)
 
 
 def renamed(function, outer=()):

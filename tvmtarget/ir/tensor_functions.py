@@ -49,7 +49,7 @@ def name_of(function: Function) -> str:
     """Return what a function is called, without a number; if that is `main`, what it computes by its blocks' names."""
     symbol = str(dict(function.attrs or {}).get("global_symbol", "main"))
     if symbol == "main":
-        blocks = re.findall(r'T\.sblock\("([^"]*)"', function.script(show_meta=True))
+        blocks = re.findall(r'^ *with T\.sblock\("([^"]*)"', function.script(), re.MULTILINE)
         symbol = "_".join(dict.fromkeys(blocks)) or symbol
     return re.sub(r"\d+(?=_|$)", "", symbol)
 

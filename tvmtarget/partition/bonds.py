@@ -20,7 +20,7 @@ from tvmtarget.partition.program import Asked, Program, names_of
 from tvmtarget.partition.regions.waves import topological_order
 from tvmtarget.target.constraints.constraint import Constraint
 
-__all__ = ["Banned", "Bonds", "Named", "bonds_of", "demands_of", "with_demands", "with_units"]
+__all__ = ["Banned", "Bonds", "Named", "bonds_of", "demands_of", "others_of", "with_demands", "with_units"]
 
 # Operations by name, glob or `op:KIND`, as in `where`.
 Named: TypeAlias = tuple[tuple[str, ...], ...]
@@ -180,6 +180,24 @@ def demands_of(
     for index in (one for side in close for one in bonds.unit(side)):
         found.setdefault(index, asking.site(index))  # else it might follow
     return found
+
+
+def others_of(
+    plain: Feasibility, bonds: Bonds, sites: Mapping[str, str], demands: Mapping[int, str]
+) -> Iterator[dict[int, str]]:
+    """Yield demands that differ in where one of the groups is, or in which of two that are apart is where."""
+    asking = _Asking(plain, bonds, sites)
+    units = dict.fromkeys(bonds.unit(index) for index in sorted(demands))
+    for unit in units:
+        for leaf in asking.able(unit):
+            if leaf != demands[unit[0]]:
+                yield {**demands, **dict.fromkeys(unit, leaf)}
+    for pair in bonds.apart:
+        first, second = map(bonds.unit, pair)
+        if first in units and second in units:
+            here, there = demands[first[0]], demands[second[0]]
+            if here in asking.able(second) and there in asking.able(first):
+                yield {**demands, **dict.fromkeys(first, there), **dict.fromkeys(second, here)}
 
 
 _Pair: TypeAlias = tuple[int, int]

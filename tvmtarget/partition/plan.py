@@ -12,7 +12,7 @@ from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.assignment.pipeline import ByPipeline
-from tvmtarget.partition.bonds import Banned, bonds_of, demands_of, with_demands
+from tvmtarget.partition.bonds import Banned, Bonds, bonds_of, demands_of, others_of, with_demands
 from tvmtarget.partition.control.borders import check_borders
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
@@ -300,20 +300,23 @@ class Plan:
         return self.summary()
 
 
+# How many plans are tried beside the first one that keeps bonds, in programs of up to so many operations.
+MAX_MOVES, MOVABLE = 16, 1000
+
 # How often regions are given up because a site may get or take no more; each time it is asked for fewer.
 MAX_ROUNDS = 16
 
 
 def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None = None) -> Plan:
     """Make the best plan that keeps what is asked of several operations at once; `sites` by operation are kept."""
-    plan = _bound(request, feasibility, sites)
+    plan = free = _bound(request, feasibility, sites)
     banned: list[Banned] = []
     for _ in range(MAX_ROUNDS):
         limits = [(name, plan.leaves_of(name), most) for name, most in request.max_regions.items()]
         asked = Banned("max_regions", given_up(plan.feasibility, plan.estimates, plan.regions, limits))
         whole = Banned("a site that takes one program", released(plan.feasibility, plan.estimates, plan.regions))
         if not asked.leaves and not whole.leaves:
-            return plan
+            return _with_least(plan, free)
         banned += [asked, whole]
         plan = _bound(request, feasibility, sites, banned)
     raise InfeasibleError(
@@ -331,15 +334,47 @@ def _bound(
     """Make the best plan that keeps bonds, with operations kept off some leaves."""
     bonds = bonds_of(feasibility.program, request.same_site, request.apart)
     plain = with_demands(feasibility, {}, banned) if banned else feasibility
-    plan = _best(request, plain, sites)
+    plan = free = _best(request, plain, sites)
     demands: dict[int, str] = {}
     for _ in range(1 + 3 * len(bonds.apart) + len(bonds.same_site)):
         wanted = demands_of(plain, bonds, plan.sites(), demands)
         if wanted == demands:
-            return plan
+            if sites is None and plan.prediction is not None:
+                plan = _bettered(plan, plain, bonds, demands)
+            return _with_least(plan, free)
         demands = wanted
         plan = _best(request, with_demands(feasibility, demands, banned), sites)
     raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; ask less of it")
+
+
+def _bettered(plan: Plan, plain: Feasibility, bonds: Bonds, demands: Mapping[int, str]) -> Plan:
+    """Return the best plan by costs of a few whose groups are elsewhere; from each that is better the rest goes on."""
+    tried = others_of(plain, bonds, plan.sites(), demands)
+    for _ in range(MAX_MOVES if len(plain.program.body) <= MOVABLE else 0):
+        found = next(tried, None)
+        if found is None:
+            return plan
+        better = _kept(plan, plain, bonds, found)
+        if better is not None:
+            plan, tried = better, others_of(plain, bonds, better.sites(), found)
+    return plan
+
+
+def _kept(plan: Plan, plain: Feasibility, bonds: Bonds, demands: Mapping[int, str]) -> Plan | None:
+    """Return the plan with other demands if it keeps bonds and is better than one that is there."""
+    try:
+        made = _best(plan.request, with_demands(plain, demands), None)
+        keeps = demands_of(plain, bonds, made.sites(), demands) == demands
+    except InfeasibleError:
+        return None
+    return made if keeps and _rank(made) < _rank(plan) else None
+
+
+def _with_least(plan: Plan, free: Plan) -> Plan:
+    """Return a plan with the bound of one of which less is asked: what keeps a request is one of many ways to."""
+    if plan is free or plan.prediction is None or free.prediction is None:
+        return plan
+    return replace(plan, prediction=replace(plan.prediction, least=free.prediction.least))
 
 
 def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Plan:

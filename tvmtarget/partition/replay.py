@@ -30,7 +30,10 @@ class Keeping:
             kept = [all(leaf is not None and _leads_to(level, site, leaf) for leaf in had) for site in level.options]
             if (allowed[number] & kept).any():
                 allowed[number] &= kept
-        return self.choose(replace(level, allowed=allowed))
+        choice = self.choose(replace(level, allowed=allowed))
+        if choice.least_time is None or (allowed == level.allowed).all():
+            return choice
+        return replace(choice, least_time=self.choose(level).least_time)  # of all choices, not of those that keep
 
 
 def _leads_to(level: Level, site: Site, path: str) -> bool:

@@ -56,7 +56,7 @@ HEADROOM = 10.0
 LEAST_SHARE = 1e-6
 LEAST_TIME = 0.01  # microseconds, below which a difference says nothing
 # How far off times by these rates are: see `python -m benchmarks placement`.
-DOUBT = 0.1
+DOUBT = 0.2
 
 
 # Operators and the work of each, in order.
