@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from tvmtarget.errors import BackendError
 
-__all__ = ["EXTRA", "compiling", "machine_code", "wheel"]
+__all__ = ["EXTRA", "compiling", "cuda_home", "machine_code", "wheel"]
 
 Tvm: TypeAlias = Any
 
@@ -92,7 +92,7 @@ def _log(nvrtc: Any, program: Any) -> str:  # noqa: ANN401
 
 
 def _compiler(arch: str) -> Callable[[str], bytes]:
-    home = next((path for path in homes() if _headers(path)), None)
+    home = cuda_home()
     if home is not None and _has_bindings():
         return lambda code: machine_code(code, arch, home)
     if shutil.which("nvcc") is None:
@@ -108,8 +108,12 @@ def _by_nvcc(code: str) -> bytes:
     return bytes(compile_cuda(code, target_format="fatbin", compiler="nvcc"))
 
 
-def homes() -> Iterator[Path]:
-    """Yield where CUDA may be."""
+def cuda_home() -> Path | None:
+    """Return where the headers of CUDA are: of a toolkit, else of wheels; None if they are not here."""
+    return next((path for path in _homes() if _headers(path)), None)
+
+
+def _homes() -> Iterator[Path]:
     if "CUDA_PATH" in os.environ:
         yield Path(os.environ["CUDA_PATH"])
     nvcc = shutil.which("nvcc")
