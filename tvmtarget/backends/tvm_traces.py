@@ -36,6 +36,7 @@ GENERATIONS = 2
 # On GPUs most of what is drawn breaks a limit, and is drawn again: 32 take ten times as long as 16.
 GPU_POPULATION = 16
 GPU_GENERATIONS = 1
+DRAWS = 100  # of a population in a row that may all break a limit, before a space counts as empty
 
 
 def propose(function: Function, target: Target, known: Sequence[tuple[str, int]], count: int, seed: int) -> list[str]:
@@ -55,7 +56,10 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
     is_gpu = str(target.kind.name) == "cuda"
     population, generations = (GPU_POPULATION, GPU_GENERATIONS) if is_gpu else (POPULATION, GENERATIONS)
     strategy = meta_schedule.search_strategy.EvolutionarySearch(
-        population_size=population, init_min_unmeasured=population // 2, genetic_num_iters=generations
+        population_size=population,
+        init_min_unmeasured=population // 2,
+        genetic_num_iters=generations,
+        max_fail_count=DRAWS,
     )
     context = meta_schedule.TuneContext(
         module,
