@@ -19,6 +19,7 @@ FLOORS = (
     ("building",),
     ("tuner",),
     ("cli",),
+    ("__main__",),
 )
 
 

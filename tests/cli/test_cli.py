@@ -153,7 +153,7 @@ BAD = "composite[ort=onnxruntime,cpu=llvm]"
         (["run", DIGITS, "-i", "none.npz", "-t", "llvm"], "no input file 'none.npz'"),
         (["run", DIGITS, "-i", DIGITS, "-t", "llvm"], "is not an .npz file of arrays"),
         (["run", DIGITS, "-i", NPZ], "--target is missing"),
-        (["run", DIGITS, "-i", NPZ, "-t", "nvidia/jetson-nano"], "@gpu cannot be compiled"),
+        (["run", DIGITS, "-i", NPZ, "-t", "nvidia/jetson-nano"], "@gpu cannot run on this machine"),
         (["run", DIGITS, "-i", NPZ, "-t", "c", "--strict"], "would be interpreted, which strict forbids"),
         (["compile", DIGITS, "-t", "numpy", "-o", "/nowhere/x.tta"], "'/nowhere/x.tta' cannot be written"),
         (["show", "llvm(num-cores=many)"], "attribute 'num-cores' of kind 'llvm' is a whole number, not 'many'"),

@@ -45,6 +45,7 @@ def test_what_is_declared_wrongly_is_told():
     ("tables", "problem"),
     [
         ({"ops": "Relu"}, "ops is 'Relu'; it should be a set of texts"),
+        ({"ops": {"Relu", "conv", "mine.conv"}}, "no operator 'conv'; did you mean 'Conv'"),
         ({"dtypes": {"flot32"}}, "no element type 'flot32'; did you mean 'float32'"),
         ({"regions": "one"}, "regions is 'one'; it should be 'superstep' or 'connected' or 'single'"),
         ({"max_ops": 0}, "max_ops is 0; it should be a number from 1"),

@@ -210,7 +210,7 @@ import onnx
 from tvmtarget import Target
 from tvmtarget.backends.tvm_traces import _register_intrinsics
 
-_register_intrinsics()  # TVM would register those of all devices, for 11 s
+_register_intrinsics(())  # TVM would register those of all devices, for 11 s
 
 @tvm.ir.utils.derived_object
 class Builder(ms.builder.PyBuilder):  # TVM's own would do so in each of its processes

@@ -48,7 +48,9 @@ Set: TypeAlias = Annotated[
 ]
 Unset: TypeAlias = Annotated[list[str] | None, typer.Option("--unset", help="A path whose value is taken back.")]
 Executor: TypeAlias = Annotated[str | None, typer.Option("--executor", help="graph, aot or vm.", show_default=False)]
-Runtime: TypeAlias = Annotated[str | None, typer.Option("--runtime", help="python, cpp or crt.", show_default=False)]
+Runtime: TypeAlias = Annotated[
+    str | None, typer.Option("--runtime", help="python, processes, dask, cpp or crt.", show_default=False)
+]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from tvmtarget import plugins
@@ -331,6 +332,8 @@ def _problems(strategy: Strategy) -> Iterator[str]:
         value: object = getattr(strategy, name)
         if value is not None and not isinstance(value, Set):
             yield f"{name} is {value!r}; it should be a set of texts, or None for all"
+    small = [op for op in strategy.ops if str(op).islower()] if isinstance(strategy.ops, Set) else []
+    yield from (f"no operator {op!r}; did you mean {_spelled()[op]!r}?" for op in sorted(small) if op in _spelled())
     for dtype in sorted(strategy.dtypes - DTYPES.keys()) if isinstance(strategy.dtypes, Set) else ():
         yield f"no element type {dtype!r}{did_you_mean(dtype, DTYPES)}"
     for name, choices in _CHOICES.items():
@@ -350,6 +353,14 @@ def _problems(strategy: Strategy) -> Iterator[str]:
             Pattern.parse(text)
         except TextError as error:
             yield f"pattern {name!r}: {error}"
+
+
+@cache
+def _spelled() -> dict[str, str]:
+    """Return the names of ONNX's operators by what they are in small letters."""
+    from onnx.defs import get_all_schemas
+
+    return {schema.name.lower(): schema.name for schema in get_all_schemas() if schema.domain == ""}
 
 
 _CHOICES = {
