@@ -91,11 +91,11 @@ def test_a_build_by_a_log_takes_the_functions_of_earlier_ones_of_which_the_log_s
 
 @pytest.mark.parametrize("seconds", [0, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_run_of_some_seconds_ends_in_time_whatever_is_going_on_then(hostile, seconds):
-    """Two seconds are allowed beside those asked for; the others are for a machine that does much else."""
+    """What hangs would take as long as a program may take to be built and run, were it not ended."""
     hostile("hang in run")
     log = tt.TuningLog("memory:")
     result = tt.tune(digits(), TREE, log=log, levels=["executor", "placement"], seconds=seconds)
-    assert result.seconds < seconds + 2 + 10
+    assert result.seconds < Limits().open / 2
     assert {record.measured.status for record in log if isinstance(record, Trial)} <= {"ok", "cancelled"}
 
 
