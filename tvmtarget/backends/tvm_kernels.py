@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -30,12 +31,12 @@ __all__ = [
     "KernelBench",
     "KernelWorkshop",
     "TunedChoice",
+    "Workshop",
+    "compiled",
     "cpu_default",
     "described",
-    "functions_of",
     "identity",
     "kernel_of",
-    "random_input",
 ]
 
 FORMAT = "tvmtarget.cpu-tiles/1"
@@ -130,15 +131,15 @@ def _read(body: object) -> list[Knobs] | None:
     return list(blocks) if whole else None
 
 
-class KernelWorkshop:
-    """The kernels of a module of tensor functions, which `legal_passes` made."""
+class Workshop(ABC):
+    """The kernels of a module of tensor functions: their spaces, and what each should compute."""
 
-    def __init__(self, module: Module, target: Target) -> None:
+    def __init__(self, module: Module, target: Target, host: Target) -> None:
+        """Take the functions of a module for a target; code for `host` says what they should compute."""
         self.target = target
-        self.unit = vector_unit(target)
         self.spaces: dict[str, Space] = {}
+        self._host = host
         self._functions: dict[str, tuple[Function, Use]] = {}
-        self._nests: dict[str, list[Any]] = {}
         self._references: dict[str, tuple[list[Array], dict[int, Array]]] = {}
         for name, function, use in functions_of(module):
             self._add(name, function, use)
@@ -152,23 +153,14 @@ class KernelWorkshop:
             both = replace(known.kernel, calls=known.kernel.calls + kernel.calls)
             self.spaces[kernel.key] = replace(known, kernel=both)
             return
-        scheduler = Scheduler(function, self.unit, use.constants)
-        try:
-            kernel = replace(kernel, default=identity(scheduler.run()))
-        except scheduler.tvm.s_tir.ScheduleError:
-            return
-        choices = tuple(space(nest, tile, self.unit) for nest, tile in scheduler.blocks)
-        default = tuple(knobs_of(tile) for _, tile in scheduler.blocks)
-        self.spaces[kernel.key] = Space(kernel, choices, default)
-        self._functions[kernel.key] = function, use
-        self._nests[kernel.key] = [nest for nest, _ in scheduler.blocks]
+        space = self._space(kernel, function, use)
+        if space is not None:
+            self.spaces[kernel.key] = space
+            self._functions[kernel.key] = function, use
 
-    def is_legal(self, key: str, choices: Sequence[Mapping[str, int]]) -> bool:
-        """Whether choices make register blocks."""
-        nests = self._nests[key]
-        return len(nests) == len(choices) and all(
-            tile_of(nest, knobs, self.unit) is not None for nest, knobs in zip(nests, choices, strict=True)
-        )
+    @abstractmethod
+    def _space(self, kernel: Kernel, function: Function, use: Use) -> Space | None:
+        """Return a kernel with its default and its choices; None if it cannot be scheduled."""
 
     def propose(self, key: str, known: Sequence[tuple[str, int]], count: int, seed: int) -> list[str]:
         """Return traces of MetaSchedule for a kernel."""
@@ -178,28 +170,8 @@ class KernelWorkshop:
         """Return a kernel as a workload of MetaSchedule."""
         return program_of(self._functions[key][0])
 
-    def build(self, key: str, choices: Sequence[Mapping[str, int]] | str) -> KernelBench:
-        """Schedule and compile a kernel, by the choices of its register blocks or by a trace."""
-        function, use = self._functions[key]
-        if isinstance(choices, str):
-            return KernelBench(self._compiled(applied(function, choices)), *self._reference(key))
-        scheduler = Scheduler(function, self.unit, use.constants, list(choices))
-        entry = self._compiled(scheduler.run())
-        inputs, expected = self._reference(key)
-        laid_out = [
-            scheduler.layouts[at].apply(array) if at in scheduler.layouts else array for at, array in enumerate(inputs)
-        ]
-        return KernelBench(entry, laid_out, expected)
-
-    def _compiled(self, function: Function) -> Any:  # noqa: ANN401
-        import tvm
-
-        named = function.with_attr("global_symbol", "main")
-        with tvm.transform.PassContext(opt_level=3):
-            return tvm.compile(tvm.IRModule({"main": named}), target=self.target)
-
     def _reference(self, key: str) -> tuple[list[Array], dict[int, Array]]:
-        """Return random inputs, and what the kernel as TVM wrote it makes of them: results by position."""
+        """Return random inputs, and what the kernel as TVM wrote it makes of them on the host: results by position."""
         import tvm
 
         if key not in self._references:
@@ -207,11 +179,50 @@ class KernelWorkshop:
             random = np.random.default_rng(0)
             inputs = [random_input(random, param) for param in function.params]
             tensors = [tvm.runtime.tensor(array) for array in inputs]
-            self._compiled(function)["main"](*tensors)
+            compiled(function, self._host)["main"](*tensors)
             after = [tensor.numpy() for tensor in tensors]
             written = {at: array for at, array in enumerate(after) if not np.array_equal(array, inputs[at])}
             self._references[key] = inputs, written
         return self._references[key]
+
+
+class KernelWorkshop(Workshop):
+    """The kernels of a module of tensor functions, which `legal_passes` made."""
+
+    def __init__(self, module: Module, target: Target) -> None:
+        self.unit = vector_unit(target)
+        self._nests: dict[str, list[Any]] = {}
+        super().__init__(module, target, target)
+
+    def _space(self, kernel: Kernel, function: Function, use: Use) -> Space | None:
+        scheduler = Scheduler(function, self.unit, use.constants)
+        try:
+            kernel = replace(kernel, default=identity(scheduler.run()))
+        except scheduler.tvm.s_tir.ScheduleError:
+            return None
+        self._nests[kernel.key] = [nest for nest, _ in scheduler.blocks]
+        choices = tuple(space(nest, tile, self.unit) for nest, tile in scheduler.blocks)
+        return Space(kernel, choices, tuple(knobs_of(tile) for _, tile in scheduler.blocks))
+
+    def is_legal(self, key: str, choices: Sequence[Mapping[str, int]]) -> bool:
+        """Whether choices make register blocks."""
+        nests = self._nests[key]
+        return len(nests) == len(choices) and all(
+            tile_of(nest, knobs, self.unit) is not None for nest, knobs in zip(nests, choices, strict=True)
+        )
+
+    def build(self, key: str, choices: Sequence[Mapping[str, int]] | str) -> KernelBench:
+        """Schedule and compile a kernel, by the choices of its register blocks or by a trace."""
+        function, use = self._functions[key]
+        if isinstance(choices, str):
+            return KernelBench(compiled(applied(function, choices), self.target), *self._reference(key))
+        scheduler = Scheduler(function, self.unit, use.constants, list(choices))
+        entry = compiled(scheduler.run(), self.target)
+        inputs, expected = self._reference(key)
+        laid_out = [
+            scheduler.layouts[at].apply(array) if at in scheduler.layouts else array for at, array in enumerate(inputs)
+        ]
+        return KernelBench(entry, laid_out, expected)
 
 
 class KernelBench:
@@ -256,6 +267,15 @@ class KernelBench:
     def _measured(self, repeats: int, least_ms: int) -> list[int]:
         timer = self._built.mod.time_evaluator("main", self._device, number=1, repeat=repeats, min_repeat_ms=least_ms)
         return [round(seconds * 1e12) for seconds in timer(*self._tensors).results]
+
+
+def compiled(function: Function, target: Target) -> Any:  # noqa: ANN401
+    """Return the code of a scheduled function for a target, as its function `main`."""
+    import tvm
+
+    named = function.with_attr("global_symbol", "main")
+    with tvm.transform.PassContext(opt_level=3):
+        return tvm.compile(tvm.IRModule({"main": named}), target=target)
 
 
 def functions_of(module: Module) -> Iterator[tuple[str, Function, Use]]:
