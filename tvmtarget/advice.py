@@ -149,7 +149,7 @@ class Advice:
 
         workload, default = whole_workload(plan, level), placement_identity(plan)
         match = self.log.lookup(workload, plan.layout.root, policy=self.policy, default=default, refuses=reason)
-        self.applied.append(Applied.of("whole program", workload.key, match, (format_,)))
+        self.applied.append(Applied.of("whole program", workload.key, match))
         return None if match.candidate is None else known[match.candidate.key]
 
 
@@ -195,7 +195,7 @@ class LeafAdvice:
             return refused.get(candidate.key) if refused else None
 
         match = kernel_match(self._log, kernel, self._target, self._policy, reason)
-        return Applied.of(kernel.name, kernel.key, match, formats, kernel.calls)
+        return Applied.of(kernel.name, kernel.key, match, kernel.calls)
 
     def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
         """Return the best schedule of a kernel that was not refused, None for the default."""

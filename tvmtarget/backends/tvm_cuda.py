@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from tvmtarget.backends.tvm_cuda_compiler import EXTRA, compiling, wheel
 from tvmtarget.backends.tvm_gpu_schedule import schedule_for_gpu
-from tvmtarget.backends.tvm_schedule import Choose
+from tvmtarget.backends.tvm_schedule import Choose, scheduling
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
 
@@ -114,24 +114,9 @@ def fusing_passes(target: TvmTarget) -> list[Pass]:
 
 def cuda_pipeline(target: TvmTarget, choose: Choose | None = None) -> Pass:
     """Return TVM's own pipeline for GPUs, with the schedules that `choose` knows before the default ones."""
-    import tvm
     from tvm.relax.backend.cuda import pipeline
 
-    def schedule(module: Module, _context: object) -> Module:
-        return schedule_for_gpu(module, choose)
-
-    passes = (
-        *fusing_passes(target),
-        tvm.transform.module_pass(schedule, opt_level=0, name="ScheduleForGpu"),
-        *pipeline.dataflow_lower_passes(target),
-        *pipeline.finalize_passes(target),
-    )
-
-    def run(module: Module, _context: object) -> Module:
-        with target:
-            return tvm.transform.Sequential(passes)(module)
-
-    return tvm.transform.module_pass(run, opt_level=0, name="CudaPipeline")
+    return scheduling(target, fusing_passes(target), lambda module: schedule_for_gpu(module, choose), pipeline)
 
 
 @contextlib.contextmanager

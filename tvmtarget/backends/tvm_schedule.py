@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Protocol, TypeAlias
 
@@ -33,11 +33,13 @@ __all__ = [
     "cpu_pipeline",
     "legal_passes",
     "schedule_functions",
+    "scheduling",
     "vector_unit",
 ]
 
 Target: TypeAlias = Any
 Pass: TypeAlias = Any
+Pipeline: TypeAlias = Any
 Module: TypeAlias = Any
 Function: TypeAlias = Any
 Block: TypeAlias = Any
@@ -114,26 +116,33 @@ def cpu_pipeline(target: Target, choose: Choose | None = None) -> Pass:
     It is TVM's own for CPUs, `tvm.relax.backend.cpu_generic.pipeline`, with the schedule after operator fusion; use it
     in a PassContext with `PASS_CONFIG`. `choose` is as for `schedule_functions`.
     """
-    import tvm
     from tvm.relax.backend.cpu_generic import pipeline
 
     unit = vector_unit(target)
+    return scheduling(
+        target, legal_passes(target), lambda module: schedule_functions(module, unit, choose)[0], pipeline
+    )
 
-    def schedule(module: Module, _context: object) -> Module:
-        return schedule_functions(module, unit, choose)[0]
 
-    passes = (
-        *legal_passes(target),
-        tvm.transform.module_pass(schedule, opt_level=0, name="ScheduleForCpu"),
-        *pipeline.dataflow_lower_passes(target),
-        *pipeline.finalize_passes(target),
+def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Module], Module], theirs: Pipeline) -> Pass:
+    """Return a pipeline of TVM, its module `theirs`, with passes that fuse operators and a schedule after them."""
+    import tvm
+
+    def scheduled(module: Module, _context: object) -> Module:
+        return schedule(module)
+
+    every = (
+        *passes,
+        tvm.transform.module_pass(scheduled, opt_level=0, name="Schedule"),
+        *theirs.dataflow_lower_passes(target),
+        *theirs.finalize_passes(target),
     )
 
     def run(module: Module, _context: object) -> Module:
         with target:
-            return tvm.transform.Sequential(passes)(module)
+            return tvm.transform.Sequential(every)(module)
 
-    return tvm.transform.module_pass(run, opt_level=0, name="CpuPipeline")
+    return tvm.transform.module_pass(run, opt_level=0, name="SchedulingPipeline")
 
 
 def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None = None) -> tuple[Module, dict[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -32,31 +32,15 @@ class Applied:
     note: str = ""
 
     @classmethod
-    def of(cls, what: str, key: str, match: Match, formats: Collection[str], calls: int = 1) -> Self:
-        """Return what a match gives for a piece that takes candidates of some formats."""
+    def of(cls, what: str, key: str, match: Match, calls: int = 1) -> Self:
+        """Return what a match gives for a piece that takes all candidates which the lookup did not refuse."""
         applied = cls(match.workload.level, what, key, match.tier, calls)
         if match.record is None:
             return replace(applied, note=match.tried[0].reason) if match.tried else applied
+        applied = replace(applied, record=match.record.digest, source=str(match.source or ""))
         if match.candidate is None:
-            return replace(
-                applied, record=match.record.digest, source=str(match.source or ""), note="the default is as good"
-            )
-        fits = match.candidate.format in formats
-        return cls(
-            match.workload.level,
-            what,
-            key,
-            match.tier,
-            calls,
-            match.record.digest,
-            str(match.source or ""),
-            match.ratio,
-            match.candidate.format,
-            match.candidate.body if fits else None,
-            ""
-            if fits
-            else f"the candidate is of format {match.candidate.format!r}, not {' or '.join(map(repr, formats))}",
-        )
+            return replace(applied, note="the default is as good")
+        return replace(applied, ratio=match.ratio, format=match.candidate.format, body=match.candidate.body)
 
     @property
     def is_used(self) -> bool:
