@@ -70,6 +70,15 @@ def test_a_line_that_was_damaged_in_a_database_is_told_and_put_aside(path, said)
     assert path.with_name("log.db.rejected").read_bytes().count(b"\n") == 1
 
 
+def test_a_damaged_database_is_not_read_as_a_whole_without_a_word(path):
+    damage(path, "UPDATE kept SET said = replace(said, '\"mb\":0', '\"mb\":7') WHERE said LIKE '%\"mb\":0%'")
+    with TuningLog(str(path)) as log:
+        with pytest.raises(LogError, match=r"a line of '.*log.db' was damaged: .*; `tvmtarget log repair` puts it"):
+            list(log)
+        with pytest.raises(LogError, match=r"a line to take in was damaged: .*; `tvmtarget log repair` puts it"):
+            TuningLog("memory:").merge(log)
+
+
 def test_a_line_that_was_damaged_in_a_database_is_no_answer_and_the_next_best_is(path):
     damage(path, "UPDATE kept SET said = replace(said, '\"mb\":0', '\"mb\":7') WHERE said LIKE '%\"mb\":0%'")
     with TuningLog(str(path)) as log:

@@ -87,7 +87,10 @@ class Index(Tables):
 
     def take(self, texts: Iterable[str]) -> int:
         """Add lines of another log, all or none; return how many were new."""
-        entries = [read_entry(text) for text in texts]
+        try:
+            entries = [read_entry(text) for text in texts]
+        except LogError as error:
+            raise LogError(f"a line to take in was damaged: {error}; `tvmtarget log repair` puts it aside") from error
         _refuse_long(entries)
         return self._extend(entries)
 

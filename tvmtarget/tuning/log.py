@@ -34,7 +34,7 @@ from tvmtarget.tuning.records import (
     Workload,
 )
 from tvmtarget.tuning.report import LogDifference, Stats, about, compare, write_lines
-from tvmtarget.tuning.store import open_store
+from tvmtarget.tuning.store import DATABASES, Store, open_store
 
 __all__ = ["TuningLog"]
 
@@ -80,7 +80,7 @@ class TuningLog:
 
     def __iter__(self) -> Iterator[Record]:
         """Yield the records of the log, without its layers, as they were added."""
-        return map(parse_record, self._store.texts())
+        return _records(self._store)
 
     def __len__(self) -> int:
         return self._store.size()
@@ -229,11 +229,15 @@ class TuningLog:
 
     def export(self, path: str | Path, *, best: int | None = None, family: Target | None = None) -> int:
         """Write the lines, sorted, to a new file, `.gz` compressed; return how many. The file is whole or not there."""
+        if Path(path).suffix.lower() in DATABASES:
+            raise LogError(
+                f"lines go to a file such as NAME.jsonl, not to {str(path)!r}; a database takes them by merging"
+            )
         return write_lines(Path(path), self.lines(best=best, family=family))
 
     def _relatives(self, target: Target) -> Iterator[str]:
         """Yield the targets of the log, by digest, that are of the family of a leaf, or equal to a system."""
-        for record in map(parse_record, self._store.texts("target")):
+        for record in _records(self._store, "target"):
             with suppress(TvmTargetError):  # of a kind that nobody knows
                 other = Target.from_json(record.body, tags={}) if isinstance(record, TargetRecord) else target
                 is_leaf = not (other.is_composite or target.is_composite)
@@ -251,8 +255,8 @@ class TuningLog:
     def workloads(self) -> list[Workload]:
         """Return the workloads in the log, by key; of several lines about one, the first."""
         found: dict[str, Workload] = {}
-        for text in self._store.texts("workload"):
-            if isinstance(record := parse_record(text), Workload):
+        for record in _records(self._store, "workload"):
+            if isinstance(record, Workload):
                 found.setdefault(record.key, record)
         return [found[key] for key in sorted(found)]
 
@@ -284,6 +288,17 @@ class TuningLog:
         if digests:
             self._store.drop(digests)
         return tuple(sorted(dropped, key=lambda trial: (trial.workload, trial.target, trial.measured.rank or (9, 0))))
+
+
+def _records(store: Store, type_: str = "") -> Iterator[Record]:
+    """Yield the records of a store, or those of a type; a `LogError` says that a line was damaged, and what to do."""
+    for text in store.texts(type_):
+        try:
+            yield parse_record(text)
+        except LogError as error:
+            raise LogError(
+                f"a line of {store.url!r} was damaged: {error}; `tvmtarget log repair` puts it aside"
+            ) from error
 
 
 def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:

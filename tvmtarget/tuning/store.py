@@ -17,7 +17,9 @@ from tvmtarget.tuning.lines import Line
 from tvmtarget.tuning.records import Level, Pin, Record
 from tvmtarget.tuning.sqlite_store import SqliteStore
 
-__all__ = ["Store", "open_store", "path_of"]
+__all__ = ["DATABASES", "Store", "open_store", "path_of"]
+
+DATABASES = (".db", ".sqlite", ".sqlite3")
 
 
 class Store(Protocol):
@@ -112,7 +114,7 @@ def open_store(url: str, *, durable: bool = False) -> Store:
         store: Store = plugins.load("tvmtarget.logs", scheme)(url)
         return store
     suffix = "" if path is None else path.suffix.lower()
-    if path is not None and (scheme == "sqlite" or suffix in (".db", ".sqlite", ".sqlite3")):
+    if path is not None and (scheme == "sqlite" or suffix in DATABASES):
         return SqliteStore(path, durable=durable)
     if path is not None and (suffix in (".jsonl", ".json") or path.name.lower().endswith(".jsonl.gz")):
         return JsonLinesStore(path, durable=durable)
