@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tvmtarget.errors import LogError, raise_all
+from tvmtarget.target.problems import shown
 from tvmtarget.tuning.entries import Entry, Measured, entry_of, packed, read_entry, spelled
 from tvmtarget.tuning.lines import MAX_LINE, Line, parse_record
 from tvmtarget.tuning.records import TIE, Level, Pin, Record
@@ -54,6 +55,12 @@ SELECT l.id, l.text, w.key, n.key, e.key, t.candidate, t.status, t.trust, t.scor
 _AT_ONCE = 500  # lines, by digest
 
 
+def _checked(record: Record) -> Record:
+    if not isinstance(record, Record):
+        raise LogError(f"a log holds records, not {shown(record)}")
+    return record
+
+
 def _refuse_long(entries: Iterable[Entry]) -> None:
     """Refuse lines that could not be read again from a file."""
     texts = ((entry, str(entry.kept[0])) for entry in entries)
@@ -81,7 +88,7 @@ class Index(Tables):
 
     def extend(self, records: Iterable[Record]) -> int:
         """Add records, all or none; return how many were new."""
-        entries = [entry_of(record, (record.text,)) for record in records]
+        entries = [entry_of(record, (record.text,)) for record in map(_checked, records)]
         _refuse_long(entries)
         return self._extend(entries)
 

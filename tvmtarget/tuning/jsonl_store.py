@@ -61,9 +61,10 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
     _KEEP = "INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?)"
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
-        self._path = path
+        self._path = path.absolute()  # whatever the working directory becomes
         self._durable = durable
         self._is_packed = path.suffix.lower() == ".gz"
+        self._is_closed = False
         self._file: BinaryIO | None = None
         super().__init__(str(path), self._temporary())
         self.create()
@@ -76,6 +77,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
 
     def close(self) -> None:
         """Close the file and the index."""
+        self._is_closed = True
         if self._file is not None:
             self._file.close()
         super().close()
@@ -189,6 +191,8 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             self._waiting -= known
 
     def _look(self) -> os.stat_result | None:
+        if self._is_closed:
+            raise LogError(f"{self.url!r} was closed")
         try:
             found = self._path.stat()
         except FileNotFoundError:

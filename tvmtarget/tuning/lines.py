@@ -133,7 +133,11 @@ def raw_lines(stream: BinaryIO, *, number: int = 1, offset: int = 0) -> Iterator
     """
     while data := stream.readline(MAX_LINE + 2):
         size, is_ended = len(data), data.endswith(b"\n")
-        looks_like_json = data.startswith(b"{") or data.lstrip(b"\xef\xbb\xbf \t").startswith(b"{")
+        if is_ended and size <= MAX_LINE and data.startswith(b"{"):  # nearly always
+            yield RawLine(number, offset, size, data, True, True)
+            number, offset = number + 1, offset + size
+            continue
+        looks_like_json = data.lstrip(b"\xef\xbb\xbf \t").startswith(b"{")
         while not is_ended and (more := stream.readline(MAX_LINE)):
             size, is_ended = size + len(more), more.endswith(b"\n")
         if size > len(data) or (size > MAX_LINE and len(data.rstrip(b"\r\n")) > MAX_LINE):

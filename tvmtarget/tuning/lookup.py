@@ -116,12 +116,12 @@ class Lookup:
     def top(self, count: int) -> list[Match]:
         """Return the best of the target itself and of those equal to it, the best first."""
         found: dict[bytes, Match] = {}
-        for one, trial in self._in_order("exact", self.asked, sorted(self._equal), tie=0):
+        trials = self._in_order("exact", self.asked, sorted(self._equal), tie=0)
+        while len(found) < count and (following := next(trials, None)) is not None:
+            one, trial = following
             tier: Tier = "exact" if trial.target == self._digest else "equal"
             if one.choice.candidate not in found and self._is_fit(tier, trial):
                 found[one.choice.candidate] = self._match(tier, trial, one)
-            if len(found) >= count:
-                break
         return list(found.values())
 
     @cached_property
@@ -342,9 +342,8 @@ class Lookup:
     def _distances(self, digests: Collection[str]) -> Mapping[str, float]:
         """Return, among others, how far some targets with records are from the one asked for."""
         known = self.memory.distances.setdefault(self._digest, {})
-        for digest in digests:
-            if digest not in known:
-                known[digest] = how_far(self._device(digest), self._here)
+        if new := [digest for digest in digests if digest not in known]:
+            known.update(zip(new, how_far(map(self._device, new), self._here), strict=True))
         return known
 
     def _terms(self, digest: str) -> tuple[Term, ...]:

@@ -38,7 +38,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Refuse what bounds nothing."""
-        wrong = [name for name in ("max_distance", "tie_percent") if not getattr(self, name) >= 0]
+        given = {"max_distance": self.max_distance, "tie_percent": self.tie_percent}
+        wrong = [name for name, value in given.items() if not (isinstance(value, int | float) and value >= 0)]
         raise_all(LogError, [f"{name} of a policy is 0 or more, not {getattr(self, name)!r}" for name in wrong])
 
 

@@ -103,6 +103,11 @@ class Candidate(_Part):
     format: Annotated[str, Field(min_length=1)]
     body: object
 
+    def model_post_init(self, _context: object) -> None:
+        """Refuse what a line does not keep."""
+        if self.body is None:
+            raise TargetError("the body of a candidate is not null, which is the same as nothing; use an empty object")
+
     @cached_property
     def key(self) -> str:
         """`c1:` and a digest: equal candidates have equal keys."""

@@ -35,6 +35,8 @@ class SqliteStore(Index):
         except OSError as error:
             raise LogError(f"{str(path)!r} cannot be read: {error.strerror}") from error
         super().__init__(str(path), connection)
+        self._path = path.absolute()
+        self._place = self._found()
         try:
             self._prepare(durable=durable)
         except BaseException:
@@ -45,6 +47,18 @@ class SqliteStore(Index):
     def in_memory(cls) -> Self:
         """Return a log that ends with the process."""
         return cls(Path(":memory:"))
+
+    def _check_place(self) -> None:
+        """Refuse to write to a file that was removed or replaced, where nobody would find it."""
+        if self._place != self._found():
+            raise LogError(f"{self.url!r} was removed or replaced since it was opened; open it again")
+
+    def _found(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def mend(self) -> int:
         """Put lines that cannot be read aside, and make all else anew from the others; return how many those were."""

@@ -301,6 +301,9 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
                 for change in _changes([_Row(*row[4:]) for row in trials])
             ]
 
+    def _check_place(self) -> None:
+        """Refuse to write where nobody would find it."""
+
     # Asking
 
     def _pragma(self, name: str) -> int:
@@ -314,6 +317,7 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
     def _transaction(self) -> Iterator[None]:
         """Do all of a block or nothing of it."""
         with self._lock, explained(self.url):
+            self._check_place()
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
