@@ -273,6 +273,7 @@ class _Tuning:
             findings=tuple(finding for tuner in self.tuners for finding in tuner.findings()),
             measured=self.budget.done,
             reused=sum(tuner.reused for tuner in self.tuners),
+            hinted=sum(tuner.hinted for tuner in self.tuners if isinstance(tuner, KernelTuner)),
             statuses=sum((tuner.statuses for tuner in self.tuners), Counter()),
             seconds=time.monotonic() - self.begin,
             before=before,

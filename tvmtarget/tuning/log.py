@@ -180,6 +180,10 @@ class TuningLog:
         """Return the best candidates that were measured on the target or on one equal to it, the best first."""
         return self._question(workload, target).top(count)
 
+    def trials(self, workload: Workload | Function, target: Target) -> list[Trial]:
+        """Return all trials on the target or on one equal to it that were not retracted, in all layers, once each."""
+        return self._question(workload, target).trials()
+
     def _question(
         self,
         workload: Workload | Function,

@@ -16,6 +16,7 @@ that was found is as good as the default beside it, that is the answer: the defa
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -37,6 +38,7 @@ from tvmtarget.tuning.distance import (
     terms_between,
 )
 from tvmtarget.tuning.index import Choice
+from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.match import Match, Policy, Tier, Tried, changes
 from tvmtarget.tuning.records import Candidate, Environment, Level, Pin, Record, TargetRecord, Trial, Workload
 from tvmtarget.tuning.store import Store
@@ -122,6 +124,17 @@ class Lookup:
             for one, trial in trials
             if trial is not None
         ]
+
+    def trials(self) -> list[Trial]:
+        """Return all trials on the target, then those on targets equal to it; a damaged line is left out."""
+        found: dict[str, Trial] = {}
+        for name in (self._digest, *sorted(self._equal - {self._digest})):
+            for text in (text for store in self.stores for text in store.trials(self.asked.key, name)):
+                with suppress(LogError):
+                    record = parse_record(text)
+                    if isinstance(record, Trial):
+                        found.setdefault(record.digest, record)
+        return list(found.values())
 
     @cached_property
     def _digest(self) -> str:
