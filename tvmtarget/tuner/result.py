@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, TypeAlias
 
-__all__ = ["Budget", "Finding", "Progress", "Step", "TuneInterrupted", "TuneResult"]
+from tvmtarget.errors import RunError
+
+__all__ = ["Budget", "Finding", "Progress", "Step", "TuneInterrupted", "TuneResult", "TuneStoppedError"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,14 @@ class TuneResult:
             "after": list(self.after),
             "speedup": self.speedup,
         }
+
+
+class TuneStoppedError(RunError):
+    """Tuning could not go on; `result` is what it found until then. `problems` say why, and where its trials are."""
+
+    def __init__(self, *problems: str, result: TuneResult) -> None:
+        super().__init__(*problems)
+        self.result = result
 
 
 class TuneInterrupted(KeyboardInterrupt):
