@@ -19,7 +19,8 @@ from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.matching import Groups, groups_of
 from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.program import Asked, Program, open_frame
-from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy, strategy_at
+from tvmtarget.partition.strategies.registered import strategy_at
+from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy
 from tvmtarget.target.layout import Site
 
 __all__ = ["Feasibility", "has_taste"]

@@ -27,7 +27,8 @@ from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.regions.veto import vetted
 from tvmtarget.partition.regions.waves import topological_order, waves
 from tvmtarget.partition.room import Room, room_of
-from tvmtarget.partition.strategies.strategy import Reject, strategy_at
+from tvmtarget.partition.strategies.registered import strategy_at
+from tvmtarget.partition.strategies.strategy import Reject
 from tvmtarget.partition.values import Values, owners, values_of
 from tvmtarget.target.layout import Site, is_below
 
