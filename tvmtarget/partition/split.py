@@ -151,7 +151,8 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         atoms = program.arranged(atoms)
     successors = _successors(program, atoms)
     _refuse_circles(program, atoms, successors)
-    options = program.layout.options(site.path)
+    is_body = bool(calls) and calls[0] not in program.scopes[0].calls
+    options = feasibility.options_of_bodies(site) if is_body else program.layout.options(site.path)
     if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
         options = (*options, site)
     allowed = _allowed(program, feasibility, atoms, options, site)
