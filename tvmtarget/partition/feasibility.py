@@ -191,7 +191,7 @@ class Feasibility:
         return None
 
     def options_of_bodies(self, site: Site) -> tuple[Site, ...]:
-        """Return the sites that nested bodies which a driver runs are divided over: where machines run apart, its own."""
+        """Return the sites over which a driver divides nested bodies: where machines run apart, those of its own."""
         options = self.program.layout.options(site.path) if site.is_system else ()
         if site.path or not is_distributed(site.target):
             return options
