@@ -21,6 +21,12 @@ SELECT t.trust, t.score, t.since, l.digest, t.candidate, e.key, b.key FROM trial
     AND t.since IS NOT NULL ORDER BY t.trust, t.score, l.digest LIMIT ?
 """
 
+_TRIALS = """
+SELECT l.text FROM trial t JOIN line l ON l.id = t.line
+    WHERE t.workload = (SELECT id FROM name WHERE key = ?) AND t.target = (SELECT id FROM name WHERE key = ?)
+    AND l.digest NOT IN (SELECT digest FROM gone) ORDER BY l.id
+"""
+
 # The candidate that a lookup takes, the oldest of those as good as the best, is the first; then by rank.
 _BEYOND = """
 WITH first AS (
@@ -125,6 +131,11 @@ class Index(Tables):
         self.rank(workload)
         rows = self._ask(_BEST, workload, target, limit)
         return [Choice(trust, score, ts, spelled(digest), *rest) for trust, score, ts, digest, *rest in rows]
+
+    def trials(self, workload: str, target: str) -> list[str]:
+        """Return the lines of all trials of a workload on exactly one target that were not retracted, as added."""
+        rows = self._ask(_TRIALS, workload, target)
+        return [text for (text,) in rows]
 
     def targets_by_key(self, level: Level, key: str) -> list[str]:
         """List the targets with a tuning key, by their digests, sorted."""

@@ -193,6 +193,10 @@ class TuningLog:
         """
         return replace(self._question(workload, target), refuses=refuses).top(count)
 
+    def trials(self, workload: Workload | Function, target: Target) -> list[Trial]:
+        """Return all trials on the target or on one equal to it that were not retracted, in all layers, once each."""
+        return self._question(workload, target).trials()
+
     def _question(
         self,
         workload: Workload | Function,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
@@ -39,6 +40,7 @@ from tvmtarget.tuning.distance import (
     terms_between,
 )
 from tvmtarget.tuning.index import Choice
+from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.match import Match, Policy, Tier, Tried, changes
 from tvmtarget.tuning.records import Candidate, Environment, Level, Pin, Record, TargetRecord, Trial, Workload
 from tvmtarget.tuning.store import Store
@@ -122,6 +124,17 @@ class Lookup:
             tier: Tier = "exact" if trial.target == self._digest else "equal"
             if one.choice.candidate not in found and self._is_fit(tier, trial):
                 found[one.choice.candidate] = self._match(tier, trial, one)
+        return list(found.values())
+
+    def trials(self) -> list[Trial]:
+        """Return all trials on the target, then those on targets equal to it; a damaged line is left out."""
+        found: dict[str, Trial] = {}
+        for name in (self._digest, *sorted(self._equal - {self._digest})):
+            for text in (text for store in self.stores for text in store.trials(self.asked.key, name)):
+                with suppress(LogError):
+                    record = parse_record(text)
+                    if isinstance(record, Trial):
+                        found.setdefault(record.digest, record)
         return list(found.values())
 
     @cached_property

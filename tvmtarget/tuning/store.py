@@ -42,6 +42,9 @@ class Store(Protocol):
     def best(self, workload: str, target: str, limit: int) -> list[Choice]:
         """Return the best candidates for a workload on exactly one target, by its digest."""
 
+    def trials(self, workload: str, target: str) -> list[str]:
+        """Return the lines of all trials of a workload on exactly one target that were not retracted, as added."""
+
     def targets_by_key(self, level: Level, key: str) -> list[str]:
         """List the targets with a tuning key."""
 
