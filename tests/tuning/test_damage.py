@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import sqlite3
 
 import pytest
@@ -68,6 +69,50 @@ def test_a_line_that_was_damaged_in_a_database_is_told_and_put_aside(path, said)
         assert log.repair() == 1
         assert (numbers(log), log.verify()) == ([0, 0, 1, 2, 4], [])
     assert path.with_name("log.db.rejected").read_bytes().count(b"\n") == 1
+
+
+LEFT_AHEAD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, "tests/tuning")
+from logs import numbers, trial
+from tvmtarget import TuningLog
+from tvmtarget.errors import LogError
+for name in ("closed", "left", "empty", "copied"):
+    try:
+        with TuningLog(str(Path(sys.argv[1]).with_name(f"{name}.db"))) as log:
+            print(name, numbers(log), log.verify() == [])
+            log.append(trial(3))
+    except LogError as error:
+        print(str(error).rpartition(": ")[2].rpartition("' ")[2])
+"""
+
+
+def test_where_nothing_can_be_written_what_a_killed_writer_left_ahead_of_a_database_is_read_too(tmp_path):
+    """Or it is refused; not as if the database were empty."""
+    with TuningLog(str(tmp_path / "closed.db")) as log:
+        log.extend([*known(ZNVER4), trial(1)])
+
+    def left():
+        TuningLog(str(tmp_path / "left.db")).extend([*known(ZNVER4), trial(2)])
+        os._exit(1)
+
+    os.waitpid(forked(left), 0)
+    for name, others in (("empty", ["closed.db"]), ("copied", ["left.db", "left.db-wal"])):
+        for other in others:
+            shutil.copy(tmp_path / other, tmp_path / other.replace(other.partition(".")[0], name))
+    (tmp_path / "empty.db-wal").touch()
+    mount = 'mount --bind "${LOG%/*}" "${LOG%/*}" && mount -o remount,ro,bind "${LOG%/*}"'
+    done = with_mounted(mount, LEFT_AHEAD, tmp_path / "closed.db")
+    assert done.stdout.splitlines() == [
+        "closed [1] True",
+        "attempt to write a readonly database",
+        "left [2] True",
+        "attempt to write a readonly database",
+        "empty [1] True",
+        "attempt to write a readonly database",
+        "was not closed; open it once where it can be written",
+    ], done.stderr[-2000:]
 
 
 def test_a_damaged_database_is_not_read_as_a_whole_without_a_word(path):

@@ -151,8 +151,17 @@ def _connect(path: Path) -> sqlite3.Connection:
     place = path.absolute().as_uri()
     if not path.exists() or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         return sqlite3.connect(place, uri=True, **options)  # type: ignore[call-overload, no-any-return]
-    # Readers of a write-ahead log write beside it; where nobody can, nobody else does.
-    mode = "mode=ro" if os.access(path.parent, os.W_OK) else "immutable=1"
+    # Readers of a write-ahead log write beside it. Where that is not allowed, they can read one that is there already;
+    # where there is none, all is in the file itself.
+    ahead = path.with_name(f"{path.name}-wal")
+    is_ahead = ahead.exists() and ahead.stat().st_size > 0
+    mode = "mode=ro" if is_ahead or os.access(path.parent, os.W_OK) else "immutable=1"
     connection = sqlite3.connect(f"{place}?{mode}", uri=True, **options)  # type: ignore[call-overload]
-    connection.execute("PRAGMA query_only = 1")
+    try:
+        connection.execute("PRAGMA query_only = 1")
+        connection.execute("SELECT 1 FROM sqlite_master").fetchall()
+    except sqlite3.OperationalError as error:
+        if not is_ahead or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN:
+            raise
+        raise LogError(f"{str(path)!r} was not closed; open it once where it can be written") from error
     return connection  # type: ignore[no-any-return]
