@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -79,6 +79,9 @@ class KernelTuner:
                 self.reused += recall(self._log, kernel, self._space)
             for kernel in sorted(self._kernels, key=lambda kernel: -kernel.size):
                 self._measure_default(kernel)
+            self.left_out = list(dict.fromkeys(self.left_out))
+            if self._kernels and all(kernel.is_exhausted and not kernel.trials for kernel in self._kernels):
+                raise RunError(*self.left_out)
             while not self._budget.is_spent(time.monotonic() + self._confirming()) and self._search_some():
                 pass
             for kernel in sorted(self._kernels, key=lambda kernel: -kernel.gain):
@@ -198,7 +201,12 @@ class KernelTuner:
     def _measure_default(self, kernel: TunedKernel) -> None:
         if kernel.default or self._budget.is_spent(time.monotonic()):
             return
-        outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
+        try:
+            outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
+        except BackendError as error:  # of machines elsewhere, which all refuse
+            self.left_out += (f"kernels of @{kernel.site or '.'}: {problem}" for problem in error.problems)
+            kernel.is_exhausted = True
+            return
         kernel.default = median_low(outcome.costs) if outcome.status == "ok" else 0
         if outcome.status == "cancelled":
             return
@@ -217,13 +225,30 @@ class KernelTuner:
                 break
             chosen.append(found)
         if self._remotes is None:
-            outcomes: Iterable[Outcome] = (kernel.measure(choices) for kernel, choices in chosen)
+            for kernel, choices in chosen:
+                self._write(kernel, choices, kernel.measure(choices))
         else:
-            with ThreadPoolExecutor(max(1, len(chosen))) as threads:
-                outcomes = list(threads.map(lambda pair: pair[0].measure(pair[1]), chosen))
-        for (kernel, choices), outcome in zip(chosen, outcomes, strict=True):
-            self._write(kernel, choices, outcome)
+            self._measure_there(self._remotes, chosen)
         return bool(chosen)
+
+    def _measure_there(self, remotes: Remotes, chosen: Sequence[tuple[TunedKernel, Choices]]) -> None:
+        """Measure candidates on as many machines; what others measured is written where one has no machine left."""
+        errors: list[RunError | BackendError] = []
+        with ThreadPoolExecutor(max(1, len(chosen))) as threads:
+            futures = [threads.submit(kernel.measure, choices) for kernel, choices in chosen]
+            try:
+                for (kernel, choices), future in zip(chosen, futures, strict=True):
+                    try:
+                        outcome = future.result()
+                    except (RunError, BackendError) as error:
+                        errors.append(error)
+                    else:
+                        self._write(kernel, choices, outcome)
+            except BaseException:
+                remotes.stop()  # or the other threads would be waited for
+                raise
+        if errors:
+            raise errors[0]
 
     def _propose(self) -> tuple[TunedKernel, Choices] | None:
         """Return a candidate of the most urgent kernel that has one left."""
@@ -280,7 +305,7 @@ class KernelTuner:
         kernel.is_changed = False
         for choices, outcome in zip((default, *good), outcomes, strict=True):
             self._write_confirmed(kernel, choices, outcome, outcomes[0].costs)
-        self._tell(kernel, "ok")
+        self._tell(kernel, "confirmed")
 
     def _write_confirmed(
         self, kernel: TunedKernel, choices: Choices, outcome: Outcome, baseline: tuple[int, ...]
