@@ -265,7 +265,7 @@ def losing(*processes):
     ("lost", "why"),
     [
         ("workers", r"no measuring machine is left at 'tcp://\S+', and none came in 3 seconds"),
-        ("scheduler", r"the Dask scheduler at 'tcp://\S+' is gone: "),
+        ("scheduler", r"the Dask scheduler at 'tcp://\S+' does not answer any more"),
     ],
 )
 def test_when_all_workers_or_their_scheduler_are_lost_what_was_measured_is_kept_and_told(machines, lost, why):

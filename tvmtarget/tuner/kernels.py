@@ -213,7 +213,6 @@ class KernelTuner:
         if not kernel.default:
             self.left_out.append(f"kernel {kernel.name}: its default did not run here: {outcome.why}")
             kernel.is_exhausted = True
-        kernel.trials += 1
         self._write(kernel, kernel.default_choices, outcome)
 
     def _search_some(self) -> bool:
@@ -226,7 +225,9 @@ class KernelTuner:
             chosen.append(found)
         if self._remotes is None:
             for kernel, choices in chosen:
-                self._write(kernel, choices, kernel.measure(choices))
+                outcome = kernel.measure(choices)
+                kernel.pending -= 1
+                self._write(kernel, choices, outcome)
         else:
             self._measure_there(self._remotes, chosen)
         return bool(chosen)
@@ -243,6 +244,7 @@ class KernelTuner:
                     except (RunError, BackendError) as error:
                         errors.append(error)
                     else:
+                        kernel.pending -= 1
                         self._write(kernel, choices, outcome)
             except BaseException:
                 remotes.stop()  # or the other threads would be waited for
@@ -253,7 +255,7 @@ class KernelTuner:
     def _propose(self) -> tuple[TunedKernel, Choices] | None:
         """Return a candidate of the most urgent kernel that has one left."""
         most = USUAL_TRIALS if self._budget.is_endless else math.inf
-        while open_ := [each for each in self._kernels if not each.is_exhausted and each.trials < most]:
+        while open_ := [each for each in self._kernels if not each.is_exhausted and each.trials + each.pending < most]:
             kernel = max(
                 open_, key=lambda each: each.urgency * (1.0 if each.worker.pid is not None else 1 / RELUCTANCE)
             )
@@ -267,7 +269,7 @@ class KernelTuner:
                 choices = None
             if choices is not None:
                 kernel.search.skip(choices)
-                kernel.trials += 1
+                kernel.pending += 1
                 return kernel, choices
             kernel.is_exhausted = True
         return None
@@ -278,6 +280,7 @@ class KernelTuner:
         baseline = kernel.baseline(beside) if beside else None
         measured = Measurement(status=outcome.status, costs=outcome.costs, baseline=baseline)
         self._budget.done += 1
+        kernel.trials += 1
         kernel.is_changed = True
         self.statuses[outcome.status] += 1
         candidate = kernel.candidate(choices)

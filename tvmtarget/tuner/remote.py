@@ -62,7 +62,6 @@ class Remotes:
         self._known: set[str] = set()
         self._looked = -math.inf  # when workers were asked for
         self._seen = time.monotonic()  # when there were some
-        self._silence = ""  # what the scheduler does not answer with
         self._refresh()
         if not self._known:
             self.close()
@@ -144,9 +143,11 @@ class Remotes:
                     return free[0]
                 if self._known and not usable:
                     raise BackendError(*(f"{address} cannot measure this: {why}" for address, why in refused.items()))
+                if self._client.status == "closed":  # as Dask found nobody to connect to again
+                    raise RunError(f"the Dask scheduler at {self._address!r} does not answer any more")
                 if time.monotonic() - self._seen >= _PATIENCE:
                     gone = f"no measuring machine is left at {self._address!r}"
-                    raise RunError(self._silence or f"{gone}, and none came in {_PATIENCE:.0f} seconds")
+                    raise RunError(f"{gone}, and none came in {_PATIENCE:.0f} seconds")
             time.sleep(_POLL / 5)
 
     def _give_back(self, address: str, *, is_lost: bool = False) -> None:
@@ -185,13 +186,10 @@ class Remotes:
         now = time.monotonic()
         if now - self._looked < _POLL:
             return
-        try:
+        self._known = set()
+        with suppress(Exception):
             # `scheduler_info` has at times no workers: Dask refreshes it so.
             self._known = set(self._client.sync(self._client.scheduler.ncores, callback_timeout=_CONNECT))
-            self._silence = ""
-        except Exception as error:
-            self._known = set()
-            self._silence = f"the Dask scheduler at {self._address!r} is gone: {first_line(error)}"
         self._looked = time.monotonic()
         if self._known:
             self._seen = now
