@@ -15,11 +15,12 @@ from tvmtarget.partition.atoms import atoms_of, together, untyped
 from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.control.forms import why_not_driven
 from tvmtarget.partition.host_device.sides import host_takes
-from tvmtarget.partition.machines.machine import is_distributed
+from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.partition.matching import Groups, groups_of
 from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.program import Asked, Program, open_frame
-from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy, strategy_at
+from tvmtarget.partition.strategies.registered import strategy_at
+from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy
 from tvmtarget.target.layout import Site
 
 __all__ = ["Feasibility", "has_taste"]
@@ -169,9 +170,10 @@ class Feasibility:
         refusal = why_not_driven(program.op(index))
         if refusal is not None:
             return refusal
-        options = program.layout.options(site.path) if site.is_system else ()
+        options = self.options_of_bodies(site)
         if not site.path and is_distributed(site.target):
-            whole = next((option for option in options if self.fits((index,), option)), None)
+            apart = program.layout.options(site.path)
+            whole = next((option for option in apart if self.fits((index,), option)), None)
             if whole is not None:
                 return Reject("CONTROL_FLOW", f"one machine has to run all of it, and @{whole.path} can")
         for scope in program.bodies[index]:
@@ -184,9 +186,22 @@ class Feasibility:
                     names = ", ".join(repr(program.body[inner].source) for inner in atom[:4])
                     is_untyped = any(not output.type for inner in atom for output in program.body[inner].outputs)
                     hint = "they stay together, as a value between them is a tuple or has no known type"
-                    message = f"no site can take {names} of {scope.label!r}"
+                    message = f"{self._takers(site)} can take {names} of {scope.label!r}"
                     return Reject("CONTROL_FLOW", message, hint if len(atom) > 1 and is_untyped else "")
         return None
+
+    def options_of_bodies(self, site: Site) -> tuple[Site, ...]:
+        """Return the sites over which a driver divides nested bodies: where machines run apart, those of its own."""
+        options = self.program.layout.options(site.path) if site.is_system else ()
+        if site.path or not is_distributed(site.target):
+            return options
+        machines = Machines(self.program.layout)
+        return tuple(option for option in options if machines.of_site(option.path) == machines.home)
+
+    def _takers(self, site: Site) -> str:
+        if site.path or not is_distributed(site.target):
+            return "no site"
+        return f"one machine has to run all of it, and nothing on @{Machines(self.program.layout).home}"
 
     def _can_divide(self, atom: tuple[int, ...], options: tuple[Site, ...], site: Site) -> bool:
         """Whether a part of a nested body fits a child of a system, or a device and its host, or their driver."""

@@ -13,7 +13,8 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.patterns import Match, Matcher, Pattern, spellings
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.strategies.matched import Matched, Operand
-from tvmtarget.partition.strategies.strategy import Found, Reject, Strategy, strategy_at
+from tvmtarget.partition.strategies.registered import strategy_at
+from tvmtarget.partition.strategies.strategy import Found, Reject, Strategy
 from tvmtarget.target.layout import Site
 
 __all__ = ["Group", "Groups", "groups_of"]
@@ -109,7 +110,7 @@ class _Chooser:
         """Return what a strategy finds by its own means in the function itself, by the last operation."""
         found: dict[int, list[Found]] = {}
         module = IRModule((self.program.function, *self.program.others), attrs=self.program.attrs)
-        for one in strategy.find_matches(module):
+        for one in strategy.matches_in(module):
             found.setdefault(max(one.calls), []).append(one)
         return found
 

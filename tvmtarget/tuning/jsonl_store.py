@@ -19,9 +19,9 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, cast
 
-from tvmtarget.errors import LogError, raise_all
+from tvmtarget.errors import LogError
 from tvmtarget.files import replacing, sync_folder
-from tvmtarget.tuning.entries import Entry, entry_of, packed, quick_entry, spelled
+from tvmtarget.tuning.entries import Entry, entry_of, packed, quick_entry
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.lines import MAX_LINE, Line, RawLine, raw_lines
 from tvmtarget.tuning.tables import OF_TRIALS, Group
@@ -61,12 +61,11 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
     _KEEP = "INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?)"
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
-        self.url = str(path)
         self._path = path
         self._durable = durable
-        self._is_packed = path.suffix == ".gz"
+        self._is_packed = path.suffix.lower() == ".gz"
         self._file: BinaryIO | None = None
-        super().__init__(self._temporary())
+        super().__init__(str(path), self._temporary())
         self.create()
         self._forget_file()
         try:
@@ -282,8 +281,6 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             fresh = {entry.digest: f"{entry.kept[0]}\n".encode() for entry in entries}
             for digest in {*self._there(list(fresh)), *self._written.intersection(fresh)}:
                 del fresh[digest]
-            long = [digest for digest, line in fresh.items() if len(line) > MAX_LINE]
-            raise_all(LogError, [f"{spelled(one)} has more than {MAX_LINE} bytes, the most of a line" for one in long])
             if fresh:
                 self._append(b"".join(fresh.values()))
                 self._written.update(fresh)

@@ -29,13 +29,12 @@ class SqliteStore(Index):
     """
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
-        self.url = str(path)
         try:
-            with explained(self.url):
+            with explained(str(path)):
                 connection = _connect(path)
         except OSError as error:
-            raise LogError(f"{self.url!r} cannot be read: {error.strerror}") from error
-        super().__init__(connection)
+            raise LogError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+        super().__init__(str(path), connection)
         try:
             self._prepare(durable=durable)
         except BaseException:

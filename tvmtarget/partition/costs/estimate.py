@@ -130,6 +130,12 @@ class Estimates:
                     f"the capacity of @{leaf.path}: not counted, as its memory {leaf.domain!r} is that of the driver, "
                     "which has the whole program; give it a memory of its own"
                 )
+        for link, (src, dst) in zip(self.costs.links, self.links.measured, strict=True):
+            if src == dst:
+                yield (
+                    f"the link from {link.src!r} to {link.dst!r}: not counted, as both are memory {src!r} in the "
+                    "target; give one a memory of its own"
+                )
 
     def _estimate(self, index: int, leaf: Site) -> Estimate:
         rates = self.rates[leaf.path]
