@@ -48,6 +48,12 @@ def napping(what, seconds, count):
     return Reply("", (what, os.getpid(), begin, time.monotonic()))
 
 
+def forgetful(opened, seconds, folder):
+    """Say what was sent, and forget it once."""
+    (folder / f"{time.monotonic_ns()} {'source' in opened}").touch()
+    return Reply("", len(list(folder.iterdir())), lacks_source=len(list(folder.iterdir())) == 2)
+
+
 def waiting(path, seconds):
     """End when there is a file, and say where that was."""
     while not path.exists():
@@ -122,6 +128,17 @@ def test_a_machine_unlike_the_one_that_measured_first_is_refused(cluster, tmp_pa
     assert len(results) == 4
 
 
+def test_a_source_is_sent_once_and_again_to_a_machine_that_has_it_no_more(tmp_path):
+    with (
+        distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as one,
+        Remotes(one.scheduler_address) as remotes,
+    ):
+        opened = {"target": "llvm", "digest": "a digest", "source": b"large"}
+        assert [remotes.run(forgetful, opened, tmp_path) for _ in range(3)] == [1, 3, 4]
+    sent = [path.name.split()[1] for path in sorted(tmp_path.iterdir())]
+    assert sent == ["True", "False", "True", "False"]
+
+
 def test_nothing_is_waited_for_when_the_time_is_up(cluster, tmp_path):
     with Remotes(cluster.scheduler_address) as remotes:
         for until in (time.monotonic() - 1, time.monotonic() + 0.3):
@@ -150,6 +167,9 @@ def test_a_worker_measures_within_the_seconds_that_are_left_and_keeps_its_proces
     (worker,) = dask_worker._OPEN.values()
     pid = worker.pid
     assert dask_worker.measured(opened, 0.0, space.kernel.key, choices, 2, None).value.status == "cancelled"
+    short = {name: value for name, value in opened.items() if name != "source"}
+    assert dask_worker.measured(short, 0.0, space.kernel.key, choices, 2, None).value.status == "cancelled"
+    assert dask_worker.measured({**short, "digest": "other"}, None, "k1:", [], 1, None).lacks_source
     dask_worker.closed("another session")
     assert len(dask_worker._OPEN) == 1
     dask_worker.closed("a session")

@@ -5,6 +5,7 @@ These processes are kept open for the next question, until whoever asks closes t
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,21 +35,29 @@ _ASKING = threading.Lock()
 
 @dataclass(frozen=True)
 class Reply(Generic[_Value]):
-    """What a machine answers: a value, or why it cannot measure what it is asked to; and which machine it is."""
+    """What a machine answers: a value, or why it cannot measure what it is asked to; and which machine it is.
+
+    Or it has not the source of the leaf function, and must be asked again with it.
+    """
 
     machine: str
     value: _Value | None = None
     refusal: str = ""
+    lacks_source: bool = False
 
 
 def opening(backend: str, part: Part, limits: Limits, session: str) -> dict[str, object]:
-    """Return all that a worker needs to open a leaf function, and with which versions; `session` is who asks."""
+    """Return all that a worker needs to open a leaf function, and with which versions; `session` is who asks.
+
+    The source, which may be large, need not be sent again to a worker that has it.
+    """
     return {
         "tvmtarget": __version__,
         "version": backend_named(backend).version(),
         "backend": backend,
         "name": part.name,
         "source": part.source,
+        "digest": hashlib.sha256(part.source).hexdigest(),
         "site": part.site,
         "target": part.target.to_json(),
         "limits": limits,
@@ -91,6 +100,8 @@ def _reply(opened: Mapping[str, Any], seconds: float | None, ask: Callable[[Work
         return Reply(_machine(), refusal=refusal)
     with _ASKING:
         worker = _worker(opened)
+        if worker is None:
+            return Reply(_machine(), lacks_source=True)
         worker.until = until
         return Reply(_machine(), ask(worker))
 
@@ -123,10 +134,13 @@ def _machine() -> str:
     return str(Target.detect())
 
 
-def _worker(opened: Mapping[str, Any]) -> Worker:
-    name = opened["session"], opened["backend"], opened["source"], str(opened["target"]), opened["limits"]
+def _worker(opened: Mapping[str, Any]) -> Worker | None:
+    """Return what measures a leaf function; None if its source was not sent, and is not there from before."""
+    name = opened["session"], opened["backend"], opened["digest"], str(opened["target"]), opened["limits"]
     worker = _OPEN.pop(name, None)
     if worker is None:
+        if "source" not in opened:
+            return None
         part = Part(opened["name"], opened["source"], opened["site"], Target.from_json(opened["target"]))
         worker = Worker(opened["backend"], part, opened["limits"])
     _OPEN[name] = worker

@@ -57,6 +57,7 @@ class Remotes:
         self._lock = threading.Lock()
         self._busy: set[str] = set()
         self._refused: dict[tuple[str, str], str] = {}  # why, by address and the target that was asked for
+        self._sent: set[tuple[str, str]] = set()  # which leaf functions, by address and digest of the source
         self._machine = ""  # that measured first
         self._is_over = threading.Event()
         self._known: set[str] = set()
@@ -103,18 +104,30 @@ class Remotes:
             address = self._take(what, until)
             left = None if until is None else max(0.0, until - time.monotonic())
             reply = None
+            needed = self._needed(address, first)
+            options = {"workers": [address], "allow_other_workers": False, "pure": False, "retries": 0}
             try:
-                future: Any = self._client.submit(
-                    measure, first, left, *others, workers=[address], allow_other_workers=False, pure=False, retries=0
-                )
+                future: Any = self._client.submit(measure, needed, left, *others, **options)
                 reply = self._wait(future, address, until)
             finally:
                 self._give_back(address, is_lost=reply is None)
             if reply is None:
                 losses += 1
+            elif reply.lacks_source:
+                self._sent.discard((address, first["digest"]))
             elif self._takes(address, what, reply):
                 return reply.value  # type: ignore[return-value]  # there is one where nothing was refused
         raise LostError("measure", "infra")
+
+    def _needed(self, address: str, first: Any) -> Any:  # noqa: ANN401
+        """Return what a machine has to be told of a leaf function: not its source again, if it has that already."""
+        if not isinstance(first, Mapping) or "source" not in first:
+            return first
+        name = address, first["digest"]
+        if name in self._sent:
+            return {key: value for key, value in first.items() if key != "source"}
+        self._sent.add(name)
+        return first
 
     def _takes(self, address: str, what: str, reply: Reply[_Value]) -> bool:
         """Whether a reply counts; if not, its machine is not asked for that target again."""
