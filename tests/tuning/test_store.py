@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from logs import HERE, MATMUL, ZNVER4, Writer, forked, known, numbers, trial
 
 from tvmtarget import Target, TuningLog
-from tvmtarget.errors import LogError
+from tvmtarget.errors import LogError, TargetError
 from tvmtarget.tuning.lines import MAX_LINE
 from tvmtarget.tuning.records import Foreign, Retraction, Workload
+from tvmtarget.tuning.store import path_of
 
 ROOT = Path(__file__).parents[2]
 FORMS = ["log.jsonl", "log.db"]
@@ -308,6 +309,9 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, name, data
         ("/no/such/place/log.db", "there is no directory '/no/such/place'"),
         ("postgres://host/log", "no plugin opens logs at 'postgres://host/log'"),
         ("sqlight:///log.db", "did you mean 'sqlite'"),
+        ("sqlite://log.db", "is no log: a log is NAME.jsonl, NAME.db, sqlite:NAME or memory:"),
+        ("sqlite:", "is no log"),
+        ("file:", "is no log"),
         ("/", "is no log"),
         ("", "is no log"),
         ("a\0.db", "the URL of a log is text that a file can be named by"),
@@ -320,6 +324,37 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, name, data
 def test_a_url_that_nothing_opens_says_what_would(url, message):
     with pytest.raises(LogError, match=message):
         TuningLog(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("sqlite:{}/log", "log"),
+        ("sqlite:///{}/a.jsonl", "a.jsonl"),
+        ("file:{}/a.db", "a.db"),
+        ("file://{}/an%20end.JSONL", "an end.JSONL"),
+        ("file:{}/an%20end.sqlite3", "an%20end.sqlite3"),
+        ("~/ü.DB", "ü.DB"),
+        ("sqlite:~/a?b#c.db", "a?b#c.db"),
+    ],
+)
+def test_a_url_names_a_file(tmp_path, monkeypatch, url, name):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with TuningLog(url.format(tmp_path)) as log:
+        log.append(trial(1))
+        assert (tmp_path / name).is_file()
+        assert log.problems() == ()
+    assert path_of(url.format(tmp_path)) == tmp_path / name
+
+
+@pytest.mark.parametrize("url", ["{}/log.jsonl", "{}/log.db", "memory:"])
+def test_a_line_that_no_file_could_hold_is_refused(tmp_path, url):
+    with TuningLog(url.format(tmp_path)) as log:
+        with pytest.raises(LogError, match="has more than 1048576 bytes, the most of a line"):
+            log.extend([trial(1), trial(2, src="x" * 2**20)])
+        with pytest.raises(TargetError, match="a line has no line ends in it"):
+            log.append(Foreign(line='{"t":"x","v":1}\n{}'))
+        assert len(log) == 0
 
 
 def test_a_directory_that_is_not_there_is_an_error_of_the_first_write():

@@ -37,11 +37,12 @@ app = typer.Typer(help="Read, look up, merge, import, check and mend tuning logs
 def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> TuningLog:
     """Open a log; one that is only read has to be there, and may be lines from standard input, `-`."""
     from tvmtarget.tuning.log import TuningLog
+    from tvmtarget.tuning.store import path_of
 
     if url == "-" and not new:
         return _from_stdin(layers)
     for name in (*layers, *(() if new else (url,))):
-        if ":" not in name and not os.path.exists(name):
+        if (path := path_of(name)) is not None and not os.path.lexists(path):
             raise LogError(f"there is no log {name!r}")
     return TuningLog(url, layers=layers)
 
@@ -167,7 +168,7 @@ def export(
         raise LogError("--target-family is for lines; a folder for TVM has one database for each tuning key anyway")
     from tvmtarget.tuning.importers.metaschedule import export_metaschedule
 
-    for key, folder in export_metaschedule(opened, output).items():
+    for key, folder in export_metaschedule(opened, output, best=best or 1).items():
         typer.echo(f"{key}  {folder}")
 
 
@@ -194,14 +195,16 @@ def repair(log: Log) -> None:
     Of a database that cannot be opened any more a new one is made of the whole lines that are in it.
     """
     from tvmtarget.tuning.salvage import is_damage, salvage
+    from tvmtarget.tuning.store import path_of
 
     try:
         with read_log(log) as opened:
             moved = opened.repair()
     except LogError as error:
-        if not is_damage(error):
+        path = path_of(log)
+        if path is None or not is_damage(error):
             raise
-        count, aside = salvage(Path(log.removeprefix("sqlite:///")))
+        count, aside = salvage(path)
         typer.echo(f"{error}\nmade anew of {count} whole lines; what was there is {aside}")
     else:
         typer.echo(f"{moved} lines moved")

@@ -34,6 +34,7 @@ class TunedKernel:
     default: int = 0
     trials: int = 0
     hints: list[Choices] = field(default_factory=list)
+    hinted: frozenset[str] = frozenset()  # the keys of the candidates that were hints
     seconds: float = 0.0
     is_exhausted: bool = False
     is_changed: bool = False

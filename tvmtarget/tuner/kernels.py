@@ -21,14 +21,15 @@ from tvmtarget.building import choose_backend, part_of, standing_alone
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.tree import Target
-from tvmtarget.tuner.kernel import CONFIRMED, TunedKernel
+from tvmtarget.tuner.kernel import TunedKernel
 from tvmtarget.tuner.measuring import Outcome, Worker
 from tvmtarget.tuner.process import Limits, LostError
+from tvmtarget.tuner.recall import HINT, recall
 from tvmtarget.tuner.remote import Remotes, RemoteWorker
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
 from tvmtarget.tuner.search import BlockSearch, Choices, Search, TraceSearch
 from tvmtarget.tuning.log import TuningLog
-from tvmtarget.tuning.records import FAILURES, Measurement, Trial
+from tvmtarget.tuning.records import FAILURES, Measurement
 
 __all__ = ["KernelTuner"]
 
@@ -68,12 +69,14 @@ class KernelTuner:
         self.statuses: Counter[str] = Counter()
         self.left_out: list[str] = []
         self.reused = 0
+        self.hinted = 0
 
     def run(self) -> None:
         """Open the leaf functions, search, confirm; workers end however this ends."""
         try:
             self._open()
-            self._recall()
+            for kernel in self._kernels:
+                self.reused += recall(self._log, kernel, self._space)
             for kernel in sorted(self._kernels, key=lambda kernel: -kernel.size):
                 self._measure_default(kernel)
             while not self._budget.is_spent(time.monotonic() + self._confirming()) and self._search_some():
@@ -192,42 +195,6 @@ class KernelTuner:
             search = BlockSearch(space, self._seed, partial(worker.legal, kernel.key))
         return TunedKernel(site, target, worker, space, kernel_workload(kernel), weight * kernel.calls, search)
 
-    def _recall(self) -> None:
-        """Take over what the log knows of these kernels on equal targets.
-
-        What was compared with another default than that of today says little; the best of it is tried again first.
-        """
-        kernels = {(kernel.workload.key, kernel.target.digest): kernel for kernel in self._kernels}
-        hints: dict[tuple[str, str], list[tuple[int, int, Choices]]] = {}
-        for record in self._log:
-            if not isinstance(record, Trial) or (record.workload, record.target) not in kernels:
-                continue
-            kernel = kernels[record.workload, record.target]
-            choices, rank = kernel.read(record.candidate), record.measured.rank
-            if choices is None:
-                continue
-            if record.measured.status in FAILURES or kernel.is_beside_default(record):
-                self._take(kernel, choices, record)
-            elif rank is not None:
-                hints.setdefault((record.workload, record.target), []).append((*rank, choices))
-        for key, found in hints.items():
-            best = [choices for *_, choices in sorted(found, key=lambda hint: hint[:2])[:CONFIRMED]]
-            kernels[key].hints = best
-
-    def _take(self, kernel: TunedKernel, choices: Choices, trial: Trial) -> None:
-        """Take over one trial of a kernel's candidate; what was confirmed counts before what was seen once."""
-        measured = trial.measured
-        is_known = kernel.search.knows(choices)
-        self.reused += not is_known
-        if measured.kind == "confirm" and measured.baseline is not None and measured.cost is not None:
-            costs = measured.cost, median_low(measured.baseline.costs), trial.digest
-            kernel.confirmed[trial.candidate.key] = costs
-            kernel.tell(choices, measured)
-        elif not is_known:
-            kernel.tell(choices, measured)
-        if choices == kernel.default_choices:
-            kernel.default = measured.cost or 0
-
     def _measure_default(self, kernel: TunedKernel) -> None:
         if kernel.default or self._budget.is_spent(time.monotonic()):
             return
@@ -288,11 +255,13 @@ class KernelTuner:
         self._budget.done += 1
         kernel.is_changed = True
         self.statuses[outcome.status] += 1
+        candidate = kernel.candidate(choices)
         tuner = "metaschedule" if isinstance(choices, str) else "tvmtarget.search/1"
+        if candidate.key in kernel.hinted:
+            tuner = HINT
+            self.hinted += 1
         search = {"tuner": tuner, "seed": self._seed, "i": self._budget.done} | _why(outcome)
-        self._log.add(
-            kernel.workload, kernel.target, kernel.candidate(choices), measured, search=search, env=outcome.env
-        )
+        self._log.add(kernel.workload, kernel.target, candidate, measured, search=search, env=outcome.env)
         if outcome.status in FAILURES or measured.ratio_ppb is not None:
             kernel.tell(choices, measured)
         self._tell(kernel, outcome.status)

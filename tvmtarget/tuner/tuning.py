@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tvmtarget.advice import Advice, closing_log
 from tvmtarget.building import choose_backend, standing_alone
-from tvmtarget.errors import BackendError, RunError, TargetError, did_you_mean, raise_all
+from tvmtarget.errors import BackendError, LogError, RunError, TargetError, did_you_mean, raise_all
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
@@ -20,13 +20,14 @@ from tvmtarget.partition.plan import Plan
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.exploring import plans_by_leaf
+from tvmtarget.tuner.journal import Journal
 from tvmtarget.tuner.kernels import KernelTuner
 from tvmtarget.tuner.placement import PlacementTuner
 from tvmtarget.tuner.process import USUAL_LIMITS, Limits
 from tvmtarget.tuner.programs import Programs, Variant
 from tvmtarget.tuner.rates import measure_rates
 from tvmtarget.tuner.remote import Remotes
-from tvmtarget.tuner.result import Budget, Progress, TuneInterrupted, TuneResult
+from tvmtarget.tuner.result import Budget, Progress, TuneInterrupted, TuneResult, TuneStoppedError
 from tvmtarget.tuner.running import ROUNDS, made_up_inputs, seconds_of_turns
 from tvmtarget.tuner.serving import is_serving
 from tvmtarget.tuner.settings import SettingsTuner, open_settings
@@ -86,8 +87,8 @@ def tune(
         progress: is told of every trial.
 
     Without trials and seconds, each kernel gets 32 trials. What is measured is in the log at once, so that an
-    interrupted run can be gone on with; `Ctrl-C` raises `TuneInterrupted`, which has the result so far. Raises what
-    `decompose` raises.
+    interrupted run can be gone on with; `Ctrl-C` raises `TuneInterrupted`, which has the result so far, and so has
+    `TuneStoppedError`: the log cannot be written any more, or all workers are lost. Raises what `decompose` raises.
     """
     wrong = [level for level in levels if level not in LEVELS]
     problems = [f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong]
@@ -112,7 +113,7 @@ def tune(
     with closing_log(log) as opened:
         budget = Budget(trials, None if seconds is None else begin + seconds)
         with nullcontext() if workers is None else Remotes(workers) as remotes:
-            tuning = _Tuning(plan, opened, budget, begin, progress, remotes, space, given, limits, seed)
+            tuning = _Tuning(plan, Journal(opened), budget, begin, progress, remotes, space, given, limits, seed)
             return tuning.run(levels, is_fixed=isinstance(module, Plan))
 
 
@@ -147,7 +148,7 @@ class _Tuning:
     """
 
     plan: Plan
-    log: TuningLog
+    log: Journal
     budget: Budget
     begin: float
     progress: Progress | None
@@ -162,12 +163,17 @@ class _Tuning:
     is_short: bool = False
 
     def run(self, levels: Sequence[str], *, is_fixed: bool) -> TuneResult:
-        """Tune some levels; `TuneInterrupted` has the result so far."""
+        """Tune some levels; `TuneInterrupted` and `TuneStoppedError` have the result so far."""
         try:
             with Programs(self.plan, self.log, self.limits) as programs:
                 self._tune(levels, programs, is_fixed=is_fixed)
+            self.log.settle()
         except KeyboardInterrupt as error:
             raise TuneInterrupted(self._result()) from error
+        except LogError as error:
+            raise TuneStoppedError(*error.problems, self.log.rescue(), result=self._result()) from error
+        except RunError as error:
+            raise TuneStoppedError(*error.problems, result=self._result()) from error
         return self._result()
 
     def _tune(self, levels: Sequence[str], programs: Programs, *, is_fixed: bool) -> None:
@@ -268,12 +274,14 @@ class _Tuning:
 
     def _result(self) -> TuneResult:
         before, after = self.compared
+        statuses = sum((tuner.statuses for tuner in self.tuners), Counter[str]())
         return TuneResult(
             log=self.log.url,
             findings=tuple(finding for tuner in self.tuners for finding in tuner.findings()),
-            measured=self.budget.done,
+            measured=statuses.total(),
             reused=sum(tuner.reused for tuner in self.tuners),
-            statuses=sum((tuner.statuses for tuner in self.tuners), Counter()),
+            hinted=sum(tuner.hinted for tuner in self.tuners if isinstance(tuner, KernelTuner)),
+            statuses=statuses,
             seconds=time.monotonic() - self.begin,
             before=before,
             after=after,

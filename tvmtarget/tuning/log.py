@@ -45,7 +45,7 @@ _Item = TypeVar("_Item")
 
 
 class TuningLog:
-    """A log at a URL: `name.jsonl`, `name.db`, `sqlite:///name.db`, `memory:`, or what a plugin opens.
+    """A log at a URL: `name.jsonl`, `name.db`, `sqlite:name`, `memory:`, or what a plugin opens.
 
     `layers` are logs that are only looked into, searched with this one tier by tier: a site's, a shipped one. With
     `durable`, what was written has reached the disk. A log may be shared by threads and by processes.
@@ -176,9 +176,23 @@ class TuningLog:
         """
         return replace(self._question(workload, target, policy, env, default), refuses=refuses).find()
 
-    def top_k(self, workload: Workload | Function, target: Target, count: int) -> list[Match]:
-        """Return the best candidates that were measured on the target or on one equal to it, the best first."""
-        return self._question(workload, target).top(count)
+    def top_k(
+        self,
+        workload: Workload | Function,
+        target: Target,
+        count: int,
+        *,
+        refuses: Callable[[Candidate], str | None] | None = None,
+    ) -> list[Match]:
+        """Return the best candidates that were measured on the target or on one equal to it, the best first.
+
+        Each is there once, by the best that was measured of it; `refuses` as for `lookup`.
+        """
+        return replace(self._question(workload, target), refuses=refuses).top(count)
+
+    def trials(self, workload: Workload | Function, target: Target) -> list[Trial]:
+        """Return all trials on the target or on one equal to it that were not retracted, in all layers, once each."""
+        return self._question(workload, target).trials()
 
     def _question(
         self,

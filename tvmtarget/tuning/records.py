@@ -32,6 +32,7 @@ __all__ = [
     "DEFAULTS",
     "FAILURES",
     "MAX_INT",
+    "TIE",
     "Alias",
     "Amount",
     "Baseline",
@@ -74,6 +75,8 @@ FAILURES: frozenset[Status] = frozenset(
 
 # What baselines are called that are used where a log knows nothing better.
 DEFAULTS = frozenset({"default", "preference"})
+
+TIE = 3  # percent within which costs count as equal, so that the oldest stays
 
 MAX_INT = 2**53 - 1  # whole numbers that every JSON reader keeps
 _MAX_DEPTH = 64
@@ -350,6 +353,11 @@ class Foreign(Record):
     type = ""
 
     line: str
+
+    def model_post_init(self, _context: object) -> None:
+        """Refuse what would be several lines."""
+        if "\n" in self.line:
+            raise TargetError(f"a line has no line ends in it, unlike {shown(self.line)}")
 
     @cached_property
     def text(self) -> str:

@@ -6,12 +6,12 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.entries import read_entry
+from tvmtarget.tuning.entries import Entry, read_entry
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.tables import APPLICATION, SCHEMA, explained
 
@@ -29,18 +29,19 @@ class SqliteStore(Index):
     """
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
-        self.url = str(path)
         try:
-            with explained(self.url):
+            with explained(str(path)):
                 connection = _connect(path)
         except OSError as error:
-            raise LogError(f"{self.url!r} cannot be read: {error.strerror}") from error
-        super().__init__(connection)
+            raise LogError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+        super().__init__(str(path), connection)
         try:
             self._prepare(durable=durable)
         except BaseException:
             connection.close()
             raise
+        self._path = path.absolute()
+        self._place = None if self.url == ":memory:" else _place(self._path)
 
     @classmethod
     def in_memory(cls) -> Self:
@@ -56,6 +57,12 @@ class SqliteStore(Index):
             self._connection.executemany("DELETE FROM kept WHERE id = ?", [(number,) for number, _ in bad])
             self.remake()
         return len(bad)
+
+    def _extend(self, entries: Iterable[Entry]) -> int:
+        """Add entries, all or none; a file that was taken away would take them with it."""
+        if self._place is not None and _place(self._path) != self._place:
+            raise LogError(f"the log {self.url!r} was deleted or replaced since it was opened; open it again")
+        return super()._extend(entries)
 
     def _unreadable(self) -> Iterator[tuple[int, bytes]]:
         rows = self._connection.execute("SELECT id, CAST(text AS BLOB) FROM line")  # it may be no text any more
@@ -98,6 +105,15 @@ class SqliteStore(Index):
                 time.sleep(random.uniform(0.001, 0.01))  # not all at once again
             else:
                 return
+
+
+def _place(path: Path) -> tuple[int, int] | None:
+    """Return which file a path is; None while there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _put_aside(path: Path, lines: Sequence[bytes]) -> None:
