@@ -90,12 +90,14 @@ class Feasibility:
         """What strategies take together by their patterns."""
         return groups_of(self.program, self.leaves, self._allows, self.first)
 
-    def others(self) -> Iterator[Feasibility]:
-        """Yield what fits where if other patterns count among those that overlap, as far as all fits somewhere then."""
-        for kind in self.groups.overlapped:
-            other = Feasibility(self.program, self.assumed, splits=self.splits, memo=self.memo, first=kind)
-            if other.is_complete:
-                yield other
+    @cached_property
+    def others(self) -> tuple[Feasibility, ...]:
+        """What fits where if other patterns count among those that overlap, as far as all fits somewhere then."""
+        options = (
+            Feasibility(self.program, self.assumed, splits=self.splits, memo=self.memo, first=kind)
+            for kind in self.groups.overlapped
+        )
+        return tuple(option for option in options if option.is_complete)
 
     @property
     def is_complete(self) -> bool:

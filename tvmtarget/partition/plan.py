@@ -387,7 +387,7 @@ def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] |
     is with patterns that overlap.
     """
     estimates = None if request.costs is None else Estimates(feasibility.program, request.costs)
-    ways = [feasibility] if estimates is None else [feasibility, *feasibility.others()]
+    ways = [feasibility] if estimates is None else [feasibility, *feasibility.others]
     plans = [
         _made(request, way, estimates, choose) for way in ways for choose in _choosers(request, way, estimates, sites)
     ]

@@ -67,7 +67,7 @@ class Request:
         program = with_units(program, self.atomic, self.boundary_before, self.boundary_after)
         feasibility = Feasibility(program, splits=splits, memo=memo)
         if not feasibility.is_complete:
-            feasibility = next(feasibility.others(), feasibility)
+            feasibility = next(iter(feasibility.others), feasibility)
         feasibility.check_all()
         return feasibility
 
