@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks._graphs import KINDS_OF_ONE, KINDS_OF_TWO, Graph, module_of, tree_of
 from tvmtarget.ir.flow import readers_of
-from tvmtarget.partition.dataflow import dataflow_of
+from tvmtarget.partition.dataflow import dataflow_of, kinds_of
 from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.portfolio import formed
@@ -70,7 +70,7 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     colours = [int(not is_taken) for is_taken in taken]
     atoms = [(index,) for index in range(len(graph))]
     main = module_of(graph).main
-    flow = dataflow_of(main, 0, readers_of(main), main.types, main.constant_names)
+    flow = dataflow_of(main, 0, readers_of(main), kinds_of(main.types), main.constant_names)
     values = values_of(flow, owners(len(graph), atoms), len(graph))
 
     def divide() -> Counting:

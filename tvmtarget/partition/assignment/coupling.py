@@ -56,8 +56,9 @@ class Coupled:
 class Eliminated:
     """What was eliminated in one round: vertices, and for each the costs that decide it once its neighbours are known.
 
-    Vertices and their neighbours are given as which of all they are, absent neighbours as -1. Yes costs `unary` more than no, less `with_first` if the first neighbour is yes, and more by `without_first` if it
-    is not; likewise for the second. Of a neighbour that is absent both are 0.
+    All are given by which of all decisions they are, an absent neighbour as -1. Yes costs `unary` more than no, less
+    `with_first` if the first neighbour is yes, and more by `without_first` if it is not; likewise for the second. Of a
+    neighbour that is absent both are 0.
     """
 
     vertices: Ints
