@@ -127,6 +127,7 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
     `choose` is asked before the static model; where what it says does not fit, it is told, and the function is
     scheduled by the model.
     """
+    from tvm.error import InternalError
     from tvm.relax import BlockBuilder
     from tvm.s_tir import SBlockRealize, ScheduleError
     from tvm.tirx import PrimFunc
@@ -146,7 +147,7 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
             try:
                 scheduled = vectorisable(applied(function, option)) if isinstance(option, str) else scheduler.run()
                 break
-            except (ScheduleError, ValueError) as error:
+            except (InternalError, ScheduleError, ValueError) as error:
                 refused[name] = str(error)
                 if choose is not None and option is not None:
                     choose.refuse(name, str(error))

@@ -19,12 +19,10 @@ Loop: TypeAlias = Any
 
 def reduce_in_lanes(schedule: Schedule, block: Block, nest: Nest, strip: Strip) -> list[Loop]:
     """Reduce a block, one loop for each axis, in the lanes of a strip; return its loops over results."""
-    spatial = len(nest.spatial)
-    loops = schedule.get_loops(block)
+    spatial, loops = len(nest.spatial), schedule.get_loops(block)
     schedule.reorder(*(loops[axis] for axis in (*nest.spatial, *nest.reduced)))
     along = schedule.fuse(*schedule.get_loops(block)[-strip.axes :])
-    lane = schedule.split(along, [None, strip.lanes])[1]
-    partial = schedule.rfactor(lane, spatial)
+    partial = schedule.rfactor(schedule.split(along, [None, strip.lanes])[1], spatial)
     outer: list[Loop] = schedule.get_loops(block)[:spatial]
     schedule.compute_at(partial, outer[-1], preserve_unit_loops=True)
     schedule.set_scope(partial, 0, "local")
