@@ -1,6 +1,8 @@
 """`python -m tvmtarget`: the command line."""
 
+import sys
+
 from tvmtarget.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -52,7 +52,13 @@ def test_lookup_explains(cli, log, workload):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["lookup", "{log}", "w1:ff", "-t", "llvm"], "error: no workload of the log begins with 'w1:ff'"),
+        (
+            ["lookup", "{log}", "w1:ff", "-t", "llvm"],
+            "error: no workload of the log with a key that begins with 'w1:ff'",
+        ),
+        (["lookup", "{log}", "w1:", "-t", "cuda", "--require", "near", "--top", "2"], "a match of tier 'near' is"),
+        (["stats", "sqlite:none"], "error: there is no log 'sqlite:none'"),
+        (["export", "{log}", "new.db"], "error: lines go to a file such as NAME.jsonl, not to 'new.db'"),
         (["lookup", "{log}", "{{", "-t", "llvm"], "is no body of a workload"),
         (["lookup", "{log}", "w1:", "-t", "llvmm"], "error: unknown kind 'llvmm'; did you mean 'llvm'"),
         (["lookup", "{log}", "w1:", "-t", "cuda", "--require", "near"], "error: a match of tier 'near' is required:"),
@@ -93,6 +99,25 @@ def test_import_tells_what_is_rejected(cli, log, tmp_path):
     assert cli("log", "import", tmp_path / "new.db", tmp_path / "a.log", "--strict")[0] == 1
     out = cli("log", "export", tmp_path / "new.db", tmp_path / "tvm", "--format", "metaschedule")[1]
     assert len(out.splitlines()) == len(list((tmp_path / "tvm").iterdir())) == 2
+
+
+def test_bad_lines_are_told_by_what_leaves_them_out(cli, log, tmp_path):
+    with log.open("a") as file:
+        file.write("{bad\n")
+    for words in (["merge", tmp_path / "new.db", log], ["export", log, tmp_path / "out.jsonl"]):
+        code, out, err = cli("log", *words)
+        assert (code, out[:7]) == (0, "5 lines")
+        assert err.startswith(f"warning: {log}: line 6 (byte ")
+
+
+def test_repair_finds_a_database_by_whatever_url_names_it(cli, tmp_path):
+    path = tmp_path / "log"
+    with TuningLog(f"sqlite:{path}") as log:
+        log.extend([*known(ZNVER4), trial(1)])
+    path.write_bytes(b"\xff" * 100 + path.read_bytes()[100:])
+    code, out, _ = cli("log", "repair", f"sqlite:{path}")
+    assert (code, "made anew of 4 whole lines" in out) == (0, True)
+    assert cli("log", "verify", f"sqlite:{path}")[:2] == (0, "nothing wrong\n")
 
 
 def test_verify_and_repair(cli, log):

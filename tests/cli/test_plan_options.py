@@ -119,9 +119,29 @@ def test_questions_are_answered_as_the_plan_does(cli, fast, tmp_path):
     }
     for words, found in expected.items():
         listed = found if isinstance(found, tuple) else (found,)
-        assert cli(*common, *words) == (0, "\n".join(map(str, listed)) + "\n", "")
+        assert cli(*common, *words) == (int("--diff" in words), "\n".join(map(str, listed)) + "\n", "")
         data = json.loads(cli(*common, *words, "--json")[1])
         assert data == ([one.to_json() for one in found] if isinstance(found, tuple) else found.to_json())
+
+
+def test_a_saved_plan_is_explained_and_compared_as_it_is(cli, tmp_path):
+    before, after = tmp_path / "before.plan", tmp_path / "after.plan"
+    assert cli("explain", DIGITS, "-t", BOTH, "--where", "fc1=@cpu", "--save", before)[0] == 0
+    assert cli("explain", DIGITS, "-t", BOTH, "--save", after)[0] == 0
+    assert (
+        json.loads(cli("explain", before, "--op", "fc1", "--json")[1]) == tt.Plan.load(before).explain("fc1").to_json()
+    )
+    assert cli("explain", after, "--diff", before) == (1, "fc1: @cpu -> @ort\nregions: 3 -> 1\n", "")
+    assert cli("explain", before, "--diff", before) == (0, "no difference\n", "")
+    for words in (["-t", BOTH], ["--where", "fc1=@ort"], ["--max-regions", "ort=1"], ["--set", "cpu/num-cores=8"]):
+        code, _, err = cli("explain", before, *words)
+        assert (code, err) == (
+            1,
+            f"error: {str(before)!r} is a plan, which has its own target and requests; leave out all but questions\n",
+        )
+    code, _, err = cli("explain", DIGITS)
+    assert (code, err) == (1, f"error: {str(DIGITS)!r} is no saved plan, so it needs --target, such as --target llvm\n")
+    assert cli("explain", tmp_path / "absent.plan")[0] == 1
 
 
 def test_one_question_is_answered_at_a_time(cli):

@@ -1,12 +1,6 @@
 """`tvmtarget tune`, and `--log` of compile and run."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +9,6 @@ from onnx import helper
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
-
-COMMAND = [sys.executable, "-m", "tvmtarget.cli.main"]
 
 
 @pytest.fixture
@@ -89,62 +81,3 @@ def test_the_placement_by_costs_is_tried_right_after_the_one_by_preference(cli, 
     trials = [line for line in map(json.loads, log.read_text().splitlines()) if line["t"] == "trial"]
     sites = [[site for site, _ in trial["cand"]["body"]["sites"]] for trial in trials if trial["m"]["kind"] == "search"]
     assert sites == [["ort"], ["np"]]
-
-
-def test_after_ctrl_c_what_was_measured_is_in_the_log_and_the_last_line_says_how_to_go_on(model):
-    log = model.with_name("log.jsonl")
-    words = ["tune", str(model), "-t", "llvm", "--log", str(log), "--trials", "100000", "--level", "kernel"]
-    process = subprocess.Popen(
-        COMMAND + words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    for line in process.stderr:
-        if line.startswith("trial 4"):
-            break
-    os.killpg(process.pid, signal.SIGINT)
-    rest = process.stderr.read()
-    found = process.stdout.read()
-    assert process.wait() == 130
-    assert " candidates measured, 0 known" in found
-    assert "kernel matmul[48,64]" in found
-    assert rest.splitlines()[-1].startswith(f"interrupted; what was measured is in {log}, go on with: tvmtarget tune ")
-    trials = [line for line in log.read_text().splitlines() if '"t":"trial"' in line]
-    assert len(trials) >= 4
-
-
-def workers_of(pid):
-    """Return the measuring processes that a process has started."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            is_child = f"\nPPid:\t{pid}\n" in status.read_text()
-            if is_child and b"tvmtarget.tuner.worker" in status.with_name("cmdline").read_bytes():
-                found.append(int(status.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-@pytest.mark.slow
-def test_after_a_kill_nothing_is_left_running_the_log_is_whole_and_the_same_command_goes_on(cli, model):
-    log = model.with_name("log.jsonl")
-    words = ["tune", str(model), "-t", "llvm", "--log", str(log), "--level", "kernel", "--trials"]
-    process = subprocess.Popen(
-        [*COMMAND, *words, "100000"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    )
-    for line in process.stderr:
-        if line.startswith("trial 4"):
-            break
-    workers = workers_of(process.pid)
-    process.kill()
-    process.wait()
-    assert workers
-    until = time.monotonic() + 60
-    while any(Path(f"/proc/{worker}").exists() for worker in workers):
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    assert cli("log", "verify", log)[0] == 0
-    code, out, err = cli(*words, "2")
-    assert code == 0, err
-    measured, known = out.split(" candidates measured, ")
-    assert int(measured) == 2
-    assert int(known.split()[0]) >= 4

@@ -331,6 +331,13 @@ def _shares(shares, **match):
         (_shares([]), "the shares of 'Conv' on 'npu' are to be by size, the smallest first"),
         (_shares(0.5, form="deepwise"), "costs: ops[0].match.form: no form 'deepwise'; did you mean 'depthwise'?"),
         ({"symbolic_hints": {"n": 1.5}}, "costs: symbolic_hints.n: it should be a whole number, 0 or more, not 1.5"),
+        (
+            {"symbolic_hints": {"n": 10**400}},
+            "symbolic_hints.n: it should be a whole number, 0 or more and at most 1e+18",
+        ),
+        ({"links": [{"src": "npu", "dst": "cpu", "latency": 1, "bandwidth": None}]}, "links[0]: it needs 'bandwidth'"),
+        ({"regions": [{"match": {"structure": "s1:0"}, "site": "npu", "time": None}]}, "regions[0]: it needs 'time'"),
+        ({"ops": [{"match": None, "site": "npu", "time": 1}]}, "costs: ops[0]: it needs 'match'"),
     ],
 )
 def test_wrong_costs_are_refused_with_place_and_remedy(change, text):
@@ -464,12 +471,66 @@ def test_numbers_without_sense_are_refused_wherever_they_come_from():
         ([OpCost("b", time=1.0)], "a cost of ops on 'b' says nothing of which; give 'op' or 'structure'"),
         ([RegionCost("b", "s1:0", float("inf"))], "time of region 's1:0' is inf"),
         (["x"], "a measurement is an OpCost or a RegionCost, not 'x'"),
+        ([OpCost("b", op="Conv", time="1")], "time of 'Conv' on 'b' is '1'; it should be a number"),
+        ([OpCost("b", op="Conv", time=1.0, stdev=float("nan"))], "stdev of 'Conv' on 'b' is nan"),
+        ([OpCost("b", op="Conv", dtype="float31", time=1.0)], "no element type 'float31'; did you mean 'float32'"),
+        ([OpCost("b", op="Conv", shape=(1, -1), time=1.0)], "a dimension of 'Conv' on 'b' is -1"),
+        ([OpCost("b", op="Conv", roofline=((1.0,),))], "the shares of 'Conv' on 'b' are pairs of a size and a share"),
+        ([OpCost(3, op="Conv", time=1.0)], "the site, op or structure of 'Conv' on 3 is 3; it should be text"),
+        (Costs(sites={"a": 3}), "3 is no SiteCost"),
+        (Costs(sites={"a": SiteCost(capacity=-1)}), "capacity of site 'a' is -1; it should be a whole number"),
+        (Costs(sites={"a": SiteCost(flops={"half": 1.0})}), "flops of site 'a': no element type 'half'"),
+        (Costs(sites={"a": SiteCost(flops=3)}), "flops of site 'a' is 3; it should be rates by element type"),
+        (Costs(roofline=float("nan")), "roofline is nan; it should be a number from 1e-09 to 1"),
+        (Costs(symbolic_hints={"batch": -1}), "the size of 'batch' is -1; it should be a whole number"),
         (Costs(links=(LinkCost("a", "b", 1.0, 1e-320),)), "bandwidth of link 'a' to 'b' is 1e-320"),
         ({"schema": "tvmtarget.cost/1", "default": {"launch": 10**400}}, "default.launch: it should be .* at most 1e"),
         ({"schema": "tvmtarget.cost/1", "unit": "min"}, "unit: it should be one of ns, us, ms, s, not 'min'"),
     ):
         with pytest.raises(TargetError, match=problem):
             plan.with_costs(wrong)
+
+
+@pytest.mark.parametrize("dims", [[2**63 - 1], [2**63 - 1] * 20, ["batch"] * 20])
+def test_sizes_beyond_what_a_computer_has_are_no_trouble(dims):
+    nodes = (("Relu", "x", "p"), ("Tanh", "p", "y"))
+    model = small(*(helper.make_node(op, [i], [o], name=o) for op, i, o in nodes), shape=dims)
+    rates = {site: SiteCost(launch=1.0, flops={"float32": 1e9}, mem_bw=1e9) for site in ("a", "b")}
+    costs = Costs(rates, (LinkCost("a", "mb", 1.0, 1e9),), symbolic_hints={"batch": 10**18})
+    for wanted in (None, costs):
+        plan = tt.decompose(tt.IRModule.from_onnx(model), PAIR, wanted, where={"p": "@b"})
+        assert plan.site_of("p") == "b"
+        assert plan.explain("p").to_json()
+
+
+def test_costs_speak_of_leaves_by_path_with_replicas_or_without_kind_and_system():
+    machine = "[soc=[npu=onnxruntime(count=2),cpu=numpy](host=@cpu,executor=graph),ctl=numpy](host=@ctl,count=2)"
+    tree = f"[n={machine},head=numpy](host=@head)"
+
+    def launches(*names):
+        sites = {name: SiteCost(launch=float(number)) for number, name in enumerate(names, 1)}
+        plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), tree, Costs(sites))
+        return {leaf.path: plan.estimates.launch(leaf) / 10**6 for leaf in plan.layout.leaves()}
+
+    assert launches("n.0/soc/npu.1", "n/soc/npu.0", "n/soc/npu", "n.0", "numpy", "n", "") == {
+        "n.0/soc/npu.0": 2,
+        "n.0/soc/npu.1": 1,
+        "n.0/soc/cpu": 5,
+        "n.0/ctl": 5,
+        "n.1/soc/npu.0": 2,
+        "n.1/soc/npu.1": 3,
+        "n.1/soc/cpu": 5,
+        "n.1/ctl": 5,
+        "head": 5,
+    }
+    assert set(launches("n.1/soc", "n").items()) >= {("n.1/soc/npu.0", 1), ("n.1/ctl", 2), ("n.0/soc/cpu", 2)}
+
+
+def test_a_link_within_one_memory_is_told_to_count_for_nothing():
+    shared = tt.Target.parse("[a=numpy,b=onnxruntime](host=@a)")
+    costs = Costs({"a": SiteCost(domain="ddr"), "b": SiteCost(domain="hbm")}, (LinkCost("ddr", "hbm", 1.0, 1e9),))
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), shared, costs)
+    assert "the link from 'ddr' to 'hbm': not counted, as both are memory ':cpu' in the target" in plan.summary()
 
 
 def test_a_measured_function_counts_as_it_was_measured():

@@ -6,9 +6,10 @@ import pytest
 from models import DIGITS
 
 import tvmtarget as tt
-from tvmtarget.errors import TargetError
+from tvmtarget.errors import ModelError, TargetError
 from tvmtarget.partition.strategies import declaring
 from tvmtarget.partition.strategies.declaring import from_op_table
+from tvmtarget.partition.strategies.strategy import Found
 
 
 def test_a_declared_strategy_brings_its_kind_with_it():
@@ -49,14 +50,26 @@ def test_what_is_declared_wrongly_is_told():
         ({"dtypes": {"flot32"}}, "no element type 'flot32'; did you mean 'float32'"),
         ({"regions": "one"}, "regions is 'one'; it should be 'superstep' or 'connected' or 'single'"),
         ({"max_ops": 0}, "max_ops is 0; it should be a number from 1"),
-        ({"patterns": ["relu(x)"]}, "patterns is .*; it should map names to patterns"),
+        ({"patterns": ["relu(x)"]}, "patterns is .*; it should be a mapping of names to patterns"),
         ({"patterns": {"act": "relu("}}, "pattern 'act': expected an operator"),
+        ({"rules": {"Relu": None}}, "rules has None for 'Relu'; it should be a `Rule` by operator"),
+        ({"refused": {"Relu": 3}}, "refused has 3 for 'Relu'; it should be a reason by operator"),
+        ({"refused": ["Relu"]}, r"refused is \['Relu'\]; it should be a mapping of operators to reasons"),
+        ({"opsets": (13, 17)}, r"opsets is \(13, 17\); it should be a range, such as range\(7, 18\), or None"),
+        ({"patterns": {"relu": 3}}, r"patterns has 3 for 'relu'; it should be a pattern by name, such as 'relu\("),
+        ({"ops": {1}}, "ops has 1; it should be text"),
+        ({"max_ops": True}, "max_ops is True; it should be a number from 1, or None for any"),
         ({"patterns": {"check": "relu(x)"}}, "no pattern can be called 'check'"),
     ],
 )
 def test_wrong_tables_of_a_strategy_are_told_where_it_is_declared(tables, problem):
     with pytest.raises(TargetError, match=f"strategy 'declared-wrong': {problem}"):
         tt.strategy("declared-wrong")(type("Wrong", (), tables))
+
+
+def test_a_class_that_nothing_can_be_made_of_is_told():
+    with pytest.raises(TargetError, match=r"strategy 'declared-wrong' cannot be made of class 'Wrong': ZeroDivisionE"):
+        tt.strategy("declared-wrong")(type("Wrong", (), {"__init__": lambda self: 1 / 0}))
 
 
 @pytest.mark.parametrize(
@@ -187,18 +200,36 @@ def test_checks_read_the_options_that_the_target_carries():
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ({"check_op": lambda self, op: op.nothing}, "fails on Relu: AttributeError: 'Op' object has no attribute"),
-        ({"check_op": lambda self, op: False}, "answers False about Relu; it should be None, or why not"),
-        ({"check_region": lambda self, ops: 1 / 0}, "fails on a region of 2 ops: ZeroDivisionError"),
-        ({"check_region": lambda self, ops: True}, "answers True about a region of 2 ops; it should be None"),
+        ({"check_op": lambda self, op: op.nothing}, "fails on Relu at 'a': AttributeError: 'Op' object has no attri"),
+        ({"check_op": lambda self, op: False}, "answers False about Relu at 'a'; it should be None, or why not"),
+        ({"check_op": lambda self, op: self.check(op)}, "fails on Relu at 'a': RecursionError"),
+        ({"check_region": lambda self, ops: 1 / 0}, "fails on a region of 2 ops at 'a': ZeroDivisionError"),
+        ({"check_region": lambda self, ops: True}, "answers True about a region of 2 ops at 'a'; it should be None"),
+        ({"patterns": {"r": "relu(x)"}, "r": lambda self, m: m.w}, "fails on a match of 'r' at 'a': AttributeError"),
         (
-            {"patterns": {"r": "relu(x)"}, "r": lambda self, m: m.w},
-            "fails on a match of 'r': AttributeError",
+            {"check_op": lambda self, op: tt.reject("TOO_LONG")},
+            "'Faulty' fails on Relu at 'a': no code 'TOO_LONG' of refusals; there are: ATTR",
         ),
-        ({"check_op": lambda self, op: tt.reject("TOO_LONG")}, "no code 'TOO_LONG' of refusals; there are: ATTR"),
+        ({"find_matches": lambda self, module: None}, "'Faulty' fails on finding matches: TypeError: 'NoneType'"),
+        (
+            {"find_matches": lambda self, module: [Found("far", (0, 2)), (0, 1)]},
+            r"(?s)'Faulty' finds Found\(pattern='far', calls=\(0, 2\).* 0 to 1, each once.*finds \(0, 1\), which is no",
+        ),
+        ({"find_matches": lambda self, module: [Found("none", ())]}, "which is no match"),
     ],
 )
 def test_what_is_wrong_with_a_check_is_told_with_its_strategy(body, problem):
     tt.strategy("declared-faulty")(type("Faulty", (), {"ops": {"Relu", "Add"}} | body))
     with pytest.raises(TargetError, match=problem):
         tt.decompose(relu_chain(), "[npu=declared-faulty,cpu=numpy](host=@cpu)")
+
+
+def test_a_strategy_that_changes_its_mind_is_told_so():
+    answers = iter(range(1000))
+
+    def check_op(_self, _op):
+        return tt.reject("SHAPE", "an odd question") if next(answers) % 2 else None
+
+    tt.strategy("declared-moody")(type("Moody", (), {"ops": {"Relu", "Tanh"}, "check_op": check_op}))
+    with pytest.raises(ModelError, match=r"SHAPE: an odd question \(a strategy has to answer alike"):
+        tt.decompose(tt.IRModule.from_onnx(DIGITS), "[npu=declared-moody,cpu=numpy](host=@cpu)")

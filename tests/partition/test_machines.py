@@ -11,7 +11,7 @@ from models import DIGITS, random_graph, small
 from onnx import TensorProto, helper
 
 import tvmtarget as tt
-from tvmtarget.errors import BackendError, ModelError
+from tvmtarget.errors import BackendError, InfeasibleError, ModelError
 from tvmtarget.ir.function import RECV, SEND
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.machines.verify import verify_programs
@@ -139,6 +139,23 @@ def test_control_flow_on_several_machines_is_refused_by_name():
     with pytest.raises(ModelError, match=r"op 'choose' has bodies on several machines: the driver on @host runs it, "):
         tt.decompose(choosing(), TWO, where={"relu": "@n1/a", "neg": "@n0/b"}).programs()
     assert list(tt.decompose(choosing(), TWO, where={"choose": "@n1"}).programs()) == ["n0", "n1", "host"]
+
+
+def test_control_flow_that_no_machine_can_run_alone_is_refused_when_machines_run_apart():
+    tree = "[n0=[a=numpy,b=llvm](host=@a),n1=[a=numpy](host=@a)](host=@n0/a,runtime={})"
+    where = {"relu": "@n0", "neg": "@n1"}
+    with pytest.raises(InfeasibleError) as caught:
+        tt.decompose(choosing(), tree.format("processes"), where=where)
+    assert "one machine has to run all of it, and nothing on @n0 can take 'neg' of 'else_branch'" in str(caught.value)
+    assert "drop or change one of: @n1 (asked by where 'neg'), @n0 (asked by where 'relu')" in str(caught.value)
+    assert tt.decompose(choosing(), tree.format("python"), where=where).site_of("neg") == "n1/a"
+
+
+def test_a_branch_is_divided_over_the_sites_of_the_machine_that_drives_the_cluster():
+    tree = "[a=numpy,b=onnxruntime,n1=[a=numpy](host=@a)](host=@a,runtime=processes)"
+    plan = tt.decompose(choosing(), tree, where={"relu": "numpy", "neg": "onnxruntime"})
+    assert (plan.site_of("relu"), plan.site_of("neg")) == ("a", "b")
+    assert [*plan.programs()] == ["a", "n1"]
 
 
 @pytest.mark.parametrize("asked", ["@n0", "@n1", "@n0|@n1"])

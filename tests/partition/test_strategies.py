@@ -8,7 +8,8 @@ from onnx import helper
 import tvmtarget as tt
 from tvmtarget.partition.program import normalise
 from tvmtarget.partition.strategies import tvm_rules
-from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy, reject, strategy_for
+from tvmtarget.partition.strategies.registered import strategy_for
+from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy, reject
 
 
 def verdicts(model, kind):

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import sqlite3
 
 import pytest
@@ -70,6 +71,59 @@ def test_a_line_that_was_damaged_in_a_database_is_told_and_put_aside(path, said)
     assert path.with_name("log.db.rejected").read_bytes().count(b"\n") == 1
 
 
+LEFT_AHEAD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, "tests/tuning")
+from logs import numbers, trial
+from tvmtarget import TuningLog
+from tvmtarget.errors import LogError
+for name in ("closed", "left", "empty", "copied"):
+    try:
+        with TuningLog(str(Path(sys.argv[1]).with_name(f"{name}.db"))) as log:
+            print(name, numbers(log), log.verify() == [])
+            log.append(trial(3))
+    except LogError as error:
+        print(str(error).rpartition(": ")[2].rpartition("' ")[2])
+"""
+
+
+def test_where_nothing_can_be_written_what_a_killed_writer_left_ahead_of_a_database_is_read_too(tmp_path):
+    """Or it is refused; not as if the database were empty."""
+    with TuningLog(str(tmp_path / "closed.db")) as log:
+        log.extend([*known(ZNVER4), trial(1)])
+
+    def left():
+        TuningLog(str(tmp_path / "left.db")).extend([*known(ZNVER4), trial(2)])
+        os._exit(1)
+
+    os.waitpid(forked(left), 0)
+    for name, others in (("empty", ["closed.db"]), ("copied", ["left.db", "left.db-wal"])):
+        for other in others:
+            shutil.copy(tmp_path / other, tmp_path / other.replace(other.partition(".")[0], name))
+    (tmp_path / "empty.db-wal").touch()
+    mount = 'mount --bind "${LOG%/*}" "${LOG%/*}" && mount -o remount,ro,bind "${LOG%/*}"'
+    done = with_mounted(mount, LEFT_AHEAD, tmp_path / "closed.db")
+    assert done.stdout.splitlines() == [
+        "closed [1] True",
+        "attempt to write a readonly database",
+        "left [2] True",
+        "attempt to write a readonly database",
+        "empty [1] True",
+        "attempt to write a readonly database",
+        "was not closed; open it once where it can be written",
+    ], done.stderr[-2000:]
+
+
+def test_a_damaged_database_is_not_read_as_a_whole_without_a_word(path):
+    damage(path, "UPDATE kept SET said = replace(said, '\"mb\":0', '\"mb\":7') WHERE said LIKE '%\"mb\":0%'")
+    with TuningLog(str(path)) as log:
+        with pytest.raises(LogError, match=r"a line of '.*log.db' was damaged: .*; `tvmtarget log repair` puts it"):
+            list(log)
+        with pytest.raises(LogError, match=r"a line to take in was damaged: .*; `tvmtarget log repair` puts it"):
+            TuningLog("memory:").merge(log)
+
+
 def test_a_line_that_was_damaged_in_a_database_is_no_answer_and_the_next_best_is(path):
     damage(path, "UPDATE kept SET said = replace(said, '\"mb\":0', '\"mb\":7') WHERE said LIKE '%\"mb\":0%'")
     with TuningLog(str(path)) as log:
@@ -77,7 +131,7 @@ def test_a_line_that_was_damaged_in_a_database_is_no_answer_and_the_next_best_is
         assert match.candidate == knobs(mb=2)
         assert [(tried.tier, tried.what) for tried in match.tried] == [("exact", trial(0, 1000).digest)]
         assert "it was changed or cut; repair" in match.explain()
-        assert [found.candidate for found in log.top_k(MATMUL, ZNVER4, 3)] == [knobs(mb=2), knobs(mb=3)]
+        assert [found.candidate for found in log.top_k(MATMUL, ZNVER4, 2)] == [knobs(mb=2), knobs(mb=3)]
         assert log.repair() == 2
         assert log.lookup(MATMUL, ZNVER4, env=HERE).tried == ()
 

@@ -1,6 +1,7 @@
 """Logs of AutoTVM and MetaSchedule: every line becomes a record or is rejected with a reason, once and for all."""
 
 import base64
+import gzip
 import json
 import random
 import subprocess
@@ -13,7 +14,7 @@ from tvmtarget import Target, TuningLog
 from tvmtarget.errors import LogError
 from tvmtarget.tuning.importers.autotvm import import_autotvm
 from tvmtarget.tuning.importers.metaschedule import RECORDS, WORKLOADS, export_metaschedule, import_metaschedule
-from tvmtarget.tuning.records import Alias, Trial, Workload
+from tvmtarget.tuning.records import Alias, Candidate, Measurement, Retraction, Trial, Workload
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,6 +85,11 @@ def test_two_spellings_of_one_target_are_one_key(tmp_path, one, other):
         (autotvm_line(target="cuda -ball=1"), "kind 'cuda' has no attribute 'ball'"),
         (autotvm_line(result=[[1e7], 0, 1, 1]), "is at most"),
         ("[" * 5000, "the JSON is nested too deeply"),
+        (autotvm_line(target='{"kind":'), "expected JSON"),
+        (autotvm_line(target='{"kind": "composite", "devices": [{"kind": "llvm"}, {"kind": "c"}]}'), "on one device"),
+        (autotvm_line(cost=0.0), "costs are seconds, and more than none, not [0.0"),
+        (autotvm_line(config={"entity": "x" * 2**19, "index": "é" * 2**18}), "has at most 1048576"),
+        (autotvm_line(config={"entity": '"' * 300_000}), "its trial has more than 1048576 bytes"),
     ],
 )
 def test_a_line_of_autotvm_that_says_nothing_is_rejected_with_its_place(tmp_path, line, reason):
@@ -95,6 +101,13 @@ def test_a_line_of_autotvm_that_says_nothing_is_rejected_with_its_place(tmp_path
     assert (rejected.number, rejected.offset, outcome.read) == (2, len(autotvm_line()) + 1, 3)
     assert reason in rejected.problem
     assert len(trials(log)) == 2
+
+
+@pytest.mark.parametrize("name", ["a.log", "a.log.gz"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "packed"])
+def test_a_file_is_unpacked_if_it_is_packed_whatever_its_name(tmp_path, name, pack):
+    (tmp_path / name).write_bytes(pack(f"{autotvm_line()}\r\n".encode()))
+    assert import_autotvm(TuningLog("memory:"), tmp_path / name).added == 4
 
 
 def test_p13_mutated_lines_of_autotvm_are_accepted_or_rejected_and_nothing_else(tmp_path):
@@ -151,16 +164,54 @@ def test_a_database_of_metaschedule_is_imported_once_and_what_failed_is_no_candi
         [7, [TRACE, [0.002], LLVM, ARGS]],
         [0, [TRACE, [0.002], {"kind": "crystal", "ball": 1.5}, ARGS]],
         [0, "nonsense"],
+        *([0, [trace, [0.001], LLVM, ARGS]] for trace in (None, [], [[], [], []], [[["Split"]], []], [[], [3]])),
+        [0, [TRACE, [0.0], LLVM, ARGS]],
+        [1, [TRACE, [0.1], LLVM, ARGS]],
     ]
     folder = database(tmp_path / "db", [b"a program"], records)
+    with (folder / WORKLOADS).open("a") as file:
+        file.write('["\\ud800","YQ=="]\n')
     log = TuningLog("memory:")
     outcome = import_metaschedule(log, folder)
-    assert [line.number for line in outcome.rejected] == [4, 5, 6]
-    assert outcome.rejected[0].problem == "there is no workload 7; the other file has 1"
+    assert [line.number for line in outcome.rejected] == [2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
+    assert outcome.rejected[1].problem == "there is no workload 7; the other file has 2"
+    assert outcome.rejected[-1].problem == "workload 1: its workload was rejected"
     assert import_metaschedule(log, folder).added == 0
     assert sorted(trial.measured.status for trial in trials(log)) == ["infra_error", "infra_error", "ok"]
     with pytest.raises(LogError, match="cannot be read: No such file"):
         import_metaschedule(log, tmp_path / "none")
+
+
+def test_an_export_has_only_what_tvm_can_read_and_the_names_that_a_log_knows(tmp_path):
+    """Others' candidates, targets that no TVM has, damaged fields and chains of names do not hold it up."""
+    log = TuningLog("memory:")
+    import_metaschedule(log, database(tmp_path / "db", [b"a program"], [[0, [TRACE, [0.002], LLVM, ARGS]]]))
+    target, body = Target.from_tvm(LLVM), json.dumps([[["GetLoops", ["b0"], [], ["l1"]]], []])
+    (workload,) = log.workloads()
+    ran = Measurement(status="ok", costs=[10])
+    for number in range(30):
+        log.add(workload, target, Candidate(format="knobs/1", body={"mb": number}), ran)
+    log.add(workload, target, Candidate(format="tvm.ms.trace/1", body="[3]"), ran)
+    log.add(workload, Target.parse("onnxruntime"), Candidate(format="knobs/1", body=1), ran)
+    log.add(Workload.of({"op": "x"}, payload={"format": "tvm.ir.json"}), target, Candidate(format="k", body=1), ran)
+    odd = Trial(
+        **{
+            **trials(log)[0].model_dump(by_alias=True),
+            "src": {"rest": "]]"},
+            "cand": {"format": "tvm.ms.trace/1", "body": body},
+        }
+    )
+    names = [("GetLoops", "GetRings"), ("GetSBlock", "GetTBlock"), ("GetTBlock", "GetSBlock"), ("GetLoops", "No")]
+    aliases = [Alias(kind="inst", old=old, new=new) for old, new in names]
+    log.extend([odd, *aliases, Retraction(of=aliases[-1].digest, why="no such thing")])
+    (folder,) = export_metaschedule(log, tmp_path / "out", best=2).values()
+    written = [json.loads(line) for line in (folder / RECORDS).read_text().splitlines()]
+    said = sorted([one[0] for one in record[1][0][0]] for record in written)
+    assert said == [["GetRings"], ["GetTBlock", "GetRings"]]
+    assert [record[1][2]["kind"] for record in written] == ["llvm", "llvm"]
+    (tmp_path / "file").touch()
+    with pytest.raises(LogError, match="cannot be made: Not a directory"):
+        export_metaschedule(log, tmp_path / "file")
 
 
 def test_an_export_has_a_database_for_each_device_with_names_of_today(tmp_path):

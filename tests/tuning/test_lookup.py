@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import HERE, MATMUL, ZNVER4, knobs, known, ran, trial
 
-from tvmtarget import Target, TuningLog
+from tvmtarget import Constraint, Target, TuningLog
 from tvmtarget.errors import LogError
 from tvmtarget.tuning.distance import distance
 from tvmtarget.tuning.match import Policy
@@ -187,6 +187,46 @@ def test_p8_a_best_record_that_is_illegal_does_not_hide_the_second_best():
         "its 'requires' cannot be read: kind 'llvm' has no attribute 'no-such'",
         "num-cores>=64: it is 16",
     ]  # fmt: skip
+
+
+@given(st.permutations([None, "nonsense", "c", "llvm(+avx2)", "llvm(num-cores>=64)"]), st.integers(1, 3))
+@settings(max_examples=20, deadline=None)
+def test_p8_what_one_trial_of_a_candidate_requires_does_not_hide_what_another_says(needs, cost):
+    """Whichever of them is the median."""
+    texts = {"nonsense": {"kind": "llvm", "no-such": 1}}
+    requires = [one and (texts.get(one) or Constraint.parse(one).to_json()) for one in needs]
+    log = log_of(*(trial(1, cost * at + 10, requires=one) for at, one in enumerate(requires)), trial(2, 10**6))
+    match = look(log)
+    assert match.candidate == knobs(mb=1)
+    assert match.record.requires in (None, Constraint.parse("llvm(+avx2)").to_json())
+    assert [found.candidate for found in log.top_k(MATMUL, ZNVER4, 9)] == [knobs(mb=1), knobs(mb=2)]
+
+
+def test_the_best_are_each_there_once_and_legal_and_of_use():
+    other = Environment.of({"tool": "another"})
+    illegal = trial(4, 1, requires={"kind": "llvm", "num-cores": {"ge": 64}})
+    log = log_of(other, trial(1, 10), trial(1, 12, env=other.key), trial(2, 20), trial(3, 30), illegal)
+    assert [match.record for match in log.top_k(MATMUL, ZNVER4, 9)] == [trial(1, 10), trial(2, 20), trial(3, 30)]
+    best = log.top_k(MATMUL, ZNVER4, 1, refuses=lambda one: None if one.body["mb"] > 1 else "too few")
+    assert [match.record for match in best] == [trial(2, 20)]
+
+
+def test_of_thousands_that_are_of_no_use_none_hides_the_one_that_is():
+    log = log_of(*(trial(at, 1000) for at in range(5000)), trial(5000, 2000))
+    match = log.lookup(MATMUL, ZNVER4, env=HERE, refuses=lambda one: None if one.body["mb"] == 5000 else "no")
+    assert match.candidate == knobs(mb=5000)
+    assert len(match.tried) == 5000
+    assert len(match.explain().splitlines()) < 60
+
+
+def test_what_a_lookup_takes_outlives_compaction():
+    log = log_of(*(trial(at, 1000 + at).replace(ts=50 - at) for at in range(50)))
+    first, best = look(log).record, log.top_k(MATMUL, ZNVER4, 1)[0].record
+    assert first != best
+    log.compact(best=2)
+    assert look(log).record == first
+    log.compact(best=1)
+    assert [one for one in log if one.type == "trial"] == [first]
 
 
 def test_p8_what_who_asks_cannot_use_makes_way_for_the_next_best_a_pin_too():

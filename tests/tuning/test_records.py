@@ -1,5 +1,6 @@
 """The lines of a log: what they say, what they are known by, and what is wrong with others."""
 
+import hashlib
 import json
 
 import pytest
@@ -22,8 +23,6 @@ def line(**changes):
 
 
 def signed(flat):
-    import hashlib
-
     flat.pop("d", None)
     return json.dumps(flat | {"d": f"d1:{hashlib.sha256(canonical(flat).encode()).hexdigest()[:32]}"})
 
@@ -38,6 +37,19 @@ def test_spaces_and_the_order_of_fields_and_null_do_not_change_a_record():
     flat = json.loads(trial(1).text)
     shuffled = json.dumps({"src": None} | dict(reversed(flat.items())), indent=None, separators=(" , ", " : "))
     assert parse_record(shuffled) == trial(1)
+
+
+def test_a_line_may_leave_out_what_goes_without_saying():
+    """Its digest is that of what it says; the record is that of the line which says all."""
+    whole = trial(1)
+    flat = json.loads(whole.text)
+    del flat["m"]["unit"], flat["m"]["kind"], flat["d"]
+    for said in (flat, flat | {"src": None}):
+        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+        digest = f"d1:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+        assert parse_record(json.dumps(said | {"d": digest})) == whole
+        with pytest.raises(LogError, match="it was changed or cut"):
+            parse_record(json.dumps(said | {"ts": 1, "d": digest}))
 
 
 def test_p10_fields_that_nobody_knows_are_kept():

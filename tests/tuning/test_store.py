@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 from logs import HERE, MATMUL, ZNVER4, Writer, forked, known, numbers, trial
 
 from tvmtarget import Target, TuningLog
-from tvmtarget.errors import LogError
+from tvmtarget.errors import LogError, TargetError, TvmTargetError
 from tvmtarget.tuning.lines import MAX_LINE
-from tvmtarget.tuning.records import Foreign, Retraction, Workload
+from tvmtarget.tuning.match import Policy
+from tvmtarget.tuning.records import Candidate, Foreign, Measurement, Retraction, Workload
+from tvmtarget.tuning.store import path_of
 
 ROOT = Path(__file__).parents[2]
 FORMS = ["log.jsonl", "log.db"]
@@ -308,6 +310,9 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, name, data
         ("/no/such/place/log.db", "there is no directory '/no/such/place'"),
         ("postgres://host/log", "no plugin opens logs at 'postgres://host/log'"),
         ("sqlight:///log.db", "did you mean 'sqlite'"),
+        ("sqlite://log.db", "is no log: a log is NAME.jsonl, NAME.db, sqlite:NAME or memory:"),
+        ("sqlite:", "is no log"),
+        ("file:", "is no log"),
         ("/", "is no log"),
         ("", "is no log"),
         ("a\0.db", "the URL of a log is text that a file can be named by"),
@@ -320,6 +325,88 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, name, data
 def test_a_url_that_nothing_opens_says_what_would(url, message):
     with pytest.raises(LogError, match=message):
         TuningLog(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("sqlite:{}/log", "log"),
+        ("sqlite:///{}/a.jsonl", "a.jsonl"),
+        ("file:{}/a.db", "a.db"),
+        ("file://{}/an%20end.JSONL", "an end.JSONL"),
+        ("file:{}/an%20end.sqlite3", "an%20end.sqlite3"),
+        ("~/ü.DB", "ü.DB"),
+        ("sqlite:~/a?b#c.db", "a?b#c.db"),
+    ],
+)
+def test_a_url_names_a_file(tmp_path, monkeypatch, url, name):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with TuningLog(url.format(tmp_path)) as log:
+        log.append(trial(1))
+        assert (tmp_path / name).is_file()
+        assert log.problems() == ()
+    assert path_of(url.format(tmp_path)) == tmp_path / name
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.db"])
+def test_a_log_stays_where_it_was_opened(tmp_path, monkeypatch, name):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with TuningLog(name) as log:
+        log.append(trial(1))
+        monkeypatch.chdir(tmp_path / "other")
+        log.append(trial(2))
+        assert numbers(log) == [1, 2]
+    assert [*Path().iterdir()] == []
+
+
+def test_a_database_that_was_removed_is_not_written_to(tmp_path):
+    path = tmp_path / "log.db"
+    with TuningLog(str(path)) as log:
+        log.append(trial(1))
+        path.unlink()
+        with pytest.raises(LogError, match="was removed or replaced since it was opened; open it again"):
+            log.append(trial(2))
+
+
+@pytest.mark.parametrize("url", ["{}/log.jsonl", "{}/log.db", "memory:"])
+def test_a_log_that_was_closed_says_so(tmp_path, url):
+    with TuningLog(url.format(tmp_path)) as log:
+        log.append(trial(1))
+    for ask in (lambda: len(log), lambda: log.append(trial(2)), lambda: log.lookup(MATMUL, ZNVER4)):
+        with pytest.raises(LogError, match="closed"):
+            ask()
+    log.close()
+
+
+def test_what_is_no_record_target_or_workload_is_refused_in_one_line(tmp_path):
+    log = TuningLog("memory:")
+    ran = Measurement(status="ok", costs=[1])
+    assert log.add(MATMUL, "llvm(mcpu=znver4)", Candidate(format="k/1", body={}), ran).target
+    assert log.lookup(MATMUL, "llvm(mcpu=znver4,opt-level=2)").require("equal")
+    for refused, message in [
+        (lambda: log.append("a line"), "a log holds records, not 'a line'"),
+        (lambda: log.lookup({"op": "x"}, ZNVER4), "a workload is a Workload or a Function"),
+        (lambda: log.lookup(MATMUL, None), "a target is read from text, not None"),
+        (lambda: Candidate(format="k/1", body=None), "the body of a candidate is not null"),
+        (lambda: log.compact(best=0), "the best of a log are 1 or more candidates, not 0"),
+        (lambda: log.export(tmp_path / "x.jsonl", best=-1), "the best of a log are 1 or more candidates, not -1"),
+        (lambda: Policy(max_distance="3"), "max_distance of a policy is 0 or more, not '3'"),
+        (lambda: TuningLog("memory:", layers=[tmp_path / "no.db"]), "there is no log '.*no.db' to look into"),
+    ]:
+        with pytest.raises(TvmTargetError, match=message):
+            refused()
+    assert (log.top_k(MATMUL, "llvm(mcpu=znver4)", 0), [*tmp_path.iterdir()]) == ([], [])
+
+
+@pytest.mark.parametrize("url", ["{}/log.jsonl", "{}/log.db", "memory:"])
+def test_a_line_that_no_file_could_hold_is_refused(tmp_path, url):
+    with TuningLog(url.format(tmp_path)) as log:
+        with pytest.raises(LogError, match="has more than 1048576 bytes, the most of a line"):
+            log.extend([trial(1), trial(2, src="x" * 2**20)])
+        with pytest.raises(TargetError, match="a line has no line ends in it"):
+            log.append(Foreign(line='{"t":"x","v":1}\n{}'))
+        assert len(log) == 0
 
 
 def test_a_directory_that_is_not_there_is_an_error_of_the_first_write():

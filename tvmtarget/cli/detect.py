@@ -56,15 +56,11 @@ def detect(
 def _tell(reason: Reason, *, as_json: bool) -> None:
     """Print an answer; only a yes is exit code 0."""
     if as_json:
-        print_json(_flat(reason))
+        print_json(reason.to_json())
     else:
         typer.echo(str(reason))
     if not reason:
         raise typer.Exit(1)
-
-
-def _flat(reason: Reason) -> dict[str, object]:
-    return {"truth": reason.truth.name, "text": reason.text, "parts": [_flat(part) for part in reason.parts]}
 
 
 def _read(path: Path) -> Machine:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+from zipfile import BadZipFile, ZipFile
 
 import typer
 
 from tvmtarget.cli.groups import with_groups
-from tvmtarget.cli.options import Json, Model, print_json
+from tvmtarget.cli.options import Json, print_json
 from tvmtarget.cli.plans import Asked
-from tvmtarget.cli.questions import Question
-from tvmtarget.cli.targets import Changes, TargetText, read_target
+from tvmtarget.cli.questions import Answer, Question
+from tvmtarget.cli.targets import Changes, OwnTarget, read_target
 from tvmtarget.errors import ArtifactError, TextError
 from tvmtarget.files import replacing
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from tvmtarget.tuning.match import Match, Policy
 
 __all__ = ["explain"]
+
+ModelOrPlan: TypeAlias = Annotated[
+    Path, typer.Argument(help="An ONNX file, or a plan that --save wrote.", show_default=False)
+]
 
 
 @dataclass(frozen=True)
@@ -60,35 +65,65 @@ class Files:
 @with_groups
 def explain(
     context: typer.Context,
-    model: Model,
-    target: TargetText,
+    model: ModelOrPlan,
     changes: Changes,
     asked: Asked,
     question: Question,
     files: Files,
+    target: OwnTarget = None,
     as_json: Json = False,
 ) -> None:
     """Split a model over a target and say what went where, without compiling anything.
 
     With --log, the placement that was measured best is taken, as a build does, if no --costs choose another, and what
-    the log knows is told.
+    the log knows is told. A saved plan is read as it is. Exit code 1 if --diff tells a difference.
     """
-    from tvmtarget.ir.module import IRModule
-
-    tree = read_target(target, changes, context.args)
     with asked.opened_log() as log:
-        plan = asked.plan(IRModule.from_onnx(model), tree, log)
+        if _is_saved(model):
+            plan = _saved(model, is_changed=bool(target or changes or context.args or asked or asked.where or log))
+        else:
+            plan = _made(model, target, changes, context.args, asked, log)
         known = [] if log is None or question else list(_known(plan, log, asked.policy))
     files.write(plan)
     if question:
-        text, data = question.answer(plan)
+        answer = question.answer(plan)
     else:
         text = "\n".join([*_lines(plan), *(match.explain() for match in known)])
-        data = plan.to_json() | ({} if log is None else {"known": [match.to_json() for match in known]})
+        answer = Answer(text, plan.to_json() | ({} if log is None else {"known": [one.to_json() for one in known]}))
     if as_json:
-        print_json(data)
+        print_json(answer.data)
     else:
-        typer.echo(text)
+        typer.echo(answer.text)
+    if answer.is_difference:
+        raise typer.Exit(1)
+
+
+def _is_saved(path: Path) -> bool:
+    """Whether a file is an archive with a manifest, as saved plans are, and models are not."""
+    try:
+        with ZipFile(path) as archive:
+            return "manifest.json" in archive.namelist()
+    except (OSError, BadZipFile):
+        return False
+
+
+def _saved(path: Path, *, is_changed: bool) -> Plan:
+    from tvmtarget.partition.plan import Plan
+
+    if is_changed:
+        raise TextError(f"{str(path)!r} is a plan, which has its own target and requests; leave out all but questions")
+    return Plan.load(path)
+
+
+def _made(
+    model: Path, target: str | None, changes: Changes, extra: list[str], asked: Asked, log: TuningLog | None
+) -> Plan:
+    from tvmtarget.ir.module import IRModule
+
+    if target is None:
+        raise TextError(f"{str(model)!r} is no saved plan, so it needs --target, such as --target llvm")
+    tree = read_target(target, changes, extra)
+    return asked.plan(IRModule.from_onnx(model), tree, log)
 
 
 def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:

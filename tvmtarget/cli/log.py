@@ -37,11 +37,12 @@ app = typer.Typer(help="Read, look up, merge, import, check and mend tuning logs
 def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> TuningLog:
     """Open a log; one that is only read has to be there, and may be lines from standard input, `-`."""
     from tvmtarget.tuning.log import TuningLog
+    from tvmtarget.tuning.store import path_of
 
     if url == "-" and not new:
         return _from_stdin(layers)
     for name in (*layers, *(() if new else (url,))):
-        if ":" not in name and not os.path.exists(name):
+        if (path := path_of(name)) is not None and not os.path.lexists(path):
             raise LogError(f"there is no log {name!r}")
     return TuningLog(url, layers=layers)
 
@@ -87,6 +88,8 @@ def lookup(
     opened = read_log(log, layers=layer or ())
     policy = Policy(max_distance=max_distance, strict=strict)
     asked, tree = _workload(opened, workload), read_target(target)
+    if require is not None:
+        opened.lookup(asked, tree, policy=policy).require(_tier(require))
     if top is not None:
         matches = opened.top_k(asked, tree, top)
         if as_json:
@@ -95,8 +98,6 @@ def lookup(
             typer.echo("\n".join(match.explain() for match in matches) or "no record")
         return
     match = opened.lookup(asked, tree, policy=policy)
-    if require is not None:
-        match.require(_tier(require))
     if as_json:
         print_json(match.to_json())
     else:
@@ -106,7 +107,7 @@ def lookup(
 @app.command("merge")
 def merge(log: Log, others: Annotated[list[str], typer.Argument(help="Logs to take in.", show_default=False)]) -> None:
     """Take the lines of other logs into one; in which order does not matter."""
-    sources = [read_log(other) for other in others]
+    sources = [_with_warnings(read_log(other)) for other in others]
     with read_log(log, new=True) as opened:
         typer.echo(f"{opened.merge(*sources)} lines new")
 
@@ -154,7 +155,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a log to a file of lines that can be compared and mailed, or for TVM."""
-    opened = read_log(log)
+    opened = _with_warnings(read_log(log))
     relative = None if family is None else read_target(family)
     if format_ == "lines" and str(output) == "-":
         for line in opened.lines(best=best, family=relative):
@@ -167,7 +168,7 @@ def export(
         raise LogError("--target-family is for lines; a folder for TVM has one database for each tuning key anyway")
     from tvmtarget.tuning.importers.metaschedule import export_metaschedule
 
-    for key, folder in export_metaschedule(opened, output).items():
+    for key, folder in export_metaschedule(opened, output, best=best or 1).items():
         typer.echo(f"{key}  {folder}")
 
 
@@ -194,14 +195,16 @@ def repair(log: Log) -> None:
     Of a database that cannot be opened any more a new one is made of the whole lines that are in it.
     """
     from tvmtarget.tuning.salvage import is_damage, salvage
+    from tvmtarget.tuning.store import path_of
 
     try:
         with read_log(log) as opened:
             moved = opened.repair()
     except LogError as error:
-        if not is_damage(error):
+        path = path_of(log)
+        if path is None or not is_damage(error):
             raise
-        count, aside = salvage(Path(log.removeprefix("sqlite:///")))
+        count, aside = salvage(path)
         typer.echo(f"{error}\nmade anew of {count} whole lines; what was there is {aside}")
     else:
         typer.echo(f"{moved} lines moved")
@@ -256,6 +259,13 @@ def diff(left: Log, right: Log) -> None:
         raise typer.Exit(1)
 
 
+def _with_warnings(log: TuningLog) -> TuningLog:
+    """Return a log; the lines that cannot be read, and are left out of what is made of it, are told."""
+    for line in log.problems():
+        typer.echo(f"warning: {log.url}: {line}", err=True)
+    return log
+
+
 def _import(log: TuningLog, source: Path, targets: Sequence[Target]) -> Imported:
     if os.path.isdir(source):
         from tvmtarget.tuning.importers.metaschedule import import_metaschedule
@@ -277,7 +287,8 @@ def _candidate(log: TuningLog, text: str) -> Candidate:
             raise LogError(f"{shown(text)} is no candidate: {error}") from error
     found = [one for one in log if isinstance(one, Trial) and one.digest.startswith(text)]
     if len(found) != 1:
-        raise LogError(f"{'no trial' if not found else f'{len(found)} trials'} of the log begins with {text!r}")
+        what = "no trial" if not found else f"{len(found)} trials"
+        raise LogError(f"{what} of the log with a digest that begins with {text!r}")
     return found[0].candidate
 
 
@@ -308,5 +319,5 @@ def _workload(log: TuningLog, text: str) -> Workload:
     found = {one.key: one for one in log.workloads() if one.key.startswith(text)}
     if len(found) != 1:
         what = "no workload" if not found else f"{len(found)} workloads"
-        raise LogError(f"{what} of the log begins with {text!r}; `tvmtarget log stats` counts them")
+        raise LogError(f"{what} of the log with a key that begins with {text!r}; `tvmtarget log stats` counts them")
     return next(iter(found.values()))

@@ -10,7 +10,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from tvmtarget.cli import compile, detect, diff, explain, kinds, log, run, show, tags, tune
+from tvmtarget.cli import check, compile, detect, diff, explain, kinds, log, run, show, tags, tune
 from tvmtarget.cli.targets import EXTRA
 from tvmtarget.errors import TvmTargetError, TvmTargetWarning
 from tvmtarget.version import __version__
@@ -28,6 +28,7 @@ app = typer.Typer(
 app.add_typer(tags.app, name="tags")
 app.command("kinds")(kinds.kinds)
 app.command("show", context_settings=EXTRA)(show.show)
+app.command("check", context_settings=EXTRA)(check.check)
 app.command("detect")(detect.detect)
 app.command("explain", context_settings=EXTRA)(explain.explain)
 app.command("compile", context_settings=EXTRA)(compile.compile_model)

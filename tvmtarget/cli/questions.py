@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tvmtarget.partition.reports.explain import Explanation
     from tvmtarget.partition.reports.sensitivity import Sensitivity
 
-__all__ = ["Question"]
+__all__ = ["Answer", "Question"]
 
 
 class Drawing(StrEnum):
@@ -25,6 +25,15 @@ class Drawing(StrEnum):
 
     dot = "dot"
     mermaid = "mermaid"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a plan says, as text and as data; `is_difference` if it differs from what `--diff` names."""
+
+    text: str
+    data: object
+    is_difference: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,20 +83,20 @@ class Question:
     def __bool__(self) -> bool:
         return any(vars(self).values())
 
-    def answer(self, plan: Plan) -> tuple[str, object]:
-        """Return what a plan says to what is asked, as text and as data."""
+    def answer(self, plan: Plan) -> Answer:
+        """Return what a plan says to what is asked."""
         if self.draw is not None:
             picture = plan.dot() if self.draw is Drawing.dot else plan.mermaid()
-            return picture.rstrip("\n"), {"draw": self.draw.value, "text": picture}
+            return Answer(picture.rstrip("\n"), {"draw": self.draw.value, "text": picture})
         if self.blockers:
             blockers = plan.blockers()
             told = "\n".join(map(str, blockers)) or "no operator alone would gain anything"
-            return told, [blocker.to_json() for blocker in blockers]
+            return Answer(told, [blocker.to_json() for blocker in blockers])
         if self.alternatives:
             alternatives = plan.alternatives()
-            return "\n".join(map(str, alternatives)), [one.to_json() for one in alternatives]
+            return Answer("\n".join(map(str, alternatives)), [one.to_json() for one in alternatives])
         found = self._report(plan)
-        return str(found), found.to_json()
+        return Answer(str(found), found.to_json(), is_difference=self.diff is not None and bool(found))
 
     def _report(self, plan: Plan) -> Explanation | PlanDifference | Sensitivity:
         if self.what_if is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tvmtarget.target.kinds import Role
     from tvmtarget.target.tree import Target
 
-__all__ = ["EXTRA", "Changes", "TargetArgument", "TargetText", "read_target"]
+__all__ = ["EXTRA", "Changes", "OwnTarget", "TargetArgument", "TargetText", "read_target"]
 
 # Commands that take tvmc's options leave the words they do not know to `read_target`.
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -29,16 +29,15 @@ TargetArgument: TypeAlias = Annotated[
     str,
     typer.Argument(help="A tag, a text, JSON, TOML, or native.", show_default=False, autocompletion=complete_target),
 ]
-TargetText: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--target",
-        "-t",
-        help="What to run on: a tag (aws/c5), a text, JSON, or native.",
-        show_default=False,
-        autocompletion=complete_target,
-    ),
-]
+_TARGET = typer.Option(
+    "--target",
+    "-t",
+    help="What to run on: a tag (aws/c5), a text, JSON, or native.",
+    show_default=False,
+    autocompletion=complete_target,
+)
+TargetText: TypeAlias = Annotated[str, _TARGET]
+OwnTarget: TypeAlias = Annotated[str | None, _TARGET]
 With: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--with", help="Lay a tag or a text over the target.", autocompletion=complete_target),

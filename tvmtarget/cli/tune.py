@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +16,7 @@ from tvmtarget.cli.options import Json, Model, Where, print_json, read_where
 from tvmtarget.cli.targets import Changes, TargetText, read_target
 
 if TYPE_CHECKING:
-    from tvmtarget.tuner.result import Progress, Step, TuneResult
+    from tvmtarget.tuner.result import TuneResult
 
 __all__ = ["tune"]
 
@@ -61,37 +62,46 @@ def tune(
 
     Everything measured is in the log at once: after Ctrl-C the same command goes on.
     """
+    from tvmtarget.cli.tune_ending import Told, told_to_end
+    from tvmtarget.cli.tune_progress import live
     from tvmtarget.ir.module import IRModule
-    from tvmtarget.tuner.result import TuneInterrupted
+    from tvmtarget.tuner.result import TuneInterrupted, TuneStoppedError
     from tvmtarget.tuner.tuning import LEVELS
     from tvmtarget.tuner.tuning import tune as tune_module
 
-    rules = read_where(where)
-    tree = read_target(target, changes, context.args)
-    module = IRModule.from_onnx(model)
-    try:
-        with _live(quiet=as_json) as tell:
-            result = tune_module(
-                module,
-                tree,
-                log=log,
-                trials=trials,
-                seconds=seconds,
-                levels=tuple(level or LEVELS),
-                space=space,
-                seed=seed,
-                where=rules,
-                costs=costs,
-                workers=workers,
-                progress=tell,
-            )
-    except KeyboardInterrupt as interrupt:
-        if isinstance(interrupt, TuneInterrupted):
-            _tell_result(interrupt.result, as_json=as_json)
-        again = shlex.join(["tvmtarget", *sys.argv[1:]])
-        typer.echo(f"interrupted; what was measured is in {log}, go on with: {again}", err=True)
-        raise typer.Exit(130) from None
-    _tell_result(result, as_json=as_json)
+    begin = time.monotonic()
+    with told_to_end():
+        try:
+            rules = read_where(where)
+            tree = read_target(target, changes, context.args)
+            module = IRModule.from_onnx(model)
+            with live(quiet=as_json, seconds=seconds) as tell:
+                result = tune_module(
+                    module,
+                    tree,
+                    log=log,
+                    trials=trials,
+                    seconds=None if seconds is None else max(0.0, seconds - (time.monotonic() - begin)),
+                    levels=tuple(level or LEVELS),
+                    space=space,
+                    seed=seed,
+                    where=rules,
+                    costs=costs,
+                    workers=workers,
+                    progress=tell,
+                )
+            _tell_result(result, as_json=as_json)
+        except TuneStoppedError as error:
+            _tell_result(error.result, as_json=as_json)
+            raise
+        except KeyboardInterrupt as interrupt:
+            told = interrupt.__cause__ if isinstance(interrupt, TuneInterrupted) else interrupt
+            with suppress(OSError):  # nobody may be left to tell
+                if isinstance(interrupt, TuneInterrupted):
+                    _tell_result(interrupt.result, as_json=as_json)
+                again = shlex.join(["tvmtarget", *sys.argv[1:]])
+                typer.echo(f"interrupted; what was measured is in {log}, go on with: {again}", err=True)
+            raise typer.Exit(128 + (told.number if isinstance(told, Told) else signal.SIGINT)) from None
 
 
 def _tell_result(result: TuneResult, *, as_json: bool) -> None:
@@ -99,37 +109,3 @@ def _tell_result(result: TuneResult, *, as_json: bool) -> None:
         print_json(result.to_json())
     else:
         typer.echo(str(result))
-
-
-@contextmanager
-def _live(*, quiet: bool) -> Iterator[Progress | None]:
-    """Show on the error stream what is tried and the best so far: a bar on a terminal, else a line now and then."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-    from rich.progress import TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if quiet:
-        yield None
-        return
-    if not console.is_terminal:
-        yield _line_by_line
-        return
-    with Bar(*Bar.get_default_columns()[:2], TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("preparing", total=None)
-
-        def tell(step: Step) -> None:
-            bar.update(task, description=_told(step), completed=step.done, total=step.trials)
-
-        yield tell
-
-
-def _line_by_line(step: Step) -> None:
-    """Tell trials 1, 2, 4, 8, ... and then every 64th."""
-    if step.done & (step.done - 1) == 0 or step.done % 64 == 0:
-        typer.echo(_told(step), err=True)
-
-
-def _told(step: Step) -> str:
-    best = f"{step.default / 1e9:.3g} -> {step.best / 1e9:.3g} ms, {step.speedup:.2f} times as fast"
-    return f"trial {step.done}: {step.level} {step.what} {step.status}; so far {best}"

@@ -15,11 +15,12 @@ from tvmtarget.partition.atoms import atoms_of, together, untyped
 from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.control.forms import why_not_driven
 from tvmtarget.partition.host_device.sides import host_takes
-from tvmtarget.partition.machines.machine import is_distributed
+from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.partition.matching import Groups, groups_of
 from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.program import Asked, Program, open_frame
-from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy, strategy_at
+from tvmtarget.partition.strategies.registered import strategy_at
+from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy
 from tvmtarget.target.layout import Site
 
 __all__ = ["Feasibility", "has_taste"]
@@ -32,7 +33,7 @@ class Feasibility:
 
     `assumed` are pairs of an operation and the path of a leaf that is supposed to take it, whatever its strategy says.
     `splits` has functions of host and device code split where the code generator takes them whole, too. `memo` is what
-    is known from earlier.
+    is known from earlier. Of patterns that overlap, those of the leaves of kind `first` count.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class Feasibility:
         *,
         splits: bool = False,
         memo: Memo | None = None,
+        first: str = "",
     ) -> None:
         self.program = program
+        self.first = first
         self.memo = memo or Memo()
         self.splits = splits
         self.assumed = assumed
@@ -70,7 +73,7 @@ class Feasibility:
         refused = {index for index, _ in groups.refused}
         for index, signature in enumerate(self.program.signatures):
             group = groups.of.get(index)
-            pattern = None if group is None else (group.kind, group.pattern)
+            pattern = None if group is None else group.patterns
             key = (asked[index], signature, supposed.get(index), pattern, index in refused)
             place = places.get(key)
             if place is None:
@@ -85,7 +88,21 @@ class Feasibility:
     @cached_property
     def groups(self) -> Groups:
         """What strategies take together by their patterns."""
-        return groups_of(self.program, self.leaves, self._allows)
+        return groups_of(self.program, self.leaves, self._allows, self.first)
+
+    @cached_property
+    def others(self) -> tuple[Feasibility, ...]:
+        """What fits where if other patterns count among those that overlap, as far as all fits somewhere then."""
+        options = (
+            Feasibility(self.program, self.assumed, splits=self.splits, memo=self.memo, first=kind)
+            for kind in self.groups.overlapped
+        )
+        return tuple(option for option in options if option.is_complete)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every operation fits a site."""
+        return not list(self._lost_of_all())
 
     def _allows(self, index: int, leaf: Site) -> bool:
         return self._constraints(self.program.asked[index], leaf) is None
@@ -116,8 +133,7 @@ class Feasibility:
 
     def check_all(self) -> None:
         """Raise `InfeasibleError` for operations that no leaf can take: each with the reasons, five at most."""
-        able = self.takes[: len(self.program.top)].any(axis=1)
-        lost = list(self._lost(np.flatnonzero(~able).tolist()))
+        lost = list(self._lost_of_all())
         problems = [self._explain_lost(index) for index in lost[:MAX_SHOWN]]
         if len(lost) > MAX_SHOWN:
             problems.append(f"... and {len(lost) - MAX_SHOWN} more ops that fit no site")
@@ -169,9 +185,10 @@ class Feasibility:
         refusal = why_not_driven(program.op(index))
         if refusal is not None:
             return refusal
-        options = program.layout.options(site.path) if site.is_system else ()
+        options = self.options_of_bodies(site)
         if not site.path and is_distributed(site.target):
-            whole = next((option for option in options if self.fits((index,), option)), None)
+            apart = program.layout.options(site.path)
+            whole = next((option for option in apart if self.fits((index,), option)), None)
             if whole is not None:
                 return Reject("CONTROL_FLOW", f"one machine has to run all of it, and @{whole.path} can")
         for scope in program.bodies[index]:
@@ -184,9 +201,22 @@ class Feasibility:
                     names = ", ".join(repr(program.body[inner].source) for inner in atom[:4])
                     is_untyped = any(not output.type for inner in atom for output in program.body[inner].outputs)
                     hint = "they stay together, as a value between them is a tuple or has no known type"
-                    message = f"no site can take {names} of {scope.label!r}"
+                    message = f"{self._takers(site)} can take {names} of {scope.label!r}"
                     return Reject("CONTROL_FLOW", message, hint if len(atom) > 1 and is_untyped else "")
         return None
+
+    def options_of_bodies(self, site: Site) -> tuple[Site, ...]:
+        """Return the sites over which a driver divides nested bodies: where machines run apart, those of its own."""
+        options = self.program.layout.options(site.path) if site.is_system else ()
+        if site.path or not is_distributed(site.target):
+            return options
+        machines = Machines(self.program.layout)
+        return tuple(option for option in options if machines.of_site(option.path) == machines.home)
+
+    def _takers(self, site: Site) -> str:
+        if site.path or not is_distributed(site.target):
+            return "no site"
+        return f"one machine has to run all of it, and nothing on @{Machines(self.program.layout).home}"
 
     def _can_divide(self, atom: tuple[int, ...], options: tuple[Site, ...], site: Site) -> bool:
         """Whether a part of a nested body fits a child of a system, or a device and its host, or their driver."""
@@ -248,7 +278,7 @@ class Feasibility:
     def _judge_by_patterns(self, index: int, leaf: Site, strategy: Strategy, op: Op) -> Reject | None:
         """Return None if a group of the leaf's kind has an operation, or the strategy takes it alone; else why not."""
         group = self.groups.of.get(index)
-        if group is not None and group.kind == leaf.target.kind:
+        if group is not None and group.pattern_of(leaf.target.kind) is not None:
             return None
         alone = self._ask(index, leaf, strategy, op)
         return None if alone is None else self.groups.check(index, leaf.target.kind) or alone
@@ -274,6 +304,10 @@ class Feasibility:
             if refusal is not None:
                 return Reject(refusal.code, f"of {self.program.body[inner].source!r} in it, {refusal.message}")
         return None
+
+    def _lost_of_all(self) -> Iterator[int]:
+        able = self.takes[: len(self.program.top)].any(axis=1)
+        return self._lost(np.flatnonzero(~able).tolist())
 
     def _lost(self, calls: Iterable[int]) -> Iterator[int]:
         """Yield operations that fit nowhere; in the place of one with nested bodies those of them, if there are any."""

@@ -27,7 +27,8 @@ from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.regions.veto import vetted
 from tvmtarget.partition.regions.waves import topological_order, waves
 from tvmtarget.partition.room import Room, room_of
-from tvmtarget.partition.strategies.strategy import Reject, strategy_at
+from tvmtarget.partition.strategies.registered import strategy_at
+from tvmtarget.partition.strategies.strategy import Reject
 from tvmtarget.partition.values import Values, owners, values_of
 from tvmtarget.target.layout import Site, is_below
 
@@ -150,7 +151,8 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         atoms = program.arranged(atoms)
     successors = _successors(program, atoms)
     _refuse_circles(program, atoms, successors)
-    options = program.layout.options(site.path)
+    is_body = bool(calls) and calls[0] not in program.scopes[0].calls
+    options = feasibility.options_of_bodies(site) if is_body else program.layout.options(site.path)
     if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
         options = (*options, site)
     allowed = _allowed(program, feasibility, atoms, options, site)

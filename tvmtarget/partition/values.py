@@ -17,13 +17,17 @@ from tvmtarget.partition.dataflow import GIVEN, Dataflow, Ints, spans
 __all__ = ["Values", "owners", "values_of"]
 
 
+# Larger values are alike to those who compare them, so that a million of them can be added up in 64 bits.
+MOST_BYTES = 2**42
+
+
 @dataclass(frozen=True)
 class Values:
     """Values that another atom reads than the one that computes them, or that leave the atoms; arrays are parallel.
 
     `producer` is the atom that computes a value, `GIVEN` if none does. The atoms that read it are
     `readers[start[i]:start[i + 1]]`; `is_wanted` says that something outside of the atoms reads it too. `kinds` are
-    their types, by number in the dataflow, and `nbytes` their sizes, 1 where that is open.
+    their types, by number in the dataflow, and `nbytes` their sizes, 1 where that is open, `MOST_BYTES` at most.
     """
 
     producer: Ints
@@ -105,5 +109,5 @@ def values_of(flow: Dataflow, owner: Ints, count: int) -> Values:
     lengths = np.bincount(pairs // width, minlength=len(flow.names))
     kept = (lengths > 0) | is_wanted
     sizes = [(type_.nbytes if isinstance(type_, TensorType) else None) or 1 for type_ in flow.types]
-    nbytes = np.array(sizes, dtype=np.int64)[flow.kinds]
+    nbytes = np.array([min(size, MOST_BYTES) for size in sizes], dtype=np.int64)[flow.kinds]
     return Values(producer[kept], spans(lengths[kept]), pairs % width, is_wanted[kept], flow.kinds[kept], nbytes[kept])

@@ -64,11 +64,17 @@ def _every_op_is_where_it_may_be(program: Program, feasibility: Feasibility, out
         for index in region.calls:
             refusal = feasibility.verdict(index, site)
             if refusal is not None:
-                yield f"op {program.body[index].source!r} is on @{region.site}, which cannot take it: {refusal}"
+                op = program.body[index].source
+                yield f"op {op!r} is on @{region.site}, which cannot take it: {refusal}{_moody(refusal.code)}"
     for driven in outlined.driven:
         refusal = feasibility.why_not_driven(driven.call, program.layout[driven.system])
         if refusal is not None:
             yield f"op {driven.op!r} is run by driver {driven.driver!r}, which cannot: {refusal}"
+
+
+def _moody(code: str) -> str:
+    """What to say of a strategy that refuses what it took."""
+    return "" if code == "CONSTRAINT" else " (a strategy has to answer alike whenever it is asked)"
 
 
 def _every_leaf_names_one_leaf(program: Program, leaves: Sequence[Function]) -> Iterator[str]:
@@ -84,7 +90,7 @@ def _every_group_is_whole(program: Program, feasibility: Feasibility, regions: S
     for group in feasibility.groups.all:
         if len({owner.get(index) for index in group.calls}) > 1:
             names = ", ".join(repr(program.body[index].source) for index in group.calls)
-            yield f"ops {names}, which pattern {group.pattern!r} of {group.kind} takes together, are apart"
+            yield f"ops {names}, which {group} takes together, are apart"
 
 
 def _every_call_is_in_its_body(program: Program, module: IRModule, regions: Sequence[RegionRecord]) -> Iterator[str]:

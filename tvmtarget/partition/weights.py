@@ -11,7 +11,7 @@ from tvmtarget.partition.alike import Shape, Shapes, same_data
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
-from tvmtarget.partition.strategies.strategy import strategy_at
+from tvmtarget.partition.strategies.registered import strategy_at
 from tvmtarget.target.layout import Site
 
 __all__ = ["CONSTANTS", "Constants", "given_weights"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -21,14 +21,15 @@ from tvmtarget.building import choose_backend, part_of, standing_alone
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.tree import Target
-from tvmtarget.tuner.kernel import CONFIRMED, TunedKernel
+from tvmtarget.tuner.kernel import TunedKernel
 from tvmtarget.tuner.measuring import Outcome, Worker
 from tvmtarget.tuner.process import Limits, LostError
+from tvmtarget.tuner.recall import HINT, recall
 from tvmtarget.tuner.remote import Remotes, RemoteWorker
 from tvmtarget.tuner.result import Budget, Finding, Progress, Step
 from tvmtarget.tuner.search import BlockSearch, Choices, Search, TraceSearch
 from tvmtarget.tuning.log import TuningLog
-from tvmtarget.tuning.records import FAILURES, Measurement, Trial
+from tvmtarget.tuning.records import FAILURES, Measurement
 
 __all__ = ["KernelTuner"]
 
@@ -68,14 +69,19 @@ class KernelTuner:
         self.statuses: Counter[str] = Counter()
         self.left_out: list[str] = []
         self.reused = 0
+        self.hinted = 0
 
     def run(self) -> None:
         """Open the leaf functions, search, confirm; workers end however this ends."""
         try:
             self._open()
-            self._recall()
+            for kernel in self._kernels:
+                self.reused += recall(self._log, kernel, self._space)
             for kernel in sorted(self._kernels, key=lambda kernel: -kernel.size):
                 self._measure_default(kernel)
+            self.left_out = list(dict.fromkeys(self.left_out))
+            if self._kernels and all(kernel.is_exhausted and not kernel.trials for kernel in self._kernels):
+                raise RunError(*self.left_out)
             while not self._budget.is_spent(time.monotonic() + self._confirming()) and self._search_some():
                 pass
             for kernel in sorted(self._kernels, key=lambda kernel: -kernel.gain):
@@ -192,53 +198,21 @@ class KernelTuner:
             search = BlockSearch(space, self._seed, partial(worker.legal, kernel.key))
         return TunedKernel(site, target, worker, space, kernel_workload(kernel), weight * kernel.calls, search)
 
-    def _recall(self) -> None:
-        """Take over what the log knows of these kernels on equal targets.
-
-        What was compared with another default than that of today says little; the best of it is tried again first.
-        """
-        kernels = {(kernel.workload.key, kernel.target.digest): kernel for kernel in self._kernels}
-        hints: dict[tuple[str, str], list[tuple[int, int, Choices]]] = {}
-        for record in self._log:
-            if not isinstance(record, Trial) or (record.workload, record.target) not in kernels:
-                continue
-            kernel = kernels[record.workload, record.target]
-            choices, rank = kernel.read(record.candidate), record.measured.rank
-            if choices is None:
-                continue
-            if record.measured.status in FAILURES or kernel.is_beside_default(record):
-                self._take(kernel, choices, record)
-            elif rank is not None:
-                hints.setdefault((record.workload, record.target), []).append((*rank, choices))
-        for key, found in hints.items():
-            best = [choices for *_, choices in sorted(found, key=lambda hint: hint[:2])[:CONFIRMED]]
-            kernels[key].hints = best
-
-    def _take(self, kernel: TunedKernel, choices: Choices, trial: Trial) -> None:
-        """Take over one trial of a kernel's candidate; what was confirmed counts before what was seen once."""
-        measured = trial.measured
-        is_known = kernel.search.knows(choices)
-        self.reused += not is_known
-        if measured.kind == "confirm" and measured.baseline is not None and measured.cost is not None:
-            costs = measured.cost, median_low(measured.baseline.costs), trial.digest
-            kernel.confirmed[trial.candidate.key] = costs
-            kernel.tell(choices, measured)
-        elif not is_known:
-            kernel.tell(choices, measured)
-        if choices == kernel.default_choices:
-            kernel.default = measured.cost or 0
-
     def _measure_default(self, kernel: TunedKernel) -> None:
         if kernel.default or self._budget.is_spent(time.monotonic()):
             return
-        outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
+        try:
+            outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
+        except BackendError as error:  # of machines elsewhere, which all refuse
+            self.left_out += (f"kernels of @{kernel.site or '.'}: {problem}" for problem in error.problems)
+            kernel.is_exhausted = True
+            return
         kernel.default = median_low(outcome.costs) if outcome.status == "ok" else 0
         if outcome.status == "cancelled":
             return
         if not kernel.default:
             self.left_out.append(f"kernel {kernel.name}: its default did not run here: {outcome.why}")
             kernel.is_exhausted = True
-        kernel.trials += 1
         self._write(kernel, kernel.default_choices, outcome)
 
     def _search_some(self) -> bool:
@@ -250,18 +224,38 @@ class KernelTuner:
                 break
             chosen.append(found)
         if self._remotes is None:
-            outcomes: Iterable[Outcome] = (kernel.measure(choices) for kernel, choices in chosen)
+            for kernel, choices in chosen:
+                outcome = kernel.measure(choices)
+                kernel.pending -= 1
+                self._write(kernel, choices, outcome)
         else:
-            with ThreadPoolExecutor(max(1, len(chosen))) as threads:
-                outcomes = list(threads.map(lambda pair: pair[0].measure(pair[1]), chosen))
-        for (kernel, choices), outcome in zip(chosen, outcomes, strict=True):
-            self._write(kernel, choices, outcome)
+            self._measure_there(self._remotes, chosen)
         return bool(chosen)
+
+    def _measure_there(self, remotes: Remotes, chosen: Sequence[tuple[TunedKernel, Choices]]) -> None:
+        """Measure candidates on as many machines; what others measured is written where one has no machine left."""
+        errors: list[RunError | BackendError] = []
+        with ThreadPoolExecutor(max(1, len(chosen))) as threads:
+            futures = [threads.submit(kernel.measure, choices) for kernel, choices in chosen]
+            try:
+                for (kernel, choices), future in zip(chosen, futures, strict=True):
+                    try:
+                        outcome = future.result()
+                    except (RunError, BackendError) as error:
+                        errors.append(error)
+                    else:
+                        kernel.pending -= 1
+                        self._write(kernel, choices, outcome)
+            except BaseException:
+                remotes.stop()  # or the other threads would be waited for
+                raise
+        if errors:
+            raise errors[0]
 
     def _propose(self) -> tuple[TunedKernel, Choices] | None:
         """Return a candidate of the most urgent kernel that has one left."""
         most = USUAL_TRIALS if self._budget.is_endless else math.inf
-        while open_ := [each for each in self._kernels if not each.is_exhausted and each.trials < most]:
+        while open_ := [each for each in self._kernels if not each.is_exhausted and each.trials + each.pending < most]:
             kernel = max(
                 open_, key=lambda each: each.urgency * (1.0 if each.worker.pid is not None else 1 / RELUCTANCE)
             )
@@ -275,7 +269,7 @@ class KernelTuner:
                 choices = None
             if choices is not None:
                 kernel.search.skip(choices)
-                kernel.trials += 1
+                kernel.pending += 1
                 return kernel, choices
             kernel.is_exhausted = True
         return None
@@ -286,13 +280,16 @@ class KernelTuner:
         baseline = kernel.baseline(beside) if beside else None
         measured = Measurement(status=outcome.status, costs=outcome.costs, baseline=baseline)
         self._budget.done += 1
+        kernel.trials += 1
         kernel.is_changed = True
         self.statuses[outcome.status] += 1
+        candidate = kernel.candidate(choices)
         tuner = "metaschedule" if isinstance(choices, str) else "tvmtarget.search/1"
+        if candidate.key in kernel.hinted:
+            tuner = HINT
+            self.hinted += 1
         search = {"tuner": tuner, "seed": self._seed, "i": self._budget.done} | _why(outcome)
-        self._log.add(
-            kernel.workload, kernel.target, kernel.candidate(choices), measured, search=search, env=outcome.env
-        )
+        self._log.add(kernel.workload, kernel.target, candidate, measured, search=search, env=outcome.env)
         if outcome.status in FAILURES or measured.ratio_ppb is not None:
             kernel.tell(choices, measured)
         self._tell(kernel, outcome.status)
@@ -311,7 +308,7 @@ class KernelTuner:
         kernel.is_changed = False
         for choices, outcome in zip((default, *good), outcomes, strict=True):
             self._write_confirmed(kernel, choices, outcome, outcomes[0].costs)
-        self._tell(kernel, "ok")
+        self._tell(kernel, "confirmed")
 
     def _write_confirmed(
         self, kernel: TunedKernel, choices: Choices, outcome: Outcome, baseline: tuple[int, ...]

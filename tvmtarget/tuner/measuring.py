@@ -54,7 +54,14 @@ class Worker(Process):
             raise BackendError(f"function {self._part.name!r} cannot be prepared for tuning: {error}") from error
         return tuple(
             Space(
-                Kernel(flat["name"], flat["body"], flat["text"], flat["calls"], default=flat["identity"]),
+                Kernel(
+                    flat["name"],
+                    flat["body"],
+                    flat["text"],
+                    flat["calls"],
+                    default=flat["identity"],
+                    alike=flat["alike"],
+                ),
                 tuple({name: tuple(values) for name, values in block.items()} for block in flat["choices"]),
                 tuple(flat["default"]),
             )

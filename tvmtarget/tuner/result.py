@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, TypeAlias
 
-__all__ = ["Budget", "Finding", "Progress", "Step", "TuneInterrupted", "TuneResult"]
+from tvmtarget.errors import RunError
+
+__all__ = ["Budget", "Finding", "Progress", "Step", "TuneInterrupted", "TuneResult", "TuneStoppedError"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,11 @@ class Step:
         """How many times as fast all that is tuned is, so far."""
         return self.default / self.best if self.best else 1.0
 
+    @property
+    def so_far(self) -> str:
+        """What all that is tuned takes, untuned and at its best."""
+        return f"{_time(self.default)} -> {_time(self.best)}, {self.speedup:.2f} times as fast"
+
 
 Progress: TypeAlias = Callable[[Step], None]
 
@@ -99,7 +106,8 @@ class Budget:
 class TuneResult:
     """What `tune` did: what it found, how candidates ended, and how much faster the whole program is.
 
-    `measured` and `reused` count candidates that were tried now and that the log knew. `before` and `after` are
+    `measured` and `reused` count candidates that were tried now and that the log knew; of those measured, `hinted` are
+    such that the log had from elsewhere: imports, near devices, former defaults. `before` and `after` are
     picoseconds of whole runs by turns, untuned and as `build` makes it of the log; empty where it cannot be run here.
     `left_out` says what was not tuned, and why.
     """
@@ -108,6 +116,7 @@ class TuneResult:
     findings: tuple[Finding, ...] = ()
     measured: int = 0
     reused: int = 0
+    hinted: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     before: tuple[int, ...] = ()
@@ -124,7 +133,9 @@ class TuneResult:
         """Yield what was found, line by line."""
         failed = {status: count for status, count in sorted(self.statuses.items()) if status != "ok"}
         told = "".join(f", {count} {status}" for status, count in failed.items())
-        yield f"{self.measured} candidates measured, {self.reused} known{told}, in {self.seconds:.0f} s; log {self.log}"
+        hinted = f", {self.hinted} of them on a hint of the log" if self.hinted else ""
+        counts = f"{self.measured} candidates measured{hinted}, {self.reused} known{told}"
+        yield f"{counts}, in {self.seconds:.0f} s; log {self.log}"
         yield from map(str, self.findings)
         yield from (f"not tuned: {reason}" for reason in self.left_out)
         if self.speedup is not None:
@@ -142,6 +153,7 @@ class TuneResult:
             "log": self.log,
             "measured": self.measured,
             "reused": self.reused,
+            "hinted": self.hinted,
             "statuses": dict(sorted(self.statuses.items())),
             "seconds": round(self.seconds, 3),
             "findings": [
@@ -153,6 +165,14 @@ class TuneResult:
             "after": list(self.after),
             "speedup": self.speedup,
         }
+
+
+class TuneStoppedError(RunError):
+    """Tuning could not go on; `result` is what it found until then. `problems` say why, and where its trials are."""
+
+    def __init__(self, *problems: str, result: TuneResult) -> None:
+        super().__init__(*problems)
+        self.result = result
 
 
 class TuneInterrupted(KeyboardInterrupt):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tvmtarget.advice import Advice, closing_log
 from tvmtarget.building import choose_backend, standing_alone
-from tvmtarget.errors import BackendError, RunError, TargetError, did_you_mean, raise_all
+from tvmtarget.errors import BackendError, LogError, RunError, TargetError, did_you_mean, raise_all
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
@@ -20,16 +20,18 @@ from tvmtarget.partition.plan import Plan
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.exploring import plans_by_leaf
+from tvmtarget.tuner.journal import Journal
 from tvmtarget.tuner.kernels import KernelTuner
 from tvmtarget.tuner.placement import PlacementTuner
 from tvmtarget.tuner.process import USUAL_LIMITS, Limits
 from tvmtarget.tuner.programs import Programs, Variant
 from tvmtarget.tuner.rates import measure_rates
 from tvmtarget.tuner.remote import Remotes
-from tvmtarget.tuner.result import Budget, Progress, TuneInterrupted, TuneResult
+from tvmtarget.tuner.result import Budget, Progress, TuneInterrupted, TuneResult, TuneStoppedError
 from tvmtarget.tuner.running import ROUNDS, made_up_inputs, seconds_of_turns
 from tvmtarget.tuner.serving import is_serving
 from tvmtarget.tuner.settings import SettingsTuner, open_settings
+from tvmtarget.tuning.environment import environment
 from tvmtarget.tuning.log import TuningLog
 
 __all__ = ["LEVELS", "SPACES", "tune"]
@@ -86,8 +88,8 @@ def tune(
         progress: is told of every trial.
 
     Without trials and seconds, each kernel gets 32 trials. What is measured is in the log at once, so that an
-    interrupted run can be gone on with; `Ctrl-C` raises `TuneInterrupted`, which has the result so far. Raises what
-    `decompose` raises.
+    interrupted run can be gone on with; `Ctrl-C` raises `TuneInterrupted`, which has the result so far, and so has
+    `TuneStoppedError`: the log cannot be written any more, or all workers are lost. Raises what `decompose` raises.
     """
     wrong = [level for level in levels if level not in LEVELS]
     problems = [f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong]
@@ -110,9 +112,10 @@ def tune(
         raise_all(RunError, _not_here(plan))
     given = None if costs is None else _costs(costs, plan.layout.root)
     with closing_log(log) as opened:
+        opened.append(environment())  # a log that cannot be written is refused before anything is measured
         budget = Budget(trials, None if seconds is None else begin + seconds)
         with nullcontext() if workers is None else Remotes(workers) as remotes:
-            tuning = _Tuning(plan, opened, budget, begin, progress, remotes, space, given, limits, seed)
+            tuning = _Tuning(plan, Journal(opened), budget, begin, progress, remotes, space, given, limits, seed)
             return tuning.run(levels, is_fixed=isinstance(module, Plan))
 
 
@@ -147,7 +150,7 @@ class _Tuning:
     """
 
     plan: Plan
-    log: TuningLog
+    log: Journal
     budget: Budget
     begin: float
     progress: Progress | None
@@ -162,23 +165,29 @@ class _Tuning:
     is_short: bool = False
 
     def run(self, levels: Sequence[str], *, is_fixed: bool) -> TuneResult:
-        """Tune some levels; `TuneInterrupted` has the result so far."""
+        """Tune some levels; `TuneInterrupted` and `TuneStoppedError` have the result so far."""
         try:
             with Programs(self.plan, self.log, self.limits) as programs:
                 self._tune(levels, programs, is_fixed=is_fixed)
+            self.log.settle()
         except KeyboardInterrupt as error:
             raise TuneInterrupted(self._result()) from error
+        except LogError as error:
+            raise TuneStoppedError(*error.problems, self.log.rescue(), result=self._result()) from error
+        except (RunError, BackendError) as error:
+            raise TuneStoppedError(*error.problems, result=self._result()) from error
         return self._result()
 
     def _tune(self, levels: Sequence[str], programs: Programs, *, is_fixed: bool) -> None:
         is_placed = "placement" in levels and not is_fixed and self.plan.layout.root.is_composite
         has_settings = "executor" in levels and self._has_settings(is_placed=is_placed)
-        has_inputs = made_up_inputs(self.plan) is not None
+        why_not = self._why_not_run()
+        has_inputs = not why_not
         end = self._keep(programs) if has_inputs else self.budget.deadline
         if "kernel" in levels:
             self._tune_kernels(self._part(KERNEL_SHARE if is_placed or has_settings else 1.0, end), is_placed=is_placed)
         if not has_inputs and (is_placed or "executor" in levels):
-            self.left_out.append("placement and settings: no inputs can be made up for this program")
+            self.left_out.append(f"placement and settings: {why_not}")
         if not has_inputs:
             return
         best = self.plan if is_fixed else Advice(self.log).placed(self.plan)
@@ -200,6 +209,12 @@ class _Tuning:
         if end is not None and self.budget.deadline is not None:
             programs.until = self.budget.deadline + max(LEAST_LATE, LATE * (self.budget.deadline - self.begin))
         self._compare(programs, is_placed=not is_fixed)
+
+    def _why_not_run(self) -> str:
+        """Say why the whole program cannot run here; nothing if it can."""
+        if self.remotes is not None and _not_here(self.plan):
+            return "no leaf of the target can run on this machine"
+        return "no inputs can be made up for this program" if made_up_inputs(self.plan) is None else ""
 
     def _has_settings(self, *, is_placed: bool) -> bool:
         """Whether any leaf that may be used has settings to try."""
@@ -268,12 +283,14 @@ class _Tuning:
 
     def _result(self) -> TuneResult:
         before, after = self.compared
+        statuses = sum((tuner.statuses for tuner in self.tuners), Counter[str]())
         return TuneResult(
             log=self.log.url,
             findings=tuple(finding for tuner in self.tuners for finding in tuner.findings()),
-            measured=self.budget.done,
+            measured=statuses.total(),
             reused=sum(tuner.reused for tuner in self.tuners),
-            statuses=sum((tuner.statuses for tuner in self.tuners), Counter()),
+            hinted=sum(tuner.hinted for tuner in self.tuners if isinstance(tuner, KernelTuner)),
+            statuses=statuses,
             seconds=time.monotonic() - self.begin,
             before=before,
             after=after,

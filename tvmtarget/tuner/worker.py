@@ -51,6 +51,7 @@ class KernelServer(Server):
                 "text": space.kernel.text,
                 "calls": space.kernel.calls,
                 "identity": space.kernel.default,
+                "alike": space.kernel.alike,
                 "choices": space.choices,
                 "default": space.default,
             }

@@ -8,7 +8,7 @@ sets (docs/tuning.md). Legality is no distance: a record's constraint decides it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
@@ -126,18 +126,24 @@ def terms_between(was: Device, now: Device) -> tuple[Term, ...]:
     return tuple(sorted(found, key=lambda term: (-term.cost, term.what)))
 
 
-def how_far(was: Device, now: Device) -> float:
-    """Return the distance of two devices, that of the terms between them, without making the terms."""
-    far = 0.0 if was.features is now.features else _apart(was.features, now.features)
-    if was.model != now.model:
-        far += WEIGHTS["model"]
-    if was.width != now.width:
-        far += _wider(was, now)
-    if was.values != now.values:
-        for row, before, after in zip(_weighted(was.kind), was.values, now.values, strict=True):
-            if before != after:
-                far += _cost(row, before, after)
-    return round(far, 2)
+def how_far(devices: Iterable[Device], now: Device) -> list[float]:
+    """Return how far devices of one family are from one, as the terms between them say, without making the terms."""
+    rows, values, width = _weighted(now.kind), now.values, now.width
+    weights, apart = {now.model: 0.0}, dict[frozenset[str], float]()
+    found = []
+    for was in devices:
+        far = apart.get(was.features)
+        if far is None:
+            far = apart[was.features] = _apart(was.features, now.features)
+        far += weights.get(was.model, WEIGHTS["model"])
+        if was.width != width:
+            far += _wider(was, now)
+        if was.values != values:
+            for row, before, after in zip(rows, was.values, values, strict=True):
+                if before != after:
+                    far += _cost(row, before, after)
+        found.append(round(far, 2))
+    return found
 
 
 def _wider(was: Device, now: Device) -> float:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.json import Decoder, Encoder
 
+from tvmtarget.target.identity import canonical
 from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.records import MAX_INT, Level, Record, Status, Trial, default_of, rank_of
 
@@ -28,7 +29,8 @@ class Measured(NamedTuple):
     """What a trial is found and ranked by; `trust` and `score` are None for what never ran.
 
     A candidate is known by the first eight bytes of its key, which are enough among those of one workload and target.
-    `default` is the identity of the default that it was compared with, empty if not told; None if with none.
+    `default` is the identity of the default that it was compared with, empty if not told; None if with none. `needs`
+    is the begin of a digest of what it requires of targets.
     """
 
     workload: str
@@ -40,6 +42,7 @@ class Measured(NamedTuple):
     score: int | None
     ts: int
     default: str | None
+    needs: bytes | None
 
 
 class Entry(NamedTuple):
@@ -84,9 +87,14 @@ def _measured(trial: Trial) -> Measured:
     ran, candidate = trial.measured, bytes.fromhex(trial.candidate.key.partition(":")[2])[:8]
     trust, score = ran.rank or (None, None)
     default = None if ran.baseline is None else ran.baseline.default
+    needs = None if trial.requires is None else _begin(canonical(trial.requires).encode())
     return Measured(
-        trial.workload, trial.target, trial.env, candidate, ran.status, trust, score, trial.ts or 0, default
+        trial.workload, trial.target, trial.env, candidate, ran.status, trust, score, trial.ts or 0, default, needs
     )
+
+
+def _begin(text: bytes) -> bytes:
+    return hashlib.sha256(text).digest()[:8]
 
 
 def quick_entry(line: bytes, kept: tuple[object, ...]) -> Entry | None:
@@ -113,18 +121,18 @@ def quick_entry(line: bytes, kept: tuple[object, ...]) -> Entry | None:
     ):
         return None
     trust, score = rank_of(ran.status, ran.kind, ran.costs, beside.costs if beside else ()) or (None, None)
-    key = hashlib.sha256(candidate).digest()[:8]
     default = default_of(beside.name, beside.identity or None) if beside else None
     measured = Measured(
         trial.workload,
         trial.target,
         None if trial.env is UNSET else trial.env,
-        key,
+        _begin(candidate),
         ran.status,
         trust,
         score,
         trial.ts or 0,
         default,
+        None if trial.requires is UNSET else _begin(_WRITE(trial.requires)),
     )
     return Entry(b"\1" + digest, "trial", kept, measured, None)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tvmtarget.errors import LogError
+from tvmtarget.errors import LogError, raise_all
+from tvmtarget.target.problems import shown
 from tvmtarget.tuning.entries import Entry, Measured, entry_of, packed, read_entry, spelled
-from tvmtarget.tuning.lines import Line, parse_record
-from tvmtarget.tuning.records import Level, Pin, Record
+from tvmtarget.tuning.lines import MAX_LINE, Line, parse_record
+from tvmtarget.tuning.records import TIE, Level, Pin, Record
 from tvmtarget.tuning.tables import Tables
 
 __all__ = ["Choice", "Index"]
@@ -20,19 +21,37 @@ SELECT t.trust, t.score, t.since, l.digest, t.candidate, e.key, b.key FROM trial
     AND t.since IS NOT NULL ORDER BY t.trust, t.score, l.digest LIMIT ?
 """
 
+_TRIALS = """
+SELECT l.text FROM trial t JOIN line l ON l.id = t.line
+    WHERE t.workload = (SELECT id FROM name WHERE key = ?) AND t.target = (SELECT id FROM name WHERE key = ?)
+    AND l.digest NOT IN (SELECT digest FROM gone) ORDER BY l.id
+"""
+
+# The candidate that a lookup takes, the oldest of those as good as the best, is the first; then by rank.
 _BEYOND = """
-SELECT l.digest FROM trial t JOIN line l ON l.id = t.line WHERE NOT EXISTS (
-    SELECT 1 FROM (
-        SELECT c.workload, c.target, c.candidate,
-            row_number() OVER (PARTITION BY c.workload, c.target, c.beside ORDER BY c.trust, c.score, r.digest) AS place
-        FROM trial c JOIN line r ON r.id = c.line WHERE c.since IS NOT NULL
-    ) k WHERE k.place <= ? AND k.workload = t.workload AND k.target = t.target AND k.candidate = t.candidate
+WITH first AS (
+    SELECT c.workload, c.target, c.beside, c.candidate, c.trust, c.score, c.since, r.digest, row_number() OVER (
+        PARTITION BY c.workload, c.target, c.beside, c.candidate ORDER BY c.trust, c.score, r.digest) AS turn
+    FROM trial c JOIN kept r ON r.id = c.line WHERE c.since IS NOT NULL
+), dated AS (
+    SELECT *, row_number() OVER (
+        PARTITION BY workload, target, beside, is_worse ORDER BY since, score, digest) AS age
+    FROM (SELECT *, score * 100 > (100 + ?2) * first_value(score) OVER best
+        OR trust > first_value(trust) OVER best AS is_worse FROM first WHERE turn = 1
+        WINDOW best AS (PARTITION BY workload, target, beside ORDER BY trust, score, digest))
+), placed AS (
+    SELECT workload, target, candidate, row_number() OVER (
+        PARTITION BY workload, target, beside ORDER BY is_worse OR age > 1, trust, score, digest) AS place FROM dated
+)
+SELECT l.digest FROM trial t JOIN kept l ON l.id = t.line WHERE NOT EXISTS (
+    SELECT 1 FROM placed k
+    WHERE k.place <= ?1 AND k.workload = t.workload AND k.target = t.target AND k.candidate = t.candidate
 )
 """
 
 
 _READ_AGAIN = """
-SELECT l.id, l.text, w.key, n.key, e.key, t.candidate, t.status, t.trust, t.score, t.ts, b.key
+SELECT l.id, l.text, w.key, n.key, e.key, t.candidate, t.status, t.trust, t.score, t.ts, b.key, t.needs
     FROM line l LEFT JOIN trial t ON t.line = l.id LEFT JOIN name w ON w.id = t.workload
     LEFT JOIN name n ON n.id = t.target LEFT JOIN name e ON e.id = t.env LEFT JOIN name b ON b.id = t.beside
     WHERE l.id > ? ORDER BY l.id LIMIT 1000
@@ -40,6 +59,19 @@ SELECT l.id, l.text, w.key, n.key, e.key, t.candidate, t.status, t.trust, t.scor
 
 
 _AT_ONCE = 500  # lines, by digest
+
+
+def _checked(record: Record) -> Record:
+    if not isinstance(record, Record):
+        raise LogError(f"a log holds records, not {shown(record)}")
+    return record
+
+
+def _refuse_long(entries: Iterable[Entry]) -> None:
+    """Refuse lines that could not be read again from a file."""
+    texts = ((entry, str(entry.kept[0])) for entry in entries)
+    long = [entry for entry, text in texts if len(text) > MAX_LINE // 4 and len(text.encode()) > MAX_LINE]
+    raise_all(LogError, [f"{spelled(one.digest)} has more than {MAX_LINE} bytes, the most of a line" for one in long])
 
 
 class Choice(NamedTuple):
@@ -62,11 +94,18 @@ class Index(Tables):
 
     def extend(self, records: Iterable[Record]) -> int:
         """Add records, all or none; return how many were new."""
-        return self._extend([entry_of(record, (record.text,)) for record in records])
+        entries = [entry_of(record, (record.text,)) for record in map(_checked, records)]
+        _refuse_long(entries)
+        return self._extend(entries)
 
     def take(self, texts: Iterable[str]) -> int:
         """Add lines of another log, all or none; return how many were new."""
-        return self._extend([read_entry(text) for text in texts])
+        try:
+            entries = [read_entry(text) for text in texts]
+        except LogError as error:
+            raise LogError(f"a line to take in was damaged: {error}; `tvmtarget log repair` puts it aside") from error
+        _refuse_long(entries)
+        return self._extend(entries)
 
     def _extend(self, entries: Iterable[Entry]) -> int:
         with self._transaction():
@@ -92,6 +131,11 @@ class Index(Tables):
         self.rank(workload)
         rows = self._ask(_BEST, workload, target, limit)
         return [Choice(trust, score, ts, spelled(digest), *rest) for trust, score, ts, digest, *rest in rows]
+
+    def trials(self, workload: str, target: str) -> list[str]:
+        """Return the lines of all trials of a workload on exactly one target that were not retracted, as added."""
+        rows = self._ask(_TRIALS, workload, target)
+        return [text for (text,) in rows]
 
     def targets_by_key(self, level: Level, key: str) -> list[str]:
         """List the targets with a tuning key, by their digests, sorted."""
@@ -193,7 +237,7 @@ class Index(Tables):
     def beyond(self, best: int) -> list[str]:
         """List the trials, by digest, that are not of the best candidates for their workload and target, sorted."""
         self.rank()
-        return self._digests(_BEYOND, best)
+        return self._digests(_BEYOND, best, TIE)
 
     def dangling(self) -> list[str]:
         """List the keys that trials and pins refer to and no line explains, sorted."""

@@ -19,9 +19,9 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, cast
 
-from tvmtarget.errors import LogError, raise_all
+from tvmtarget.errors import LogError
 from tvmtarget.files import replacing, sync_folder
-from tvmtarget.tuning.entries import Entry, entry_of, packed, quick_entry, spelled
+from tvmtarget.tuning.entries import Entry, entry_of, packed, quick_entry
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.lines import MAX_LINE, Line, RawLine, raw_lines
 from tvmtarget.tuning.tables import OF_TRIALS, Group
@@ -61,12 +61,12 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
     _KEEP = "INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?)"
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
-        self.url = str(path)
-        self._path = path
+        self._path = path.absolute()  # whatever the working directory becomes
         self._durable = durable
-        self._is_packed = path.suffix == ".gz"
+        self._is_packed = path.suffix.lower() == ".gz"
+        self._is_closed = False
         self._file: BinaryIO | None = None
-        super().__init__(self._temporary())
+        super().__init__(str(path), self._temporary())
         self.create()
         self._forget_file()
         try:
@@ -77,6 +77,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
 
     def close(self) -> None:
         """Close the file and the index."""
+        self._is_closed = True
         if self._file is not None:
             self._file.close()
         super().close()
@@ -98,6 +99,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             self._file.close()
         self._file = None
         self._seen: os.stat_result | None = None  # the file when it was read
+        self._place: tuple[int, int] | None = None  # which file was read or written last
         self._end, self._number = 0, 1  # where the next line begins
         self._behind = b""  # what stands before that
         self._foreign: Line | None = None  # the first line, if it was never one of a log
@@ -117,11 +119,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             if found is None:
                 return
             if self._file is not None and not self._is_same(self._file, found):
-                self._connection.close()
-                self._connection = self._temporary()
-                self._names.clear()
-                self.create()
-                self._forget_file()
+                self._begin_anew()
             if self._file is None:
                 self._file = self._opened()
                 with self._in_bulk():
@@ -129,6 +127,23 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             elif self._seen is None or found.st_size != self._seen.st_size:
                 self._read(self._file)
             self._seen = found
+            self._place = _place(found)
+
+    def _begin_anew(self) -> None:
+        self._connection.close()
+        self._connection = self._temporary()
+        self._names.clear()
+        self.create()
+        self._forget_file()
+
+    def _notice_another_file(self) -> None:
+        """Read again, if the file is not the one that was read or written last: what that had may not be in it."""
+        with self._explained():
+            found = self._look()
+            if self._place is None or (found is not None and _place(found) == self._place):
+                return
+            self._begin_anew()
+            self.refresh()
 
     @contextmanager
     def _in_bulk(self) -> Iterator[None]:
@@ -190,6 +205,8 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             self._waiting -= known
 
     def _look(self) -> os.stat_result | None:
+        if self._is_closed:
+            raise LogError(f"{self.url!r} was closed")
         try:
             found = self._path.stat()
         except FileNotFoundError:
@@ -261,14 +278,13 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
     def _extend(self, entries: Iterable[Entry]) -> int:
         """Append what was not there when the file was last read, all of it or nothing; a line twice is a line once.
 
-        Only who asks reads what others wrote meanwhile.
+        Only who asks reads what others wrote meanwhile, unless the file was deleted or replaced.
         """
         with self._lock:
+            self._notice_another_file()
             fresh = {entry.digest: f"{entry.kept[0]}\n".encode() for entry in entries}
             for digest in {*self._there(list(fresh)), *self._written.intersection(fresh)}:
                 del fresh[digest]
-            long = [digest for digest, line in fresh.items() if len(line) > MAX_LINE]
-            raise_all(LogError, [f"{spelled(one)} has more than {MAX_LINE} bytes, the most of a line" for one in long])
             if fresh:
                 self._append(b"".join(fresh.values()))
                 self._written.update(fresh)
@@ -278,7 +294,8 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
 
     def _append(self, data: bytes) -> None:
         with self._locked() as descriptor, self._explained("written"):
-            before = os.fstat(descriptor).st_size
+            found = os.fstat(descriptor)
+            before = found.st_size
             if before and os.pread(descriptor, 1, before - 1) != b"\n":
                 data = b"\n" + data
             try:
@@ -290,6 +307,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             except BaseException:
                 os.ftruncate(descriptor, before)
                 raise
+            self._place = _place(found)
 
     def mend(self) -> int:
         """Write the file anew without the lines that cannot be read; return how many those were."""
@@ -357,6 +375,10 @@ def _without_collecting() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _place(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _write(descriptor: int, data: bytes) -> None:

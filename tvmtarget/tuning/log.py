@@ -11,10 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tvmtarget.errors import LogError, TvmTargetError
+from tvmtarget.errors import LogError, TvmTargetError, raise_all
 from tvmtarget.ir.function import Function
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.identity import identity_of
+from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.distance import family_of
 from tvmtarget.tuning.environment import environment
@@ -34,7 +35,7 @@ from tvmtarget.tuning.records import (
     Workload,
 )
 from tvmtarget.tuning.report import LogDifference, Stats, about, compare, write_lines
-from tvmtarget.tuning.store import open_store
+from tvmtarget.tuning.store import DATABASES, Store, open_store, path_of
 
 __all__ = ["TuningLog"]
 
@@ -45,7 +46,7 @@ _Item = TypeVar("_Item")
 
 
 class TuningLog:
-    """A log at a URL: `name.jsonl`, `name.db`, `sqlite:///name.db`, `memory:`, or what a plugin opens.
+    """A log at a URL: `name.jsonl`, `name.db`, `sqlite:name`, `memory:`, or what a plugin opens.
 
     `layers` are logs that are only looked into, searched with this one tier by tier: a site's, a shipped one. With
     `durable`, what was written has reached the disk. A log may be shared by threads and by processes.
@@ -61,6 +62,8 @@ class TuningLog:
 
     def __init__(self, url: str | Path, *, layers: Sequence[str | Path] = (), durable: bool = False) -> None:
         self.url, *below = (str(one) if isinstance(one, Path) else one for one in (url, *layers))
+        missing = [one for one in below if isinstance(one, str) and (path := path_of(one)) and not path.exists()]
+        raise_all(LogError, [f"there is no log {one!r} to look into" for one in missing])
         self._store = open_store(self.url, durable=durable)
         self._layers = (self._store, *map(open_store, below))
         self._memory = Memory()
@@ -80,7 +83,7 @@ class TuningLog:
 
     def __iter__(self) -> Iterator[Record]:
         """Yield the records of the log, without its layers, as they were added."""
-        return map(parse_record, self._store.texts())
+        return _records(self._store)
 
     def __len__(self) -> int:
         return self._store.size()
@@ -98,7 +101,7 @@ class TuningLog:
     def add(
         self,
         workload: Workload | Function,
-        target: Target,
+        target: Target | str,
         candidate: Candidate,
         measured: Measurement,
         *,
@@ -111,7 +114,7 @@ class TuningLog:
         `requires` is what a target needs for the candidate to be legal, such as `llvm(+avx2)`; `search` says how the
         candidate came up.
         """
-        workload, env = _workload(workload), environment() if env is None else env
+        workload, target, env = _workload(workload), _target(target), environment() if env is None else env
         target.tuning_key(workload.level)
         known = TargetRecord(
             key=target.digest, body=identity_of(target), meta={"tag": target.tag} if target.tag else None
@@ -130,9 +133,9 @@ class TuningLog:
         self.extend([known, workload, env, trial])
         return trial
 
-    def pin(self, workload: Workload | Function, target: Target, candidate: Candidate, why: str) -> Pin:
+    def pin(self, workload: Workload | Function, target: Target | str, candidate: Candidate, why: str) -> Pin:
         """Choose a candidate for a workload on a target and those equal to it, whatever was or will be measured."""
-        workload = _workload(workload)
+        workload, target = _workload(workload), _target(target)
         known = TargetRecord(key=target.digest, body=identity_of(target))
         pin = Pin(
             level=workload.level,
@@ -160,7 +163,7 @@ class TuningLog:
     def lookup(
         self,
         workload: Workload | Function,
-        target: Target,
+        target: Target | str,
         *,
         policy: Policy | None = None,
         env: Environment | None = None,
@@ -176,14 +179,28 @@ class TuningLog:
         """
         return replace(self._question(workload, target, policy, env, default), refuses=refuses).find()
 
-    def top_k(self, workload: Workload | Function, target: Target, count: int) -> list[Match]:
-        """Return the best candidates that were measured on the target or on one equal to it, the best first."""
-        return self._question(workload, target).top(count)
+    def top_k(
+        self,
+        workload: Workload | Function,
+        target: Target | str,
+        count: int,
+        *,
+        refuses: Callable[[Candidate], str | None] | None = None,
+    ) -> list[Match]:
+        """Return the best candidates that were measured on the target or on one equal to it, the best first.
+
+        Each is there once, by the best that was measured of it; `refuses` as for `lookup`.
+        """
+        return replace(self._question(workload, target), refuses=refuses).top(count)
+
+    def trials(self, workload: Workload | Function, target: Target) -> list[Trial]:
+        """Return all trials on the target or on one equal to it that were not retracted, in all layers, once each."""
+        return self._question(workload, target).trials()
 
     def _question(
         self,
         workload: Workload | Function,
-        target: Target,
+        target: Target | str,
         policy: Policy | None = None,
         env: Environment | None = None,
         default: str | None = None,
@@ -191,7 +208,7 @@ class TuningLog:
         return Lookup(
             stores=self._layers,
             asked=_workload(workload),
-            target=target,
+            target=_target(target),
             here=environment() if env is None else env,
             policy=policy or _POLICY,
             default=default,
@@ -210,7 +227,7 @@ class TuningLog:
         With `best`, the trials are those of so many candidates for each workload and target; with `family`, only what
         may be carried over to a leaf, or was measured on an equal system, and what that refers to.
         """
-        left_out = {f'"{digest}"}}' for digest in (() if best is None else self._store.beyond(best))}
+        left_out = {f'"{digest}"}}' for digest in (() if best is None else self._store.beyond(_at_least_one(best)))}
 
         def lines() -> Iterator[str]:
             return (line for line in self._store.sorted_texts() if line[-38:] not in left_out)
@@ -219,11 +236,15 @@ class TuningLog:
 
     def export(self, path: str | Path, *, best: int | None = None, family: Target | None = None) -> int:
         """Write the lines, sorted, to a new file, `.gz` compressed; return how many. The file is whole or not there."""
+        if Path(path).suffix.lower() in DATABASES:
+            raise LogError(
+                f"lines go to a file such as NAME.jsonl, not to {str(path)!r}; a database takes them by merging"
+            )
         return write_lines(Path(path), self.lines(best=best, family=family))
 
     def _relatives(self, target: Target) -> Iterator[str]:
         """Yield the targets of the log, by digest, that are of the family of a leaf, or equal to a system."""
-        for record in map(parse_record, self._store.texts("target")):
+        for record in _records(self._store, "target"):
             with suppress(TvmTargetError):  # of a kind that nobody knows
                 other = Target.from_json(record.body, tags={}) if isinstance(record, TargetRecord) else target
                 is_leaf = not (other.is_composite or target.is_composite)
@@ -241,8 +262,8 @@ class TuningLog:
     def workloads(self) -> list[Workload]:
         """Return the workloads in the log, by key; of several lines about one, the first."""
         found: dict[str, Workload] = {}
-        for text in self._store.texts("workload"):
-            if isinstance(record := parse_record(text), Workload):
+        for record in _records(self._store, "workload"):
+            if isinstance(record, Workload):
                 found.setdefault(record.key, record)
         return [found[key] for key in sorted(found)]
 
@@ -269,11 +290,22 @@ class TuningLog:
         This is all that ever takes records out of a log. Pins and retractions stay; a merge with a copy that was
         not compacted brings the trials back.
         """
-        digests = self._store.beyond(best)
+        digests = self._store.beyond(_at_least_one(best))
         dropped = tuple(found for digest in digests if isinstance(found := self._store.get(digest), Trial))
         if digests:
             self._store.drop(digests)
         return tuple(sorted(dropped, key=lambda trial: (trial.workload, trial.target, trial.measured.rank or (9, 0))))
+
+
+def _records(store: Store, type_: str = "") -> Iterator[Record]:
+    """Yield the records of a store, or those of a type; a `LogError` says that a line was damaged, and what to do."""
+    for text in store.texts(type_):
+        try:
+            yield parse_record(text)
+        except LogError as error:
+            raise LogError(
+                f"a line of {store.url!r} was damaged: {error}; `tvmtarget log repair` puts it aside"
+            ) from error
 
 
 def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:
@@ -282,4 +314,18 @@ def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:
 
 
 def _workload(given: Workload | Function) -> Workload:
-    return given if isinstance(given, Workload) else workload_of(given)
+    if isinstance(given, Workload):
+        return given
+    if not isinstance(given, Function):
+        raise LogError(f"a workload is a Workload or a Function, not {shown(given)}")
+    return workload_of(given)
+
+
+def _target(given: Target | str) -> Target:
+    return given if isinstance(given, Target) else Target.parse(given)
+
+
+def _at_least_one(best: int) -> int:
+    if best < 1:
+        raise LogError(f"the best of a log are 1 or more candidates, not {best}")
+    return best

@@ -15,11 +15,14 @@ that was found is as good as the default beside it, that is the answer: the defa
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from heapq import heappop, heappush
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.target.constraints.reasons import Reason, Truth
@@ -37,6 +40,7 @@ from tvmtarget.tuning.distance import (
     terms_between,
 )
 from tvmtarget.tuning.index import Choice
+from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.match import Match, Policy, Tier, Tried, changes
 from tvmtarget.tuning.records import Candidate, Environment, Level, Pin, Record, TargetRecord, Trial, Workload
 from tvmtarget.tuning.store import Store
@@ -44,8 +48,11 @@ from tvmtarget.tuning.store import Store
 __all__ = ["Lookup", "Memory"]
 
 # How many of the best candidates of one target are read: nearly always the first is legal, and no other as good.
-_SHORTLIST = (2, 16, 128, 1024, 4096)
+_SHORTLIST = (2, 16, 128, 1024, 2**62)
 _MOST_OUTDATED = 8  # candidates, measured beside a default that is not today's, that are looked at
+
+
+_Age: TypeAlias = tuple[int, int, int, str]
 
 
 class _Ranked(NamedTuple):
@@ -57,8 +64,8 @@ class _Ranked(NamedTuple):
     def rank(self) -> tuple[int, int, int, str]:
         return self.choice.trust, self.choice.score, self.layer, self.choice.digest
 
-    def age(self) -> tuple[int, int, str]:
-        return self.layer, self.choice.ts, self.choice.digest
+    def age(self) -> _Age:
+        return self.layer, self.choice.ts, self.choice.score, self.choice.digest
 
 
 @dataclass
@@ -110,18 +117,25 @@ class Lookup:
 
     def top(self, count: int) -> list[Match]:
         """Return the best of the target itself and of those equal to it, the best first."""
-        found = [
-            one
-            for name in self._equal
-            for store in enumerate(self.stores)
-            for one in self._choices(self.asked, store, name, count)
-        ]
-        trials = ((one, self._trial("exact", one)) for one in sorted(found, key=_Ranked.rank)[:count])
-        return [
-            self._match("exact" if trial.target == self._digest else "equal", trial, one)
-            for one, trial in trials
-            if trial is not None
-        ]
+        found: dict[bytes, Match] = {}
+        trials = self._in_order("exact", self.asked, sorted(self._equal), tie=0)
+        while len(found) < count and (following := next(trials, None)) is not None:
+            one, trial = following
+            tier: Tier = "exact" if trial.target == self._digest else "equal"
+            if one.choice.candidate not in found and self._is_fit(tier, trial):
+                found[one.choice.candidate] = self._match(tier, trial, one)
+        return list(found.values())
+
+    def trials(self) -> list[Trial]:
+        """Return all trials on the target, then those on targets equal to it; a damaged line is left out."""
+        found: dict[str, Trial] = {}
+        for name in (self._digest, *sorted(self._equal - {self._digest})):
+            for text in (text for store in self.stores for text in store.trials(self.asked.key, name)):
+                with suppress(LogError):
+                    record = parse_record(text)
+                    if isinstance(record, Trial):
+                        found.setdefault(record.digest, record)
+        return list(found.values())
 
     @cached_property
     def _digest(self) -> str:
@@ -211,32 +225,34 @@ class Lookup:
         return [_Ranked(choice, store[0]) for choice in store[1].best(workload.key, target, limit)]
 
     def _in_order(
-        self, tier: Tier, workload: Workload, targets: Sequence[str], *, is_outdated: bool = False
+        self,
+        tier: Tier,
+        workload: Workload,
+        targets: Sequence[str],
+        *,
+        is_outdated: bool = False,
+        tie: int | None = None,
     ) -> Iterator[tuple[_Ranked, Trial]]:
-        """Yield the best first; of those as good as the best, the one that was known first.
+        """Yield the best first; of those as good as the best, within `tie` percent, the one that was known first.
 
         They are those that were measured beside the default of today, or beside another one, or beside none.
         """
         is_dated = self.default is not None and workload.key == self.asked.key and self._equal.issuperset(targets)
+        tie = self.policy.tie_percent if tie is None else tie
         seen: set[str] = set()
         for limit in _SHORTLIST:
             stores = list(enumerate(self.stores))
             lists = [self._choices(workload, store, name, limit) for name in targets for store in stores]
-            ends = [some[-1].choice for some in lists if len(some) == limit < _SHORTLIST[-1]]
+            ends = [some[-1].choice for some in lists if len(some) == limit]
+            last = min(((end.trust, end.score) for end in ends), default=None)
             found = [one for some in lists for one in some if one.choice.digest not in seen and self._is_here(one)]
             if is_dated:
                 found = [one for one in found if self._is_outdated(one) == is_outdated]
-            left = sorted(found, key=_Ranked.rank)
-            while left:
-                best = left[0].choice
-                most = (best.trust, best.score * (100 + self.policy.tie_percent) // 100)
-                if any((end.trust, end.score) <= most for end in ends):
-                    break  # what was not read may be as good
-                chosen = min((one for one in left if (one.choice.trust, one.choice.score) <= most), key=_Ranked.age)
-                left.remove(chosen)
-                seen.add(chosen.choice.digest)
-                if (trial := self._trial(tier, chosen)) is not None:
-                    yield chosen, trial
+            for one in _oldest_first(sorted(found, key=_Ranked.rank), tie, last):
+                if one.choice.digest not in seen:
+                    seen.add(one.choice.digest)
+                    if (trial := self._trial(tier, one)) is not None:
+                        yield one, trial
             if not ends:
                 return
 
@@ -339,9 +355,8 @@ class Lookup:
     def _distances(self, digests: Collection[str]) -> Mapping[str, float]:
         """Return, among others, how far some targets with records are from the one asked for."""
         known = self.memory.distances.setdefault(self._digest, {})
-        for digest in digests:
-            if digest not in known:
-                known[digest] = how_far(self._device(digest), self._here)
+        if new := [digest for digest in digests if digest not in known]:
+            known.update(zip(new, how_far(map(self._device, new), self._here), strict=True))
         return known
 
     def _terms(self, digest: str) -> tuple[Term, ...]:
@@ -359,6 +374,26 @@ class Lookup:
                 raise LogError(f"no layer has the target {digest!r} any more; repair the log")
             known[digest] = device_of(found)
         return known[digest]
+
+
+def _oldest_first(ranked: Sequence[_Ranked], tie: int, last: tuple[int, int] | None) -> Iterator[_Ranked]:
+    """Yield, of those within `tie` percent of the best that is left, always the oldest.
+
+    They end where others that were not read, all beyond the trust and score of `last`, may be as good.
+    """
+    waiting: list[tuple[_Age, _Ranked]] = []
+    gone: set[_Age] = set()
+    left = deque(ranked)
+    for best in ranked:
+        most = (best.choice.trust, best.choice.score * (100 + tie) // 100)
+        if best.age() not in gone and last is not None and last <= most:
+            return
+        while left and (left[0].choice.trust, left[0].choice.score) <= most:
+            heappush(waiting, (left[0].age(), left.popleft()))
+        while best.age() not in gone:
+            age, one = heappop(waiting)
+            gone.add(age)
+            yield one
 
 
 def first_reason(reason: Reason) -> str:

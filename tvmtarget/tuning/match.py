@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from tvmtarget.errors import LogError, did_you_mean, raise_all
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.distance import NAME, Term
-from tvmtarget.tuning.records import Candidate, Environment, Pin, Trial, Workload
+from tvmtarget.tuning.records import TIE, Candidate, Environment, Pin, Trial, Workload
 
 __all__ = ["TIERS", "Match", "Policy", "Tier", "Tried"]
 
@@ -18,6 +18,7 @@ Tier: TypeAlias = Literal["pin", "exact", "equal", "near", "workload-near", "def
 TIERS: tuple[Tier, ...] = ("pin", "exact", "equal", "near", "workload-near", "default")
 
 _PPB = 10**9
+_MOST_TOLD = 50  # records that were not taken, in the text of an explanation
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,13 @@ class Policy:
 
     max_distance: float = 8.0
     strict: bool = False
-    tie_percent: int = 3
+    tie_percent: int = TIE
     formats: Mapping[str, Callable[[object, tuple[tuple[object, ...], ...]], bool]] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what bounds nothing."""
-        wrong = [name for name in ("max_distance", "tie_percent") if not getattr(self, name) >= 0]
+        given = {"max_distance": self.max_distance, "tie_percent": self.tie_percent}
+        wrong = [name for name, value in given.items() if not (isinstance(value, int | float) and value >= 0)]
         raise_all(LogError, [f"{name} of a policy is 0 or more, not {getattr(self, name)!r}" for name in wrong])
 
 
@@ -114,7 +116,9 @@ class Match:
         if self.ignored:
             yield f"  ignored: {', '.join(self.ignored)}"
         yield from (f"  stale: {change}" for change in self.stale)
-        yield from (f"  not taken: {tried}" for tried in self.tried)
+        yield from (f"  not taken: {tried}" for tried in self.tried[:_MOST_TOLD])
+        if len(self.tried) > _MOST_TOLD:
+            yield f"  not taken: {len(self.tried) - _MOST_TOLD} others, which the explanation as data tells"
         if self.is_default:
             yield "  note: no better than the default beside it, so the default of today is used"
         elif self.tier in ("near", "workload-near"):

@@ -32,6 +32,7 @@ __all__ = [
     "DEFAULTS",
     "FAILURES",
     "MAX_INT",
+    "TIE",
     "Alias",
     "Amount",
     "Baseline",
@@ -75,6 +76,8 @@ FAILURES: frozenset[Status] = frozenset(
 # What baselines are called that are used where a log knows nothing better.
 DEFAULTS = frozenset({"default", "preference"})
 
+TIE = 3  # percent within which costs count as equal, so that the oldest stays
+
 MAX_INT = 2**53 - 1  # whole numbers that every JSON reader keeps
 _MAX_DEPTH = 64
 _PPB = 10**9
@@ -99,6 +102,11 @@ class Candidate(_Part):
 
     format: Annotated[str, Field(min_length=1)]
     body: object
+
+    def model_post_init(self, _context: object) -> None:
+        """Refuse what a line does not keep."""
+        if self.body is None:
+            raise TargetError("the body of a candidate is not null, which is the same as nothing; use an empty object")
 
     @cached_property
     def key(self) -> str:
@@ -350,6 +358,11 @@ class Foreign(Record):
     type = ""
 
     line: str
+
+    def model_post_init(self, _context: object) -> None:
+        """Refuse what would be several lines."""
+        if "\n" in self.line:
+            raise TargetError(f"a line has no line ends in it, unlike {shown(self.line)}")
 
     @cached_property
     def text(self) -> str:

@@ -6,12 +6,12 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.entries import read_entry
+from tvmtarget.tuning.entries import Entry, read_entry
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.tables import APPLICATION, SCHEMA, explained
 
@@ -29,23 +29,38 @@ class SqliteStore(Index):
     """
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
-        self.url = str(path)
         try:
-            with explained(self.url):
+            with explained(str(path)):
                 connection = _connect(path)
         except OSError as error:
-            raise LogError(f"{self.url!r} cannot be read: {error.strerror}") from error
-        super().__init__(connection)
+            raise LogError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+        super().__init__(str(path), connection)
+        self._path = path.absolute()
+        self._place = self._found()
         try:
             self._prepare(durable=durable)
         except BaseException:
             connection.close()
             raise
+        self._path = path.absolute()
+        self._place = None if self.url == ":memory:" else _place(self._path)
 
     @classmethod
     def in_memory(cls) -> Self:
         """Return a log that ends with the process."""
         return cls(Path(":memory:"))
+
+    def _check_place(self) -> None:
+        """Refuse to write to a file that was removed or replaced, where nobody would find it."""
+        if self._place != self._found():
+            raise LogError(f"{self.url!r} was removed or replaced since it was opened; open it again")
+
+    def _found(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def mend(self) -> int:
         """Put lines that cannot be read aside, and make all else anew from the others; return how many those were."""
@@ -56,6 +71,12 @@ class SqliteStore(Index):
             self._connection.executemany("DELETE FROM kept WHERE id = ?", [(number,) for number, _ in bad])
             self.remake()
         return len(bad)
+
+    def _extend(self, entries: Iterable[Entry]) -> int:
+        """Add entries, all or none; a file that was taken away would take them with it."""
+        if self._place is not None and _place(self._path) != self._place:
+            raise LogError(f"the log {self.url!r} was deleted or replaced since it was opened; open it again")
+        return super()._extend(entries)
 
     def _unreadable(self) -> Iterator[tuple[int, bytes]]:
         rows = self._connection.execute("SELECT id, CAST(text AS BLOB) FROM line")  # it may be no text any more
@@ -100,6 +121,15 @@ class SqliteStore(Index):
                 return
 
 
+def _place(path: Path) -> tuple[int, int] | None:
+    """Return which file a path is; None while there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _put_aside(path: Path, lines: Sequence[bytes]) -> None:
     try:
         with path.open("ab") as rejected:
@@ -121,8 +151,17 @@ def _connect(path: Path) -> sqlite3.Connection:
     place = path.absolute().as_uri()
     if not path.exists() or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         return sqlite3.connect(place, uri=True, **options)  # type: ignore[call-overload, no-any-return]
-    # Readers of a write-ahead log write beside it; where nobody can, nobody else does.
-    mode = "mode=ro" if os.access(path.parent, os.W_OK) else "immutable=1"
+    # Readers of a write-ahead log write beside it. Where that is not allowed, they can read one that is there already;
+    # where there is none, all is in the file itself.
+    ahead = path.with_name(f"{path.name}-wal")
+    is_ahead = ahead.exists() and ahead.stat().st_size > 0
+    mode = "mode=ro" if is_ahead or os.access(path.parent, os.W_OK) else "immutable=1"
     connection = sqlite3.connect(f"{place}?{mode}", uri=True, **options)  # type: ignore[call-overload]
-    connection.execute("PRAGMA query_only = 1")
+    try:
+        connection.execute("PRAGMA query_only = 1")
+        connection.execute("SELECT 1 FROM sqlite_master").fetchall()
+    except sqlite3.OperationalError as error:
+        if not is_ahead or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN:
+            raise
+        raise LogError(f"{str(path)!r} was not closed; open it once where it can be written") from error
     return connection  # type: ignore[no-any-return]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote
 
 from tvmtarget import plugins
 from tvmtarget.errors import LogError, did_you_mean
@@ -15,7 +17,9 @@ from tvmtarget.tuning.lines import Line
 from tvmtarget.tuning.records import Level, Pin, Record
 from tvmtarget.tuning.sqlite_store import SqliteStore
 
-__all__ = ["Store", "open_store"]
+__all__ = ["DATABASES", "Store", "open_store", "path_of"]
+
+DATABASES = (".db", ".sqlite", ".sqlite3")
 
 
 class Store(Protocol):
@@ -37,6 +41,9 @@ class Store(Protocol):
 
     def best(self, workload: str, target: str, limit: int) -> list[Choice]:
         """Return the best candidates for a workload on exactly one target, by its digest."""
+
+    def trials(self, workload: str, target: str) -> list[str]:
+        """Return the lines of all trials of a workload on exactly one target that were not retracted, as added."""
 
     def targets_by_key(self, level: Level, key: str) -> list[str]:
         """List the targets with a tuning key."""
@@ -94,28 +101,37 @@ class Store(Protocol):
 
 
 def open_store(url: str, *, durable: bool = False) -> Store:
-    """Open `name.jsonl` (or `.jsonl.gz`, only to be read), `name.db`, `sqlite:///name.db`, or `memory:`.
+    """Open `name.jsonl` (or `.jsonl.gz`, only to be read), `name.db`, `sqlite:name`, `file:name`, or `memory:`.
 
     Another scheme is asked of the plugin of that name in group `tvmtarget.logs`.
     """
     if not isinstance(url, str) or "\0" in url or any("\ud800" <= letter <= "\udfff" for letter in url):
         raise LogError(f"the URL of a log is text that a file can be named by, not {shown(url)}")
-    scheme, _, rest = url.partition(":")
     if url == "memory:":
         return SqliteStore.in_memory()
-    if scheme == "sqlite" and rest.startswith("///"):
-        return SqliteStore(Path(rest[3:]), durable=durable)
-    if scheme == "file":
-        return open_store(rest.removeprefix("//"), durable=durable)
-    if "://" in url:
+    scheme, path = url.partition(":")[0], path_of(url)
+    if path is None and "://" in url and scheme != "sqlite":
         schemes = plugins.names("tvmtarget.logs")
         if scheme not in schemes:
             raise LogError(f"no plugin opens logs at {url!r}{did_you_mean(scheme, [*schemes, 'sqlite', 'file'])}")
         store: Store = plugins.load("tvmtarget.logs", scheme)(url)
         return store
-    path = Path(url)
-    if path.suffix in (".db", ".sqlite"):
+    suffix = "" if path is None else path.suffix.lower()
+    if path is not None and (scheme == "sqlite" or suffix in DATABASES):
         return SqliteStore(path, durable=durable)
-    if path.suffix in (".jsonl", ".json") or path.name.endswith(".jsonl.gz"):
+    if path is not None and (suffix in (".jsonl", ".json") or path.name.lower().endswith(".jsonl.gz")):
         return JsonLinesStore(path, durable=durable)
-    raise LogError(f"{url!r} is no log: a log is NAME.jsonl, NAME.db, sqlite:///NAME.db or memory:")
+    raise LogError(f"{url!r} is no log: a log is NAME.jsonl, NAME.db, sqlite:NAME or memory:")
+
+
+def path_of(url: str) -> Path | None:
+    """Return the file that a URL of a log names, `~` being the user's folder; None where it names none."""
+    scheme, _, rest = url.partition(":")
+    if scheme == "sqlite":
+        name = rest.removeprefix("///")
+        name = "" if name.startswith("//") else name
+    elif scheme == "file":
+        name = unquote(rest[2:]) if rest.startswith("//") else rest
+    else:
+        name = "" if "://" in url or url == "memory:" else url
+    return Path(os.path.expanduser(name)) if name else None  # pathlib's own raises where there is no such user

@@ -1,8 +1,9 @@
 """The tables of a log: every line as it is, and beside it what is asked often. All but `kept` can be made anew.
 
-Of the trials of one candidate, by workload, target, environment and the default `beside` it, the median of those of the
-most trusted kind stands for all: its `since` is when the first of them ran, and that of the others is null. No trial
-stands for a candidate that gave a wrong output there, or whose lines were retracted.
+Of the trials of one candidate, by workload, target, environment, the default `beside` it and what it `needs` of
+targets, the median of those of the most trusted kind stands for all: its `since` is when the first of them ran, and
+that of the others is null. No trial stands for a candidate that gave a wrong output there, or whose lines were
+retracted.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from tvmtarget.version import __version__
 __all__ = ["APPLICATION", "OF_TRIALS", "SCHEMA", "Group", "Tables", "explained"]
 
 APPLICATION = 0x74744C67  # "ttLg", in the header of the file
-SCHEMA = 4
+SCHEMA = 5
 _WHOLE_LINES = 2  # up to this schema, the table of lines has their digests in their texts
 
 _DERIVED = """
 CREATE TABLE name(id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL);
 CREATE TABLE trial(line INTEGER PRIMARY KEY, workload INTEGER, target INTEGER, candidate BLOB, env INTEGER, status TEXT,
-    trust INTEGER, score INTEGER, ts INTEGER, since INTEGER, beside INTEGER);
+    trust INTEGER, score INTEGER, ts INTEGER, since INTEGER, beside INTEGER, needs BLOB);
 CREATE TABLE view(target INTEGER, level TEXT, key TEXT, family TEXT, PRIMARY KEY(target, level)) WITHOUT ROWID;
 CREATE INDEX by_key ON view(level, key);
 CREATE INDEX by_family ON view(level, family);
@@ -75,7 +76,8 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
         "INSERT INTO kept VALUES (?1, ?2, ?3, CASE ?3 WHEN '' THEN ?4 ELSE substr(?4, 1, length(?4) - 43) || '}' END)"
     )
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, url: str, connection: sqlite3.Connection) -> None:
+        self.url = url
         self._connection = connection
         self._lock = threading.RLock()
         self._names: dict[str, int] = {}
@@ -195,7 +197,8 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
         """
         trials = [(line, *self._row(entry.measured)) for line, entry in numbered if entry.measured is not None]
         self._connection.executemany(
-            "INSERT INTO trial VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, CASE WHEN ?8 IS NOT NULL THEN ?9 END, ?10)",
+            "INSERT INTO trial "
+            "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, CASE WHEN ?8 IS NOT NULL THEN ?9 END, ?10, ?11)",
             trials,
         )
         touched: list[Group] = [row[1:5] for row in trials]  # type: ignore[misc]
@@ -206,7 +209,7 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
 
     def _row(self, trial: Measured) -> tuple[object, ...]:
         """Return the columns of a trial beside its line, names by their numbers."""
-        workload, target, env, candidate, status, trust, score, ts, default = trial
+        workload, target, env, candidate, status, trust, score, ts, default, needs = trial
         known = self._names.get
         return (
             known(workload) or self._name(workload),
@@ -218,6 +221,7 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
             score,
             ts,
             0 if default is None else known(default) or self._name(default),
+            needs,
         )
 
     def _add_other(self, line: int, record: Record) -> Iterable[Group]:
@@ -286,7 +290,7 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
             given = ", ".join([f"({_marks(_GROUP)})"] * len(some))
             rows = self._all(
                 f"WITH given({', '.join(_GROUP)}) AS (VALUES {given}) "
-                f"SELECT {group}, trust, score, ts, digest, line, status, since, beside, "
+                f"SELECT {group}, trust, score, ts, digest, line, status, since, beside, needs, "
                 "digest IN (SELECT digest FROM gone) "
                 f"FROM given CROSS JOIN trial ON {same} JOIN kept ON id = line ORDER BY {group}",
                 *(value for group in some for value in group),
@@ -297,19 +301,23 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
                 for change in _changes([_Row(*row[4:]) for row in trials])
             ]
 
+    def _check_place(self) -> None:
+        """Refuse to write where nobody would find it."""
+
     # Asking
 
     def _pragma(self, name: str) -> int:
         return int(self._all(f"PRAGMA {name}")[0][0])
 
     def _all(self, sql: str, *values: object) -> list[tuple]:  # type: ignore[type-arg]
-        with self._lock, explained():
+        with self._lock, explained(self.url):
             return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Do all of a block or nothing of it."""
-        with self._lock, explained():
+        with self._lock, explained(self.url):
+            self._check_place()
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -322,14 +330,14 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
 
 
 @contextmanager
-def explained(url: str = "") -> Iterator[None]:
+def explained(url: str) -> Iterator[None]:
     """Turn an error of SQLite, or of reading what a damaged file gives, into one of ours."""
     try:
         yield
     except (sqlite3.Error, UnicodeError, OverflowError) as error:
         is_damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
         help_ = "; `tvmtarget log repair` makes a new one of the lines that are whole" if is_damaged else ""
-        raise LogError(f"the log{f' {url!r}' if url else ''} cannot be used: {error}{help_}") from error
+        raise LogError(f"the log {url!r} cannot be used: {error}{help_}") from error
 
 
 class _Row(NamedTuple):
@@ -343,6 +351,7 @@ class _Row(NamedTuple):
     status: str
     since: int | None
     beside: int
+    needs: bytes | None
     is_gone: bool
 
 
@@ -351,11 +360,13 @@ def _changes(rows: Sequence[_Row]) -> Iterator[tuple[int | None, int]]:
     counted = [row for row in rows if not row.is_gone]
     stands: dict[int, int] = {}
     if all(row.status != "wrong_output" for row in counted):
-        for beside in {row.beside for row in counted}:
-            ran = sorted(row for row in counted if row.score is not None and row.beside == beside)
-            if ran:
-                median = median_low([row for row in ran if row.trust == ran[0].trust])
-                stands[median.line] = min(one.ts for one in ran)
+        alike: dict[tuple[int, bytes | None], list[_Row]] = {}
+        for row in counted:
+            if row.score is not None:
+                alike.setdefault((row.beside, row.needs), []).append(row)
+        for ran in map(sorted, alike.values()):
+            median = median_low([row for row in ran if row.trust == ran[0].trust])
+            stands[median.line] = min(one.ts for one in ran)
     for row in rows:
         since = stands.get(row.line)
         if row.since != since:

@@ -38,7 +38,7 @@ def load_costs(source: Costs | Mapping[str, object] | str | Path) -> Costs:
     if not isinstance(source, str | Path):
         raise TargetError(f"costs are data, a JSON file or 'roofline', not {shown(source)}")
     try:
-        data = json.loads(Path(source).read_text(encoding="utf-8"))
+        data = json.loads(Path(source).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise TargetError(f"costs {str(source)!r} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -165,8 +165,8 @@ class _Reader:
     def _op(self, data: object, place: str) -> OpCost:
         flat = self._object(data, place, ("match", "site", "time", "stdev", "from"))
         self._needs(flat, place, "match", "site", "time")
-        match = self._object(flat.get("match", {}), f"{place}.match", ("op", "form", "dtype", "shape", "structure"))
-        if "match" in flat and not match.keys() & {"op", "structure"}:
+        match = self._object(flat.get("match") or {}, f"{place}.match", ("op", "form", "dtype", "shape", "structure"))
+        if flat.get("match") is not None and not match.keys() & {"op", "structure"}:
             self._wrong(f"{place}.match", "it needs 'op' or 'structure'")
         dtype = self._text(match.get("dtype"), f"{place}.match.dtype")
         if dtype is not None and dtype not in DTYPES:
@@ -194,8 +194,8 @@ class _Reader:
     def _region(self, data: object, place: str) -> RegionCost:
         flat = self._object(data, place, ("match", "site", "time", "stdev", "from"))
         self._needs(flat, place, "match", "site", "time")
-        match = self._object(flat.get("match", {}), f"{place}.match", ("structure",))
-        if "match" in flat:
+        match = self._object(flat.get("match") or {}, f"{place}.match", ("structure",))
+        if flat.get("match") is not None:
             self._needs(match, f"{place}.match", "structure")
         return RegionCost(
             site=self._text(flat.get("site"), f"{place}.site") or "",
@@ -228,7 +228,7 @@ class _Reader:
         yield from ((item, f"{name}[{index}]") for index, item in enumerate(items))
 
     def _needs(self, flat: Mapping[str, Any], place: str, *names: str) -> None:
-        missing = [repr(name) for name in names if name not in flat]
+        missing = [repr(name) for name in names if flat.get(name) is None]
         if missing:
             self._wrong(place, f"it needs {', '.join(missing)}")
 
@@ -276,9 +276,12 @@ class _Reader:
         return tuple(pairs)
 
     def _whole(self, value: object, place: str) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-        self._wrong(place, f"it should be a whole number, 0 or more, not {shown(value)}")
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        is_large = is_whole and value > MOST  # type: ignore[operator]
+        if is_whole and not is_large and value >= 0:  # type: ignore[operator]
+            return value  # type: ignore[return-value]
+        most = f" and at most {MOST:g}" if is_large else ""
+        self._wrong(place, f"it should be a whole number, 0 or more{most}, not {shown(value)}")
         return 0
 
     def _shape(self, value: object, place: str) -> tuple[int, ...] | None:

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import exp, log
+from numbers import Real
 from typing import TypeAlias
 
-from tvmtarget.errors import TargetError, raise_all
+from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.ir.function import Attribute, Constant, Opaque
+from tvmtarget.ir.types import DTYPES
 from tvmtarget.partition.costs.work import FORMS
 from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.target.problems import shown
@@ -161,34 +163,98 @@ def check_costs(costs: Costs) -> Costs:
 
 
 def _problems(costs: Costs) -> Iterator[str]:
-    numbers: list[tuple[str, float | None, float]] = []
+    """Yield what is wrong; numbers are only looked at once all records are records."""
+    parts = (
+        (costs.sites.values(), SiteCost),
+        (costs.links, LinkCost),
+        (costs.ops, OpCost),
+        (costs.regions, RegionCost),
+    )
+    odd = [(one, kind) for listed, kind in parts for one in listed if not isinstance(one, kind)]
+    if odd:
+        yield from (f"{shown(one)} is no {kind.__name__}" for one, kind in odd)
+        return
     for name, site in costs.sites.items():
-        numbers += [(f"launch of site {name!r}", site.launch, 0), (f"mem_bw of site {name!r}", site.mem_bw, LEAST_RATE)]
-        numbers += [(f"boundary_bw of site {name!r}", site.boundary_bw, LEAST_RATE)]
-        numbers += [(f"roofline of site {name!r}", site.roofline, LEAST_RATE)]
-        numbers += [(f"{dtype} of site {name!r}", rate, LEAST_RATE) for dtype, rate in site.flops.items()]
+        yield from _problems_of_site(name, site)
     for link in costs.links:
         ends = f"link {link.src!r} to {link.dst!r}"
-        numbers += [(f"latency of {ends}", link.latency, 0), (f"bandwidth of {ends}", link.bandwidth, LEAST_RATE)]
+        yield from _number(f"latency of {ends}", link.latency, 0)
+        yield from _number(f"bandwidth of {ends}", link.bandwidth, LEAST_RATE)
+        yield from _texts(f"an end of {ends}", link.src, link.dst)
     for op in costs.ops:
-        about = f"{op.op or op.structure!r} on {op.site!r}"
-        shares = op.roofline if isinstance(op.roofline, tuple) else ((1.0, op.roofline),)
-        numbers += [(f"time of {about}", op.time, 0)]
-        numbers += [(f"roofline of {about}", share, LEAST_RATE) for _, share in shares]
-        numbers += [(f"a size of {about}", size, LEAST_RATE) for size, _ in shares]
-        if not shares or any(one >= other for (one, _), (other, _) in pairwise(shares)):
-            yield f"the shares of {about} are to be by size, the smallest first, each once"
-        if op.op is None and op.structure is None:
-            yield f"a cost of ops on {op.site!r} says nothing of which; give 'op' or 'structure'"
-        if op.form is not None and op.form not in FORMS:
-            yield f"{about} has no form {op.form!r}; a convolution is {', '.join(FORMS)}"
-        if op.time is None and op.roofline is None:
-            yield f"the cost of {about} has neither 'time' nor 'roofline'"
-    numbers += [(f"time of region {one.structure!r}", one.time, 0) for one in costs.regions]
-    numbers.append(("doubt", costs.doubt, 0))
-    for what, number, least in numbers:
-        if number is not None and not least <= number <= MOST:
-            yield f"{what} is {number!r}; it should be a number from {least:g} to {MOST:g}"
+        yield from _problems_of_op(op)
+    for region in costs.regions:
+        about = f"region {region.structure!r}"
+        yield from _texts(f"the site or structure of {about}", region.site, region.structure)
+        yield from _number(f"time of {about}", region.time, 0)
+        yield from _number(f"stdev of {about}", region.stdev or 0, 0)
+    yield from _number("doubt", costs.doubt, 0)
+    yield from _number("launch", costs.launch, 0)
+    yield from _number("roofline", costs.roofline, LEAST_RATE, 1)
+    for name, size in costs.symbolic_hints.items():
+        yield from _number(f"the size of {name!r}", size, 0, is_whole=True)
+
+
+def _problems_of_site(name: str, site: SiteCost) -> Iterator[str]:
+    yield from _texts(f"the domain of site {name!r}", site.domain or "")
+    yield from _number(f"launch of site {name!r}", site.launch or 0, 0)
+    yield from _number(f"capacity of site {name!r}", site.capacity or 0, 0, is_whole=True)
+    if not isinstance(site.flops, Mapping):
+        yield f"flops of site {name!r} is {shown(site.flops)}; it should be rates by element type"
+        return
+    rates = {"mem_bw": site.mem_bw, "boundary_bw": site.boundary_bw, **site.flops}
+    for what, rate in rates.items():
+        if rate is not None:
+            yield from _number(f"{what} of site {name!r}", rate, LEAST_RATE)
+    if site.roofline is not None:
+        yield from _number(f"roofline of site {name!r}", site.roofline, LEAST_RATE, 1)
+    yield from (
+        f"flops of site {name!r}: no element type {dtype!r}{did_you_mean(str(dtype), DTYPES)}"
+        for dtype in site.flops.keys() - DTYPES.keys()
+    )
+
+
+def _problems_of_op(op: OpCost) -> Iterator[str]:
+    about = f"{op.op or op.structure!r} on {op.site!r}"
+    yield from _texts(f"the site, op or structure of {about}", op.site, op.op or "", op.structure or "")
+    if op.op is None and op.structure is None:
+        yield f"a cost of ops on {op.site!r} says nothing of which; give 'op' or 'structure'"
+    if op.form is not None and op.form not in FORMS:
+        yield f"{about} has no form {op.form!r}; a convolution is {', '.join(FORMS)}"
+    if op.dtype is not None and op.dtype not in DTYPES:
+        yield f"{about} has no element type {op.dtype!r}{did_you_mean(str(op.dtype), DTYPES)}"
+    for size in op.shape or ():
+        yield from _number(f"a dimension of {about}", size, 0, is_whole=True)
+    yield from _number(f"time of {about}", op.time or 0, 0)
+    yield from _number(f"stdev of {about}", op.stdev or 0, 0)
+    if op.time is None and op.roofline is None:
+        yield f"the cost of {about} has neither 'time' nor 'roofline'"
+    shares = op.roofline if isinstance(op.roofline, tuple) else ((1.0, op.roofline),)
+    if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in shares):
+        yield f"the shares of {about} are pairs of a size and a share, not {shown(shares)}"
+        return
+    wrong = [
+        problem
+        for size, share in shares
+        for problem in (
+            *_number(f"a size of {about}", size, LEAST_RATE),
+            *(() if op.roofline is None else _number(f"roofline of {about}", share, LEAST_RATE, 1)),
+        )
+    ]
+    yield from wrong
+    if not wrong and (not shares or any(one >= other for (one, _), (other, _) in pairwise(shares))):
+        yield f"the shares of {about} are to be by size, the smallest first, each once"
+
+
+def _number(what: str, number: object, least: float, most: float = MOST, *, is_whole: bool = False) -> Iterator[str]:
+    """Yield what is wrong with a number that has to be between two others."""
+    is_number = isinstance(number, int if is_whole else Real) and not isinstance(number, bool)
+    if not is_number or not least <= number <= most:  # type: ignore[operator]
+        yield f"{what} is {shown(number)}; it should be a {'whole ' * is_whole}number from {least:g} to {most:g}"
+
+
+def _texts(what: str, *values: object) -> Iterator[str]:
+    yield from (f"{what} is {shown(value)}; it should be text" for value in values if not isinstance(value, str))
 
 
 def structure_of(op: Op) -> str:

@@ -13,7 +13,7 @@ from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.forms import runs_of_bodies
 from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
 from tvmtarget.partition.costs.links import PICOSECONDS, Links
-from tvmtarget.partition.costs.rates import Rates, rates_of, speaks_of
+from tvmtarget.partition.costs.rates import Rates, names_of, rates_of, speaks_of
 from tvmtarget.partition.costs.work import Unknown, Work, form_of, nbytes_of, work_of
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.strategies.strategy import Op
@@ -130,6 +130,12 @@ class Estimates:
                     f"the capacity of @{leaf.path}: not counted, as its memory {leaf.domain!r} is that of the driver, "
                     "which has the whole program; give it a memory of its own"
                 )
+        for link, (src, dst) in zip(self.costs.links, self.links.measured, strict=True):
+            if src == dst:
+                yield (
+                    f"the link from {link.src!r} to {link.dst!r}: not counted, as both are memory {src!r} in the "
+                    "target; give one a memory of its own"
+                )
 
     def _estimate(self, index: int, leaf: Site) -> Estimate:
         rates = self.rates[leaf.path]
@@ -163,8 +169,9 @@ class Estimates:
 
     def _rules_for(self, leaf: Site) -> dict[str, list[tuple[int, OpCost]]]:
         rules: dict[str, list[tuple[int, OpCost]]] = {}
+        names = frozenset(names_of(leaf))
         for place, rule in enumerate(self.costs.ops):
-            if speaks_of(rule.site, leaf):
+            if rule.site in names:
                 rules.setdefault(rule.structure or rule.op or "", []).append((place, rule))
         return rules
 
@@ -182,8 +189,7 @@ class Estimates:
         return max(found, key=lambda item: item[:2])[2] if found else None
 
     def _unknown_names(self) -> Iterator[str]:
-        known = set(kind_names()) | {name for leaf in self.leaves for name in (leaf.path, leaf.target.kind)}
-        known |= {path for path, _ in self.program.layout.root.walk()}
+        known = set(kind_names()).union(*map(names_of, self.leaves))
         stated = (*self.costs.sites, *(one.site for one in self.costs.ops), *(one.site for one in self.costs.regions))
         for name in dict.fromkeys(stated):
             if name not in known:

@@ -81,6 +81,7 @@ def _measured(layout: Layout, costs: Costs) -> Iterator[_Way]:
 
 
 def _unknown(link: LinkCost, names: dict[str, str]) -> Iterator[str]:
+    known = [name for name in names if name]
     for end in (link.src, link.dst):
         if end not in names:
-            yield f"a link of the costs ends at {end!r}, which is no site or memory{did_you_mean(end, names)}"
+            yield f"a link of the costs ends at {end!r}, which is no site or memory{did_you_mean(end, known)}"

@@ -13,6 +13,9 @@ __all__ = ["FORMS", "Unknown", "Work", "form_of", "nbytes_of", "work_of"]
 
 Hints = Mapping[str, int]
 
+# Sizes and counts beyond this are reckoned as it, so that times are numbers that a computer has.
+LARGEST = 10**36
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -71,8 +74,8 @@ def work_of(op: Op, hints: Hints) -> Work | Unknown:
     if count is not None:
         if len(shapes) <= weights or not shapes[0]:
             return Unknown(f"{op.kind} lacks an operand")
-        return Work(count(op, shapes, result), dtype, to_read + to_write, is_contraction=True)
-    return Work(_plain(op, shapes, result), dtype, to_read + to_write)
+        return Work(min(count(op, shapes, result), LARGEST), dtype, to_read + to_write, is_contraction=True)
+    return Work(min(_plain(op, shapes, result), LARGEST), dtype, to_read + to_write)
 
 
 def form_of(op: Op) -> str | None:
@@ -95,7 +98,7 @@ def nbytes_of(type_: Type, hints: Hints) -> int | None:
     shape = _shape(type_, hints)
     if shape is None or not isinstance(type_, TensorType) or not DTYPES[type_.dtype][1]:
         return None
-    return (prod(shape) * DTYPES[type_.dtype][1] + 7) // 8
+    return min((prod(shape) * DTYPES[type_.dtype][1] + 7) // 8, LARGEST)
 
 
 def _shape(type_: Type, hints: Hints) -> tuple[int, ...] | None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.strategies.strategy import Op, Strategy, strategy_at
+from tvmtarget.partition.strategies.registered import strategy_at
+from tvmtarget.partition.strategies.strategy import Op, Strategy
 from tvmtarget.target.layout import Site
 
 __all__ = ["HOST_OPERANDS", "MOST_ELEMENTS", "host_takes", "host_work"]

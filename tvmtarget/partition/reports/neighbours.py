@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
-from tvmtarget.partition.strategies.strategy import strategy_at
+from tvmtarget.partition.strategies.registered import strategy_at
 
 __all__ = ["neighbours_of", "owners_of"]
 

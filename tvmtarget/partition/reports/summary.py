@@ -38,9 +38,7 @@ def summary_of(plan: Plan) -> Iterator[str]:
             share += f", {_percent(flops[site], flops.total())} % of flops"
         kind = plan.layout[site].target.kind
         yield f"  @{site or '.'} ({kind}): {counts[site]} ops ({share}) in {calls[site]} regions"
-    for system in systems_in(plan.root):
-        where = f"@{system.site.path or '.'}"
-        yield f"  driver of {where}: {len(system.parts)} regions, at least {system.least_parts} for these sites"
+    yield from _drivers(plan.root)
     if plan.outlined.driven:
         kinds = Counter(plan.program.body[one.call].kind for one in plan.outlined.driven)
         counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
@@ -54,6 +52,17 @@ def summary_of(plan: Plan) -> Iterator[str]:
     if plan.pace is not None:
         yield from plan.pace.lines()
     yield from _released(plan)
+
+
+def _drivers(root: Region) -> Iterator[str]:
+    """Yield how many regions each system has, and can have at least; a deeper one may be called several times."""
+    drivers: dict[str, list[Region]] = {}
+    for system in systems_in(root):
+        drivers.setdefault(system.site.path, []).append(system)
+    for path, called in drivers.items():
+        regions, least = sum(len(one.parts) for one in called), sum(one.least_parts for one in called)
+        calls = f" in {len(called)} calls" if len(called) > 1 else ""
+        yield f"  driver of @{path or '.'}: {regions} regions{calls}, at least {least} for these sites"
 
 
 def systems_in(region: Region) -> Iterator[Region]:

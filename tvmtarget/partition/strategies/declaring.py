@@ -10,7 +10,8 @@ from typing import Any, Literal, get_type_hints
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
-from tvmtarget.partition.strategies.strategy import Rule, Strategy, check_strategy
+from tvmtarget.partition.strategies.registered import made_strategy
+from tvmtarget.partition.strategies.strategy import Rule, Strategy
 from tvmtarget.target.attributes import fold
 from tvmtarget.target.kinds import Attribute, Kind, find_kind
 
@@ -53,7 +54,7 @@ def strategy(
         made = type(
             described.__name__, bases, body | {"__module__": described.__module__, "__doc__": described.__doc__}
         )
-        check_strategy(kind, made())
+        made_strategy(kind, made)
         if find_kind(kind) is None or attributes is not None:
             plugins.register("tvmtarget.kinds", kind, (_kind(kind, attributes or {}, described.__doc__ or ""),))
         plugins.register("tvmtarget.strategies", kind, made)

@@ -20,11 +20,13 @@ Code: TypeAlias = Literal[
     "RULE",
     "DTYPE",
     "RANK",
+    "SHAPE",
     "SHAPE_DYNAMIC",
     "ATTR",
     "NEED_CONST",
     "NON_TENSOR",
     "CONTROL_FLOW",
+    "EFFECT",
     "CONSTRAINT",
     "OVERLAP",
 ]

@@ -15,16 +15,13 @@ not. It is found by the entry-point group `tvmtarget.strategies`, under the name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from tvmtarget import plugins
-from tvmtarget.errors import TargetError, TextError, TvmTargetError, did_you_mean, raise_all
+from tvmtarget.errors import TargetError, TvmTargetError, did_you_mean, raise_all
 from tvmtarget.ir.function import COPY, Attribute
-from tvmtarget.ir.patterns import Pattern
 from tvmtarget.ir.types import DTYPES, TensorType
 from tvmtarget.partition.strategies.op import Code, Op, Reject, reject
 from tvmtarget.target.tree import Target
@@ -40,10 +37,8 @@ __all__ = [
     "Reject",
     "Rule",
     "Strategy",
-    "check_strategy",
+    "blamed",
     "reject",
-    "strategy_at",
-    "strategy_for",
 ]
 
 _Check = TypeVar("_Check", bound=Callable[..., Any])
@@ -232,33 +227,46 @@ class Strategy:
     def check_match(self, match: Matched) -> Reject | None:
         """Return None if this takes a match of one of its patterns, else why not; asks the method of that name."""
         asked = getattr(self, match.pattern, None)
-        return None if asked is None else self._answer(asked, match, f"a match of {match.pattern!r}")
+        about = f"a match of {match.pattern!r}"
+        return None if asked is None else self._answer(asked, match, about, place=match.ops[0])
+
+    def matches_in(self, module: IRModule) -> tuple[Found, ...]:
+        """Return what `find_matches` finds; `TargetError` for what is no match, and for what it raises."""
+        name, count = type(self).__name__, len(module.main.body)
+        try:
+            found = tuple(self.find_matches(module))
+        except Exception as error:  # of the author, who finds it as the cause
+            raise blamed(f"strategy {name!r} fails on finding matches", error) from error
+        odd = [one for one in found if not _is_found(one, count)]
+        should = f"Found(pattern, calls), with calls that are positions in 'main', 0 to {count - 1}, each once"
+        problems = [f"strategy {name!r} finds {one!r}, which is no match; it should be {should}" for one in odd[:5]]
+        raise_all(TargetError, problems)
+        return found
 
     def check_together(self, ops: Sequence[Op]) -> Reject | None:
         """Return None if this takes operations in one function, each of which it takes, else why not."""
-        return self._answer(self.check_region, ops, f"a region of {len(ops)} ops") if self.is_vetoing else None
+        about = f"a region of {len(ops)} ops"
+        return self._answer(self.check_region, ops, about, place=ops[0]) if self.is_vetoing else None
 
     @property
     def is_vetoing(self) -> bool:
         """Whether it has something to say to whole regions."""
         return type(self).check_region is not Strategy.check_region
 
-    def _answer(self, ask: Callable[[Any], object], asked: object, about: str) -> Reject | None:
+    def _answer(self, ask: Callable[[Any], object], asked: object, about: str, *, place: Op) -> Reject | None:
         """Ask a question of the author's; `TargetError` for an answer that is none, and for what it raises."""
         name = type(self).__name__
         try:
             answer = ask(asked)
-        except TvmTargetError:
-            raise
         except Exception as error:  # of the author, who finds it as the cause
-            raise TargetError(f"strategy {name!r} fails on {about}: {type(error).__name__}: {error}") from error
+            raise blamed(f"strategy {name!r} fails on {about}{_at(place)}", error) from error
         if answer is None or isinstance(answer, Reject):
             return answer
         should = "None, or why not: tvmtarget.reject(code, message)"
-        raise TargetError(f"strategy {name!r} answers {answer!r} about {about}; it should be {should}")
+        raise TargetError(f"strategy {name!r} answers {answer!r} about {about}{_at(place)}; it should be {should}")
 
     def _check_op(self, op: Op) -> Reject | None:
-        return self._answer(self.check_op, op, op.kind)
+        return self._answer(self.check_op, op, op.kind, place=op)
 
     def check_op(self, op: Op) -> Reject | None:
         """Refine the tables; called for operations that they let pass."""
@@ -296,75 +304,26 @@ class Strategy:
         return reject("DTYPE", f"it takes no {foreign[0]}", hint=f"cast to {_one_of(self.dtypes or ())}")
 
     def _check_row(self, op: Op) -> Reject | None:
-        return self._answer(self.rules[op.kind].check, op, op.kind) if op.kind in self.rules else None
+        return self._answer(self.rules[op.kind].check, op, op.kind, place=op) if op.kind in self.rules else None
 
     def _check_nested(self, op: Op) -> Reject | None:
         return next((refusal for inner in op.nested() if (refusal := self.check(inner)) is not None), None)
 
 
-@plugins.cached
-def strategy_for(kind: str) -> Strategy | None:
-    """Return the strategy registered for a target kind, or None if there is none."""
-    if kind not in plugins.names("tvmtarget.strategies"):
-        return None
-    found = plugins.load("tvmtarget.strategies", kind)
-    strategy = found() if isinstance(found, type) else found
-    if not isinstance(strategy, Strategy):
-        raise TargetError(f"strategy {kind!r} is {found!r}; it should be a tvmtarget.Strategy")
-    check_strategy(kind, strategy)
-    return strategy
+def blamed(what: str, error: Exception) -> TvmTargetError:
+    """Return the error for what an author's code raised: it begins with what failed, once."""
+    if not isinstance(error, TvmTargetError):
+        return TargetError(f"{what}: {type(error).__name__}: {error}")
+    return error if str(error).startswith("strategy ") else TargetError(f"{what}: {error}")
 
 
-@plugins.cached
-def strategy_at(target: Target) -> Strategy | None:
-    """Return the strategy of a leaf, with the leaf in its `target`; None if there is none."""
-    found = strategy_for(target.kind)
-    return None if found is None else found.at(target)
+def _at(op: Op) -> str:
+    return f" at {op.call.source!r}" if op.call.source else ""
 
 
-def check_strategy(kind: str, strategy: Strategy) -> None:
-    """Raise `TargetError` with all that is wrong in the tables of a strategy."""
-    raise_all(TargetError, [f"strategy {kind!r}: {problem}" for problem in _problems(strategy)])
-
-
-def _problems(strategy: Strategy) -> Iterator[str]:
-    for name in ("ops", "dtypes"):
-        value: object = getattr(strategy, name)
-        if value is not None and not isinstance(value, Set):
-            yield f"{name} is {value!r}; it should be a set of texts, or None for all"
-    small = [op for op in strategy.ops if str(op).islower()] if isinstance(strategy.ops, Set) else []
-    yield from (f"no operator {op!r}; did you mean {_spelled()[op]!r}?" for op in sorted(small) if op in _spelled())
-    for dtype in sorted(strategy.dtypes - DTYPES.keys()) if isinstance(strategy.dtypes, Set) else ():
-        yield f"no element type {dtype!r}{did_you_mean(dtype, DTYPES)}"
-    for name, choices in _CHOICES.items():
-        if getattr(strategy, name) not in choices:
-            yield f"{name} is {getattr(strategy, name)!r}; it should be {' or '.join(map(repr, choices))}"
-    for name in ("max_ops", "max_inputs", "max_outputs"):
-        most: object = getattr(strategy, name)
-        if most is not None and not (isinstance(most, int) and most > 0):
-            yield f"{name} is {most!r}; it should be a number from 1, or None for any"
-    if not isinstance(strategy.patterns, Mapping):
-        yield f"patterns is {strategy.patterns!r}; it should map names to patterns"
-        return
-    for name, text in strategy.patterns.items():
-        if hasattr(Strategy, name):
-            yield f"no pattern can be called {name!r}, since strategies have something else of that name"
-        try:
-            Pattern.parse(text)
-        except TextError as error:
-            yield f"pattern {name!r}: {error}"
-
-
-@cache
-def _spelled() -> dict[str, str]:
-    """Return the names of ONNX's operators by what they are in small letters."""
-    from onnx.defs import get_all_schemas
-
-    return {schema.name.lower(): schema.name for schema in get_all_schemas() if schema.domain == ""}
-
-
-_CHOICES = {
-    "regions": ("superstep", "connected", "single", "program"),
-    "takes": ("mixed", "device"),
-    "constants": ("bind", "lift", "share"),
-}
+def _is_found(found: object, count: int) -> bool:
+    """Whether a match is of operations of a function of `count`, and says why not if it is refused."""
+    if not isinstance(found, Found) or not isinstance(found.calls, tuple) or not found.calls:
+        return False
+    in_range = all(isinstance(call, int) and 0 <= call < count for call in found.calls)
+    return in_range and len(set(found.calls)) == len(found.calls) and isinstance(found.refusal, Reject | None)

@@ -33,6 +33,10 @@ class Reason(Node):
         """Whether the answer is not a no: the question to ask where unknown counts as yes."""
         return self.truth is not Truth.NO
 
+    def to_json(self) -> dict[str, object]:
+        """Return the tree of reasons as data: truth (YES, NO, UNKNOWN), text, parts."""
+        return {"truth": self.truth.name, "text": self.text, "parts": [part.to_json() for part in self.parts]}
+
     def lines(self, depth: int = 0) -> Iterator[str]:
         """Yield the tree of reasons, one line each, indented."""
         yield f"{'  ' * depth}{self.truth.name} {self.text}"

@@ -18,10 +18,29 @@ from pathlib import Path
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
-from tvmtarget.tuning.importers.taking import Imported, leaf_of, meant, opened, picoseconds, take_in, target_record
+from tvmtarget.tuning.importers.taking import (
+    Imported,
+    leaf_of,
+    meant,
+    opened,
+    picoseconds,
+    take_in,
+    target_record,
+    writable,
+)
 from tvmtarget.tuning.importers.tvm_programs import Programs
 from tvmtarget.tuning.log import TuningLog
-from tvmtarget.tuning.records import Alias, Candidate, Environment, Measurement, Record, TargetRecord, Trial, Workload
+from tvmtarget.tuning.records import (
+    Alias,
+    Candidate,
+    Environment,
+    Measurement,
+    Record,
+    Retraction,
+    TargetRecord,
+    Trial,
+    Workload,
+)
 from tvmtarget.tuning.report import write_lines
 
 __all__ = ["RECORDS", "WORKLOADS", "export_metaschedule", "import_metaschedule"]
@@ -52,7 +71,7 @@ def import_metaschedule(log: TuningLog, folder: str | Path, *, targets: Iterable
     return Imported(programs.read + records.read, programs.added + records.added, programs.rejected + records.rejected)
 
 
-def _workload(tvm: Programs, found: list[Workload | str], line: object) -> list[Record]:
+def _workload(tvm: Programs, found: list[Workload | str], line: object) -> Sequence[Record]:
     """Read a program; whatever it is, it has its place among the others."""
     found.append("its workload was rejected")
     match line:
@@ -67,8 +86,9 @@ def _workload(tvm: Programs, found: list[Workload | str], line: object) -> list[
     payload: dict[str, object] = {"format": "tvm.ir.json", "hash": structural_hash, "b64": encoded}
     name, body = tvm.read([structural_hash, encoded]) or ("", {"op": "tvm.program", "bytes": _digest(program)})
     workload = Workload.of(body, payload=payload | ({"name": name} if name else {}))
+    made = writable([workload])
     found[-1] = workload
-    return [workload]
+    return made
 
 
 def _records(workloads: Sequence[Workload | str], device: Callable[[Target], Target], line: object) -> list[Record]:
@@ -82,6 +102,8 @@ def _records(workloads: Sequence[Workload | str], device: Callable[[Target], Tar
     workload = workloads[at]
     if isinstance(workload, str):
         raise LogError(f"workload {at}: {workload}")
+    if not _is_trace(trace):
+        raise LogError(f"a trace is a list of instructions and one of decisions, not {shown(trace)}")
     known = target_record(device(leaf_of(json.dumps(target))))
     ran = () if costs is None else picoseconds(costs)
     trial = Trial(
@@ -104,19 +126,17 @@ def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) ->
     """
     targets: dict[str, Target] = {}
     programs: dict[str, Workload] = {}
-    aliases = dict(_ALIASES)
     for record in log:
-        if isinstance(record, Workload) and (record.payload or {}).get("format") == "tvm.ir.json":
+        if isinstance(record, Workload) and _program(record) is not None:
             programs.setdefault(record.key, record)
-        elif isinstance(record, Alias) and record.kind == "inst":
-            aliases[record.old] = record.new
         elif isinstance(record, TargetRecord):
             try:
                 target = Target.from_json(record.body, tags={})
+                target.to_tvm()
                 targets.setdefault(target.tuning_key(), target)
-            except TvmTargetError:  # a system, or a kind that nobody knows
+            except TvmTargetError:  # a system, or a kind that TVM has not
                 continue
-    workloads = [programs[key] for key in sorted(programs)]
+    workloads, aliases = [programs[key] for key in sorted(programs)], _aliases(log)
     written = {}
     for key, target in sorted(targets.items()):
         place = Path(folder) / key.replace(":", "-")
@@ -125,9 +145,60 @@ def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) ->
     return written
 
 
+def _program(workload: Workload) -> list[str] | None:
+    """Return the hash and the program of a workload, as MetaSchedule has them; None where it has none."""
+    match workload.payload:
+        case {"format": "tvm.ir.json", "hash": str() as structural_hash, "b64": str() as encoded}:
+            return [structural_hash, encoded]
+        case _:
+            return None
+
+
+def _aliases(log: TuningLog) -> dict[str, str]:
+    """Return what instructions are called today, by the names that they had; the log knows better than we."""
+    gone = {record.of for record in log if isinstance(record, Retraction)}
+    said = {one for one in log if isinstance(one, Alias) and one.kind == "inst" and one.digest not in gone}
+    aliases = {**_ALIASES, **{one.old: one.new for one in sorted(said, key=lambda one: one.text)}}
+    return {name: _last(name, aliases) for name in aliases}
+
+
+def _last(name: str, aliases: Mapping[str, str]) -> str:
+    seen = {name}
+    while (following := aliases.get(name, name)) not in seen:
+        seen.add(name := following)
+    return name
+
+
 def _best(log: TuningLog, workload: Workload, target: Target, count: int) -> list[Trial]:
-    trials = [match.record for match in log.top_k(workload, target, 10 * count)]
-    return [one for one in trials if isinstance(one, Trial) and one.candidate.format == _FORMAT][:count]
+    found = log.top_k(workload, target, count, refuses=_no_trace)
+    return [match.record for match in found if isinstance(match.record, Trial)]
+
+
+def _no_trace(candidate: Candidate) -> str | None:
+    """Return why TVM cannot read a candidate, None if it can."""
+    try:
+        is_trace = candidate.format == _FORMAT and _is_trace(json.loads(str(candidate.body)))
+    except (ValueError, RecursionError):
+        is_trace = False
+    return None if is_trace else "it is no trace of MetaSchedule"
+
+
+def _is_trace(data: object) -> bool:
+    """Whether data is a list of instructions, each a name and three lists, and one of decisions."""
+    match data:
+        case [[*instructions], [*decisions]]:
+            is_named = all(map(_is_instruction, instructions))
+            return is_named and all(isinstance(one, list) and len(one) == 2 for one in decisions)
+        case _:
+            return False
+
+
+def _is_instruction(one: object) -> bool:
+    match one:
+        case [str(), [*_], [*_], [*_]]:
+            return True
+        case _:
+            return False
 
 
 def _export_pair(
@@ -137,37 +208,46 @@ def _export_pair(
     target: Target,
     aliases: Mapping[str, str],
 ) -> bool:
+    if not any(trials):
+        return False
     rest = _compact([target.to_tvm().config, []])
     programs: list[str] = []
     records: list[str] = []
     for workload, best in zip(workloads, trials, strict=True):
         records += [_spelled(len(programs), trial, rest, aliases) for trial in best]
-        if best and workload.payload is not None:
-            programs.append(_compact([workload.payload["hash"], workload.payload["b64"]]))
-    if records:
+        if best:
+            programs.append(_compact(_program(workload)))
+    try:
         place.mkdir(parents=True, exist_ok=True)
-        write_lines(place / WORKLOADS, programs)
-        write_lines(place / RECORDS, records)
-    return bool(records)
+    except OSError as error:
+        raise LogError(f"{str(place)!r} cannot be made: {error.strerror}") from error
+    write_lines(place / WORKLOADS, programs)
+    write_lines(place / RECORDS, records)
+    return True
 
 
 def _spelled(at: int, trial: Trial, rest: str, aliases: Mapping[str, str]) -> str:
     """Return a record; `rest` is its target, and its arguments, unless the trial came from such a record."""
     costs = "[" + ",".join(f"{cost / 10**12:.12g}" for cost in trial.measured.costs) + "]"
-    if isinstance(trial.src, dict):
-        rest = str(trial.src.get("rest", rest))
+    if isinstance(trial.src, dict) and _is_rest(said := str(trial.src.get("rest"))):
+        rest = said
     return f"[{at},[{_renamed(str(trial.candidate.body), aliases)},{costs},{rest[1:]}]"
+
+
+def _is_rest(text: str) -> bool:
+    try:
+        match json.loads(text):
+            case [dict(), list()]:
+                return True
+    except (ValueError, RecursionError):
+        pass
+    return False
 
 
 def _renamed(trace: str, aliases: Mapping[str, str]) -> str:
     """Return a trace, a list of instructions and one of decisions, with the names that instructions have today."""
-    match json.loads(trace):
-        case [[*instructions], *rest]:
-            names = [[aliases.get(str(one[0]), one[0]), *one[1:]] if isinstance(one, list) and one else one
-                     for one in instructions]  # fmt: skip
-            return _compact([names, *rest])
-        case _:
-            return trace
+    instructions, decisions = json.loads(trace)
+    return _compact([[[aliases.get(name, name), *rest] for name, *rest in instructions], decisions])
 
 
 def _compact(data: object) -> str:

@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import json
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,16 +14,17 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from tvmtarget.errors import LogError, TvmTargetError, TvmTargetWarning
+from tvmtarget.errors import LogError, TvmTargetError, TvmTargetWarning, raise_all
 from tvmtarget.target.identity import identity_of
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
-from tvmtarget.tuning.lines import Line, raw_lines
+from tvmtarget.tuning.lines import MAX_LINE, Line, raw_lines
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.records import Record, TargetRecord
 
-__all__ = ["Imported", "leaf_of", "meant", "opened", "picoseconds", "take_in", "target_record"]
+__all__ = ["Imported", "leaf_of", "meant", "opened", "picoseconds", "take_in", "target_record", "writable"]
 
+_GZIP = b"\x1f\x8b"  # what such a file begins with
 _STUB = 10**8  # seconds; tuners write 1e9 or 1e10 where nothing ran
 
 
@@ -47,7 +49,7 @@ def take_in(log: TuningLog, stream: BinaryIO, convert: Callable[[object], Sequen
         for line in raw_lines(stream):
             read += 1
             try:
-                converted = convert(_load(line.text()))
+                converted = writable(convert(_load(line.text())))
             except RecursionError:
                 rejected.append(line.bad("the JSON is nested too deeply"))
                 continue
@@ -60,6 +62,13 @@ def take_in(log: TuningLog, stream: BinaryIO, convert: Callable[[object], Sequen
     return Imported(read, added, tuple(rejected))
 
 
+def writable(records: Sequence[Record]) -> Sequence[Record]:
+    """Return records whose lines a log can hold; an error says what of them it cannot."""
+    too_long = [one for one in records if len(one.text.encode()) > MAX_LINE]
+    raise_all(LogError, [f"its {one.type} has more than {MAX_LINE} bytes, the most of a line" for one in too_long])
+    return records
+
+
 def _load(text: str) -> object:
     try:
         return json.loads(text)
@@ -69,11 +78,13 @@ def _load(text: str) -> object:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, `.gz` unpacked; a `LogError` says why it cannot be read."""
+    """Open a file, unpacked if it is packed by gzip; a `LogError` says why it cannot be read."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            yield cast("BinaryIO", stream)
-    except (OSError, EOFError) as error:
+        with path.open("rb") as file:
+            is_packed = file.read(len(_GZIP)) == _GZIP
+            file.seek(0)
+            yield cast("BinaryIO", gzip.GzipFile(fileobj=file)) if is_packed else file
+    except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise LogError(f"{str(path)!r} cannot be read: {reason}") from error
 
@@ -84,9 +95,10 @@ def picoseconds(costs: object) -> tuple[int, ...]:
         isinstance(cost, int | float) and not isinstance(cost, bool) for cost in costs
     ):
         raise LogError(f"costs are a list of seconds, not {shown(costs)}")
-    if not all(0 <= cost < float("inf") for cost in costs):
-        raise LogError(f"costs are seconds, not {shown(costs)}")
-    return tuple(round(cost * 10**12) for cost in costs if cost < _STUB)
+    found = [round(cost * 10**12) if 0 < cost < _STUB else 0 for cost in costs]
+    if not all(ran or _STUB <= cost < float("inf") for cost, ran in zip(costs, found, strict=True)):
+        raise LogError(f"costs are seconds, and more than none, not {shown(costs)}")
+    return tuple(filter(None, found))
 
 
 @lru_cache(maxsize=4096)
@@ -94,7 +106,9 @@ def leaf_of(text: str) -> Target:
     """Return the device that a target of any TVM describes, without its host: a command line, or JSON."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TvmTargetWarning)
-        target = Target.from_tvm(json.loads(text) if text.startswith("{") else text)
+        target = Target.from_tvm(text)
+    if target.is_composite:
+        raise LogError(f"what other tools measure runs on one device, not on {str(target)!r}")
     return target.replace(host=None, executor=None, runtime=None)
 
 

@@ -1,0 +1,45 @@
+"""`tvmtarget check`, and that the command line is the same as a module of Python."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def test_a_target_without_constraints_is_consistent_or_all_that_is_wrong_is_said(cli):
+    assert cli("check", "llvm(num-cores=4)") == (0, "consistent: llvm(num-cores=4)\n", "")
+    code, out, err = cli("check", "aws/c5", "--executor", "aot", "--runtime", "python")
+    assert (code, out) == (1, "")
+    assert err == "error: executor 'aot' does not run on runtime 'python'; it runs on: cpp, crt\n"
+
+
+def test_a_constraint_is_answered_with_reasons_and_the_nearest_tags(cli):
+    code, out, _ = cli("check", "nvidia/jetson-nano", "--satisfies", "gpu(arch>=sm_80)", "--satisfies", "cpu")
+    assert code == 1
+    assert "    NO arch>=sm_80: it is sm_53\nnearest tags that satisfy it: nvidia/" in out
+    assert "YES nvidia/jetson-nano satisfies cpu" in out
+
+
+@pytest.mark.parametrize(("options", "code"), [((), 1), (("--unknown",), 0)])
+def test_unknown_counts_as_no_unless_asked(cli, options, code):
+    found, out, _ = cli("check", "llvm", "--satisfies", "llvm(num-cores>=4)", *options, "--json")
+    (answer,) = json.loads(out)["constraints"]
+    assert found == code
+    assert answer["is_met"] is (code == 0)
+    assert answer["reason"]["truth"] == "UNKNOWN"
+    assert answer["reason"]["parts"][0]["parts"][0]["text"] == "num-cores>=4: the target does not say"
+    assert answer["nearest"]
+
+
+def test_what_changes_a_target_is_checked_too(cli):
+    command = "check", "llvm", "--set", "num-cores=8", "--satisfies", "llvm(num-cores>=4)"
+    assert cli(*command)[0] == 0
+    assert cli(*command, "--satisfies", "gppu")[2].startswith("error: no target kind or key 'gppu'; did you mean 'gpu'")
+
+
+def test_as_a_module_of_python_the_exit_code_is_the_same():
+    command = [sys.executable, "-m", "tvmtarget", "check", "llvm", "--satisfies", "gpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout.startswith("consistent: llvm\nNO llvm does not satisfy gpu\n")

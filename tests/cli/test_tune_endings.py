@@ -1,0 +1,161 @@
+"""`tvmtarget tune` is told to end, or loses terminal or reader: no worker is left, and nothing measured is lost."""
+
+import os
+import pty
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models import small
+from onnx import helper
+
+import tvmtarget as tt
+from tvmtarget.tuning.records import Trial
+
+pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
+
+COMMAND = [sys.executable, "-m", "tvmtarget.cli.main", "tune"]
+
+
+@pytest.fixture
+def model(tmp_path):
+    weights = np.random.default_rng(0).standard_normal((64, 64)).astype("float32")
+    path = tmp_path / "matmul.onnx"
+    product = small(helper.make_node("MatMul", ["x", "w"], ["y"]), shape=(48, 64), w=weights)
+    path.write_bytes(product.SerializeToString())
+    return path
+
+
+def words(model, log, trials=100000):
+    return [*COMMAND, str(model), "-t", "llvm", "--log", str(log), "--level", "kernel", "--trials", str(trials)]
+
+
+def started(model, log, **options):
+    """Start to tune, and return the process after a few trials."""
+    process = subprocess.Popen(
+        words(model, log), stderr=subprocess.PIPE, text=True, start_new_session=True, stdout=subprocess.PIPE, **options
+    )
+    for line in process.stderr:
+        if line.startswith("trial 4"):
+            break
+    return process
+
+
+def workers_of(pid):
+    """Return the measuring processes that a process has started."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            is_child = f"\nPPid:\t{pid}\n" in status.read_text()
+            if is_child and b"tvmtarget.tuner.worker" in status.with_name("cmdline").read_bytes():
+                found.append(int(status.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def are_gone(workers):
+    until = time.monotonic() + 60
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return bool(workers)
+
+
+def trials(log):
+    with tt.TuningLog(log) as opened:
+        assert opened.verify() == []
+        return len([record for record in opened if isinstance(record, Trial)])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "code"),
+    [
+        pytest.param([signal.SIGINT, signal.SIGINT], 130, id="Ctrl-C twice"),
+        pytest.param([signal.SIGTERM], 143, id="kill", marks=pytest.mark.slow),
+        pytest.param([signal.SIGHUP], 129, id="no terminal", marks=pytest.mark.slow),
+    ],
+)
+def test_when_told_to_end_it_tells_what_it_found_and_how_to_go_on_and_leaves_no_worker(model, numbers, code):
+    log = model.with_name("log.jsonl")
+    process = started(model, log)
+    workers = workers_of(process.pid)
+    for number in numbers:
+        os.kill(process.pid, number)
+        time.sleep(0.05)
+    found, rest = process.communicate()
+    assert process.returncode == code
+    assert found.startswith(tuple(f"{count} candidates measured, 0 known" for count in range(4, 100)))
+    assert "kernel matmul[48,64]" in found
+    (told,) = [line for line in rest.splitlines() if not line.startswith("trial ")]
+    assert told.startswith(f"interrupted; what was measured is in {log}, go on with: tvmtarget tune ")
+    assert trials(log) >= 4
+    assert are_gone(workers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_terminal_that_is_closed_ends_it_unless_that_is_ignored_as_nohup_does(model, is_ignored):
+    log = model.with_name("log.jsonl")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+        os.execv(sys.executable, words(model, log, 12 if is_ignored else 100000))
+    seen = b""
+    while b"trial 2" not in seen and b"trial 3" not in seen:
+        seen += os.read(terminal, 65536)
+    workers = workers_of(pid)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == (1 if is_ignored else 129)
+    assert trials(log) >= (12 if is_ignored else 2)
+    assert are_gone(workers)
+
+
+@pytest.mark.slow
+def test_who_reads_neither_progress_nor_result_ends_nothing_before_its_time(model):
+    log = model.with_name("log.jsonl")
+    process = subprocess.Popen(words(model, log, 6), stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    process.stderr.close()
+    process.stdout.close()
+    assert process.wait() == 1
+    assert trials(log) >= 6
+
+
+@pytest.mark.slow
+def test_on_a_disk_that_is_full_the_log_keeps_what_it_has_and_the_rest_is_told(model):
+    log = model.with_name("log.jsonl")
+    process = started(model, log)
+    workers = workers_of(process.pid)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (log.stat().st_size + 500,) * 2)
+    found, rest = process.communicate()
+    assert process.returncode == 1
+    assert " candidates measured, 0 known" in found
+    errors = [line for line in rest.splitlines() if not line.startswith("trial ")]
+    assert errors == [
+        f"error: '{log}' cannot be written: File too large",
+        f"error: what was measured, {found.split()[0]} trials, could not be written elsewhere either",
+    ]
+    assert trials(log) >= 4
+    assert are_gone(workers)
+
+
+@pytest.mark.slow
+def test_after_a_kill_nothing_is_left_running_the_log_is_whole_and_the_same_command_goes_on(cli, model):
+    log = model.with_name("log.jsonl")
+    process = started(model, log)
+    workers = workers_of(process.pid)
+    process.kill()
+    process.communicate()
+    assert are_gone(workers)
+    assert cli("log", "verify", log)[0] == 0
+    code, out, err = cli(*words(model, log, 2)[3:])
+    assert code == 0, err
+    measured, known = out.split(" candidates measured, ")
+    assert int(measured) == 2
+    assert int(known.split()[0]) >= 4

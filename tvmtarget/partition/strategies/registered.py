@@ -1,0 +1,122 @@
+"""The strategies that are registered: found by the kind of target that they speak for, their tables checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from functools import cache
+
+from tvmtarget import plugins
+from tvmtarget.errors import TargetError, TextError, did_you_mean, raise_all
+from tvmtarget.ir.patterns import Pattern
+from tvmtarget.ir.types import DTYPES
+from tvmtarget.partition.strategies.strategy import Rule, Strategy, blamed
+from tvmtarget.target.problems import shown
+from tvmtarget.target.tree import Target
+
+__all__ = ["made_strategy", "strategy_at", "strategy_for"]
+
+
+@plugins.cached
+def strategy_for(kind: str) -> Strategy | None:
+    """Return the strategy registered for a target kind, or None if there is none."""
+    if kind not in plugins.names("tvmtarget.strategies"):
+        return None
+    return made_strategy(kind, plugins.load("tvmtarget.strategies", kind))
+
+
+def made_strategy(kind: str, described: object) -> Strategy:
+    """Return the strategy that a class or instance is, its tables checked; `TargetError` if it is none."""
+    strategy = described
+    if isinstance(described, type):
+        try:
+            strategy = described()
+        except Exception as error:  # of the author, who finds it as the cause
+            raise blamed(f"strategy {kind!r} cannot be made of class {described.__name__!r}", error) from error
+    if not isinstance(strategy, Strategy):
+        raise TargetError(f"strategy {kind!r} is {described!r}; it should be a tvmtarget.Strategy")
+    _check_tables(kind, strategy)
+    return strategy
+
+
+@plugins.cached
+def strategy_at(target: Target) -> Strategy | None:
+    """Return the strategy of a leaf, with the leaf in its `target`; None if there is none."""
+    found = strategy_for(target.kind)
+    return None if found is None else found.at(target)
+
+
+def _check_tables(kind: str, strategy: Strategy) -> None:
+    """Raise `TargetError` with all that is wrong in the tables of a strategy."""
+    raise_all(TargetError, [f"strategy {kind!r}: {problem}" for problem in _problems(strategy)])
+
+
+def _problems(strategy: Strategy) -> Iterator[str]:
+    for name, (kind, wanted) in _TABLES.items():
+        value: object = getattr(strategy, name)
+        if value is not None and not isinstance(value, kind):
+            yield f"{name} is {shown(value)}; it should be {wanted}"
+        if isinstance(value, Set):
+            yield from (f"{name} has {shown(one)}; it should be text" for one in value if not isinstance(one, str))
+    small = [op for op in _texts(strategy.ops) if op.islower() and op in _spelled()]
+    yield from (f"no operator {op!r}; did you mean {_spelled()[op]!r}?" for op in small)
+    for dtype in _texts(strategy.dtypes):
+        if dtype not in DTYPES:
+            yield f"no element type {dtype!r}{did_you_mean(dtype, DTYPES)}"
+    for name, choices in _CHOICES.items():
+        if getattr(strategy, name) not in choices:
+            yield f"{name} is {getattr(strategy, name)!r}; it should be {' or '.join(map(repr, choices))}"
+    for name in ("max_ops", "max_inputs", "max_outputs"):
+        most: object = getattr(strategy, name)
+        if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+            yield f"{name} is {most!r}; it should be a number from 1, or None for any"
+    for name, (kind, wanted) in _ROWS.items():
+        rows = getattr(strategy, name)
+        for key, row in rows.items() if isinstance(rows, Mapping) else ():
+            if not isinstance(row, kind) or not isinstance(key, str) or not key:
+                yield f"{name} has {shown(row)} for {shown(key)}; it should be {wanted}"
+    patterns = strategy.patterns if isinstance(strategy.patterns, Mapping) else {}
+    yield from _problems_of_patterns({name: text for name, text in patterns.items() if isinstance(text, str)})
+
+
+def _texts(listed: object) -> list[str]:
+    """Return the texts of a set, sorted; those of anything else are none."""
+    return sorted(one for one in listed if isinstance(one, str)) if isinstance(listed, Set) else []
+
+
+def _problems_of_patterns(patterns: Mapping[str, str]) -> Iterator[str]:
+    for name, text in patterns.items():
+        if hasattr(Strategy, name):
+            yield f"no pattern can be called {name!r}, since strategies have something else of that name"
+        try:
+            Pattern.parse(text)
+        except TextError as error:
+            yield f"pattern {name!r}: {error}"
+
+
+@cache
+def _spelled() -> dict[str, str]:
+    """Return the names of ONNX's operators by what they are in small letters."""
+    from onnx.defs import get_all_schemas
+
+    return {schema.name.lower(): schema.name for schema in get_all_schemas() if schema.domain == ""}
+
+
+# What the tables of a strategy are, and what their rows.
+_TABLES: Mapping[str, tuple[type, str]] = {
+    "ops": (Set, "a set of texts, or None for all"),
+    "dtypes": (Set, "a set of texts, or None for all"),
+    "opsets": (range, "a range, such as range(7, 18), or None for all"),
+    "refused": (Mapping, "a mapping of operators to reasons"),
+    "rules": (Mapping, "a mapping of operators to rows (`Rule`)"),
+    "patterns": (Mapping, "a mapping of names to patterns"),
+}
+_ROWS: Mapping[str, tuple[type, str]] = {
+    "refused": (str, "a reason by operator"),
+    "rules": (Rule, "a `Rule` by operator"),
+    "patterns": (str, "a pattern by name, such as 'relu(conv(x, w, ...))'"),
+}
+_CHOICES = {
+    "regions": ("superstep", "connected", "single", "program"),
+    "takes": ("mixed", "device"),
+    "constants": ("bind", "lift", "share"),
+}
