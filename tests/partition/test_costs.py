@@ -503,6 +503,29 @@ def test_sizes_beyond_what_a_computer_has_are_no_trouble(dims):
         assert plan.explain("p").to_json()
 
 
+def test_costs_speak_of_leaves_by_path_with_replicas_or_without_kind_and_system():
+    machine = "[soc=[npu=onnxruntime(count=2),cpu=numpy](host=@cpu,executor=graph),ctl=numpy](host=@ctl,count=2)"
+    tree = f"[n={machine},head=numpy](host=@head)"
+
+    def launches(*names):
+        sites = {name: SiteCost(launch=float(number)) for number, name in enumerate(names, 1)}
+        plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), tree, Costs(sites))
+        return {leaf.path: plan.estimates.launch(leaf) / 10**6 for leaf in plan.layout.leaves()}
+
+    assert launches("n.0/soc/npu.1", "n/soc/npu.0", "n/soc/npu", "n.0", "numpy", "n", "") == {
+        "n.0/soc/npu.0": 2,
+        "n.0/soc/npu.1": 1,
+        "n.0/soc/cpu": 5,
+        "n.0/ctl": 5,
+        "n.1/soc/npu.0": 2,
+        "n.1/soc/npu.1": 3,
+        "n.1/soc/cpu": 5,
+        "n.1/ctl": 5,
+        "head": 5,
+    }
+    assert set(launches("n.1/soc", "n").items()) >= {("n.1/soc/npu.0", 1), ("n.1/ctl", 2), ("n.0/soc/cpu", 2)}
+
+
 def test_a_link_within_one_memory_is_told_to_count_for_nothing():
     shared = tt.Target.parse("[a=numpy,b=onnxruntime](host=@a)")
     costs = Costs({"a": SiteCost(domain="ddr"), "b": SiteCost(domain="hbm")}, (LinkCost("ddr", "hbm", 1.0, 1e9),))

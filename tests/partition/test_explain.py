@@ -164,3 +164,20 @@ def test_a_neighbour_beyond_a_circle_names_the_path(shape):
     module = tt.IRModule.parse(f"func @main(%x: float32[4]) opsets(onnx=17) {{ {body} return %d }}")
     plan = tt.decompose(module, f"[npu=circle-{shape},cpu=numpy](host=@cpu)")
     assert dict(plan.explain("a").neighbours)["d"] == "CYCLE, one region of both would wait for itself: a -> b -> d"
+
+
+def test_copies_of_an_operation_in_a_deep_tree_are_told_as_they_are_made():
+    """What others copy of the same value within the same system is not told again."""
+    text = """func @main(%x: float32[4]) opsets(onnx=17) {
+      %a: float32[4] = onnx.Relu(%x) as a
+      %b: float32[4] = onnx.Tanh(%a) as b
+      %c: float32[4] = onnx.Neg(%b) as c
+      %d: float32[4] = onnx.Add(%c, %a) as d
+      return %d }"""
+    machine = "[soc=[npu=onnxruntime,cpu=numpy](host=@cpu,executor=graph),ctl=numpy](host=@ctl,count=2)"
+    where = {"a": "@n.0/soc/npu", "b": "@n.1/soc/npu", "c": "@n.0/soc", "d": "@n.1/soc"}
+    plan = tt.decompose(tt.IRModule.parse(text), f"[n={machine}](host=@n.0/ctl)", where=where)
+    out = ["{} from n.0/soc:cpu to n.0:cpu", "{} from n.0:cpu to n.1:cpu", "{} from n.1:cpu to n.1/soc:cpu"]
+    back = ["{} from n.1/soc:cpu to n.1:cpu", "{} from n.1:cpu to n.0:cpu", "{} from n.0:cpu to n.0/soc:cpu"]
+    wanted = [*(way.format("a") for way in out), *(way.format("b") for way in back)]
+    assert [copy.partition(",")[0] for copy in plan.explain("b").copies] == wanted

@@ -83,6 +83,70 @@ def test_the_pattern_of_an_earlier_child_comes_first():
     assert "@b: no, OVERLAP: pattern 'relu' of matching-other has it" in str(plan.explain("relu1"))
 
 
+@tt.strategy("matching-fuser")
+class Fuser:
+    """Another engine of convolutions that are followed by Relu."""
+
+    patterns = {"fused": "relu(conv(x, w, ...))"}
+
+
+@tt.strategy("matching-conv")
+class Convolving:
+    """An engine of convolutions alone."""
+
+    patterns = {"conv": "conv(x, w, ...)"}
+
+
+def timed(**times):
+    """Return costs with a time for every operation of a site, and quick copies; one on the CPU takes 50 us."""
+    kinds = {call.kind for call in tt.IRModule.from_onnx(DIGITS).main.body}
+    times |= {"cpu": 50}
+    return {
+        "schema": "tvmtarget.cost/1",
+        "sites": {site: {"launch": 1} for site in times},
+        "links": [{"src": site, "dst": "cpu", "latency": 1, "bandwidth": 1e10} for site in times if site != "cpu"],
+        "ops": [
+            {"match": {"op": op}, "site": site, "time": time} for op in sorted(kinds) for site, time in times.items()
+        ],
+        "symbolic_hints": {"batch": 1},
+    }
+
+
+def sites_of(plan, *ops):
+    return [plan.site_of(op) for op in ops]
+
+
+def test_what_several_engines_take_alike_goes_to_the_best_of_them():
+    module, board = tt.IRModule.from_onnx(DIGITS), "[npu=matching-npu,fuser=matching-fuser,cpu=numpy](host=@cpu)"
+    assert sites_of(tt.decompose(module, board), "conv1", "relu1", "conv3") == ["npu", "npu", "fuser"]
+    plan = tt.decompose(module, board, timed(npu=20, fuser=1))
+    assert sites_of(plan, "conv1", "relu1", "conv3", "fc1") == ["fuser", "fuser", "fuser", "npu"]
+    matches = [match for function in plan.functions("fuser") for match in function.attr("matches")]
+    assert matches == [("fused", "conv1", "relu1"), ("fused", "conv2", "relu2"), ("fused", "conv3", "relu3")]
+    assert sites_of(tt.decompose(module, board, timed(npu=1, fuser=20)), "conv1", "conv3") == ["npu", "fuser"]
+
+
+def test_of_matches_that_overlap_those_count_by_which_the_whole_takes_least(tmp_path):
+    module, board = tt.IRModule.from_onnx(DIGITS), "[c=matching-conv,f=matching-fuser,cpu=numpy](host=@cpu)"
+    assert sites_of(tt.decompose(module, board), "conv1", "relu1") == ["c", "cpu"]
+    plan = tt.decompose(module, board, timed(c=20, f=1))
+    assert sites_of(plan, "conv1", "relu1") == ["f", "f"]
+    assert sites_of(tt.decompose(module, board, timed(c=1, f=40)), "conv1", "relu1") == ["c", "cpu"]
+    assert "c" in plan.sensitivity("conv1").longer
+    plan.save(tmp_path / "a.plan")
+    for again in (tt.Plan.load(tmp_path / "a.plan"), plan.replay(module), plan.what_if("conv1", "c")):
+        assert again.module == plan.module
+
+
+def test_an_earlier_match_gives_way_where_something_would_fit_nowhere():
+    text = """func @main(%x: float32[1,1,4,4]) opsets(onnx=17) {
+      %c: float32[1,1,4,4] = onnx.Conv(%x, %x) as c
+      %r: float32[1,1,4,4] = onnx.Relu(%c) as r
+      return %r }"""
+    board = "[c=matching-conv,f=matching-fuser,cpu=numpy](host=@cpu)"
+    assert tt.decompose(tt.IRModule.parse(text), board, where={"*": "!@cpu"}).sites() == {"c": "f", "r": "f"}
+
+
 @tt.strategy("matching-pairs")
 class Pairs:
     """An engine of pairs of elementwise operations."""

@@ -1,6 +1,7 @@
 """What plans tell beside themselves: differences, suppositions, blockers, pictures, files, replays."""
 
 import doctest
+import html
 import random
 import shutil
 import subprocess
@@ -174,11 +175,12 @@ def test_pictures_show_sites_regions_and_copies():
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is not installed")
 def test_graphviz_draws_names_of_any_kind():
-    odd = 'a "quoted" \\ name → <b>\n'
+    odd = 'a "quoted" \\ name → <b> &lt;\n'
     model = small(helper.make_node("Relu", ["x"], ["y"], name=odd))
-    text = tt.decompose(tt.IRModule.from_onnx(model), "numpy").dot()
-    drawn = subprocess.run(["dot", "-Tsvg"], input=text, capture_output=True, text=True, check=True)
-    assert "quoted" in drawn.stdout
+    plan = tt.decompose(tt.IRModule.from_onnx(model), "numpy")
+    drawn = subprocess.run(["dot", "-Tsvg"], input=plan.dot(), capture_output=True, text=True, check=True)
+    assert html.escape('a "quoted" \\ name → <b> &lt;') in drawn.stdout
+    assert "a #quot;quoted#quot; \\ name → #lt;b#gt; #amp;lt;<br>" in plan.mermaid()
     assert drawn.stderr == ""
 
 

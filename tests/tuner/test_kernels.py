@@ -219,9 +219,8 @@ def test_a_schedule_that_does_not_fit_is_refused_with_the_reason_and_the_default
     module = tt.IRModule.from_onnx(convolution())
     log = tt.TuningLog("memory:")
     with tt.TuningLog(tuned[0]) as known:
-        log.merge(known)
-    workload = next(found for found in log.workloads() if found.level == "kernel")
-    candidate = kernel_trials(log)[0].candidate
+        workload = next(found for found in known.workloads() if found.level == "kernel")
+        candidate = kernel_trials(known)[0].candidate
     blocks = [{**candidate.body["blocks"][0], "lanes": 7}]
     log.pin(workload, alone(NATIVE), candidate.replace(body={"blocks": blocks}), "a mistake")
     exe = tt.build(module, NATIVE, log=log)

@@ -33,15 +33,15 @@ def live(*, quiet: bool, seconds: float | None) -> Iterator[Progress | None]:
         yield _line_by_line()
         return
     bar = _bar(console)
-    task = bar.add_task("preparing", total=seconds, best="")
+    task = bar.add_task("preparing", total=None, best="")
 
     def tell(step: Step) -> None:
         what = f"trial {step.done}: {step.level} {step.what} {step.status}"
-        bar.update(task, description=what, best=_best(step))
+        bar.update(task, description=what, best=step.so_far)
         if seconds is None:
             bar.update(task, completed=step.done, total=step.trials)
         else:
-            bar.update(task, completed=bar.tasks[0].elapsed or 0.0)
+            bar.update(task, completed=bar.tasks[0].elapsed or 0.0, total=seconds)
 
     with suppress(OSError):
         bar.start()
@@ -73,12 +73,8 @@ def _line_by_line() -> Progress:
         nonlocal is_heard
         if is_heard and (step.done & (step.done - 1) == 0 or step.done % 64 == 0):
             try:
-                typer.echo(f"trial {step.done}: {step.level} {step.what} {step.status}; so far {_best(step)}", err=True)
+                typer.echo(f"trial {step.done}: {step.level} {step.what} {step.status}; so far {step.so_far}", err=True)
             except OSError:
                 is_heard = False
 
     return tell
-
-
-def _best(step: Step) -> str:
-    return f"{step.default / 1e9:.3g} -> {step.best / 1e9:.3g} ms, {step.speedup:.2f} times as fast"

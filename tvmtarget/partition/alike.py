@@ -194,8 +194,9 @@ class _Walk:
         place = {index: number for number, index in enumerate(calls)} if groups else {}
         for index in place:
             group = groups.get(index)
-            if group is not None and group.kind == kind:
-                yield group.pattern, tuple(place[one] for one in group.calls)
+            pattern = None if group is None else group.pattern_of(kind)
+            if group is not None and pattern is not None:
+                yield pattern, tuple(place[one] for one in group.calls)
 
 
 def _sample(constant: Constant) -> npt.NDArray[Any]:

@@ -306,4 +306,6 @@ def with_demands(feasibility: Feasibility, demands: Mapping[int, str], banned: I
             off = (Constraint.at(leaf).replace(is_negated=True) for leaf in sorted(leaves))
             asked[index] = (*asked[index], *(Asked(constraint, one.origin) for constraint in off))
     program = replace(program, asked=tuple(asked))
-    return Feasibility(program, feasibility.assumed, splits=feasibility.splits, memo=feasibility.memo)
+    return Feasibility(
+        program, feasibility.assumed, splits=feasibility.splits, memo=feasibility.memo, first=feasibility.first
+    )

@@ -33,7 +33,7 @@ class Feasibility:
 
     `assumed` are pairs of an operation and the path of a leaf that is supposed to take it, whatever its strategy says.
     `splits` has functions of host and device code split where the code generator takes them whole, too. `memo` is what
-    is known from earlier.
+    is known from earlier. Of patterns that overlap, those of the leaves of kind `first` count.
     """
 
     def __init__(
@@ -43,8 +43,10 @@ class Feasibility:
         *,
         splits: bool = False,
         memo: Memo | None = None,
+        first: str = "",
     ) -> None:
         self.program = program
+        self.first = first
         self.memo = memo or Memo()
         self.splits = splits
         self.assumed = assumed
@@ -71,7 +73,7 @@ class Feasibility:
         refused = {index for index, _ in groups.refused}
         for index, signature in enumerate(self.program.signatures):
             group = groups.of.get(index)
-            pattern = None if group is None else (group.kind, group.pattern)
+            pattern = None if group is None else group.patterns
             key = (asked[index], signature, supposed.get(index), pattern, index in refused)
             place = places.get(key)
             if place is None:
@@ -86,7 +88,21 @@ class Feasibility:
     @cached_property
     def groups(self) -> Groups:
         """What strategies take together by their patterns."""
-        return groups_of(self.program, self.leaves, self._allows)
+        return groups_of(self.program, self.leaves, self._allows, self.first)
+
+    @cached_property
+    def others(self) -> tuple[Feasibility, ...]:
+        """What fits where if other patterns count among those that overlap, as far as all fits somewhere then."""
+        options = (
+            Feasibility(self.program, self.assumed, splits=self.splits, memo=self.memo, first=kind)
+            for kind in self.groups.overlapped
+        )
+        return tuple(option for option in options if option.is_complete)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every operation fits a site."""
+        return not list(self._lost_of_all())
 
     def _allows(self, index: int, leaf: Site) -> bool:
         return self._constraints(self.program.asked[index], leaf) is None
@@ -117,8 +133,7 @@ class Feasibility:
 
     def check_all(self) -> None:
         """Raise `InfeasibleError` for operations that no leaf can take: each with the reasons, five at most."""
-        able = self.takes[: len(self.program.top)].any(axis=1)
-        lost = list(self._lost(np.flatnonzero(~able).tolist()))
+        lost = list(self._lost_of_all())
         problems = [self._explain_lost(index) for index in lost[:MAX_SHOWN]]
         if len(lost) > MAX_SHOWN:
             problems.append(f"... and {len(lost) - MAX_SHOWN} more ops that fit no site")
@@ -263,7 +278,7 @@ class Feasibility:
     def _judge_by_patterns(self, index: int, leaf: Site, strategy: Strategy, op: Op) -> Reject | None:
         """Return None if a group of the leaf's kind has an operation, or the strategy takes it alone; else why not."""
         group = self.groups.of.get(index)
-        if group is not None and group.kind == leaf.target.kind:
+        if group is not None and group.pattern_of(leaf.target.kind) is not None:
             return None
         alone = self._ask(index, leaf, strategy, op)
         return None if alone is None else self.groups.check(index, leaf.target.kind) or alone
@@ -289,6 +304,10 @@ class Feasibility:
             if refusal is not None:
                 return Reject(refusal.code, f"of {self.program.body[inner].source!r} in it, {refusal.message}")
         return None
+
+    def _lost_of_all(self) -> Iterator[int]:
+        able = self.takes[: len(self.program.top)].any(axis=1)
+        return self._lost(np.flatnonzero(~able).tolist())
 
     def _lost(self, calls: Iterable[int]) -> Iterator[int]:
         """Yield operations that fit nowhere; in the place of one with nested bodies those of them, if there are any."""

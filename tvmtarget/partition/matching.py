@@ -22,35 +22,46 @@ __all__ = ["Group", "Groups", "groups_of"]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Operations that one kind of leaf takes together, by which of its patterns."""
+    """Operations that leaves take together: by kind of leaf, the pattern that does; several may have the same."""
 
-    kind: str
-    pattern: str
+    patterns: tuple[tuple[str, str], ...]
     calls: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return " and ".join(f"pattern {pattern!r} of {kind}" for kind, pattern in self.patterns)
+
+    def pattern_of(self, kind: str) -> str | None:
+        """Return the pattern by which a kind of leaf takes them, None if it does not."""
+        return next((pattern for own, pattern in self.patterns if own == kind), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """All groups, the one that each operation is in, and why matches were refused, by their root and kind of leaf."""
+    """All groups, the one that each operation is in, and why matches were refused, by their root and kind of leaf.
+
+    `overlapped` are the kinds of leaves that lost a match to others, which came before.
+    """
 
     all: tuple[Group, ...]
     of: Mapping[int, Group]
     refused: Mapping[tuple[int, str], Reject]
+    overlapped: tuple[str, ...]
 
     def check(self, index: int, kind: str) -> Reject | None:
         """Return why no pattern of a kind of leaf has an operation; None if one has, or if nothing says why."""
         group = self.of.get(index)
-        if group is not None and group.kind != kind:
-            return Reject("OVERLAP", f"pattern {group.pattern!r} of {group.kind} has it")
+        if group is not None and group.pattern_of(kind) is None:
+            return Reject("OVERLAP", f"{group} has it")
         return self.refused.get((index, kind))
 
 
-def groups_of(program: Program, leaves: Iterable[Site], allows: Callable[[int, Site], bool]) -> Groups:
+def groups_of(program: Program, leaves: Iterable[Site], allows: Callable[[int, Site], bool], first: str = "") -> Groups:
     """Match the patterns of all strategies; of two that overlap, an earlier leaf's comes first, then the larger one.
 
-    `allows` says whether what is asked of an operation lets it go to a leaf: no match goes beyond that.
+    What several kinds of leaves take alike is one group, which may go to any of them. `allows` says whether what is
+    asked of an operation lets it go to a leaf: no match goes beyond that. Leaves of the kind `first` come first of all.
     """
-    sites: dict[str, list[Site]] = {}
+    sites: dict[str, list[Site]] = {first: []} if first else {}
     for leaf in leaves:
         sites.setdefault(leaf.target.kind, []).append(leaf)
     chooser = _Chooser(program, allows)
@@ -59,7 +70,9 @@ def groups_of(program: Program, leaves: Iterable[Site], allows: Callable[[int, S
         strategies = tuple(strategy for strategy in reversed(by_options.values()) if strategy is not None)
         if strategies and strategies[0].is_matching:
             chooser.match(_Taker(kind, strategies, alike))
-    return Groups(tuple(chooser.groups), chooser.of, chooser.refused)
+    groups = tuple(chooser.groups.values())
+    of = {index: group for group in groups for index in group.calls}
+    return Groups(groups, of, chooser.refused, tuple(chooser.overlapped))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +96,10 @@ class _Chooser:
     def __init__(self, program: Program, allows: Callable[[int, Site], bool]) -> None:
         self.program = program
         self.allows = allows
-        self.groups: list[Group] = []
-        self.of: dict[int, Group] = {}
+        self.groups: dict[tuple[int, ...], Group] = {}
+        self.of: dict[int, tuple[int, ...]] = {}
         self.refused: dict[tuple[int, str], Reject] = {}
+        self.overlapped: dict[str, None] = {}
 
     def match(self, taker: _Taker) -> None:
         """Choose matches of one strategy, in every body from the last operation to the first."""
@@ -97,7 +111,7 @@ class _Chooser:
         found = self._found(taker.strategy)
         for scope in self.program.scopes:
             first, body = scope.calls.start, scope.function.body
-            fixed = (at for at, call in enumerate(body) if call.regions or call.has_effect or first + at in self.of)
+            fixed = (at for at, call in enumerate(body) if call.regions or call.has_effect)
             matcher = Matcher(scope.function, fixed)
             for root in reversed(range(len(body))):
                 if root not in matcher.taken:
@@ -121,7 +135,7 @@ class _Chooser:
         for name, pattern in patterns:
             match = self._first(taker, name, first, matcher.at(root, pattern))
             if match is not None:
-                yield Group(taker.kind, name, tuple(first + at for at in match.calls))
+                yield Group(((taker.kind, name),), tuple(first + at for at in match.calls))
 
     def _checked(self, taker: _Taker, matcher: Matcher, found: Iterable[Found]) -> Iterator[Group]:
         """Yield what can be a group of that which a strategy found by its own means."""
@@ -132,7 +146,7 @@ class _Chooser:
             if not matcher.is_closed(Match(matcher.function, one.calls, max(one.calls), {})):
                 refusal = Reject("RULE", f"a result inside a match of {one.pattern!r} is read outside of it")
             if refusal is None:
-                yield Group(taker.kind, one.pattern, one.calls)
+                yield Group(((taker.kind, one.pattern),), tuple(sorted(one.calls)))
             else:
                 self._refuse(taker, one.calls, refusal)
 
@@ -141,11 +155,13 @@ class _Chooser:
         if not groups:
             return
         group = max(groups, key=lambda group: len(group.calls))
-        self.groups.append(group)
-        self.of |= dict.fromkeys(group.calls, group)
+        before = self.groups.get(group.calls)
+        self.groups[group.calls] = group if before is None else Group(before.patterns + group.patterns, group.calls)
+        self.of |= dict.fromkeys(group.calls, group.calls)
         matcher.taken.update(index - first for index in group.calls)
+        kind, _ = group.patterns[0]
         for index in group.calls:
-            self.refused.pop((index, group.kind), None)
+            self.refused.pop((index, kind), None)
 
     def _first(self, taker: _Taker, name: str, first: int, matches: Iterable[Match]) -> Match | None:
         """Return the first match that its constraints allow and the strategy takes."""
@@ -162,8 +178,12 @@ class _Chooser:
         return None
 
     def _may_take(self, taker: _Taker, calls: Sequence[int]) -> bool:
-        """Whether operations stand in the same function, and what is asked of them lets all go to one leaf."""
+        """Whether operations stand in the same function, no other match has some, and requests let all go to a leaf."""
         if len({self.program.frames[index] for index in calls}) > 1 or self._is_parted(calls):
+            return False
+        owners = {self.of.get(index) for index in calls}
+        if owners not in ({None}, {tuple(sorted(calls))}):
+            self.overlapped[taker.kind] = None
             return False
         return any(all(self.allows(index, site) for index in calls) for site in taker.sites)
 

@@ -297,7 +297,8 @@ class _Outliner:
     def _matches(self, region: Region) -> tuple[tuple[str, ...], ...]:
         kind, body = region.site.target.kind, self.program.body
         found = (self.groups[index] for index in region.calls if index in self.groups)
-        return tuple((one.pattern, *(body[index].source for index in one.calls)) for one in found if one.kind == kind)
+        patterns = ((one.pattern_of(kind), one.calls) for one in found)
+        return tuple((name, *(body[index].source for index in calls)) for name, calls in patterns if name is not None)
 
     def _driver(self, region: Region, border: _Border, around: _Around) -> None:
         place, name = len(self.functions), border.name

@@ -159,7 +159,8 @@ class Plan:
         if not chosen:
             self.program.find(op)
         assumed = self.feasibility.assumed.union((index, leaf) for index in chosen for leaf in leaves)
-        return planned(self.request, Feasibility(self.program, assumed, memo=Memo(self.feasibility.memo)))
+        memo = Memo(self.feasibility.memo)
+        return planned(self.request, Feasibility(self.program, assumed, memo=memo, first=self.feasibility.first))
 
     def blockers(self, limit: int = 5) -> tuple[Blocker, ...]:
         """Return the operators whose support by a site that refuses them would gain most; each is tried."""
@@ -198,7 +199,8 @@ class Plan:
             raise TargetError(f"nothing can be said of {op!r}: {why}; pass costs that speak of it")
         longer: dict[str, int] = {}
         for leaf in self.feasibility.leaves:
-            if leaf.path == here or self.feasibility.verdict(index, leaf) is not None:
+            refusal = self.feasibility.verdict(index, leaf)
+            if leaf.path == here or (refusal is not None and refusal.code != "OVERLAP"):
                 continue
             moved = planned(self.request, self.feasibility, {op: leaf.path})
             is_known = moved.prediction is not None and moved.prediction.rank[0] <= self.prediction.rank[0]
@@ -381,20 +383,38 @@ def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] |
     """Choose sites by preference, or by costs, and make the plan of that choice; `sites` by operation are kept.
 
     In a tree of one level the choice by cost is never slower than the one by preference. Deeper down, in systems and
-    in nested bodies, it sees only what is best for each operation, so both are made, and the better one is kept.
+    in nested bodies, it sees only what is best for each operation, so both are made, and the better one is kept; so it
+    is with patterns that overlap.
     """
+    estimates = None if request.costs is None else Estimates(feasibility.program, request.costs)
+    ways = [feasibility] if estimates is None else [feasibility, *feasibility.others]
+    plans = [
+        _made(request, way, estimates, choose) for way in ways for choose in _choosers(request, way, estimates, sites)
+    ]
+    return min(plans, key=lambda plan: (_moved(plan, sites), _rank(plan))).verify()
+
+
+def _choosers(
+    request: Request, feasibility: Feasibility, estimates: Estimates | None, sites: Mapping[str, str] | None
+) -> list[Chooser]:
     program = feasibility.program
-    estimates = None if request.costs is None else Estimates(program, request.costs)
     choosers: list[Chooser] = [by_preference] if estimates is None else [Recalling(ByCost(feasibility, estimates))]
     is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
     if estimates is not None and (is_deep or estimates.costs.regions):
         choosers.append(by_preference)
     if estimates is not None and request.objective == "throughput":
         choosers.append(ByPipeline(feasibility, estimates))
-    if sites is not None:
-        names = tuple(call.source for call in program.body)
-        choosers = [Keeping(sites, names, choose) for choose in choosers]
-    return min((_made(request, feasibility, estimates, choose) for choose in choosers), key=_rank).verify()
+    if sites is None:
+        return choosers
+    names = tuple(call.source for call in program.body)
+    return [Keeping(sites, names, choose) for choose in choosers]
+
+
+def _moved(plan: Plan, sites: Mapping[str, str] | None) -> int:
+    """Return how many operations are not where they were to be kept, as of patterns that overlap one counts."""
+    if sites is None:
+        return 0
+    return sum(site != sites.get(op, site) for op, site in plan.sites().items())
 
 
 def _rank(plan: Plan) -> tuple[int, ...]:

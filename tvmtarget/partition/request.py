@@ -66,6 +66,8 @@ class Request:
         self._check_names(program)
         program = with_units(program, self.atomic, self.boundary_before, self.boundary_after)
         feasibility = Feasibility(program, splits=splits, memo=memo)
+        if not feasibility.is_complete:
+            feasibility = next(iter(feasibility.others), feasibility)
         feasibility.check_all()
         return feasibility
 

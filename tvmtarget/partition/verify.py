@@ -90,7 +90,7 @@ def _every_group_is_whole(program: Program, feasibility: Feasibility, regions: S
     for group in feasibility.groups.all:
         if len({owner.get(index) for index in group.calls}) > 1:
             names = ", ".join(repr(program.body[index].source) for index in group.calls)
-            yield f"ops {names}, which pattern {group.pattern!r} of {group.kind} takes together, are apart"
+            yield f"ops {names}, which {group} takes together, are apart"
 
 
 def _every_call_is_in_its_body(program: Program, module: IRModule, regions: Sequence[RegionRecord]) -> Iterator[str]:

@@ -33,6 +33,7 @@ class TunedKernel:
     search: Search
     default: int = 0
     trials: int = 0
+    pending: int = 0  # trials that have begun
     hints: list[Choices] = field(default_factory=list)
     hinted: frozenset[str] = frozenset()  # the keys of the candidates that were hints
     seconds: float = 0.0
@@ -135,4 +136,4 @@ class TunedKernel:
     @property
     def urgency(self) -> float:
         """Time that a run spends in this kernel, the less the more was tried."""
-        return self.calls * self.best / (2 + self.trials)
+        return self.calls * self.best / (2 + self.trials + self.pending)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -79,6 +79,9 @@ class KernelTuner:
                 self.reused += recall(self._log, kernel, self._space)
             for kernel in sorted(self._kernels, key=lambda kernel: -kernel.size):
                 self._measure_default(kernel)
+            self.left_out = list(dict.fromkeys(self.left_out))
+            if self._kernels and all(kernel.is_exhausted and not kernel.trials for kernel in self._kernels):
+                raise RunError(*self.left_out)
             while not self._budget.is_spent(time.monotonic() + self._confirming()) and self._search_some():
                 pass
             for kernel in sorted(self._kernels, key=lambda kernel: -kernel.gain):
@@ -198,14 +201,18 @@ class KernelTuner:
     def _measure_default(self, kernel: TunedKernel) -> None:
         if kernel.default or self._budget.is_spent(time.monotonic()):
             return
-        outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
+        try:
+            outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
+        except BackendError as error:  # of machines elsewhere, which all refuse
+            self.left_out += (f"kernels of @{kernel.site or '.'}: {problem}" for problem in error.problems)
+            kernel.is_exhausted = True
+            return
         kernel.default = median_low(outcome.costs) if outcome.status == "ok" else 0
         if outcome.status == "cancelled":
             return
         if not kernel.default:
             self.left_out.append(f"kernel {kernel.name}: its default did not run here: {outcome.why}")
             kernel.is_exhausted = True
-        kernel.trials += 1
         self._write(kernel, kernel.default_choices, outcome)
 
     def _search_some(self) -> bool:
@@ -217,18 +224,38 @@ class KernelTuner:
                 break
             chosen.append(found)
         if self._remotes is None:
-            outcomes: Iterable[Outcome] = (kernel.measure(choices) for kernel, choices in chosen)
+            for kernel, choices in chosen:
+                outcome = kernel.measure(choices)
+                kernel.pending -= 1
+                self._write(kernel, choices, outcome)
         else:
-            with ThreadPoolExecutor(max(1, len(chosen))) as threads:
-                outcomes = list(threads.map(lambda pair: pair[0].measure(pair[1]), chosen))
-        for (kernel, choices), outcome in zip(chosen, outcomes, strict=True):
-            self._write(kernel, choices, outcome)
+            self._measure_there(self._remotes, chosen)
         return bool(chosen)
+
+    def _measure_there(self, remotes: Remotes, chosen: Sequence[tuple[TunedKernel, Choices]]) -> None:
+        """Measure candidates on as many machines; what others measured is written where one has no machine left."""
+        errors: list[RunError | BackendError] = []
+        with ThreadPoolExecutor(max(1, len(chosen))) as threads:
+            futures = [threads.submit(kernel.measure, choices) for kernel, choices in chosen]
+            try:
+                for (kernel, choices), future in zip(chosen, futures, strict=True):
+                    try:
+                        outcome = future.result()
+                    except (RunError, BackendError) as error:
+                        errors.append(error)
+                    else:
+                        kernel.pending -= 1
+                        self._write(kernel, choices, outcome)
+            except BaseException:
+                remotes.stop()  # or the other threads would be waited for
+                raise
+        if errors:
+            raise errors[0]
 
     def _propose(self) -> tuple[TunedKernel, Choices] | None:
         """Return a candidate of the most urgent kernel that has one left."""
         most = USUAL_TRIALS if self._budget.is_endless else math.inf
-        while open_ := [each for each in self._kernels if not each.is_exhausted and each.trials < most]:
+        while open_ := [each for each in self._kernels if not each.is_exhausted and each.trials + each.pending < most]:
             kernel = max(
                 open_, key=lambda each: each.urgency * (1.0 if each.worker.pid is not None else 1 / RELUCTANCE)
             )
@@ -242,7 +269,7 @@ class KernelTuner:
                 choices = None
             if choices is not None:
                 kernel.search.skip(choices)
-                kernel.trials += 1
+                kernel.pending += 1
                 return kernel, choices
             kernel.is_exhausted = True
         return None
@@ -253,6 +280,7 @@ class KernelTuner:
         baseline = kernel.baseline(beside) if beside else None
         measured = Measurement(status=outcome.status, costs=outcome.costs, baseline=baseline)
         self._budget.done += 1
+        kernel.trials += 1
         kernel.is_changed = True
         self.statuses[outcome.status] += 1
         candidate = kernel.candidate(choices)
@@ -280,7 +308,7 @@ class KernelTuner:
         kernel.is_changed = False
         for choices, outcome in zip((default, *good), outcomes, strict=True):
             self._write_confirmed(kernel, choices, outcome, outcomes[0].costs)
-        self._tell(kernel, "ok")
+        self._tell(kernel, "confirmed")
 
     def _write_confirmed(
         self, kernel: TunedKernel, choices: Choices, outcome: Outcome, baseline: tuple[int, ...]

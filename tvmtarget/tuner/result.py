@@ -65,6 +65,11 @@ class Step:
         """How many times as fast all that is tuned is, so far."""
         return self.default / self.best if self.best else 1.0
 
+    @property
+    def so_far(self) -> str:
+        """What all that is tuned takes, untuned and at its best."""
+        return f"{_time(self.default)} -> {_time(self.best)}, {self.speedup:.2f} times as fast"
+
 
 Progress: TypeAlias = Callable[[Step], None]
 

@@ -31,6 +31,7 @@ from tvmtarget.tuner.result import Budget, Progress, TuneInterrupted, TuneResult
 from tvmtarget.tuner.running import ROUNDS, made_up_inputs, seconds_of_turns
 from tvmtarget.tuner.serving import is_serving
 from tvmtarget.tuner.settings import SettingsTuner, open_settings
+from tvmtarget.tuning.environment import environment
 from tvmtarget.tuning.log import TuningLog
 
 __all__ = ["LEVELS", "SPACES", "tune"]
@@ -111,6 +112,7 @@ def tune(
         raise_all(RunError, _not_here(plan))
     given = None if costs is None else _costs(costs, plan.layout.root)
     with closing_log(log) as opened:
+        opened.append(environment())  # a log that cannot be written is refused before anything is measured
         budget = Budget(trials, None if seconds is None else begin + seconds)
         with nullcontext() if workers is None else Remotes(workers) as remotes:
             tuning = _Tuning(plan, Journal(opened), budget, begin, progress, remotes, space, given, limits, seed)
@@ -172,19 +174,20 @@ class _Tuning:
             raise TuneInterrupted(self._result()) from error
         except LogError as error:
             raise TuneStoppedError(*error.problems, self.log.rescue(), result=self._result()) from error
-        except RunError as error:
+        except (RunError, BackendError) as error:
             raise TuneStoppedError(*error.problems, result=self._result()) from error
         return self._result()
 
     def _tune(self, levels: Sequence[str], programs: Programs, *, is_fixed: bool) -> None:
         is_placed = "placement" in levels and not is_fixed and self.plan.layout.root.is_composite
         has_settings = "executor" in levels and self._has_settings(is_placed=is_placed)
-        has_inputs = made_up_inputs(self.plan) is not None
+        why_not = self._why_not_run()
+        has_inputs = not why_not
         end = self._keep(programs) if has_inputs else self.budget.deadline
         if "kernel" in levels:
             self._tune_kernels(self._part(KERNEL_SHARE if is_placed or has_settings else 1.0, end), is_placed=is_placed)
         if not has_inputs and (is_placed or "executor" in levels):
-            self.left_out.append("placement and settings: no inputs can be made up for this program")
+            self.left_out.append(f"placement and settings: {why_not}")
         if not has_inputs:
             return
         best = self.plan if is_fixed else Advice(self.log).placed(self.plan)
@@ -206,6 +209,12 @@ class _Tuning:
         if end is not None and self.budget.deadline is not None:
             programs.until = self.budget.deadline + max(LEAST_LATE, LATE * (self.budget.deadline - self.begin))
         self._compare(programs, is_placed=not is_fixed)
+
+    def _why_not_run(self) -> str:
+        """Say why the whole program cannot run here; nothing if it can."""
+        if self.remotes is not None and _not_here(self.plan):
+            return "no leaf of the target can run on this machine"
+        return "no inputs can be made up for this program" if made_up_inputs(self.plan) is None else ""
 
     def _has_settings(self, *, is_placed: bool) -> bool:
         """Whether any leaf that may be used has settings to try."""

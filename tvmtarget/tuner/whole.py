@@ -48,18 +48,15 @@ class WholeTuner:
         Left out is what is older than anything it builds on: kernels of the leaves, and for settings the placement.
         What failed is not yielded, but remembered.
         """
-        layout, found, newest = self._plan.layout, list[Trial](), 0
+        layout, newest = self._plan.layout, 0
         targets = {layout.root.digest, *(alone(leaf.target).digest for leaf in layout.leaves())}
         here, placement = environment().key, whole_workload(self._plan, "graph").key
         for record in self._log:
-            if not isinstance(record, Trial) or record.target not in targets:
-                continue
-            if record.workload == self._workload.key:
-                found += [record] if record.env == here else []
-            elif record.level == "kernel" or record.workload == placement:
-                newest = max(newest, record.ts or 0)
-        for trial in found:
-            if (trial.ts or 0) < newest:
+            if isinstance(record, Trial) and record.target in targets and record.workload != self._workload.key:
+                is_built_on = record.level == "kernel" or record.workload == placement
+                newest = max(newest, (record.ts or 0) if is_built_on else 0)
+        for trial in self._log.trials(self._workload, layout.root):
+            if trial.env != here or (trial.ts or 0) < newest:
                 continue
             if trial.measured.status in FAILURES:
                 self._failed.add(trial.candidate.key)

@@ -13,7 +13,7 @@ from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.forms import runs_of_bodies
 from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
 from tvmtarget.partition.costs.links import PICOSECONDS, Links
-from tvmtarget.partition.costs.rates import Rates, rates_of, speaks_of
+from tvmtarget.partition.costs.rates import Rates, names_of, rates_of, speaks_of
 from tvmtarget.partition.costs.work import Unknown, Work, form_of, nbytes_of, work_of
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.strategies.strategy import Op
@@ -169,8 +169,9 @@ class Estimates:
 
     def _rules_for(self, leaf: Site) -> dict[str, list[tuple[int, OpCost]]]:
         rules: dict[str, list[tuple[int, OpCost]]] = {}
+        names = frozenset(names_of(leaf))
         for place, rule in enumerate(self.costs.ops):
-            if speaks_of(rule.site, leaf):
+            if rule.site in names:
                 rules.setdefault(rule.structure or rule.op or "", []).append((place, rule))
         return rules
 
@@ -188,8 +189,7 @@ class Estimates:
         return max(found, key=lambda item: item[:2])[2] if found else None
 
     def _unknown_names(self) -> Iterator[str]:
-        known = set(kind_names()) | {name for leaf in self.leaves for name in (leaf.path, leaf.target.kind)}
-        known |= {path for path, _ in self.program.layout.root.walk()}
+        known = set(kind_names()).union(*map(names_of, self.leaves))
         stated = (*self.costs.sites, *(one.site for one in self.costs.ops), *(one.site for one in self.costs.regions))
         for name in dict.fromkeys(stated):
             if name not in known:

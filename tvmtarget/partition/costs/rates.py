@@ -5,15 +5,16 @@ A CPU without stated peaks has what its cores, clock and vectors give at one vec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from tvmtarget.partition.costs.costs import Costs, SiteCost
 from tvmtarget.target.layout import Layout, Site
 from tvmtarget.target.nesting import unnumbered
 from tvmtarget.target.tree import Target
 
-__all__ = ["Rates", "rates_of", "speaks_of"]
+__all__ = ["Rates", "names_of", "rates_of", "speaks_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Rates:
 
 def rates_of(layout: Layout, site: Site, costs: Costs) -> Rates:
     """Return what costs, the target and the table of code generators say of a leaf."""
-    stated = next((costs.sites[name] for name in _names(site) if name in costs.sites), SiteCost())
+    stated = next((costs.sites[name] for name in names_of(site) if name in costs.sites), SiteCost())
     known = _GENERATORS.get((site.target.kind, site.target.device))
     launch = stated.launch if stated.launch is not None else known.launch if known else None
     share = stated.roofline if stated.roofline is not None else known.roofline if known else None
@@ -87,12 +88,30 @@ def rates_of(layout: Layout, site: Site, costs: Costs) -> Rates:
 
 
 def speaks_of(name: str, site: Site) -> bool:
-    """Whether a name in costs means a site: its path, that of all replicas, or its kind."""
-    return name in _names(site)
+    """Whether a name in costs means a site."""
+    return name in names_of(site)
 
 
-def _names(site: Site) -> tuple[str, ...]:
-    return (site.path, unnumbered(site.path), site.target.kind)
+def names_of(site: Site) -> tuple[str, ...]:
+    """Return the names by which costs may speak of a leaf, the most precise first.
+
+    They are its path, with numbers of replicas or without, its kind, and the systems that it is in, the nearest first.
+    """
+    own, *systems = (_spellings(path) for path in _upwards(site.path))
+    return (*own, site.target.kind, *(name for spelled in systems for name in spelled))
+
+
+def _upwards(path: str) -> Iterator[str]:
+    yield path
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def _spellings(path: str) -> tuple[str, ...]:
+    """Return a path with the numbers of replicas, with all but some, and without."""
+    parts = [dict.fromkeys((part, unnumbered(part))) for part in path.split("/")]
+    return tuple("/".join(chosen) for chosen in product(*parts))
 
 
 def _bandwidth(layout: Layout, site: Site) -> float | None:

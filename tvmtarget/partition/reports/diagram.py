@@ -76,7 +76,7 @@ def to_dot(plan: Plan) -> str:
     ]
     for position, (site, members) in enumerate(_by_site(plan)):
         lines += [f"  subgraph cluster_{position} {{", f"    label={_quoted(site)};"]
-        lines += [f"    r{member} [label={_quoted(_label(parts[member], chr(10)))}];" for member in members]
+        lines += [f"    r{member} [label={_quoted(_label(parts[member]))}];" for member in members]
         lines.append("  }")
     for source, reader, edge in graph.edges(data=True):
         style = ", penwidth=3" if edge["is_copied"] else ""
@@ -91,7 +91,7 @@ def to_mermaid(plan: Plan) -> str:
     lines = ["flowchart TD", "  in([in])", "  out([out])"]
     for position, (site, members) in enumerate(_by_site(plan)):
         lines.append(f"  subgraph s{position}[{_escaped(site)}]")
-        lines += [f"    r{member}[{_escaped(_label(parts[member], '<br>'))}]" for member in members]
+        lines += [f"    r{member}[{_escaped(_label(parts[member]))}]" for member in members]
         lines.append("  end")
     for source, reader, edge in graph.edges(data=True):
         arrow = "==>" if edge["is_copied"] else "-->"
@@ -108,10 +108,10 @@ def _by_site(plan: Plan) -> Iterator[tuple[str, list[int]]]:
         yield f"@{site or '.'} ({plan.layout[site].target.kind})", positions
 
 
-def _label(region: RegionRecord, newline: str) -> str:
+def _label(region: RegionRecord) -> str:
     more = len(region.ops) - MAX_NAMED
     named = ", ".join(region.ops[:MAX_NAMED]) + (f", and {more} more" if more > 0 else "")
-    return f"{region.function}{newline}{named}"
+    return f"{region.function}\n{named}"
 
 
 def _edge(value: str, type_: Type) -> str:
@@ -123,12 +123,14 @@ def _node(node: int | str) -> str:
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    """Return text in quotes as Graphviz reads it, which knows entities there."""
+    special = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "&": "&amp;"}
+    escaped = "".join(special.get(char, char) for char in text)
     return f'"{escaped}"'
 
 
 def _escaped(text: str) -> str:
     """Return text in quotes as Mermaid reads it: what would end or mark it up is written as entities."""
-    special = {'"': "#quot;", "#": "#35;", "&": "#amp;", "`": "#96;"}
-    kept = "<br>".join("".join(special.get(char, char) for char in part) for part in text.split("<br>"))
-    return f'"{kept}"'
+    special = {'"': "#quot;", "#": "#35;", "&": "#amp;", "`": "#96;", "<": "#lt;", ">": "#gt;", "\n": "<br>"}
+    escaped = "".join(special.get(char, char) for char in text)
+    return f'"{escaped}"'

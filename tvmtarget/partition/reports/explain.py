@@ -177,16 +177,39 @@ def _verdicts(feasibility: Feasibility, index: int, site: str) -> Iterator[tuple
 def _caused(
     program: Program, index: int, record: RegionRecord | None, copies: Sequence[CopyRecord]
 ) -> Iterator[CopyRecord]:
-    """Yield copies of what an operation makes, and those by which what it reads comes to where it runs."""
+    """Yield the copies by which what an operation reads comes to where it runs, then those of what it makes.
+
+    Each kind is in the order in which it is copied: out of the systems that a value was made in, and into others.
+    """
     read, made = program.body[index].uses(), {output.name for output in program.body[index].outputs}
     arriving = {value: {"" if record is None else program.layout[record.site].domain} for value in read}
-    for copy in reversed(copies):
-        if copy.value in read and copy.dst in arriving[copy.value]:
-            arriving[copy.value].add(copy.src)
-    for copy in copies:
-        is_read = copy.value in read and (record is None or copy.dst in arriving[copy.value])
-        if copy.value in made or is_read:
-            yield copy
+    about = [copy for copy in copies if copy.value in read]
+    for _ in about:  # each round finds one more step of the way, if there is any
+        known = sum(map(len, arriving.values()))
+        for copy in reversed(about):
+            if copy.dst in arriving[copy.value]:
+                arriving[copy.value].add(copy.src)
+        if sum(map(len, arriving.values())) == known:
+            break
+    if record is None:
+        yield from (copy for copy in copies if copy.value in made or copy.value in read)
+        return
+    incoming = [copy for copy in copies if copy.value in read and copy.dst in arriving[copy.value]]
+    outgoing = [copy for copy in copies if copy.value in made]
+    own = {(copy.value, copy.src, copy.dst) for copy in incoming if _leads_to(copy, record)}
+    incoming = [copy for copy in incoming if _leads_to(copy, record) or (copy.value, copy.src, copy.dst) not in own]
+    yield from sorted(incoming, key=lambda copy: _depth(copy) if _leads_to(copy, record) else -_depth(copy))
+    yield from sorted(outgoing, key=lambda copy: -_depth(copy) if _leads_to(copy, record) else _depth(copy))
+
+
+def _leads_to(copy: CopyRecord, record: RegionRecord) -> bool:
+    """Whether the driver that makes a copy is one of those by whose calls a function runs."""
+    return not copy.call or record.call.startswith(f"{copy.call}/")
+
+
+def _depth(copy: CopyRecord) -> int:
+    """Return how many calls lead from the entry to the driver that makes a copy."""
+    return copy.call.count("/") + bool(copy.call)
 
 
 def _copied(copy: CopyRecord, estimates: Estimates | None) -> str:

@@ -76,9 +76,11 @@ def _forced(
     program = feasibility.program
     earlier = best[: next((place for place, leaf in enumerate(best) if leaf.path == record.site), len(best))]
     group = feasibility.groups.of.get(index)
-    if group is not None and group.kind == program.layout[record.site].target.kind and len(group.calls) > 1:
+    kind = program.layout[record.site].target.kind
+    pattern = None if group is None else group.pattern_of(kind)
+    if group is not None and pattern is not None and len(group.calls) > 1:
         others = ", ".join(repr(program.body[call].source) for call in group.calls if call != index)
-        yield f"pattern {group.pattern!r} of {group.kind} takes it together with {others}"
+        yield f"pattern {pattern!r} of {kind} takes it together with {others}"
     driven = {one.call for one in outlined.driven}
     if driven and index in steering_of(program, tuple(program.scope_of(index).calls), driven):
         yield "a driver reads what it computes to run control flow, and this is the driver's memory"
