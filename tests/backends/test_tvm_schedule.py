@@ -85,6 +85,13 @@ def test_pooling_takes_one_vector_along_the_last_axis():
     assert plan(nest, AVX512) == Tile(3, 11)
 
 
+@pytest.mark.parametrize(("size", "lanes"), [(58, 8), (114, 14)], ids=["step by step", "every other value"])
+def test_windows_that_are_read_in_one_piece_take_a_power_of_two(size, lanes):
+    image = access(0, 1, (2, 4), (3, 5), shape=(1, 64, size, size))
+    nest = Nest("SSSSRR", (1, 64, 56, 56, 3, 3), (image,), (access(0, 1, 2, 3),))
+    assert plan(nest, AVX512).lanes == lanes
+
+
 @pytest.mark.parametrize("kinds", ["SS", "RR"])
 def test_what_is_not_reduced_or_has_no_result_axis_has_no_tile(kinds):
     assert plan(Nest(kinds, (64, 64), (access(0, 1),), (access(0, 1),)), AVX512) is None

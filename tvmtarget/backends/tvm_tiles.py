@@ -236,12 +236,13 @@ def _plan_window(nest: Nest, width: int) -> Tile | None:
     """
     *others, axis = nest.spatial
     extent = nest.extents[axis] or 1
-    # Unlike sums, what is read at each step takes a load for each power of 2 in its lanes: 14 of them are 8 + 4 + 2.
+    moving = [read for read in nest.reads if read.run(axis)]
+    # What is read in one piece at each step takes a load for each power of 2 in its lanes: 14 of them are 8 + 4 + 2.
     even = math.gcd(extent, width)
-    lanes = even if 2 * even >= width else divisor(extent, width)
+    is_dense = all(read.dims and (read.shape[-1] or 0) < 2 * extent for read in moving)
+    lanes = even if is_dense and 2 * even >= width else divisor(extent, width)
     if lanes == 1 or 4 * lanes < width or not nest.slides:
         return None
-    moving = [read for read in nest.reads if read.run(axis)]
     rows = [row for row in others if all(read.run(row) != 1 for read in moving)]
     if math.prod(nest.extents[reduced] or LONG_SUM for reduced in nest.reduced) >= LONG_SUM:
         rows += others[-1:]
