@@ -62,6 +62,7 @@ def tune(
 
     Everything measured is in the log at once: after Ctrl-C the same command goes on.
     """
+    begin = time.monotonic()  # what is imported takes seconds on a busy machine
     from tvmtarget.cli.tune_ending import Told, told_to_end
     from tvmtarget.cli.tune_progress import live
     from tvmtarget.ir.module import IRModule
@@ -69,7 +70,6 @@ def tune(
     from tvmtarget.tuner.tuning import LEVELS
     from tvmtarget.tuner.tuning import tune as tune_module
 
-    begin = time.monotonic()
     with told_to_end():
         try:
             rules = read_where(where)

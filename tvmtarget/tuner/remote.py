@@ -104,11 +104,9 @@ class Remotes:
             address = self._take(what, until)
             left = None if until is None else max(0.0, until - time.monotonic())
             reply = None
-            needed = self._needed(address, first)
-            options = {"workers": [address], "allow_other_workers": False, "pure": False, "retries": 0}
             try:
-                future: Any = self._client.submit(measure, needed, left, *others, **options)
-                reply = self._wait(future, address, until)
+                future = self._submit(address, measure, self._needed(address, first), left, *others)
+                reply = None if future is None else self._wait(future, address, until)
             finally:
                 self._give_back(address, is_lost=reply is None)
             if reply is None:
@@ -118,6 +116,22 @@ class Remotes:
             elif self._takes(address, what, reply):
                 return reply.value  # type: ignore[return-value]  # there is one where nothing was refused
         raise LostError("measure", "infra")
+
+    def _expect_some(self) -> None:
+        """Raise an error where no machine is left, and none can be expected."""
+        status = self._client.status
+        if status == "closed" or time.monotonic() - self._seen >= _PATIENCE:
+            gone = f"no measuring machine is left at {self._address!r}, and none came in {_PATIENCE:.0f} seconds"
+            silent = f"the Dask scheduler at {self._address!r} does not answer any more"
+            raise RunError(gone if status == "running" else silent)
+
+    def _submit(self, address: str, measure: Callable[..., Reply[_Value]], *arguments: Any) -> Any:  # noqa: ANN401
+        """Send a measurement to a machine; None if that cannot be, as the scheduler is gone."""
+        options = {"workers": [address], "allow_other_workers": False, "pure": False, "retries": 0}
+        try:
+            return self._client.submit(measure, *arguments, **options)
+        except Exception:  # whatever Dask raises of a connection that it lost
+            return None
 
     def _needed(self, address: str, first: Any) -> Any:  # noqa: ANN401
         """Return what a machine has to be told of a leaf function: not its source again, if it has that already."""
@@ -156,11 +170,7 @@ class Remotes:
                     return free[0]
                 if self._known and not usable:
                     raise BackendError(*(f"{address} cannot measure this: {why}" for address, why in refused.items()))
-                if self._client.status == "closed":  # as Dask found nobody to connect to again
-                    raise RunError(f"the Dask scheduler at {self._address!r} does not answer any more")
-                if time.monotonic() - self._seen >= _PATIENCE:
-                    gone = f"no measuring machine is left at {self._address!r}"
-                    raise RunError(f"{gone}, and none came in {_PATIENCE:.0f} seconds")
+                self._expect_some()
             time.sleep(_POLL / 5)
 
     def _give_back(self, address: str, *, is_lost: bool = False) -> None:
