@@ -365,7 +365,7 @@ def test_a_database_that_was_removed_is_not_written_to(tmp_path):
     with TuningLog(str(path)) as log:
         log.append(trial(1))
         path.unlink()
-        with pytest.raises(LogError, match="was removed or replaced since it was opened; open it again"):
+        with pytest.raises(LogError, match="was deleted or replaced since it was opened; open it again"):
             log.append(trial(2))
 
 

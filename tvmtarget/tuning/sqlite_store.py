@@ -6,12 +6,12 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.entries import Entry, read_entry
+from tvmtarget.tuning.entries import read_entry
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.tables import APPLICATION, SCHEMA, explained
 
@@ -36,14 +36,12 @@ class SqliteStore(Index):
             raise LogError(f"{str(path)!r} cannot be read: {error.strerror}") from error
         super().__init__(str(path), connection)
         self._path = path.absolute()
-        self._place = self._found()
+        self._place = None if self.url == ":memory:" else _place(self._path)
         try:
             self._prepare(durable=durable)
         except BaseException:
             connection.close()
             raise
-        self._path = path.absolute()
-        self._place = None if self.url == ":memory:" else _place(self._path)
 
     @classmethod
     def in_memory(cls) -> Self:
@@ -51,16 +49,9 @@ class SqliteStore(Index):
         return cls(Path(":memory:"))
 
     def _check_place(self) -> None:
-        """Refuse to write to a file that was removed or replaced, where nobody would find it."""
-        if self._place != self._found():
-            raise LogError(f"{self.url!r} was removed or replaced since it was opened; open it again")
-
-    def _found(self) -> tuple[int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
+        """Refuse to write to a file that was taken away, and would take with it what is written."""
+        if self._place is not None and _place(self._path) != self._place:
+            raise LogError(f"the log {self.url!r} was deleted or replaced since it was opened; open it again")
 
     def mend(self) -> int:
         """Put lines that cannot be read aside, and make all else anew from the others; return how many those were."""
@@ -71,12 +62,6 @@ class SqliteStore(Index):
             self._connection.executemany("DELETE FROM kept WHERE id = ?", [(number,) for number, _ in bad])
             self.remake()
         return len(bad)
-
-    def _extend(self, entries: Iterable[Entry]) -> int:
-        """Add entries, all or none; a file that was taken away would take them with it."""
-        if self._place is not None and _place(self._path) != self._place:
-            raise LogError(f"the log {self.url!r} was deleted or replaced since it was opened; open it again")
-        return super()._extend(entries)
 
     def _unreadable(self) -> Iterator[tuple[int, bytes]]:
         rows = self._connection.execute("SELECT id, CAST(text AS BLOB) FROM line")  # it may be no text any more
