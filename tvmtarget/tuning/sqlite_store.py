@@ -6,12 +6,12 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.entries import Entry, read_entry
+from tvmtarget.tuning.entries import read_entry
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.tables import APPLICATION, SCHEMA, explained
 
@@ -42,8 +42,6 @@ class SqliteStore(Index):
         except BaseException:
             connection.close()
             raise
-        self._path = path.absolute()
-        self._place = None if self.url == ":memory:" else _place(self._path)
 
     @classmethod
     def in_memory(cls) -> Self:
@@ -71,12 +69,6 @@ class SqliteStore(Index):
             self._connection.executemany("DELETE FROM kept WHERE id = ?", [(number,) for number, _ in bad])
             self.remake()
         return len(bad)
-
-    def _extend(self, entries: Iterable[Entry]) -> int:
-        """Add entries, all or none; a file that was taken away would take them with it."""
-        if self._place is not None and _place(self._path) != self._place:
-            raise LogError(f"the log {self.url!r} was deleted or replaced since it was opened; open it again")
-        return super()._extend(entries)
 
     def _unreadable(self) -> Iterator[tuple[int, bytes]]:
         rows = self._connection.execute("SELECT id, CAST(text AS BLOB) FROM line")  # it may be no text any more
@@ -119,15 +111,6 @@ class SqliteStore(Index):
                 time.sleep(random.uniform(0.001, 0.01))  # not all at once again
             else:
                 return
-
-
-def _place(path: Path) -> tuple[int, int] | None:
-    """Return which file a path is; None while there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _put_aside(path: Path, lines: Sequence[bytes]) -> None:
