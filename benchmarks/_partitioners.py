@@ -22,11 +22,11 @@ from typing import Any
 
 from benchmarks._graphs import KINDS_OF_ONE, KINDS_OF_TWO, Graph, module_of, tree_of
 from tvmtarget.ir.flow import readers_of
-from tvmtarget.partition.dataflow import dataflow_of
+from tvmtarget.partition.dataflow import dataflow_of, kinds_of
 from tvmtarget.partition.decompose import decompose
+from tvmtarget.partition.regions import waves
 from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.portfolio import formed
-from tvmtarget.partition.regions.waves import waves
 from tvmtarget.partition.values import owners, values_of
 
 __all__ = ["OURS", "PARTITIONERS", "Counting", "Divided", "Partitioner", "divided"]
@@ -70,12 +70,12 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     colours = [int(not is_taken) for is_taken in taken]
     atoms = [(index,) for index in range(len(graph))]
     main = module_of(graph).main
-    flow = dataflow_of(main, 0, readers_of(main), main.types, main.constant_names)
+    flow = dataflow_of(main, 0, readers_of(main), kinds_of(main.types), main.constant_names)
     values = values_of(flow, owners(len(graph), atoms), len(graph))
 
     def divide() -> Counting:
         limiter = Limiter(successors, atoms, values)
-        regions = formed(successors, colours, [Limits()] * 2, [1, 0], limiter, values)
+        regions = formed(waves.Coloured(waves.Graph(successors), colours), [Limits()] * 2, [1, 0], limiter, values)
         return lambda: divided(graph, [region for region in regions if not colours[region[0]]])
 
     return divide
@@ -89,7 +89,7 @@ def ours_by_waves(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     def divide() -> Counting:
         readers = readers_of(main)
         successors = [list(readers.get(call.outputs[0].name, ())) for call in main.body]
-        regions = waves(successors, colours, free={1})
+        regions = waves.Coloured(waves.Graph(successors), colours).waves(frozenset({1}))
         return lambda: divided(graph, [region for region in regions if not colours[region[0]]])
 
     return divide

@@ -1,8 +1,9 @@
 """How fast the default CPU schedule makes TVM, beside TVM without it and onnxruntime.
 
 Run as `python -m benchmarks.tvm_schedule [MODEL ...] [--threads N] [--rounds N] [--mcpu NAME] [--skip-plain]
-[--clock wall|cpu]`. Models are the networks that come with onnx, at batch 1, with random weights in place of theirs;
-squeezenet and resnet50 if none is named. The three run by turns in one process on the same threads. Printed are the
+[--clock wall|cpu]`. Models are the networks that come with onnx, at batch 1, with random weights in place of theirs,
+squeezenet and resnet50 if none is named, and the small models of other kinds of `_kinds`; `all` are the networks,
+`kinds` the others. The three run by turns in one process on the same threads. Printed are the
 best times, the ratios, the seconds to compile, and how far the result is from onnxruntime's, in standard deviations of
 that. On a busy machine `--clock cpu --threads 1` measures time of the processor, which what else runs changes little.
 """
@@ -13,13 +14,15 @@ import argparse
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
+
+from benchmarks._kinds import KINDS
 
 Run = Callable[[], Any]
 Clock = Callable[[], float]
@@ -55,6 +58,14 @@ def network(name: str) -> onnx.ModelProto:
     return model
 
 
+def given(name: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return a network or a model of a kind, and values for its inputs by name."""
+    if name in KINDS:
+        return KINDS[name]()
+    model = network(name)
+    return model, dict([sample(model)])
+
+
 def sample(model: onnx.ModelProto) -> tuple[str, np.ndarray]:
     """Return the name of a network's input and random values for it."""
     value = model.graph.input[0]
@@ -62,20 +73,20 @@ def sample(model: onnx.ModelProto) -> tuple[str, np.ndarray]:
     return value.name, np.random.default_rng(1).standard_normal(shape, dtype="float32")
 
 
-def onnxruntime(model: onnx.ModelProto, threads: int) -> Run:
-    """Return a function that runs a network in onnxruntime."""
+def onnxruntime(model: onnx.ModelProto, threads: int, inputs: Mapping[str, np.ndarray] | None = None) -> Run:
+    """Return a function that runs a model in onnxruntime, on a network's sample unless inputs are given."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = ERRORS_ONLY
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    name, array = sample(model)
-    return lambda: session.run(None, {name: array})[0]
+    values = dict(inputs or [sample(model)])
+    return lambda: session.run(None, values)[0]
 
 
-def tvm(model: onnx.ModelProto, config: dict[str, object], *, scheduled: bool) -> Run:
-    """Return a function that runs a network in TVM, with our pipeline or TVM's own for CPUs."""
+def tvm(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], config: dict[str, object], *, scheduled: bool) -> Run:
+    """Return a function that runs a model in TVM, with our pipeline or TVM's own for CPUs, to its first result."""
     import tvm
     from tvm import relax
     from tvm.relax.frontend.onnx import from_onnx
@@ -89,8 +100,13 @@ def tvm(model: onnx.ModelProto, config: dict[str, object], *, scheduled: bool) -
         warnings.simplefilter("ignore")
         executable = tvm.compile(from_onnx(model), target=target, relax_pipeline=pipeline)
     machine = relax.VirtualMachine(executable, tvm.cpu())
-    array = tvm.runtime.tensor(sample(model)[1])
-    return lambda: machine["main"](array)
+    arrays = [tvm.runtime.tensor(inputs[value.name]) for value in model.graph.input]
+
+    def run() -> Any:
+        result = machine["main"](*arrays)
+        return result if hasattr(result, "numpy") else result[0]
+
+    return run
 
 
 def timed(work: Run, clock: Clock = time.perf_counter) -> tuple[float, Any]:
@@ -111,12 +127,12 @@ def best(runs: Sequence[Run], rounds: int, clock: Clock = time.perf_counter) -> 
 
 
 def row(name: str, options: argparse.Namespace) -> str:
-    """Measure a network and return its row."""
-    model = network(name)
+    """Measure a model and return its row."""
+    model, inputs = given(name)
     config = {"mcpu": options.mcpu} if options.mcpu else {}
-    compiling, runs = [], [onnxruntime(model, options.threads)]
+    compiling, runs = [], [onnxruntime(model, options.threads, inputs)]
     for scheduled in (True,) if options.skip_plain else (True, False):
-        seconds, run = timed(lambda scheduled=scheduled: tvm(model, config, scheduled=scheduled))
+        seconds, run = timed(lambda scheduled=scheduled: tvm(model, inputs, config, scheduled=scheduled))
         compiling.append(seconds)
         runs.append(run)
     expected, actual = runs[0](), runs[1]().numpy()
@@ -135,7 +151,9 @@ def line(name: str, *cells: str) -> str:
 def main() -> None:
     """Print a row per network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=DEFAULT, metavar="MODEL", help=", ".join((*names(), "all")))
+    parser.add_argument(
+        "models", nargs="*", default=DEFAULT, metavar="MODEL", help=", ".join((*names(), "all", *KINDS, "kinds"))
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall", help="%(default)s unless given")
@@ -149,8 +167,9 @@ def main() -> None:
     if options.mcpu is None:
         options.mcpu = codegen.llvm_get_system_cpu()
     print(f"mcpu {options.mcpu or 'generic'}, {options.threads} threads; times in ms, compiling in s")
-    print(line("network", "ort", "schedule", "/ ort", "compile", "plain", "/ ours", "compile", "error"))
-    for name in names() if "all" in options.models else options.models:
+    print(line("model", "ort", "schedule", "/ ort", "compile", "plain", "/ ours", "compile", "error"))
+    groups = {"all": names(), "kinds": tuple(KINDS)}
+    for name in [name for word in options.models for name in groups.get(word, (word,))]:
         print(row(name, options), flush=True)
 
 

@@ -66,7 +66,7 @@ TILES = {
         Tile(1, 16, 8, 3, 1, (1, Layout(0, 128)), columns_first=True),
     ),
     "groups too narrow for vectors": (convolution(1, 272, 14, 14, 272, 1, group=4), Tile(3, 14, 1, 1, 8)),
-    "one filter": (convolution(1, 1, 56, 56, 64, 3), Tile(3, 14, 1, 2, 8)),
+    "one filter": (convolution(1, 1, 56, 56, 64, 3), Tile(3, 8, 1, 2, 8)),
     "contiguous weights stay": (product(64, 48, 256), Tile(1, 16, 3, 0, 8)),
     "constant weights are packed": (product(64, 48, 256, constant=1), Tile(1, 16, 3, 0, 8, (1, Layout(1, 48)))),
     "a symbolic number of rows": (product(None, 48, 256), Tile(1, 16, 3, 0, 1)),

@@ -21,7 +21,7 @@ from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, RegionCost,
 from tvmtarget.partition.costs.links import Links
 from tvmtarget.partition.costs.work import FORMS
 from tvmtarget.partition.program import normalise
-from tvmtarget.partition.regions.waves import waves
+from tvmtarget.partition.regions.waves import Coloured, Graph
 from tvmtarget.target.layout import Layout
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def recount(module, costs, labels, sites=SITES, called=None):
     for index, call in enumerate(body):
         for name in set(call.inputs) & producer.keys():
             successors[producer[name]].append(index)
-    regions = waves(successors, labels)
+    regions = Coloured(Graph(successors), labels).waves()
     total = sum(times[sites[label], call.kind] for call, label in zip(body, labels, strict=True))
     total += sum(copy(home[name], site) for name, site in needed)
     called = [sites[labels[region[0]]] for region in regions] if called is None else called

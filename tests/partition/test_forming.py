@@ -17,7 +17,7 @@ from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.regions.slack import Slack
 from tvmtarget.partition.regions.veto import vetted
-from tvmtarget.partition.regions.waves import waves
+from tvmtarget.partition.regions.waves import Coloured, Graph
 from tvmtarget.partition.strategies.strategy import reject
 from tvmtarget.partition.values import Values
 
@@ -46,9 +46,13 @@ class Case:
         )
         self.limiter = Limiter(self.successors, self.atoms, self.values)
 
+    @property
+    def coloured(self):
+        return Coloured(Graph(self.successors), self.colours)
+
     def formed(self, limits=None):
         limits = limits or [Limits()] * 4
-        return formed(self.successors, self.colours, limits, [1] * 4, self.limiter, self.values)
+        return formed(self.coloured, limits, [1] * 4, self.limiter, self.values)
 
     def cut(self, regions):
         owner = np.zeros(len(self.atoms), dtype=np.int64)
@@ -62,7 +66,7 @@ class Case:
         graph = quotient(self.successors, regions)
         assert nx.is_directed_acyclic_graph(graph)
         assert all(a < b for a, b in graph.edges)
-        assert len(regions) >= lower_bound(self.successors, self.colours)
+        assert len(regions) >= lower_bound(self.coloured)
 
     def edges(self):
         return [(a, b) for a, targets in enumerate(self.successors) for b in targets]
@@ -74,7 +78,7 @@ cases = st.builds(Case, st.integers(0, 40), st.integers(1, 4), st.integers(0, 10
 @settings(max_examples=200, deadline=None)
 @given(cases)
 def test_contracted_regions_are_valid_and_connected(case):
-    regions = contracted(case.successors, case.colours, case.edges())
+    regions = contracted(Graph(case.successors), case.colours, case.edges())
     case.check(regions)
     graph = nx.Graph(case.edges())
     assert all(len(region) == 1 or nx.is_connected(graph.subgraph(region)) for region in regions)
@@ -84,7 +88,7 @@ def test_contracted_regions_are_valid_and_connected(case):
 @given(cases)
 def test_contraction_leaves_no_edge_that_could_be_contracted(case):
     """Against networkx: an edge of one colour stays only because another way leads around it."""
-    regions = contracted(case.successors, case.colours, case.edges())
+    regions = contracted(Graph(case.successors), case.colours, case.edges())
     graph = quotient(case.successors, regions)
     for a, b in list(graph.edges):
         if case.colours[regions[a][0]] == case.colours[regions[b][0]]:
@@ -98,14 +102,14 @@ def test_contraction_without_work_left_is_still_valid(monkeypatch):
         monkeypatch.setattr(contract, "WORK", work)
         for seed in range(20):
             case = Case(60, 2, seed)
-            case.check(contracted(case.successors, case.colours, case.edges()))
+            case.check(contracted(Graph(case.successors), case.colours, case.edges()))
 
 
 @settings(max_examples=200, deadline=None)
 @given(cases)
 def test_slack_never_passes_more_bytes_or_makes_more_regions(case):
-    swept = waves(case.successors, case.colours)
-    moved = Slack(case.successors, case.colours, case.values).moved(swept)
+    swept = case.coloured.waves()
+    moved = Slack(case.coloured, case.values).moved(swept)
     case.check(moved)
     assert len(moved) <= len(swept)
     assert case.cut(moved) <= case.cut(swept)
@@ -114,11 +118,11 @@ def test_slack_never_passes_more_bytes_or_makes_more_regions(case):
 @settings(max_examples=150, deadline=None)
 @given(cases)
 def test_the_best_of_all_ways_is_no_worse_than_waves(case):
-    regions, swept = case.formed(), waves(case.successors, case.colours)
+    regions, swept = case.formed(), case.coloured.waves()
     case.check(regions)
     assert (len(regions), case.cut(regions)) <= (len(swept), case.cut(swept))
     if len(set(case.colours)) <= 2:
-        assert len(regions) == lower_bound(case.successors, case.colours)
+        assert len(regions) == lower_bound(case.coloured)
 
 
 @settings(max_examples=150, deadline=None)
@@ -193,7 +197,7 @@ def formed_of(graph, count, seed):
     )
     case.limiter = Limiter(successors, case.atoms, case.values)
     regions = case.formed()
-    return len(regions), lower_bound(successors, case.colours, len(regions))
+    return len(regions), lower_bound(case.coloured, len(regions))
 
 
 NETS = ("chain", "transformer", "resnet", "densenet")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tvmtarget.partition.regions import lookahead
 from tvmtarget.partition.regions.bound import ahead, least_of, lower_bound
 from tvmtarget.partition.regions.lookahead import looked_ahead
-from tvmtarget.partition.regions.waves import topological_order, waves
+from tvmtarget.partition.regions.waves import Coloured, Graph
 
 
 @st.composite
@@ -36,13 +36,14 @@ def fewest(successors, colours, weights):
     before = [{a for a, targets in enumerate(successors) if vertex in targets} for vertex in range(len(successors))]
     found, waiting = {frozenset()}, [(0, 0, frozenset())]
     reached = {frozenset(): 0}
+    order = Graph(successors).order
     while True:
         count, _, done = heappop(waiting)
         if len(done) == len(colours):
             return count
         for colour in set(colours):
             after = set(done)
-            for vertex in topological_order(successors):
+            for vertex in order:
                 if colours[vertex] == colour and before[vertex] <= after:
                     after.add(vertex)
             then = frozenset(after)
@@ -58,14 +59,14 @@ def check(successors, colours, regions):
     graph = quotient(successors, regions)
     assert nx.is_directed_acyclic_graph(graph)
     assert all(a < b for a, b in graph.edges)
-    assert len(regions) >= lower_bound(successors, colours)
+    assert len(regions) >= lower_bound(Coloured(Graph(successors), colours))
 
 
 @settings(max_examples=300, deadline=None)
 @given(coloured_graphs())
 def test_regions_cover_have_one_colour_and_no_circle(case):
     successors, colours = case
-    check(successors, colours, waves(successors, colours))
+    check(successors, colours, Coloured(Graph(successors), colours).waves())
 
 
 @settings(max_examples=300, deadline=None)
@@ -73,22 +74,25 @@ def test_regions_cover_have_one_colour_and_no_circle(case):
 def test_two_colours_are_divided_into_as_few_regions_as_is_possible(case):
     """For two types, typed fusion is optimal (Kennedy and McKinley, 1994): the bound is reached."""
     successors, colours = case
-    assert len(waves(successors, colours)) == lower_bound(successors, colours)
+    assert len(Coloured(Graph(successors), colours).waves()) == lower_bound(Coloured(Graph(successors), colours))
 
 
 @settings(max_examples=200, deadline=None)
 @given(coloured_graphs(colours=5, most=12), st.lists(st.integers(0, 4), min_size=5, max_size=5))
 def test_no_order_of_colours_goes_below_the_bounds(case, weights):
     successors, colours = case
-    assert lower_bound(successors, colours) <= fewest(successors, colours, [1] * 5)
-    assert least_of(colours, ahead(successors, colours, weights), weights) <= fewest(successors, colours, weights)
+    assert lower_bound(Coloured(Graph(successors), colours)) <= fewest(successors, colours, [1] * 5)
+    assert least_of(colours, ahead(Coloured(Graph(successors), colours), weights), weights) <= fewest(
+        successors, colours, weights
+    )
 
 
 @settings(max_examples=200, deadline=None)
 @given(coloured_graphs(colours=4), st.sampled_from([(1, 1, 1, 1), (3, 1, 2, 0)]))
 def test_waves_that_look_ahead_are_regions_in_order(case, weights):
     successors, colours = case
-    regions = looked_ahead(successors, colours, weights, ahead(successors, colours, weights))
+    coloured = Coloured(Graph(successors), colours)
+    regions = looked_ahead(coloured, weights, ahead(coloured, weights))
     check(successors, colours, regions)
 
 
@@ -98,13 +102,14 @@ def test_waves_that_look_ahead_find_the_least_of_small_graphs(case):
     """Eight orders side by side are most of those that a graph of so few operations has."""
     successors, colours = case
     weights = [1] * 3
-    regions = looked_ahead(successors, colours, weights, ahead(successors, colours, weights))
+    coloured = Coloured(Graph(successors), colours)
+    regions = looked_ahead(coloured, weights, ahead(coloured, weights))
     assert len(regions) == fewest(successors, colours, weights)
 
 
 def test_looking_ahead_gives_up_when_work_runs_out(monkeypatch):
     monkeypatch.setattr(lookahead, "WORK", 0)
-    assert looked_ahead([[1], [2], []], [0, 1, 2], [1] * 3, [2, 1, 0]) is None
+    assert looked_ahead(Coloured(Graph([[1], [2], []]), [0, 1, 2]), [1] * 3, [2, 1, 0]) is None
 
 
 @given(coloured_graphs())
@@ -113,8 +118,8 @@ def test_orders_agree_with_networkx(case):
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(successors)))
     graph.add_edges_from((a, b) for a, targets in enumerate(successors) for b in targets)
-    assert topological_order(successors) == list(nx.lexicographical_topological_sort(graph))
+    assert list(Graph(successors).order) == list(nx.lexicographical_topological_sort(graph))
 
 
 def test_a_circle_is_left_out_of_the_order():
-    assert topological_order([[1], [2], [1], []]) == [0, 3]
+    assert list(Graph([[1], [2], [1], []]).order) == [0, 3]

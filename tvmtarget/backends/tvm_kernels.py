@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.backends.protocol import Array, Kernel, Schedules, Space
+from tvmtarget.backends.tvm_math import vectorisable
 from tvmtarget.backends.tvm_schedule import MOST_REFUSED, Scheduler, vector_unit
 from tvmtarget.backends.tvm_space import Knobs, knobs_of, space, tile_of
 from tvmtarget.backends.tvm_tiles import Tile
@@ -215,7 +216,7 @@ class KernelWorkshop(Workshop):
         """Schedule and compile a kernel, by the choices of its register blocks or by a trace."""
         function, use = self._functions[key]
         if isinstance(choices, str):
-            return KernelBench(compiled(applied(function, choices), self.target), *self._reference(key))
+            return KernelBench(compiled(vectorisable(applied(function, choices)), self.target), *self._reference(key))
         scheduler = Scheduler(function, self.unit, use.constants, list(choices))
         entry = compiled(scheduler.run(), self.target)
         inputs, expected = self._reference(key)

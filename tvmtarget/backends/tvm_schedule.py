@@ -21,9 +21,12 @@ from itertools import takewhile
 from typing import Any, Protocol, TypeAlias
 
 from tvmtarget.backends.tvm_channels import widen_channels
+from tvmtarget.backends.tvm_math import calls_library, vectorisable
 from tvmtarget.backends.tvm_space import Knobs, tile_of
-from tvmtarget.backends.tvm_tiles import PARALLEL_TASKS, Access, Layout, Nest, Tile, VectorUnit, divisor, plan
+from tvmtarget.backends.tvm_sums import reduce_in_lanes
+from tvmtarget.backends.tvm_tiles import PARALLEL_TASKS, Access, Layout, Nest, Tile, VectorUnit, divisor, plan, strip
 from tvmtarget.backends.tvm_traces import applied
+from tvmtarget.backends.tvm_units import vector_unit
 from tvmtarget.backends.tvm_uses import Use, pack_constants, uses_of
 
 __all__ = [
@@ -67,33 +70,6 @@ PASS_CONFIG = {"tirx.disable_cse_tir": True}
 MOST_REFUSED = 16  # choices for one function that do not fit, after which the model is asked
 PARALLEL_WORK = 32_768  # iterations, of vectors in a tile, below which a block stays on one thread
 MOST_LOADS = 64  # in the text of a block after inlining; chains such as x * sigmoid(x) would double it at each step
-
-# Vector registers by LLVM's features of a CPU, the first match counts. Sources: Intel SDM 1, chapters 10 to 15; Arm ARM
-# for A-profile, parts B and E; RISC-V "V" 1.0, chapters 3 and 18. Elsewhere there are no register blocks.
-UNITS = (
-    ({"avx512f"}, VectorUnit(512, 32)),
-    ({"avx"}, VectorUnit(256, 16)),
-    ({"sse2", "64bit-mode"}, VectorUnit(128, 16)),
-    ({"sse2"}, VectorUnit(128, 8)),
-    ({"neon", "aclass"}, VectorUnit(128, 16)),
-    ({"neon"}, VectorUnit(128, 32)),
-    ({"zvl512b"}, VectorUnit(512, 32)),
-    ({"zvl256b"}, VectorUnit(256, 32)),
-    ({"v"}, VectorUnit(128, 32)),
-)
-SCALAR = VectorUnit(32, 16)
-
-
-def vector_unit(target: Target) -> VectorUnit:
-    """Return the vector unit of an llvm target by its CPU's features; its attribute vector-width has the last word.
-
-    `llvm_get_vector_width` would not do: it says 512 for every x86-64, SSE2 alone included.
-    """
-    from tvm.target import codegen
-
-    features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
-    unit = next((unit for needed, unit in UNITS if needed <= features), SCALAR)
-    return VectorUnit(int(target.attrs.get("vector-width", unit.bits)), unit.registers)
 
 
 def legal_passes(target: Target) -> list[Pass]:
@@ -151,6 +127,7 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
     `choose` is asked before the static model; where what it says does not fit, it is told, and the function is
     scheduled by the model.
     """
+    from tvm.error import InternalError
     from tvm.relax import BlockBuilder
     from tvm.s_tir import SBlockRealize, ScheduleError
     from tvm.tirx import PrimFunc
@@ -168,9 +145,9 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
         for option in _options(choose, name, function, use):
             scheduler = Scheduler(function, unit, use.constants, None if isinstance(option, str) else option)
             try:
-                scheduled = applied(function, option) if isinstance(option, str) else scheduler.run()
+                scheduled = vectorisable(applied(function, option)) if isinstance(option, str) else scheduler.run()
                 break
-            except (ScheduleError, ValueError) as error:
+            except (InternalError, ScheduleError, ValueError) as error:
                 refused[name] = str(error)
                 if choose is not None and option is not None:
                     choose.refuse(name, str(error))
@@ -231,7 +208,7 @@ class Scheduler:
         for block in self.schedule.get_child_blocks(self.root):
             if self.schedule.get(block).name_hint not in names:
                 self.run_parallel(block)
-        return self.schedule.mod["main"]
+        return vectorisable(self.schedule.mod["main"])
 
     def tile(self, nest: Nest) -> Tile | None:
         """Return the register block of a nest: the one that is asked for, else what the model says."""
@@ -268,6 +245,8 @@ class Scheduler:
         for reader in readers:
             outer = self.loads(reader)
             uses = sum(load.source.same_as(result) for load in outer)
+            if calls_library(self.schedule.get(block)) and calls_library(self.schedule.get(reader)):
+                return False
             if len(outer) + uses * (len(inner) - 1) > MOST_LOADS:
                 return False
         if isinstance(getattr(self.schedule.get(block).body, "value", None), self.tvm.ir.expr.TensorLoad):
@@ -428,6 +407,10 @@ class Scheduler:
         if len(loops) != len(nest.kinds) or "?" in nest.kinds or 0 in nest.extents:
             return
         spatial, reduced = ([loops[axis] for axis in axes] for axes in (nest.spatial, nest.reduced))
+        along = strip(nest, self.unit)
+        if along is not None:
+            self.parallel(reduce_in_lanes(self.schedule, block, nest, along), nest.work / along.lanes)
+            return
         if reduced:
             cut = len(spatial) - nest.slides
             self.parallel(spatial[:cut], nest.work)

@@ -17,11 +17,12 @@ import numpy as np
 
 from tvmtarget.backends.protocol import Array
 
-__all__ = ["PARALLEL_TASKS", "Access", "Layout", "Nest", "Tile", "VectorUnit", "divisor", "plan"]
+__all__ = ["PARALLEL_TASKS", "Access", "Layout", "Nest", "Strip", "Tile", "VectorUnit", "divisor", "plan", "strip"]
 
 TAIL_WORTH = 0.7  # of a block whose rows leave a remainder, beside one whose rows do not
 CHAINS = 8  # independent sums that hide the latency of adding: 4 cycles on 2 units
 LONG_SUM = 64  # terms from which on a sum gains by that
+LEAST_LANES = 4  # of partial sums that are worth it
 PARALLEL_TASKS = 64  # iterations of a parallel loop that are enough for any machine
 
 
@@ -166,6 +167,40 @@ def plan(nest: Nest, unit: VectorUnit) -> Tile | None:
     return _plan_window(nest, width)
 
 
+@dataclass(frozen=True)
+class Strip:
+    """Partial sums side by side: the last `axes` reduced axes, which are one piece of memory, in vectors of `lanes`."""
+
+    axes: int
+    lanes: int
+
+
+def strip(nest: Nest, unit: VectorUnit) -> Strip | None:
+    """Choose how to reduce along memory; None if no reduced axis runs along it, or what is there fits no vector.
+
+    Nor does TVM 0.27 take partial sums of a reduction without axes of a result.
+
+    >>> image = Access(({0: 1}, {1: 1}, {2: 1}), (64, 56, 56))
+    >>> strip(Nest("SRR", (64, 56, 56), (image,), (Access(({0: 1},), (64,)),)), VectorUnit(512, 32))
+    Strip(axes=2, lanes=16)
+    """
+    last = nest.reduced[-1:]
+    moving = [read for read in nest.reads for axis in last if read.run(axis)]
+    if not nest.spatial or not moving or 0 in nest.extents:
+        return None
+    if any(dict(read.dims[-1]) != {last[0]: 1} for read in moving):
+        return None
+    for axes in range(len(nest.reduced), 0, -1):
+        tail = nest.reduced[-axes:]
+        extents = [nest.extents[axis] for axis in tail]
+        if None in extents or (axes > 1 and not all(read.is_flat(tail, nest.extents) for read in nest.reads)):
+            continue
+        lanes = divisor(math.prod(extent or 0 for extent in extents), unit.lanes(nest.bits))
+        if lanes >= LEAST_LANES:
+            return Strip(axes, lanes)
+    return None
+
+
 def _plan_product(nest: Nest, weights: int, width: int, registers: int) -> Tile | None:
     """Tile a product of two tensors: vectors along an axis that only the weights have, rows along one they lack."""
     read, other = nest.reads[weights], nest.reads[1 - weights]
@@ -200,7 +235,10 @@ def _plan_window(nest: Nest, width: int) -> Tile | None:
     Rows are independent sums. Those that share what they read are always good, others where sums are long.
     """
     *others, axis = nest.spatial
-    lanes = divisor(nest.extents[axis] or 1, width)
+    extent = nest.extents[axis] or 1
+    # Unlike sums, what is read at each step takes a load for each power of 2 in its lanes: 14 of them are 8 + 4 + 2.
+    even = math.gcd(extent, width)
+    lanes = even if 2 * even >= width else divisor(extent, width)
     if lanes == 1 or 4 * lanes < width or not nest.slides:
         return None
     moving = [read for read in nest.reads if read.run(axis)]

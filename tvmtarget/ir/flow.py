@@ -19,8 +19,11 @@ def readers_of(function: Function) -> dict[str, tuple[int, ...]]:
     """Return the operations that read each value, by index; those whose nested bodies capture it are among them."""
     readers: dict[str, list[int]] = defaultdict(list)
     for index, call in enumerate(function.body):
-        for name in call.uses():
-            readers[name].append(index)
+        for name in call.uses() if call.regions else call.inputs:
+            found = readers[name]
+            if not found or found[-1] != index:
+                found.append(index)
+    readers.pop("", None)  # of operands that are absent
     return {name: tuple(found) for name, found in readers.items()}
 
 

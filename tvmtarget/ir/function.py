@@ -230,8 +230,8 @@ def calls_in(function: Function) -> Iterator[Call]:
 
 def callees_of(function: Function) -> frozenset[str]:
     """Return the names of the functions that one calls, in nested bodies too."""
-    own = {call.callee for call in function.body if call.callee is not None}
-    nested = (callees_of(region) for call in function.body for _, region in call.regions)
+    own = {call.op[1:] for call in function.body if call.op.startswith("@")}
+    nested = [callees_of(region) for call in function.body for _, region in call.regions]
     return frozenset(own).union(*nested)
 
 

@@ -144,7 +144,7 @@ def _with_op_names(function: Function, names: Names, given: set[str]) -> Functio
 
 
 def _is_told_by_name(call: Call) -> bool:
-    return call.callee is None and call.op not in (COPY, CODE)
+    return not call.op.startswith("@") and call.op not in (COPY, CODE)
 
 
 def outline(

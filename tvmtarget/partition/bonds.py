@@ -17,7 +17,7 @@ from tvmtarget.partition.colouring import coloured
 from tvmtarget.partition.conflict import blame, smallest
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import Asked, Program, names_of
-from tvmtarget.partition.regions.waves import topological_order
+from tvmtarget.partition.regions.waves import Graph
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["Banned", "Bonds", "Named", "bonds_of", "demands_of", "others_of", "with_demands", "with_units"]
@@ -138,7 +138,7 @@ def _refuse_circles(program: Program, groups: tuple[tuple[int, ...], ...]) -> No
             successors[owner[first]].add(owner[index])
     for number, targets in enumerate(successors):
         targets.discard(number)
-    stuck = set(owner) - set(topological_order([sorted(targets) for targets in successors]))
+    stuck = set(owner) - set(Graph([sorted(targets) for targets in successors]).order)
     circular = [group for group in groups if group[0] in stuck]
     if circular:
         named = " and ".join(str([program.body[index].source for index in group]) for group in circular[:2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from tvmtarget.ir.function import Call, Constant, Function, Opaque
 from tvmtarget.ir.types import Type
 
-__all__ = ["Dataflow", "Ints", "dataflow_of", "signatures_of", "spans"]
+__all__ = ["Dataflow", "Ints", "Kinds", "dataflow_of", "kinds_of", "signatures_of", "spans"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -37,18 +38,39 @@ class Dataflow:
     types: tuple[Type, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """The types of values by number, and the number of every value by its name; equal types have one number."""
+
+    numbers: Mapping[str, int]
+    types: tuple[Type, ...]
+
+
+def kinds_of(types: Mapping[str, Type]) -> Kinds:
+    """Number types, given by the names of values. Most are one object for many values, and only looked at once."""
+    seen: dict[Type, int] = {}
+    objects: dict[int, int] = {}
+    numbers: dict[str, int] = {}
+    for name, type_ in types.items():
+        number = objects.get(id(type_))
+        if number is None:
+            number = objects[id(type_)] = seen.setdefault(type_, len(seen))
+        numbers[name] = number
+    return Kinds(numbers, tuple(seen))
+
+
 def dataflow_of(
     function: Function,
     first: int,
     consumers: Mapping[str, tuple[int, ...]],
-    types: Mapping[str, Type],
+    kinds: Kinds,
     constants: Container[str],
     ranks: Sequence[int] | None = None,
 ) -> Dataflow:
     """Return the values of a flat function, or of a nested body, as arrays: what operations compute, then the rest.
 
     `first` is the number of the first operation, and `consumers` are the readers of each value, counted from 0. What
-    a nested body reads of those around it is given to it, but for constants; `types` and `constants` are of all. Values
+    a nested body reads of those around it is given to it, but for constants; `kinds` and `constants` are of all. Values
     are in the order of those who compute and read them: as these are listed, or by their `ranks`.
     """
     order = range(len(function.body)) if ranks is None else sorted(range(len(ranks)), key=ranks.__getitem__)
@@ -59,15 +81,16 @@ def dataflow_of(
     names = [*producer, *rest]
     results = frozenset(function.results)
     found = [consumers.get(name, ()) for name in names]
-    seen: dict[Type, int] = {}
+    seen: dict[int, int] = {}
+    own = [seen.setdefault(kinds.numbers[name], len(seen)) for name in names]
     return Dataflow(
         names=tuple(names),
-        producer=np.array([producer.get(name, GIVEN) for name in names], dtype=np.int64),
-        start=spans([len(readers) for readers in found]),
-        readers=np.array([first + reader for readers in found for reader in readers], dtype=np.int64),
-        is_result=np.array([name in results for name in names], dtype=np.bool_),
-        kinds=np.array([seen.setdefault(types.get(name), len(seen)) for name in names], dtype=np.int64),
-        types=tuple(seen),
+        producer=np.array([*producer.values(), *([GIVEN] * len(rest))], dtype=np.int64),
+        start=spans(map(len, found)),
+        readers=first + np.fromiter(chain.from_iterable(found), dtype=np.int64),
+        is_result=np.fromiter(map(results.__contains__, names), dtype=np.bool_, count=len(names)),
+        kinds=np.array(own, dtype=np.int64),
+        types=tuple(kinds.types[number] for number in seen),
     )
 
 
@@ -77,23 +100,19 @@ def spans(lengths: Iterable[int] | Ints) -> Ints:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(flat, dtype=np.int64)])
 
 
-def signatures_of(
-    body: Sequence[Call], types: Mapping[str, Type], constants: Container[str], read: Container[str]
-) -> list[int]:
+def signatures_of(body: Sequence[Call], kinds: Kinds, constants: Iterable[str], read: Container[str]) -> list[int]:
     """Number operations so that those of one number differ in nothing but names and the values of constants.
 
     An operation with nested bodies, or with a tensor among its attributes, has a number of its own.
     """
     seen: dict[Hashable, int] = {}
-    kinds: dict[Type, int] = {}
-    numbered = {name: kinds.setdefault(type_, len(kinds)) for name, type_ in types.items()}
-    known = {name: -2 - kind if name in constants else kind for name, kind in numbered.items()}
+    known = {**kinds.numbers, **{name: -1 - kinds.numbers[name] for name in constants}}
     numbers = []
     for index, call in enumerate(body):
         if call.regions or (call.attrs and any(isinstance(value, Constant | Opaque) for _, value in call.attrs)):
             key: Hashable = index
         else:
-            inputs = tuple([known.get(name, -1) for name in call.inputs])
+            inputs = tuple(map(known.get, call.inputs))
             outputs = tuple(
                 [(known[output.name], output.name in read) if output.name else None for output in call.outputs]
             )

@@ -61,29 +61,30 @@ class Feasibility:
     @cached_property
     def takes(self) -> npt.NDArray[np.bool_]:
         """Which operation (row) which leaf (column, as in `leaves`) can take; those that are alike are asked once."""
-        seen: dict[tuple[Asked, ...], int] = {}
-        asked = [seen.setdefault(items, len(seen)) for items in self.program.asked]
-        places: dict[object, int] = {}
-        rows: list[list[bool]] = []
-        numbers: list[int] = []
+        asked: dict[tuple[Asked, ...], int] = {}
+        alike = np.array([asked.setdefault(items, len(asked)) for items in self.program.asked], dtype=np.int64)
+        alike = alike * len(self.program.firsts) + np.array(self.program.signatures, dtype=np.int64)
+        for number, members in enumerate(self._peculiar().values(), 1):
+            alike[members] += number * len(asked) * len(self.program.firsts)
+        _, firsts, numbers = np.unique(alike, return_index=True, return_inverse=True)
+        rows = [self._row(first) for first in firsts.tolist()]
+        found = np.array([row for row, _ in rows], dtype=np.bool_).reshape(len(rows), len(self.leaves))[numbers]
+        has_read = np.array([has_read for _, has_read in rows], dtype=np.bool_)[numbers]
+        for index in np.setdiff1d(np.flatnonzero(has_read), firsts).tolist():
+            found[index] = self._row(index)[0]
+        return found
+
+    def _peculiar(self) -> dict[object, list[int]]:
+        """Return operations that a leaf is supposed to take, or that patterns speak of, by what that says of them."""
         supposed: dict[int, tuple[str, ...]] = {}
         for index, leaf in sorted(self.assumed):
             supposed[index] = (*supposed.get(index, ()), leaf)
-        groups = self.groups
-        refused = {index for index, _ in groups.refused}
-        for index, signature in enumerate(self.program.signatures):
-            group = groups.of.get(index)
-            pattern = None if group is None else group.patterns
-            key = (asked[index], signature, supposed.get(index), pattern, index in refused)
-            place = places.get(key)
-            if place is None:
-                row, has_read = self._row(index)
-                place = len(rows)
-                rows.append(row)
-                if not has_read:
-                    places[key] = place
-            numbers.append(place)
-        return np.array(rows, dtype=np.bool_).reshape(len(rows), len(self.leaves))[numbers]
+        refused = {index for index, _ in self.groups.refused}
+        patterns = {index: group.patterns for index, group in self.groups.of.items()}
+        found: dict[object, list[int]] = {}
+        for index in sorted({*supposed, *refused, *patterns}):
+            found.setdefault((supposed.get(index), patterns.get(index), index in refused), []).append(index)
+        return found
 
     @cached_property
     def groups(self) -> Groups:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.flow import readers_of
@@ -17,7 +19,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
-from tvmtarget.partition.dataflow import Dataflow, dataflow_of, signatures_of
+from tvmtarget.partition.dataflow import Dataflow, Kinds, dataflow_of, kinds_of, signatures_of
 from tvmtarget.partition.memories import asked_by_memories, check_entry
 from tvmtarget.partition.ranking import ranked
 from tvmtarget.partition.strategies.strategy import Op
@@ -28,6 +30,8 @@ from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 
 __all__ = ["Asked", "Program", "binds", "names_of", "normalise", "open_frame"]
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ class Program:
             ranks = self._ranks(scope)
             first = scope.calls.start
             self._dataflows[scope.calls] = dataflow_of(
-                scope.function, first, readers, self.types, self.constants, ranks
+                scope.function, first, readers, self.kinds, self.constants, ranks
             )
         return self._dataflows[scope.calls]
 
@@ -137,7 +141,18 @@ class Program:
     @cached_property
     def signatures(self) -> list[int]:
         """A number for every operation; those of one number differ in names and values of constants at most."""
-        return signatures_of(self.body, self.types, self.constants, self._read)
+        return signatures_of(self.body, self.kinds, self.constants, self._read)
+
+    @cached_property
+    def firsts(self) -> list[int]:
+        """The first operation of every signature."""
+        found: list[int] = np.unique(self.signatures, return_index=True)[1].tolist()
+        return found
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """The types of all values by number."""
+        return kinds_of(self.types)
 
     def is_boundary(self, first: int, then: int) -> bool:
         """Whether two operations, of which the second reads the first, are asked to be in different functions."""
@@ -229,7 +244,7 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
         layout=layout,
         body=found.body,
         asked=asked,
-        frames=tuple(tuple(_spelled(frame, spelled) for frame in around) for around in found.frames),
+        frames=_mapped(found.frames, lambda frame: _spelled(frame, spelled)),
         scopes=found.scopes,
         bodies=found.bodies,
         driven=_driven(found, module),
@@ -271,20 +286,23 @@ def _asked(
     base = () if function.asks is None else (Asked(function.asks, f"function {function.name!r}"),)
     plain: list[tuple[Asked, ...]] = []
     rule: list[Asked | None] = []
+    placed = {index for index, call in enumerate(found.body) for output in call.outputs if output.scope}
     for scope in found.scopes:
         around, outer = (base, None) if scope.owner is None else (plain[scope.owner], rule[scope.owner])
+        alone = _innermost(around, layout)
         depth = 0 if scope.owner is None else len(found.frames[scope.owner])
         for index in scope.calls:
             call = found.body[index]
             frames = found.frames[index][depth:]
-            own = [Asked(wanted, origin) for frame in frames for wanted, origin in frame.asked]
-            code = codes.get(call.callee or "")
+            own = [Asked(wanted, origin) for frame in frames for wanted, origin in frame.asked] if frames else []
+            code = codes.get(call.callee or "") if codes else None
             if code is not None:
                 own.append(Asked(code, f"function {call.callee!r}"))
             if call.constraint is not None:
                 own.append(Asked(call.constraint, f"op {call.source!r}"))
-            own += [Asked(wanted, origin) for wanted, origin in asked_by_memories(call, layout)]
-            plain.append(_innermost((*around, *own), layout))
+            if index in placed:
+                own += [Asked(wanted, origin) for wanted, origin in asked_by_memories(call, layout)]
+            plain.append(_innermost((*around, *own), layout) if own else alone)
             rule.append(rules.last[index] or outer)
     return tuple(ones if last is None else (*ones, last) for ones, last in zip(plain, rule, strict=True))
 
@@ -325,15 +343,13 @@ class _Rules:
         self.exact = {key: rank for rank, key in enumerate(where)}
         self.globs = [(rank, re.compile(translate(key))) for rank, key in enumerate(where) if set(key) & set("*?[")]
         self.used: set[int] = set()
-        self.last = [self._last(index) for index in range(len(found.body))]
+        self.last = [self._last(index) if where else None for index in range(len(found.body))]
         raise_all(
             UnknownNameError, [_unmatched(key, found) for key, rank in self.exact.items() if rank not in self.used]
         )
 
     def _last(self, index: int) -> Asked | None:
         """Return the last rule that matches an operation, or None."""
-        if not self.rules:
-            return None
         names = {*names_of(self.found.body[index]), self.found.sources[index]}
         ranks = [self.exact[name] for name in names if name in self.exact]
         ranks += [rank for rank, pattern in self.globs if any(pattern.match(name) for name in names)]
@@ -369,7 +385,18 @@ def _checked(
             problems += [f"{problem} (asked by {item.origin})" for problem in error.problems]
     raise_all(UnknownNameError, problems)
     constraints = {item.constraint: new.constraint for item, new in spelled.items()}
-    return tuple(tuple(spelled[item] for item in items) for items in asked), constraints
+    return _mapped(asked, spelled.__getitem__), constraints
+
+
+def _mapped(rows: Iterable[tuple[_Item, ...]], change: Callable[[_Item], _Item]) -> tuple[tuple[_Item, ...], ...]:
+    """Change the items of all rows; rows that are equal are looked at once."""
+    seen: dict[tuple[_Item, ...], tuple[_Item, ...]] = {}
+    found = []
+    for row in rows:
+        if row not in seen:
+            seen[row] = tuple(map(change, row))
+        found.append(seen[row])
+    return tuple(found)
 
 
 def _canonical(constraint: Constraint, layout: Layout) -> Constraint:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from tvmtarget.ir.flow import producers_of
 from tvmtarget.ir.function import Function
-from tvmtarget.partition.regions.bound import is_large
+from tvmtarget.partition.regions.waves import is_large
 
 __all__ = ["ranked"]
 
@@ -23,7 +23,7 @@ def ranked(function: Function, told: Callable[[int], str]) -> list[int] | None:
     `told` says in hexadecimal digits what an operation is by itself. Those with effects keep their order. In large
     functions there are so many that the order they are listed in makes next to no difference. O(E + V log V).
     """
-    if is_large([call.inputs for call in function.body]):
+    if is_large(len(function.body), sum(len(call.inputs) for call in function.body)):
         return None
     before = _before(function)
     ends = set(range(len(before))).difference(*before)

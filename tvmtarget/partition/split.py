@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -25,7 +24,7 @@ from tvmtarget.partition.regions.boundaries import cut_at, cuts_of
 from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.regions.veto import vetted
-from tvmtarget.partition.regions.waves import topological_order, waves
+from tvmtarget.partition.regions.waves import Graph, graph_of
 from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.strategies.registered import strategy_at
 from tvmtarget.partition.strategies.strategy import Reject
@@ -85,7 +84,7 @@ class Level:
     site: Site
     options: tuple[Site, ...]
     atoms: tuple[tuple[int, ...], ...]
-    successors: list[list[int]]
+    graph: Graph
     allowed: npt.NDArray[np.bool_]
     favoured: npt.NDArray[np.bool_]
     is_divided: bool
@@ -141,7 +140,7 @@ def split(
     in_order = tuple(index for part in parts for index in part.calls)
     # What is read by a nested body that a driver runs is copied only as that needs, which no level above can see.
     least_time = None if level.options and level.options[-1] is site else choice.least_time
-    return Region(site, in_order, parts, lower_bound(level.successors, choice.chosen, len(groups)), least_time)
+    return Region(site, in_order, parts, lower_bound(level.graph.coloured(choice.chosen), len(groups)), least_time)
 
 
 def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
@@ -149,8 +148,8 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
     is_divided = _is_divided(program, atoms, site.path)
     if not is_divided:
         atoms = program.arranged(atoms)
-    successors = _successors(program, atoms)
-    _refuse_circles(program, atoms, successors)
+    graph = _graph(program, atoms)
+    _refuse_circles(program, atoms, graph)
     is_body = bool(calls) and calls[0] not in program.scopes[0].calls
     options = feasibility.options_of_bodies(site) if is_body else program.layout.options(site.path)
     if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
@@ -170,13 +169,13 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         site=site,
         options=options,
         atoms=tuple(atoms),
-        successors=successors,
+        graph=graph,
         allowed=allowed,
         favoured=favoured,
         is_divided=is_divided,
         values=values,
         limits=tuple(_limits(option, site) for option in options),
-        limiter=Limiter(successors, atoms, values),
+        limiter=Limiter(graph.successors, atoms, values),
         room=room_of(program, site.domain, options, atoms, {}),
         cuts=cuts_of(program, atoms),
     )
@@ -245,11 +244,13 @@ def _sides(
     options = (site, program.layout[site.host], driver := replace(site))
     chosen = [2 if index in driven else int(index in on_host) for index in calls]
     limits, atoms = [_limits(option, driver) for option in options], [(index,) for index in calls]
-    successors = _successors(program, atoms)
+    coloured = _graph(program, atoms).coloured(chosen)
     limiter = Limiter(
-        successors, atoms, values_of(program.dataflow(calls), owners(len(program.body), atoms), len(atoms))
+        coloured.graph.successors,
+        atoms,
+        values_of(program.dataflow(calls), owners(len(program.body), atoms), len(atoms)),
     )
-    groups = limiter.all_limited(waves(successors, chosen), chosen, limits)
+    groups = limiter.all_limited(coloured.waves(), chosen, limits)
     parts = tuple(
         _side(
             program, feasibility, options[chosen[group[0]]], tuple(sorted(calls[atom] for atom in group)), site, driver
@@ -257,7 +258,7 @@ def _sides(
         for group in groups
     )
     in_order = tuple(index for part in parts for index in part.calls)
-    return Region(site, in_order, parts, lower_bound(successors, chosen, len(groups)), device=site.path)
+    return Region(site, in_order, parts, lower_bound(coloured, len(groups)), device=site.path)
 
 
 def _side(
@@ -287,10 +288,11 @@ def grouped(level: Level, chosen: Sequence[int], launches: Sequence[int]) -> lis
     """
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
+    coloured = level.graph.coloured(chosen)
     free = frozenset(option for option, launch in enumerate(launches) if not launch)
     first = (free, frozenset[int]()) if free and len(launches) > 2 else (free,)
     ways = (
-        level.limiter.all_limited(waves(level.successors, chosen, early), chosen, level.limits)
+        level.limiter.all_limited(coloured.waves(early), chosen, level.limits)
         for early in (first if len(chosen) <= MANY else first[-1:])
     )
     return min((_cut(level, way, chosen) for way in ways), key=lambda way: sum(launches[chosen[one[0]]] for one in way))
@@ -300,11 +302,12 @@ def parts_of(level: Level) -> Iterator[object]:
     """Yield all that choosing sites and forming regions goes by, but for costs and the room in memories."""
     yield [len(atom) for atom in level.atoms]
     yield from (getattr(level.values, field.name) for field in fields(level.values))
+    yield from (level.graph.starts, level.graph.ends)
     yield from (getattr(level, field.name) for field in fields(level) if field.name not in _NO_NUMBERS)
 
 
 # What of a level only says whose numbers these are, or follows from the others.
-_NO_NUMBERS = frozenset({"site", "options", "atoms", "values", "limiter", "room"})
+_NO_NUMBERS = frozenset({"site", "options", "atoms", "values", "graph", "limiter", "room"})
 
 
 def _recalled(memo: Memo, level: Level, choice: Choice) -> list[list[int]]:
@@ -318,7 +321,7 @@ def _formed(level: Level, choice: Choice, launches: Sequence[int]) -> list[list[
     """Group atoms into the best regions."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    found = formed(level.successors, choice.chosen, level.limits, launches, level.limiter, level.values)
+    found = formed(level.graph.coloured(choice.chosen), level.limits, launches, level.limiter, level.values)
     return _cut(level, found, choice.chosen)
 
 
@@ -332,7 +335,7 @@ def _cut(level: Level, regions: list[list[int]], chosen: Sequence[int]) -> list[
     """Divide regions where that is asked; the parts are as each site takes them."""
     if not level.cuts:
         return regions
-    parts = (part for region in regions for part in cut_at(region, level.successors, level.cuts))
+    parts = (part for region in regions for part in cut_at(region, level.graph.successors, level.cuts))
     return [one for part in parts for one in level.limiter.limited(part, level.limits[chosen[part[0]]])]
 
 
@@ -362,7 +365,8 @@ def _was_divided(program: Program, index: int, path: str) -> bool:
     return index in program.driven and all(_was_divided(program, one, path) for one in inner)
 
 
-def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list[int]]:
+def _graph(program: Program, atoms: Sequence[tuple[int, ...]]) -> Graph:
+    """Return which atoms come after each: what reads its results, and the next one with an effect."""
     flow, count = program.dataflow(atoms[0] if atoms else ()), len(atoms)
     owner = owners(len(program.body), atoms)
     producer = np.repeat(flow.producer, np.diff(flow.start))
@@ -370,15 +374,14 @@ def _successors(program: Program, atoms: Sequence[tuple[int, ...]]) -> list[list
     first, then = (np.fromiter(ends, dtype=np.int64, count=len(effects)) for ends in (effects.values(), effects.keys()))
     before = np.concatenate([np.where(producer >= 0, owner[producer], -1), owner[first]])
     after = np.concatenate([owner[flow.readers], owner[then]])
-    which = (before >= 0) & (after >= 0) & (before != after)
-    pairs = np.unique(before[which] * count + after[which])
-    bounds = np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
-    targets = (pairs % max(1, count)).tolist()
-    return [targets[begin:end] for begin, end in pairwise(bounds)]
+    which = (before >= 0) & (after >= 0)
+    return graph_of(count, before[which], after[which])
 
 
-def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], successors: list[list[int]]) -> None:
-    stuck = set(range(len(atoms))) - set(topological_order(successors))
+def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], graph: Graph) -> None:
+    if len(graph.order) == len(atoms):
+        return
+    stuck = set(range(len(atoms))).difference(graph.order)
     wide = next((atom for atom in sorted(stuck) if len(atoms[atom]) > 1), None)
     if wide is not None:
         first, last = (program.body[index].source for index in (atoms[wide][0], atoms[wide][-1]))

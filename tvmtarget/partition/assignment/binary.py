@@ -125,13 +125,14 @@ def _reduced(differences: Ints, terms: Terms, decisions: Decisions) -> tuple[Int
 def _cut_all(differences: Ints, terms: Terms, decisions: Decisions, budget: Budget) -> None:
     """Settle what is open by minimum cuts."""
     graph, beside = _coupled(differences, terms, decisions)
-    found = np.where(graph.is_open, -1, 0).astype(np.int8)
+    found = np.full(len(decisions) + len(beside), -1, dtype=np.int8)
     core, eliminated = reduced(graph, found)
     # What comes after this has a share of the work, too.
     spent = Budget(budget.left // 2)
     budget.left -= spent.left
     # What was put between decisions lies beside the first of them, so that windows hold neighbours.
-    order = np.argsort(np.concatenate([np.arange(len(decisions)), beside]), kind="stable")
+    place = np.concatenate([np.arange(len(decisions)), beside])
+    order = np.argsort(place[core.numbers], kind="stable")
     for component in _components(core, order):
         beyond = component.cut(spent, spent.left // 2)
         budget.is_kept &= beyond is not None
@@ -170,8 +171,9 @@ def _coupled(differences: Ints, terms: Terms, decisions: Decisions) -> tuple[Cou
     cost = 2 * np.concatenate([terms.cost[~always], terms.cost[owner]])
     rising = np.concatenate([np.where(asked, cost, 0), shared])
     falling = np.concatenate([np.where(asked, 0, cost), shared])
-    is_open = np.concatenate([decisions < 0, np.ones(gates, dtype=np.bool_)])
-    return Coupled(unary, first, second, rising, falling, is_open), first_head[several]
+    gone = np.concatenate([decisions >= 0, np.zeros(gates, dtype=np.bool_)])
+    graph = Coupled(np.arange(count + gates), unary, first, second, rising, falling)
+    return graph.without(gone), first_head[several]
 
 
 def _triangles(terms: Terms, count: int) -> tuple[Terms, tuple[Ints, Ints, Ints]]:
@@ -203,10 +205,9 @@ def _triangles(terms: Terms, count: int) -> tuple[Terms, tuple[Ints, Ints, Ints]
 
 
 def _components(graph: Coupled, order: Ints) -> Iterator[_Component]:
-    """Yield what is open in groups that no pair couples."""
+    """Yield what is open, in this order, in groups that no pair couples."""
     root = components_of(len(graph.unary), graph.a, graph.b)
-    vertices = order[graph.is_open[order]]
-    vertices = vertices[np.argsort(root[vertices], kind="stable")]
+    vertices = order[np.argsort(root[order], kind="stable")]
     pairs = np.argsort(root[graph.a], kind="stable")
     roots, begins = np.unique(root[vertices], return_index=True)
     pair_begins = np.searchsorted(root[graph.a][pairs], roots)
@@ -217,7 +218,7 @@ def _components(graph: Coupled, order: Ints) -> Iterator[_Component]:
         inside, mine = vertices[begin:end], pairs[pair:pair_end]
         place[inside] = np.arange(len(inside))
         yield _Component(
-            inside,
+            graph.numbers[inside],
             graph.unary[inside],
             place[graph.a[mine]],
             place[graph.b[mine]],

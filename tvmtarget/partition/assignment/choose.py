@@ -23,6 +23,7 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.regions.bound import lower_bound
+from tvmtarget.partition.regions.waves import Coloured
 from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.split import Choice, Level, by_preference, grouped
 from tvmtarget.target.layout import Site
@@ -179,7 +180,7 @@ class _Judge:
         for place in np.argsort(floors, kind="stable").tolist():
             if least is not None and floors[place] >= least:
                 break
-            more = lower_bound(self.level.successors, choices[place].tolist()) - int(used[place].sum())
+            more = lower_bound(Coloured(self.level.graph, choices[place].tolist())) - int(used[place].sum())
             floor = int(floors[place]) + more * int(launches[used[place]].min())
             least = floor if least is None else min(least, floor)
         return least or 0

@@ -6,7 +6,7 @@ vanish altogether. What is left has three neighbours or more; only that needs a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -27,23 +27,38 @@ LEAST_SHARE, MAX_ROUNDS = 0.05, 200
 class Coupled:
     """Yes costs `unary[i]` more than no; `rising[j]` is paid if only `b[j]` is yes, `falling[j]` if only `a[j]` is.
 
-    `is_open` says what is not decided or eliminated yet.
+    All vertices are open: those that are decided or eliminated are gone. `numbers` say which of all each one is, in
+    rising order.
     """
 
+    numbers: Ints
     unary: Ints
     a: Ints
     b: Ints
     rising: Ints
     falling: Ints
-    is_open: Bools
+
+    def without(self, gone: Bools) -> Coupled:
+        """Return the rest of the graph without some vertices and their pairs."""
+        left, stays = ~gone, ~(gone[self.a] | gone[self.b])
+        place = np.cumsum(left) - 1
+        return Coupled(
+            self.numbers[left],
+            self.unary[left],
+            place[self.a[stays]],
+            place[self.b[stays]],
+            self.rising[stays],
+            self.falling[stays],
+        )
 
 
 @dataclass(frozen=True)
 class Eliminated:
     """What was eliminated in one round: vertices, and for each the costs that decide it once its neighbours are known.
 
-    Yes costs `unary` more than no, less `with_first` if the first neighbour is yes, and more by `without_first` if it
-    is not; likewise for the second. Of a neighbour that is absent both are 0.
+    All are given by which of all decisions they are, an absent neighbour as -1. Yes costs `unary` more than no, less
+    `with_first` if the first neighbour is yes, and more by `without_first` if it is not; likewise for the second. Of a
+    neighbour that is absent both are 0.
     """
 
     vertices: Ints
@@ -73,7 +88,7 @@ def merged(graph: Coupled) -> Coupled:
     rising, falling = np.add.reduceat(rising[order], begins), np.add.reduceat(falling[order], begins)
     kept = (rising > 0) | (falling > 0)
     chosen = chosen[kept]
-    return Coupled(graph.unary, a[chosen], b[chosen], rising[kept], falling[kept], graph.is_open)
+    return Coupled(graph.numbers, graph.unary, a[chosen], b[chosen], rising[kept], falling[kept])
 
 
 def reduced(graph: Coupled, decisions: Decisions) -> tuple[Coupled, list[Eliminated]]:
@@ -81,13 +96,13 @@ def reduced(graph: Coupled, decisions: Decisions) -> tuple[Coupled, list[Elimina
     rounds: list[Eliminated] = []
     graph = merged(graph)
     for number in range(MAX_ROUNDS):
-        left = int(graph.is_open.sum())
+        left = len(graph.numbers)
         graph = _settled(graph, decisions)
         vertices = _independent(graph, number)
         if len(vertices):
             graph, eliminated = _without(graph, vertices)
             rounds.append(eliminated)
-        if left - int(graph.is_open.sum()) <= LEAST_SHARE * left:
+        if left - len(graph.numbers) <= LEAST_SHARE * left:
             break
     return graph, rounds
 
@@ -99,20 +114,17 @@ def _settled(graph: Coupled, decisions: Decisions) -> Coupled:
     np.subtract.at(least, graph.b, graph.falling)
     np.add.at(most, graph.a, graph.falling)
     np.add.at(most, graph.b, graph.rising)
-    no = graph.is_open & (least >= 0)
-    yes = graph.is_open & ~no & (most <= 0)
+    no = least >= 0
+    yes = ~no & (most <= 0)
     is_new = no | yes
     if not is_new.any():
         return graph
-    decisions[no], decisions[yes] = 0, 1
+    decisions[graph.numbers[no]], decisions[graph.numbers[yes]] = 0, 1
     unary = graph.unary.copy()
     at_a, at_b = is_new[graph.a] & ~is_new[graph.b], is_new[graph.b] & ~is_new[graph.a]
     np.add.at(unary, graph.b[at_a], np.where(yes[graph.a], -graph.falling, graph.rising)[at_a])
     np.add.at(unary, graph.a[at_b], np.where(yes[graph.b], -graph.rising, graph.falling)[at_b])
-    stays = ~is_new[graph.a] & ~is_new[graph.b]
-    return Coupled(
-        unary, graph.a[stays], graph.b[stays], graph.rising[stays], graph.falling[stays], graph.is_open & ~is_new
-    )
+    return replace(graph, unary=unary).without(is_new)
 
 
 def restored(decisions: Decisions, rounds: list[Eliminated]) -> None:
@@ -128,9 +140,9 @@ def _independent(graph: Coupled, number: int) -> Ints:
     """Choose vertices with two neighbours at most of which no two are neighbours."""
     count = len(graph.unary)
     degrees = np.bincount(graph.a, minlength=count) + np.bincount(graph.b, minlength=count)
-    candidates = graph.is_open & (degrees <= 2)
+    candidates = degrees <= 2
     # Any order without ties will do that differs from round to round; this one is spread like a random one.
-    rank = (np.arange(count, dtype=np.uint64) + np.uint64(1 + number * 7919)) * np.uint64(0x9E3779B97F4A7C15)
+    rank = (graph.numbers.astype(np.uint64) + np.uint64(1 + number * 7919)) * np.uint64(0x9E3779B97F4A7C15)
     a, b = graph.a, graph.b
     both = candidates[a] & candidates[b]
     a, b = a[both], b[both]
@@ -167,20 +179,18 @@ def _without(graph: Coupled, vertices: Ints) -> tuple[Coupled, Eliminated]:
     # Submodular as before: what both neighbours pay apart is what is not theirs alone.
     between = only_p + only_q - none - both
     unary = graph.unary.copy()
-    is_open = graph.is_open.copy()
-    is_open[vertices] = False
     has_p, has_q = p >= 0, q >= 0
     for_p = np.where(has_q, only_p - none - between, both - none)
     np.add.at(unary, p[has_p], for_p[has_p])
     np.add.at(unary, q[has_q], (only_q - none)[has_q])
-    stays = ~at_a & ~at_b
-    smaller = Coupled(
+    joined = Coupled(
+        graph.numbers,
         unary,
-        np.concatenate([graph.a[stays], p[has_q]]),
-        np.concatenate([graph.b[stays], q[has_q]]),
-        np.concatenate([graph.rising[stays], np.zeros(int(has_q.sum()), dtype=np.int64)]),
-        np.concatenate([graph.falling[stays], between[has_q]]),
-        is_open,
+        np.concatenate([graph.a, p[has_q]]),
+        np.concatenate([graph.b, q[has_q]]),
+        np.concatenate([graph.rising, np.zeros(int(has_q.sum()), dtype=np.int64)]),
+        np.concatenate([graph.falling, between[has_q]]),
     )
-    eliminated = Eliminated(vertices, own, p, q, a0, a1, b0, b1)
-    return merged(smaller), eliminated
+    first, second = (np.where(end >= 0, graph.numbers[end], -1) for end in (p, q))
+    eliminated = Eliminated(graph.numbers[vertices], own, first, second, a0, a1, b0, b1)
+    return merged(joined.without(chosen >= 0)), eliminated

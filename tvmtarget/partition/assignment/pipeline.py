@@ -21,7 +21,6 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import GIVEN, Ints
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.machines.machine import Machines
-from tvmtarget.partition.regions.waves import topological_order
 from tvmtarget.partition.split import Choice, Level
 
 __all__ = ["ByPipeline", "Line", "Values", "balanced"]
@@ -154,7 +153,7 @@ class ByPipeline:
         owner = [self.machines.of_site(option.path) for option in level.options]
         columns = [[place for place, path in enumerate(owner) if path == machine.path] for machine in working]
         home = next((place for place, machine in enumerate(working) if machine.path == self.machines.home), None)
-        order = np.array(topological_order(level.successors), dtype=np.int64)
+        order = np.array(level.graph.order, dtype=np.int64)
         options = _cheapest(placement, columns)
         line = _line(placement, order, options, home)
         runs = _runs(line)

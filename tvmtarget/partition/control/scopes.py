@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import is_
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.flow import readers_of
@@ -112,10 +114,20 @@ class _Numbering:
     scopes: list[Scope] = field(default_factory=list)
     bodies: dict[int, tuple[Scope, ...]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.values = Names(self.root.types)
-        self.names = Names(call.source for call in self.root.body)
-        self.types = dict(self.root.types) if any(call.regions for call in self.root.body) else {}
+    @cached_property
+    def values(self) -> Names:
+        """Names of values that are taken; only nested bodies ask for others."""
+        return Names(self.root.types)
+
+    @cached_property
+    def names(self) -> Names:
+        """Names of operations that are taken."""
+        return Names(call.source for call in self.root.body)
+
+    @cached_property
+    def types(self) -> dict[str, Type]:
+        """Types of all values so far."""
+        return dict(self.root.types)
 
     def scope(self, inlined: Inlined, names: Mapping[str, str], place: _Place | None) -> Scope:
         """Add the operations of a body; `names` are the new ones of values around it that got others."""
@@ -204,7 +216,7 @@ def _value(value: Value, names: Mapping[str, str]) -> Value:
 def _with(function: Function, names: Mapping[str, str], body: tuple[Call, ...]) -> Function:
     """Return a function with another body and its parameters, constants and results in new names."""
     if not names:
-        is_same = len(body) == len(function.body) and all(map(_is, body, function.body))
+        is_same = len(body) == len(function.body) and all(map(is_, body, function.body))
         return function if is_same else function.replace(body=body)
     return function.replace(
         params=tuple(_value(param, names) for param in function.params),
@@ -215,7 +227,3 @@ def _with(function: Function, names: Mapping[str, str], body: tuple[Call, ...]) 
         ),
         results=tuple(names.get(name, name) for name in function.results),
     )
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other

@@ -64,10 +64,7 @@ class Estimates:
         return self._times[key]
 
     def _by_signature(self, leaf: Site) -> list[Estimate]:
-        firsts: dict[int, int] = {}
-        for index, number in enumerate(self.program.signatures):
-            firsts.setdefault(number, index)
-        return [self.time(firsts[number], leaf) for number in range(len(firsts))]
+        return [self.time(first, leaf) for first in self.program.firsts]
 
     def times(self, leaf: Site, *, is_doubted: bool = False) -> list[int | None]:
         """Return what operations take on a leaf, None where that is unknown, by signature; at worst if doubted."""

@@ -15,59 +15,52 @@ With two colours the first is exact (Kennedy and McKinley, 1994); with more of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence
 
-from tvmtarget.partition.regions.waves import changes_ahead, predecessors_of, topological_order
+from tvmtarget.partition.regions.waves import Coloured
 
-__all__ = ["ahead", "is_large", "least_of", "lower_bound", "together"]
-
-# Above this many vertices and edges the cheapest ways alone are gone: of bounds the first two, of divisions waves.
-LARGE = 60_000
+__all__ = ["ahead", "least_of", "lower_bound", "together"]
 
 
-def is_large(edges: Sequence[Sized]) -> bool:
-    """Whether a graph has more than `LARGE` vertices and edges, given the edges of every vertex."""
-    return len(edges) + sum(map(len, edges)) > LARGE
-
-
-def lower_bound(successors: Sequence[Sequence[int]], colours: Sequence[int], reached: int | None = None) -> int:
+def lower_bound(coloured: Coloured, reached: int | None = None) -> int:
     """Return a number of regions that no acyclic division of these colours can go below.
 
     `reached` is a number that some division has: where the bound gets there, nothing more is tried to raise it.
     """
     bound = 0
-    for other in _bounds(successors, colours):
+    for other in _bounds(coloured):
         bound = max(bound, other)
         if bound == reached:
             break
     return bound
 
 
-def _bounds(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> Iterator[int]:
+def _bounds(coloured: Coloured) -> Iterator[int]:
     """Yield bounds, what is found fastest first."""
+    colours, heights = coloured.colours, coloured.changes_ahead
     if not colours:
         return
-    heights = changes_ahead(successors, colours)
     tallest = max(heights)
     begins = {colour for colour, height in zip(colours, heights, strict=True) if height == tallest}
-    count = len(set(colours))
+    count = len(coloured.names)
     yield max(1 + tallest + (len(begins) > 1), count)
     if count < 3:
         return
     weights = [1] * (1 + max(colours))
-    yield least_of(colours, ahead(successors, colours, weights), weights)
-    if is_large(successors):
+    yield least_of(colours, ahead(coloured, weights), weights)
+    if coloured.graph.is_large:
         return
-    yield sum(_times_met(successors, colours))
-    yield least_of(colours, ahead(predecessors_of(successors), colours, weights), weights)
+    yield sum(_times_met(coloured))
+    yield least_of(colours, ahead(coloured.turned, weights), weights)
 
 
-def ahead(successors: Sequence[Sequence[int]], colours: Sequence[int], weights: Sequence[int]) -> list[int]:
+def ahead(coloured: Coloured, weights: Sequence[int]) -> list[int]:
     """Return, per vertex, what all regions behind its own count together at least; `weights` are by colour."""
+    successors, colours = coloured.graph.successors, coloured.colours
     none = [-1] * len(weights)
     heights = [0] * len(successors)
     most = [none] * len(successors)  # by colour: what is ahead of vertices in later regions, -1 if there are none
-    for vertex in reversed(topological_order(successors)):
+    for vertex in reversed(coloured.graph.order):
         colour, targets = colours[vertex], successors[vertex]
         if len(targets) == 1 and colours[targets[0]] == colour:
             heights[vertex], most[vertex] = heights[targets[0]], most[targets[0]]
@@ -105,12 +98,13 @@ def together(most: Sequence[int], weights: Sequence[int]) -> int:
     return least
 
 
-def _times_met(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> list[int]:
+def _times_met(coloured: Coloured) -> list[int]:
     """Return, per colour, how often a path meets it at most with another one in between."""
+    successors, colours = coloured.graph.successors, coloured.colours
     none = [0] * (1 + max(colours))
     rows = [none] * len(successors)
     found = none
-    for vertex in reversed(topological_order(successors)):
+    for vertex in reversed(coloured.graph.order):
         colour, row, own = colours[vertex], none, 1
         for target in successors[vertex]:
             row = rows[target] if row is none else list(map(max, row, rows[target]))

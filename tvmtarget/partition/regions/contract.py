@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tvmtarget.partition.regions.waves import predecessors_of, topological_order
+from tvmtarget.partition.regions.waves import Graph
 
 __all__ = ["contracted"]
 
@@ -16,36 +16,34 @@ __all__ = ["contracted"]
 WORK = 40
 
 
-def contracted(
-    successors: Sequence[Sequence[int]], colours: Sequence[int], edges: Iterable[tuple[int, int]]
-) -> list[list[int]]:
+def contracted(graph: Graph, colours: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[list[int]]:
     """Join the ends of edges, in the order given, and return the regions in an order in which they can run."""
-    graph = _Quotient(successors)
-    joined = graph.joined
+    quotient = _Quotient(graph)
+    joined = quotient.joined
     for a, b in edges:
         if colours[a] != colours[b]:
             continue
-        if graph.left <= 0:
+        if quotient.left <= 0:
             break
-        a = joined[a] if joined[joined[a]] == joined[a] else graph.find(a)
-        b = joined[b] if joined[joined[b]] == joined[b] else graph.find(b)
+        a = joined[a] if joined[joined[a]] == joined[a] else quotient.find(a)
+        b = joined[b] if joined[joined[b]] == joined[b] else quotient.find(b)
         if a != b:
-            graph.join(a, b)
-    return graph.regions()
+            quotient.join(a, b)
+    return quotient.regions()
 
 
 class _Quotient:
     """Regions, the edges between them, and an order of them in which edges point forward."""
 
-    def __init__(self, successors: Sequence[Sequence[int]]) -> None:
-        count = len(successors)
-        self.after: list[set[int]] = list(map(set, successors))
-        self.before: list[set[int]] = list(map(set, predecessors_of(successors)))
+    def __init__(self, graph: Graph) -> None:
+        count = len(graph)
+        self.after: list[set[int]] = list(map(set, graph.successors))
+        self.before: list[set[int]] = list(map(set, graph.turned.successors))
         self.place = [0] * count
-        for place, vertex in enumerate(topological_order(successors)):
+        for place, vertex in enumerate(graph.order):
             self.place[vertex] = place
         self.joined = list(range(count))
-        self.left = WORK * (count + sum(map(len, successors)))
+        self.left = WORK * (count + len(graph.ends))
 
     def find(self, vertex: int) -> int:
         """Return the vertex that stands for a region."""

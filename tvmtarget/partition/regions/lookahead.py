@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tvmtarget.partition.regions.bound import together
-from tvmtarget.partition.regions.waves import predecessors_of
+from tvmtarget.partition.regions.waves import Coloured
 
 __all__ = ["looked_ahead"]
 
@@ -43,20 +43,19 @@ class _Sweep:
         return found[::-1]
 
 
-def looked_ahead(
-    successors: Sequence[Sequence[int]], colours: Sequence[int], weights: Sequence[int], heights: Sequence[int]
-) -> list[list[int]] | None:
+def looked_ahead(coloured: Coloured, weights: Sequence[int], heights: Sequence[int]) -> list[list[int]] | None:
     """Divide an acyclic graph as `waves` does, following at each step the orders of colours that promise most.
 
     That is the least by what a region of each counts (`weights`, by colour) and what is ahead (`heights`, as `ahead`
     gives them), then by what is left to run. None if that is too much work.
     """
-    graph = _Graph(successors, colours, weights, heights)
-    work = WORK * (len(successors) + sum(map(len, successors)))
-    sweeps = [graph.start()]
-    while sweeps[0].done < len(successors):
+    sweeping = _Sweeping(coloured, weights, heights)
+    count = len(coloured.graph)
+    work = WORK * (count + len(coloured.graph.ends))
+    sweeps = [sweeping.start()]
+    while sweeps[0].done < count:
         found: dict[tuple[frozenset[int], ...], tuple[tuple[int, int], _Sweep]] = {}
-        for after in (step for sweep in sweeps for step in graph.steps(sweep)):
+        for after in (step for sweep in sweeps for step in sweeping.steps(sweep)):
             work -= len(after.waiting) + sum(map(len, after.ready)) + 2 * len(after.region)
             promise = after.count + together(after.tallest, weights), -after.done
             key = tuple(map(frozenset, after.ready))
@@ -68,21 +67,15 @@ def looked_ahead(
     return sweeps[0].regions()
 
 
-class _Graph:
+class _Sweeping:
     """What sweeps go over."""
 
-    def __init__(
-        self,
-        successors: Sequence[Sequence[int]],
-        colours: Sequence[int],
-        weights: Sequence[int],
-        heights: Sequence[int],
-    ) -> None:
-        self.successors = successors
-        self.colours = colours
+    def __init__(self, coloured: Coloured, weights: Sequence[int], heights: Sequence[int]) -> None:
+        self.successors = coloured.graph.successors
+        self.colours = coloured.colours
         self.weights = weights
         self.heights = heights
-        self.degrees = [len(sources) for sources in predecessors_of(successors)]
+        self.degrees = coloured.graph.degrees
 
     def start(self) -> _Sweep:
         """Return the sweep of which nothing has run."""

@@ -7,36 +7,36 @@ then the fewest bytes that pass between them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 
 from tvmtarget.partition.components import components_of
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.regions.bound import ahead, is_large, least_of
+from tvmtarget.partition.regions.bound import ahead, least_of
 from tvmtarget.partition.regions.contract import contracted
 from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.lookahead import looked_ahead
 from tvmtarget.partition.regions.slack import Slack
-from tvmtarget.partition.regions.waves import changes_ahead, predecessors_of, waves
+from tvmtarget.partition.regions.waves import Coloured, graph_of, waves
 from tvmtarget.partition.values import Values
 
 __all__ = ["formed"]
 
 
 def formed(
-    successors: Sequence[Sequence[int]],
-    colours: Sequence[int],
+    coloured: Coloured,
     limits: Sequence[Limits],
     launches: Sequence[int],
     limiter: Limiter,
     values: Values,
 ) -> list[list[int]]:
     """Return the best regions of atoms; `limits` and `launches` (what a call costs) are by colour."""
-    is_free = all(limits[colour].is_free for colour in set(colours))
+    colours = coloured.colours
+    is_free = all(limits[colour].is_free for colour in coloured.names)
     best: list[list[list[int]]] = []
     least = None
-    for candidate in _candidates(successors, colours, launches, values, is_free=is_free):
+    for candidate in _candidates(coloured, launches, values, is_free=is_free):
         regions = candidate if is_free else limiter.all_limited(candidate, colours, limits)
         score = _calls(regions, colours, launches), len(regions)
         if least is None or score < least:
@@ -49,24 +49,20 @@ def formed(
 
 
 def _candidates(
-    successors: Sequence[Sequence[int]],
-    colours: Sequence[int],
-    launches: Sequence[int],
-    values: Values,
-    *,
-    is_free: bool,
+    coloured: Coloured, launches: Sequence[int], values: Values, *, is_free: bool
 ) -> Iterator[list[list[int]]]:
-    swept = list(_swept(successors, colours, launches))
+    swept = list(_swept(coloured, launches))
     yield from swept
-    if len(set(colours)) < 2 or is_large(successors):
+    colours, count = coloured.colours, len(coloured.names)
+    if count < 2 or coloured.graph.is_large:
         return
-    slack = Slack(successors, colours, values)
+    slack = Slack(coloured, values)
     best = min(reversed(swept), key=lambda regions: _calls(regions, colours, launches))
     moved = slack.moved(min(_starts(slack, best), key=lambda regions: values.cut(_owner(len(colours), regions))))
     yield moved
-    if is_free and len(set(colours)) == 2 and _is_settled(slack, swept[0], moved):
+    if is_free and count == 2 and _is_settled(slack, swept[0], moved):
         return
-    joined = contracted(successors, colours, _by_bytes(values))
+    joined = contracted(coloured.graph, colours, _by_bytes(values))
     yield joined
     again = _over(slack, joined)
     yield again
@@ -80,8 +76,9 @@ def _is_settled(slack: Slack, swept: Sequence[Sequence[int]], moved: Sequence[Se
     waves are just what such atoms connect: what is joined are these, and waves over them could only be fewer.
     """
     colours, count = np.array(slack.colours), len(slack.colours)
-    alike = colours[slack.starts] == colours[slack.ends]
-    starts, ends = slack.starts[alike], slack.ends[alike]
+    starts, ends = slack.graph.starts, slack.graph.ends
+    alike = colours[starts] == colours[ends]
+    starts, ends = starts[alike], ends[alike]
 
     def parts_none(regions: Sequence[Sequence[int]]) -> bool:
         owner = _owner(count, regions)
@@ -92,49 +89,49 @@ def _is_settled(slack: Slack, swept: Sequence[Sequence[int]], moved: Sequence[Se
     return parts_none(moved) and len(np.unique(components_of(count, starts, ends))) == len(moved)
 
 
-def _swept(
-    successors: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int]
-) -> Iterator[list[list[int]]]:
+def _swept(coloured: Coloured, launches: Sequence[int]) -> Iterator[list[list[int]]]:
     """Yield regions by waves: with more than two colours one way after the other until none can be better."""
-    heights = changes_ahead(successors, colours)
-    yield (regions := waves(successors, colours, heights=heights))
-    cheap = {colour for colour, launch in enumerate(launches) if launch == min(launches)}
+    colours = coloured.colours
+    yield (regions := coloured.waves())
+    cheap = _cheap(launches)
     least = _calls(regions, colours, launches)
-    is_alternating = len(set(colours)) == 2  # what comes first is all that there is to choose
+    is_alternating = len(coloured.names) == 2  # what comes first is all that there is to choose
     if len(cheap) < len(launches) and not (is_alternating and colours[regions[0][0]] in cheap):
-        yield (regions := waves(successors, colours, cheap, heights))
+        yield (regions := coloured.waves(cheap))
         least = min(least, _calls(regions, colours, launches))
-    if len(set(colours)) < 3 or is_large(successors):
+    if len(coloured.names) < 3 or coloured.graph.is_large:
         return
-    heights = ahead(successors, colours, launches)
+    heights = ahead(coloured, launches)
     bound = least_of(colours, heights, launches)
-    for found in _more_swept(successors, colours, launches, heights):
+    for found in _more_swept(coloured, launches, heights):
         if least <= bound:
             return
         yield found
         least = min(least, _calls(found, colours, launches))
 
 
-def _more_swept(
-    successors: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int], heights: Sequence[int]
-) -> Iterator[list[list[int]]]:
+def _more_swept(coloured: Coloured, launches: Sequence[int], heights: Sequence[int]) -> Iterator[list[list[int]]]:
     """Yield waves of three colours or more by what calls ahead cost, and from the end."""
-    cheap = {colour for colour, launch in enumerate(launches) if launch == min(launches)}
-    yield waves(successors, colours, cheap, heights)
-    predecessors = predecessors_of(successors)
-    yield waves(predecessors, colours)[::-1]
-    yield waves(predecessors, colours, cheap, ahead(predecessors, colours, launches))[::-1]
-    found = looked_ahead(successors, colours, launches, heights)
+    cheap = _cheap(launches)
+    yield waves(coloured, cheap, heights)
+    yield coloured.turned.waves()[::-1]
+    yield waves(coloured.turned, cheap, ahead(coloured.turned, launches))[::-1]
+    found = looked_ahead(coloured, launches, heights)
     if found is not None:
         yield found
+
+
+def _cheap(launches: Sequence[int]) -> frozenset[int]:
+    """Return the colours of which calls cost least."""
+    return frozenset(colour for colour, launch in enumerate(launches) if launch == min(launches))
 
 
 def _starts(slack: Slack, best: list[list[int]]) -> Iterator[list[list[int]]]:
     """Yield regions by waves, in which all runs as soon as it can, and with two colours those where it runs late."""
     yield best
-    if len(set(slack.colours)) == 2:
+    if len(slack.coloured.names) == 2:
         last = slack.colours[best[-1][0]]
-        yield waves(slack.predecessors, slack.colours, {last})[::-1]
+        yield slack.coloured.turned.waves(frozenset({last}))[::-1]
 
 
 def _calls(regions: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int]) -> int:
@@ -153,12 +150,9 @@ def _by_bytes(values: Values) -> list[tuple[int, int]]:
 
 def _over(slack: Slack, joined: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return waves over regions that are there already, in an order in which they can run."""
-    owner, count = _owner(len(slack.successors), joined), len(joined)
-    starts, ends = owner[slack.starts], owner[slack.ends]
-    pairs = np.unique((starts * count + ends)[starts != ends])
-    targets, bounds = (pairs % count).tolist(), np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
-    quotient = [targets[begin:end] for begin, end in pairwise(bounds)]
-    outer = waves(quotient, [slack.colours[region[0]] for region in joined])
+    owner = _owner(len(slack.graph), joined)
+    quotient = graph_of(len(joined), owner[slack.graph.starts], owner[slack.graph.ends])
+    outer = waves(Coloured(quotient, [slack.colours[region[0]] for region in joined]))
     return [sorted(vertex for place in region for vertex in joined[place]) for region in outer]
 
 

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.regions.waves import predecessors_of
+from tvmtarget.partition.regions.waves import Coloured
 from tvmtarget.partition.values import Values
 
 __all__ = ["Slack"]
@@ -21,28 +21,21 @@ SWEEPS = 2
 class Slack:
     """Atoms, what they must come before, and the values that they pass: what moving them needs to know."""
 
-    def __init__(self, successors: Sequence[Sequence[int]], colours: Sequence[int], values: Values) -> None:
-        self.successors = successors
-        self.colours = colours
+    def __init__(self, coloured: Coloured, values: Values) -> None:
+        self.coloured = coloured
+        self.graph = coloured.graph
+        self.colours = coloured.colours
         self.values = values
-        count = len(successors)
-        self.ends = np.fromiter(chain.from_iterable(successors), dtype=np.int64)
-        self.starts = np.repeat(np.arange(count), np.fromiter(map(len, successors), dtype=np.int64, count=count))
-
-    @cached_property
-    def predecessors(self) -> list[list[int]]:
-        """The atoms that each comes after."""
-        return predecessors_of(self.successors)
 
     @cached_property
     def reads(self) -> list[list[int]]:
         """The values that every atom reads."""
-        return self.values.read_by(len(self.successors))
+        return self.values.read_by(len(self.graph))
 
     @cached_property
     def makes(self) -> list[list[int]]:
         """The values that every atom computes."""
-        return self.values.made_by(len(self.successors))
+        return self.values.made_by(len(self.graph))
 
     @cached_property
     def is_read_once(self) -> list[bool]:
@@ -64,18 +57,18 @@ class _Places:
     def __init__(self, slack: Slack, regions: Sequence[Sequence[int]]) -> None:
         self.slack = slack
         self.colour_of = [slack.colours[region[0]] for region in regions]
-        self.place = [-1] * (len(slack.successors) + 1)
+        self.place = [-1] * (len(slack.graph) + 1)
         for number, region in enumerate(regions):
             for vertex in region:
                 self.place[vertex] = number
         self._counts: list[dict[int, int] | None] = [None] * len(slack.values.makers)
         self._moves = 1
         self._changed = [1] * len(slack.values.makers)  # which move was the last of who computes or reads a value
-        self._looked = [0] * len(slack.successors)  # after which move an atom was looked at
+        self._looked = [0] * len(slack.graph)  # after which move an atom was looked at
 
     def sweep(self, step: int) -> bool:
         """Improve every atom once, by number upwards or downwards; return whether any moved."""
-        before, after = self.slack.predecessors, self.slack.successors
+        before, after = self.slack.graph.turned.successors, self.slack.graph.successors
         waiting = [step * vertex for vertex in self._movable() if self._is_changed(vertex)]
         heapify(waiting)
         last, is_moved = -len(self.place), False
@@ -112,17 +105,17 @@ class _Places:
 
     def _bounds(self, place: Ints) -> tuple[Ints, Ints]:
         """Return the earliest and the latest region that every atom can be in; where it is, if nothing bounds it."""
-        slack = self.slack
+        graph = self.slack.graph
         first, last = np.full_like(place, -1), np.full_like(place, len(self.colour_of))
-        np.maximum.at(first, slack.ends, place[slack.starts])
-        np.minimum.at(last, slack.starts, place[slack.ends])
+        np.maximum.at(first, graph.ends, place[graph.starts])
+        np.minimum.at(last, graph.starts, place[graph.ends])
         return np.where(first < 0, place, first), np.where(last == len(self.colour_of), place, last)
 
     def _improve(self, vertex: int) -> bool:
         """Move one atom to the earliest or latest region it can be in, if fewer bytes pass then."""
         place, slack = self.place, self.slack
         here, colour = place[vertex], slack.colours[vertex]
-        before, after = slack.predecessors[vertex], slack.successors[vertex]
+        before, after = slack.graph.turned.successors[vertex], slack.graph.successors[vertex]
         first = max([place[other] for other in before]) if before else here
         last = min([place[other] for other in after]) if after else here
         if first == here or self.colour_of[first] != colour:

@@ -7,78 +7,157 @@ two of them no division has fewer regions. O((V + E) log V).
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from heapq import heappop, heappush
+from itertools import chain, pairwise
+from typing import cast
 
-__all__ = ["changes_ahead", "predecessors_of", "topological_order", "waves"]
+import numpy as np
 
+from tvmtarget.partition.dataflow import Ints
 
-def predecessors_of(successors: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the graph with its edges turned round."""
-    predecessors: list[list[int]] = [[] for _ in successors]
-    for vertex, targets in enumerate(successors):
-        for target in targets:
-            predecessors[target].append(vertex)
-    return predecessors
+__all__ = ["Coloured", "Graph", "graph_of", "is_large", "waves"]
 
-
-def topological_order(successors: Sequence[Sequence[int]]) -> list[int]:
-    """Return vertices so that edges point forward, smallest first among equals; shorter than V if there is a circle."""
-    if all(not targets or min(targets) > vertex for vertex, targets in enumerate(successors)):
-        return list(range(len(successors)))  # the vertices of a program are in order already
-    waiting = [0] * len(successors)
-    for targets in successors:
-        for target in targets:
-            waiting[target] += 1
-    ready = [vertex for vertex, count in enumerate(waiting) if count == 0]
-    order: list[int] = []
-    while ready:
-        vertex = heappop(ready)
-        order.append(vertex)
-        for target in successors[vertex]:
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                heappush(ready, target)
-    return order
+# Above this many vertices and edges the cheapest ways alone are gone: of bounds the first two, of divisions waves.
+LARGE = 60_000
 
 
-def changes_ahead(successors: Sequence[Sequence[int]], colours: Sequence[int]) -> list[int]:
-    """Return, per vertex, how often the colour changes at most on a path that begins there."""
-    heights = [0] * len(successors)
-    for vertex in reversed(topological_order(successors)):
-        colour, height = colours[vertex], 0
-        for target in successors[vertex]:
-            change = heights[target] if colours[target] == colour else heights[target] + 1
-            if change > height:
-                height = change
-        heights[vertex] = height
-    return heights
+class Graph:
+    """A graph without circles, by the successors of every vertex, which nobody may change."""
+
+    def __init__(self, successors: Sequence[Sequence[int]]) -> None:
+        self.successors = successors
+        self._latest: Coloured | None = None
+
+    def __len__(self) -> int:
+        return len(self.successors)
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """How many successors every vertex has."""
+        return np.fromiter(map(len, self.successors), dtype=np.int64, count=len(self))
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Where edges begin, in the order of vertices and their successors."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    @cached_property
+    def ends(self) -> Ints:
+        """Where edges end."""
+        return np.fromiter(chain.from_iterable(self.successors), dtype=np.int64, count=int(self.lengths.sum()))
+
+    @cached_property
+    def degrees(self) -> list[int]:
+        """How many vertices each comes after."""
+        return cast("list[int]", np.bincount(self.ends, minlength=len(self)).tolist())
+
+    @cached_property
+    def is_large(self) -> bool:
+        """Whether only what takes next to no time is done."""
+        return is_large(len(self), len(self.ends))
+
+    @cached_property
+    def turned(self) -> Graph:
+        """The graph with its edges turned round."""
+        predecessors: list[list[int]] = [[] for _ in self.successors]
+        for vertex, targets in enumerate(self.successors):
+            for target in targets:
+                predecessors[target].append(vertex)
+        return Graph(predecessors)
+
+    @cached_property
+    def order(self) -> Sequence[int]:
+        """Vertices so that edges point forward, smallest first among equals; fewer than V if there is a circle."""
+        if bool((self.starts < self.ends).all()):
+            return range(len(self))  # the vertices of a program are in order already
+        waiting = self.degrees.copy()
+        ready = [vertex for vertex, count in enumerate(waiting) if count == 0]
+        order: list[int] = []
+        while ready:
+            vertex = heappop(ready)
+            order.append(vertex)
+            for target in self.successors[vertex]:
+                waiting[target] -= 1
+                if waiting[target] == 0:
+                    heappush(ready, target)
+        return order
+
+    def coloured(self, colours: Sequence[int]) -> Coloured:
+        """Return the graph with colours; the latest ones are kept, as several steps look at what is chosen."""
+        if self._latest is None or self._latest.colours != colours:
+            self._latest = Coloured(self, colours)
+        return self._latest
 
 
-def waves(
-    successors: Sequence[Sequence[int]],
-    colours: Sequence[int],
-    free: Container[int] = (),
-    heights: Sequence[int] | None = None,
-) -> list[list[int]]:
+def is_large(vertices: int, edges: int) -> bool:
+    """Whether there are more than `LARGE` vertices and edges."""
+    return vertices + edges > LARGE
+
+
+def graph_of(count: int, starts: Ints, ends: Ints) -> Graph:
+    """Return the graph of `count` vertices with these edges, each once, less those from a vertex to itself."""
+    apart = starts != ends
+    pairs = np.unique(starts[apart] * count + ends[apart])
+    targets, bounds = (pairs % max(1, count)).tolist(), np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
+    return Graph([targets[begin:end] for begin, end in pairwise(bounds)])
+
+
+class Coloured:
+    """A graph whose vertices have colours; what several steps ask of it is found once."""
+
+    def __init__(self, graph: Graph, colours: Sequence[int]) -> None:
+        self.graph = graph
+        self.colours = colours
+        self._waves: dict[frozenset[int], list[list[int]]] = {}
+
+    @cached_property
+    def names(self) -> list[int]:
+        """The colours that there are, in order."""
+        return sorted(set(self.colours))
+
+    @cached_property
+    def turned(self) -> Coloured:
+        """The same with edges turned round."""
+        return Coloured(self.graph.turned, self.colours)
+
+    @cached_property
+    def changes_ahead(self) -> list[int]:
+        """How often, per vertex, the colour changes at most on a path that begins there."""
+        successors, colours = self.graph.successors, self.colours
+        heights = [0] * len(successors)
+        for vertex in reversed(self.graph.order):
+            colour, height = colours[vertex], 0
+            for target in successors[vertex]:
+                change = heights[target] if colours[target] == colour else heights[target] + 1
+                if change > height:
+                    height = change
+            heights[vertex] = height
+        return heights
+
+    def waves(self, free: frozenset[int] = frozenset()) -> list[list[int]]:
+        """Return waves by how often colours change ahead; nobody may change them."""
+        if free not in self._waves:
+            self._waves[free] = waves(self, free)
+        return self._waves[free]
+
+
+def waves(coloured: Coloured, free: frozenset[int] = frozenset(), heights: Sequence[int] = ()) -> list[list[int]]:
     """Divide an acyclic graph into one-coloured regions; every edge stays inside one or points to a later one.
 
     The next colour is the one with a vertex that has most ahead, then the one with most work ready, then the smaller
     number (with two colours, the smaller number at once). Colours that are `free` come before all others. `heights`
     are what is ahead of each vertex: unless given, changes of colour.
     """
-    names = sorted(set(colours))
+    names, colours, successors = coloured.names, coloured.colours, coloured.graph.successors
     if len(names) == 2 and (names[0] in free) != (names[1] in free):
-        return _alternating(successors, colours, names[names[1] in free])
-    if heights is None:
-        heights = changes_ahead(successors, colours)
+        return _alternating(coloured, names[names[1] in free])
+    heights = heights or coloured.changes_ahead
     if len(names) == 2:
         _, first = max((height, -colour) for height, colour in zip(heights, colours, strict=True))
-        return _alternating(successors, colours, -first)
-    waiting = [0] * len(successors)
-    for targets in successors:
-        for target in targets:
-            waiting[target] += 1
+        return _alternating(coloured, -first)
+    waiting = coloured.graph.degrees.copy()
     ready: dict[int, list[int]] = {colour: [] for colour in names}
     tallest = dict.fromkeys(ready, -1)
     for vertex, count in enumerate(waiting):
@@ -106,10 +185,11 @@ def waves(
     return regions
 
 
-def _alternating(successors: Sequence[Sequence[int]], colours: Sequence[int], first: int) -> list[list[int]]:
+def _alternating(coloured: Coloured, first: int) -> list[list[int]]:
     """Return the waves of two colours, of which one comes first if it can: then nothing else is to be chosen."""
+    colours, successors = coloured.colours, coloured.graph.successors
     place = [int(colour != first) for colour in colours]
-    for vertex in topological_order(successors):
+    for vertex in coloured.graph.order:
         here, colour = place[vertex], colours[vertex]
         for target in successors[vertex]:
             there = here if colours[target] == colour else here + 1

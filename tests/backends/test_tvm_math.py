@@ -1,0 +1,126 @@
+"""Functions of the C library written out for vectors: how near they are, and that nothing else changes."""
+
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tvmtarget.backends.tvm_math import MOST_NAMES, calls_library, vectorisable
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="pip install tvmtarget[tvm]")
+
+WITHIN = 4  # units in the last place
+
+
+def _erf(x):
+    return np.vectorize(math.erf, otypes=["float64"])(x)
+
+
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+WANTED = {"exp": np.exp, "log": np.log, "tanh": np.tanh, "erf": _erf, "sigmoid": _sigmoid}
+ENDS = [0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 88.7228, 88.7229, -87.3, -87.4, -104, 1e-40, 3.95, 0.625, 3e38]
+
+
+def function_of(compute, size=1024, dtype="float32"):
+    """Return a tensor function of one input, element by element."""
+    from tvm import te
+
+    x = te.placeholder((size,), dtype)
+    return te.create_prim_func([x, te.compute((size,), lambda at: compute(x[at]))])
+
+
+def run(function, array):
+    """Return what a function computes on this machine."""
+    import tvm
+
+    named = function.with_attr("global_symbol", "main")
+    compiled = tvm.compile(tvm.IRModule({"main": named}), target=tvm.target.Target("llvm"))
+    given, result = tvm.runtime.tensor(array), tvm.runtime.tensor(np.zeros_like(array))
+    compiled["main"](given, result)
+    return result.numpy()
+
+
+def written(name, count=1):
+    """Return a function that applies one of TVM's by name, so many times."""
+    from tvm import tirx
+
+    def compute(value):
+        for _ in range(count):
+            value = getattr(tirx, name)(value)
+        return value
+
+    return vectorisable(function_of(compute))
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    import tvm
+
+    target = tvm.target.Target("llvm")
+    modules = {
+        name: tvm.compile(tvm.IRModule({"main": written(name).with_attr("global_symbol", "main")}), target=target)
+        for name in WANTED
+    }
+
+    def compute(name, array):
+        given, result = tvm.runtime.tensor(array), tvm.runtime.tensor(np.zeros_like(array))
+        modules[name]["main"](given, result)
+        return result.numpy()
+
+    return compute
+
+
+@pytest.mark.parametrize("name", WANTED)
+@given(seed=st.integers(0, 2**32 - 1), spread=st.sampled_from([0.01, 1, 10, 100]))
+@settings(max_examples=20, deadline=None)
+def test_results_are_within_four_units_in_the_last_place(compiled, name, seed, spread):
+    random = np.random.default_rng(seed)
+    bits = random.integers(0, 2**32, 512, dtype="uint64").astype("uint32").view("float32")
+    x = np.concatenate([bits, (random.standard_normal(512 - len(ENDS)) * spread).astype("float32"), ENDS])
+    with np.errstate(all="ignore"):
+        x = x.astype("float32")
+        exact = WANTED[name](x.astype("float64"))
+        rounded = exact.astype("float32")
+    actual = compiled(name, x)
+    plain = np.isfinite(rounded) & (np.abs(rounded) >= np.finfo("float32").tiny)
+    off = np.abs(actual[plain] - exact[plain]) / np.spacing(np.abs(rounded[plain])).astype("float64")
+    assert off.max() <= WITHIN
+    np.testing.assert_allclose(actual[~plain], rounded[~plain], rtol=0, atol=2e-38)
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 4.0])
+def test_whole_powers_are_products(exponent):
+    from tvm import tirx
+
+    function = vectorisable(function_of(lambda x: tirx.pow(x, tirx.const(exponent, "float32"))))
+    x = np.linspace(-3, 3, 1024, dtype="float32")
+    assert "pow" not in function.script()
+    np.testing.assert_allclose(run(function, x), x.astype("float64") ** exponent, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", [*WANTED, "sin"])
+def test_other_functions_and_other_types_stay(name):
+    import tvm_ffi
+    from tvm import tirx
+
+    dtype = "float32" if name == "sin" else "float64"
+    function = function_of(lambda x: getattr(tirx, name)(x), dtype=dtype)
+    assert tvm_ffi.structural_equal(vectorisable(function), function)
+    assert not calls_library(function.body)
+
+
+def test_a_chain_of_functions_stays_short_enough_to_compile():
+    """Names in values of names would take TVM a second for four in a row, and a quarter of an hour for six."""
+    chain = written("sigmoid", 12)
+    assert chain.script().count("T.Let") <= MOST_NAMES + 3
+    x = np.linspace(-3, 3, 1024, dtype="float32")
+    wanted = x
+    for _ in range(12):
+        wanted = _sigmoid(wanted)
+    np.testing.assert_allclose(run(chain, x), wanted, rtol=1e-5)
