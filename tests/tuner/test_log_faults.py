@@ -68,7 +68,7 @@ def test_a_database_that_was_taken_away_takes_nothing_more(tmp_path, fault):
     log = tt.TuningLog(tmp_path / "log.db")
     measured(log, 1)
     fault(tmp_path / "log.db")
-    with pytest.raises(LogError, match=r"'.*log\.db' was removed or replaced since it was opened; open it again"):
+    with pytest.raises(LogError, match=r"'.*log\.db' was deleted or replaced since it was opened; open it again"):
         measured(log, 2)
 
 
@@ -118,7 +118,7 @@ def test_a_file_of_lines_that_is_replaced_while_tuning_has_all_of_it_in_the_end(
 @pytest.mark.parametrize(
     ("name", "fault", "reason"),
     [
-        ("log.db", delete, "was removed or replaced since it was opened"),
+        ("log.db", delete, "was deleted or replaced since it was opened"),
         pytest.param("log.db", damage, "cannot be used: ", marks=pytest.mark.slow),
         pytest.param("log.jsonl", make_a_folder, "is a directory", marks=pytest.mark.slow),
     ],

@@ -106,6 +106,15 @@ class SqliteStore(Index):
                 return
 
 
+def _place(path: Path) -> tuple[int, int] | None:
+    """Return which file a path is; None while there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _put_aside(path: Path, lines: Sequence[bytes]) -> None:
     try:
         with path.open("ab") as rejected:
