@@ -1,6 +1,7 @@
-"""`tvmtarget check`, and that the command line is the same as a module of Python."""
+"""`tvmtarget check`, and that the command line is the same as a module of Python, and in any encoding."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -43,3 +44,12 @@ def test_as_a_module_of_python_the_exit_code_is_the_same():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stdout.startswith("consistent: llvm\nNO llvm does not satisfy gpu\n")
+
+
+@pytest.mark.parametrize("command", ["show", "check"])
+def test_letters_that_standard_output_cannot_encode_are_escaped(command):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    line = [sys.executable, "-m", "tvmtarget", command, 'llvm(model="é→")']
+    done = subprocess.run(line, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "é→" in done.stdout.decode() or r"\xe9\u2192" in done.stdout.decode()

@@ -7,18 +7,19 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from models import small
 from onnx import helper
+from processes import is_gone, processes, wait
 
 import tvmtarget as tt
 from tvmtarget.tuning.records import Trial
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
+WORKER = "tvmtarget.tuner.worker"
 COMMAND = [sys.executable, "-m", "tvmtarget.cli.main", "tune"]
 
 
@@ -46,27 +47,6 @@ def started(model, log, **options):
     return process
 
 
-def workers_of(pid):
-    """Return the measuring processes that a process has started."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            is_child = f"\nPPid:\t{pid}\n" in status.read_text()
-            if is_child and b"tvmtarget.tuner.worker" in status.with_name("cmdline").read_bytes():
-                found.append(int(status.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def are_gone(workers):
-    until = time.monotonic() + 60
-    while any(Path(f"/proc/{worker}").exists() for worker in workers):
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    return bool(workers)
-
-
 def trials(log):
     with tt.TuningLog(log) as opened:
         assert opened.verify() == []
@@ -84,7 +64,7 @@ def trials(log):
 def test_when_told_to_end_it_tells_what_it_found_and_how_to_go_on_and_leaves_no_worker(model, numbers, code):
     log = model.with_name("log.jsonl")
     process = started(model, log)
-    workers = workers_of(process.pid)
+    workers = processes(WORKER, parent=process.pid)
     for number in numbers:
         os.kill(process.pid, number)
         time.sleep(0.05)
@@ -95,7 +75,8 @@ def test_when_told_to_end_it_tells_what_it_found_and_how_to_go_on_and_leaves_no_
     (told,) = [line for line in rest.splitlines() if not line.startswith("trial ")]
     assert told.startswith(f"interrupted; what was measured is in {log}, go on with: tvmtarget tune ")
     assert trials(log) >= 4
-    assert are_gone(workers)
+    assert workers
+    wait(lambda: all(map(is_gone, workers)))
 
 
 @pytest.mark.slow
@@ -109,12 +90,13 @@ def test_a_terminal_that_is_closed_ends_it_unless_that_is_ignored_as_nohup_does(
     seen = b""
     while b"trial 2" not in seen and b"trial 3" not in seen:
         seen += os.read(terminal, 65536)
-    workers = workers_of(pid)
+    workers = processes(WORKER, parent=pid)
     os.close(terminal)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == (1 if is_ignored else 129)
     assert trials(log) >= (12 if is_ignored else 2)
-    assert are_gone(workers)
+    assert workers
+    wait(lambda: all(map(is_gone, workers)))
 
 
 @pytest.mark.slow
@@ -131,7 +113,7 @@ def test_who_reads_neither_progress_nor_result_ends_nothing_before_its_time(mode
 def test_on_a_disk_that_is_full_the_log_keeps_what_it_has_and_the_rest_is_told(model):
     log = model.with_name("log.jsonl")
     process = started(model, log)
-    workers = workers_of(process.pid)
+    workers = processes(WORKER, parent=process.pid)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (log.stat().st_size + 500,) * 2)
     found, rest = process.communicate()
     assert process.returncode == 1
@@ -142,17 +124,19 @@ def test_on_a_disk_that_is_full_the_log_keeps_what_it_has_and_the_rest_is_told(m
         f"error: what was measured, {found.split()[0]} trials, could not be written elsewhere either",
     ]
     assert trials(log) >= 4
-    assert are_gone(workers)
+    assert workers
+    wait(lambda: all(map(is_gone, workers)))
 
 
 @pytest.mark.slow
 def test_after_a_kill_nothing_is_left_running_the_log_is_whole_and_the_same_command_goes_on(cli, model):
     log = model.with_name("log.jsonl")
     process = started(model, log)
-    workers = workers_of(process.pid)
+    workers = processes(WORKER, parent=process.pid)
     process.kill()
     process.communicate()
-    assert are_gone(workers)
+    assert workers
+    wait(lambda: all(map(is_gone, workers)))
     assert cli("log", "verify", log)[0] == 0
     code, out, err = cli(*words(model, log, 2)[3:])
     assert code == 0, err

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from clusters import assert_same, images, whole
 from models import DIGITS, inputs_of, light, small
 from onnx import helper
+from processes import is_gone, wait
 
 import tvmtarget as tt
 from tvmtarget.artifact import read_files, write_files
@@ -140,18 +140,6 @@ def started_script(forever):
     return running, [int(word) for word in running.stdout.readline().split()]
 
 
-def is_gone(pid):
-    """Whether a process has ended, waiting for that at most a minute."""
-    for _ in range(1200):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it looks into /proc")
 @pytest.mark.parametrize(
     ("forever", "stop"),
@@ -167,4 +155,4 @@ def test_no_process_outlives_the_one_that_started_it(forever, stop):
     if stop is not None:
         running.send_signal(stop)
     running.wait(60)
-    assert all(map(is_gone, pids))
+    wait(lambda: all(map(is_gone, pids)))

@@ -1,10 +1,10 @@
 """What candidates do to the process that measures them: each gets its status, and the next one is measured."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from processes import processes, wait
 
 import tvmtarget as tt
 from tvmtarget.backends.protocol import Part
@@ -25,26 +25,6 @@ def worker(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", ":".join(map(str, (root, HERE, tmp_path))))
     with Worker("hostile", Part("main", b"", "", tt.Target("llvm")), Limits(memory=1 << 29)) as opened:
         yield opened
-
-
-def processes(word):
-    """Return the processes with a word in their command."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if word.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def wait(is_so):
-    """Wait until something is so; a minute is more than any machine takes."""
-    until = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

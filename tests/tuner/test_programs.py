@@ -2,13 +2,13 @@
 
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from models import DIGITS, small
 from onnx import helper
+from processes import is_gone, processes, wait
 
 import tvmtarget as tt
 from tvmtarget.advice import Advice, sites_of
@@ -154,31 +154,11 @@ def test_a_program_that_hangs_ends_with_the_tuner_that_is_killed(hostile, tmp_pa
     command = [sys.executable, "-c", TUNE, str(DIGITS), str(TREE), str(log)]
     process = subprocess.Popen(command)
     wait(lambda: log.exists() and '"t":"trial"' in log.read_text())  # the next one hangs
-    started = children(process.pid)
+    started = processes(parent=process.pid)
     process.kill()
     process.wait()
     assert started
-    wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+    wait(lambda: all(map(is_gone, started)))
     with tt.TuningLog(str(log)) as opened:
         assert not opened.verify()
         assert [record.measured.status for record in opened if isinstance(record, Trial)] == ["ok"]
-
-
-def children(parent):
-    """Return the processes that a process has started."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            if f"\nPPid:\t{parent}\n" in status.read_text():
-                found.append(int(status.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def wait(is_so):
-    """Wait until something is so; a minute is more than any machine takes."""
-    until = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.05)

@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Annotated, TextIO
 
 import typer
@@ -64,8 +65,15 @@ def _print_warning(
     print(f"warning: {message}", file=sys.stderr)
 
 
+def _escape_what_the_terminal_lacks() -> None:
+    """Print letters that the encoding of standard output has not as escapes; Python does so for errors alone."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; nothing a user can type makes a traceback."""
+    _escape_what_the_terminal_lacks()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", TvmTargetWarning)

@@ -27,7 +27,8 @@ class Told(KeyboardInterrupt):
 def told_to_end() -> Iterator[None]:
     """Raise `Told` at the first signal to end; one after the second in which ending should be done ends at once.
 
-    Signals that are ignored stay so: `nohup` is how people say that a closed terminal is no reason to end.
+    Signals that are ignored stay so: `nohup` is how people say that a closed terminal is no reason to end. Once that is
+    told, which is the last thing that a command does, no signal changes its exit code any more.
     """
     first: float | None = None
 
@@ -46,4 +47,4 @@ def told_to_end() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler if first is None else signal.SIG_IGN)
