@@ -66,6 +66,26 @@ def test_lanes_hold_partial_sums():
 
 
 @needs_tvm
+@pytest.mark.parametrize(
+    ("shape", "axes", "reduce"),
+    [((4000, 160), [1], "sum"), ((8, 128, 28, 28), [2, 3], "max"), ((64, 20, 800), [2], "argmax")],
+)
+def test_large_ones_are_parallel_over_results_too(shape, axes, reduce):
+    import tvm
+
+    module = scheduled(function_of(shape, axes, reduce))
+    text = module["main"].script()
+    assert "T.parallel(" in text
+    assert 'scope="local"' in text
+    compiled = tvm.compile(module, target=tvm.target.Target("llvm"))
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    expected = getattr(np, reduce)(x, axis=axes[0] if reduce == "argmax" else tuple(axes))
+    result = tvm.runtime.tensor(np.zeros_like(expected, "int32" if reduce == "argmax" else "float32"))
+    compiled["main"](tvm.runtime.tensor(x), result)
+    assert np.allclose(result.numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+@needs_tvm
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
 def test_reductions_compute_what_numpy_computes(data):

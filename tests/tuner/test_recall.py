@@ -155,7 +155,6 @@ def trials(log):
 
 @pytest.mark.parametrize("measured", [2, pytest.param(5, marks=pytest.mark.slow)])
 def test_an_imported_trace_is_measured_right_after_the_default_and_confirmed_if_it_is_best(measured, tmp_path):
-    """TVM sums rows one after the other by default, so that about any trace is faster."""
     there, here = tt.TuningLog("memory:"), tt.TuningLog("memory:")
     with Worker("tvm", Part("main", rows().SerializeToString(), "", CPU)) as opened:
         (space,) = opened.spaces()

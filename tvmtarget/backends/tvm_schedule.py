@@ -409,7 +409,8 @@ class Scheduler:
         spatial, reduced = ([loops[axis] for axis in axes] for axes in (nest.spatial, nest.reduced))
         along = strip(nest, self.unit)
         if along is not None:
-            self.parallel(reduce_in_lanes(self.schedule, block, nest, along), nest.work / along.lanes)
+            work = nest.work / along.lanes
+            reduce_in_lanes(self.schedule, block, nest, along, lambda loops: self.parallel(loops, work))
             return
         if reduced:
             cut = len(spatial) - nest.slides

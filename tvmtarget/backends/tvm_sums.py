@@ -6,6 +6,7 @@ TVM is imported late and ships no types: its objects are Any, under names that s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from tvmtarget.backends.tvm_tiles import Nest, Strip
@@ -17,8 +18,13 @@ Block: TypeAlias = Any
 Loop: TypeAlias = Any
 
 
-def reduce_in_lanes(schedule: Schedule, block: Block, nest: Nest, strip: Strip) -> list[Loop]:
-    """Reduce a block, one loop for each axis, in the lanes of a strip; return its loops over results."""
+def reduce_in_lanes(
+    schedule: Schedule, block: Block, nest: Nest, strip: Strip, parallel: Callable[[list[Loop]], object]
+) -> None:
+    """Reduce a block, one loop for each axis, in the lanes of a strip; `parallel` is given its loops over results.
+
+    TVM only knows that iterations may be parallel as long as no reduction is decomposed.
+    """
     spatial, loops = len(nest.spatial), schedule.get_loops(block)
     schedule.reorder(*(loops[axis] for axis in (*nest.spatial, *nest.reduced)))
     along = schedule.fuse(*schedule.get_loops(block)[-strip.axes :])
@@ -30,9 +36,9 @@ def reduce_in_lanes(schedule: Schedule, block: Block, nest: Nest, strip: Strip) 
     lane, *rest = schedule.get_loops(partial)[spatial:]
     steps = rest[spatial:]
     schedule.reorder(*steps, lane)
+    last = schedule.get_loops(block)[-1]
+    parallel(outer)
     schedule.vectorize(lane)
     schedule.vectorize(schedule.get_loops(schedule.decompose_reduction(partial, steps[0]))[-1])
-    last = schedule.get_loops(block)[-1]
     schedule.decompose_reduction(block, last)
     schedule.unroll(last)
-    return outer
