@@ -13,7 +13,7 @@ from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.forms import runs_of_bodies
 from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
 from tvmtarget.partition.costs.links import PICOSECONDS, Links
-from tvmtarget.partition.costs.rates import Rates, names_of, rates_of, speaks_of
+from tvmtarget.partition.costs.rates import Rates, names_of, rates_of
 from tvmtarget.partition.costs.work import Unknown, Work, form_of, nbytes_of, work_of
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.strategies.strategy import Op
@@ -82,7 +82,8 @@ class Estimates:
 
     def region(self, module: IRModule, function: str, leaf: Site) -> int | None:
         """Return what a call of a leaf function takes in all, if it was measured whole; of several the last counts."""
-        known = [one for one in self.costs.regions if speaks_of(one.site, leaf)]
+        names = names_of(leaf) if self.costs.regions else ()
+        known = [one for one in self.costs.regions if one.site in names]
         if not known:
             return None
         structure = structural_hash(module[function], module.by_name, strip_constraints=True, weights=False)
@@ -106,7 +107,7 @@ class Estimates:
             leaf.domain: site.capacity
             for name, site in self.costs.sites.items()
             for leaf in self.leaves
-            if site.capacity is not None and speaks_of(name, leaf)
+            if site.capacity is not None and name in names_of(leaf)
         }
 
     def assumed(self) -> Iterator[str]:
@@ -120,7 +121,7 @@ class Estimates:
         for leaf in self.leaves:
             system = self.program.layout[leaf.path.rpartition("/")[0]]
             is_stated = any(
-                site.capacity is not None and speaks_of(name, leaf) for name, site in self.costs.sites.items()
+                site.capacity is not None and name in names_of(leaf) for name, site in self.costs.sites.items()
             )
             if is_stated and leaf.domain == system.domain and leaf.path != system.host:
                 yield (

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.partition.costs.costs import Costs, LinkCost
-from tvmtarget.partition.costs.rates import speaks_of
+from tvmtarget.partition.costs.rates import names_of
 from tvmtarget.partition.routes import linked_domains, systems_of
 from tvmtarget.target.layout import Layout
 
@@ -74,7 +74,7 @@ def _measured(layout: Layout, costs: Costs) -> Iterator[_Way]:
         names |= {system.path: system.domain, system.domain: system.domain}
     for name, site in costs.sites.items():
         if site.domain is not None:
-            names.update((site.domain, leaf.domain) for leaf in layout.leaves() if speaks_of(name, leaf))
+            names.update((site.domain, leaf.domain) for leaf in layout.leaves() if name in names_of(leaf))
     raise_all(UnknownNameError, [problem for link in costs.links for problem in _unknown(link, names)])
     for link in costs.links:
         yield names[link.src], names[link.dst], round(link.latency * 10**6), link.bandwidth

@@ -14,7 +14,7 @@ from tvmtarget.target.layout import Layout, Site
 from tvmtarget.target.nesting import unnumbered
 from tvmtarget.target.tree import Target
 
-__all__ = ["Rates", "names_of", "rates_of", "speaks_of"]
+__all__ = ["Rates", "names_of", "rates_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,6 @@ def rates_of(layout: Layout, site: Site, costs: Costs) -> Rates:
         is_roofline_known=share is not None,
         mem_bw=stated.mem_bw if stated.mem_bw is not None else _bandwidth(layout, site),
     )
-
-
-def speaks_of(name: str, site: Site) -> bool:
-    """Whether a name in costs means a site."""
-    return name in names_of(site)
 
 
 def names_of(site: Site) -> tuple[str, ...]:
