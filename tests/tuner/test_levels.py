@@ -1,5 +1,7 @@
 """Placements and settings are measured, logged, and used by builds."""
 
+import os
+
 import numpy as np
 import pytest
 from models import DIGITS, inputs_of, light, small
@@ -7,6 +9,7 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.advice import PLACEMENT, SETTINGS, sites_of, whole_workload
+from tvmtarget.backends.machine import processors
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.tuner.exploring import plans_by_leaf
@@ -256,3 +259,11 @@ def test_squeezenet_is_tuned_on_all_levels_and_the_placement_is_no_slower_by_wha
     (expected,) = tt.build(plan).run(inputs).values()
     (actual,) = tt.build(module, BOTH, log=log).run(inputs).values()
     np.testing.assert_allclose(actual, expected, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize(("load", "is_told"), [(0.0, False), (0.4, False), (4.46, True)])
+def test_a_busy_machine_is_told_as_what_is_best_there_need_not_be_best_alone(monkeypatch, load, is_told):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load * processors(), 0.0, 0.0))
+    result = tt.tune(digits(), "numpy", log="memory:", trials=1)
+    assert result.to_json()["load"] == load
+    assert ("a busy machine, at a load of 4.5 on each processor" in str(result)) is is_told

@@ -10,12 +10,20 @@ from tvmtarget.target.detection.machine import Machine
 from tvmtarget.target.detection.why_not import instructions, triples
 from tvmtarget.target.tree import Target
 
-__all__ = ["processors", "refuses_native", "refuses_triple"]
+__all__ = ["load", "processors", "refuses_native", "refuses_triple"]
 
 
 def processors() -> int:
     """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def load() -> float:
+    """Return how much was asked of each processor in the last minute: 1 is all that it can do; 0 if unknown."""
+    try:
+        return os.getloadavg()[0] / processors()
+    except (AttributeError, OSError):
+        return 0.0
 
 
 @cache

@@ -14,6 +14,8 @@ from tvmtarget.errors import RunError
 
 __all__ = ["Budget", "Finding", "Progress", "Step", "TuneInterrupted", "TuneResult", "TuneStoppedError"]
 
+MOST_LOAD = 0.5  # on each processor, above which others may have taken what a candidate needs
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -109,7 +111,8 @@ class TuneResult:
     `measured` and `reused` count candidates that were tried now and that the log knew; of those measured, `hinted` are
     such that the log had from elsewhere: imports, near devices, former defaults. `before` and `after` are
     picoseconds of whole runs by turns, untuned and as `build` makes it of the log; empty where it cannot be run here.
-    `left_out` says what was not tuned, and why.
+    `left_out` says what was not tuned, and why. `load` is what else was asked of each processor of this machine in the
+    minute before: what is best beside others need not be best alone.
     """
 
     log: str
@@ -122,6 +125,7 @@ class TuneResult:
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
+    load: float = 0.0
 
     @property
     def speedup(self) -> float | None:
@@ -136,6 +140,11 @@ class TuneResult:
         hinted = f", {self.hinted} of them on a hint of the log" if self.hinted else ""
         counts = f"{self.measured} candidates measured{hinted}, {self.reused} known{told}"
         yield f"{counts}, in {self.seconds:.0f} s; log {self.log}"
+        if self.load > MOST_LOAD:
+            yield (
+                f"measured on a busy machine, at a load of {self.load:.1f} on each processor: on a quiet one, into another "
+                "log, other candidates may be best"
+            )
         yield from map(str, self.findings)
         yield from (f"not tuned: {reason}" for reason in self.left_out)
         if self.speedup is not None:
@@ -161,6 +170,7 @@ class TuneResult:
                 for finding in self.findings
             ],
             "left_out": list(self.left_out),
+            "load": round(self.load, 2),
             "before": list(self.before),
             "after": list(self.after),
             "speedup": self.speedup,

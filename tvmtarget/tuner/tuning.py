@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tvmtarget.advice import Advice, closing_log
+from tvmtarget.backends.machine import load
 from tvmtarget.building import choose_backend, standing_alone
 from tvmtarget.errors import BackendError, LogError, RunError, TargetError, did_you_mean, raise_all
 from tvmtarget.ir.module import IRModule
@@ -163,6 +164,7 @@ class _Tuning:
     left_out: list[str] = field(default_factory=list)
     compared: tuple[tuple[int, ...], ...] = ((), ())
     is_short: bool = False
+    load: float = field(default_factory=load)
 
     def run(self, levels: Sequence[str], *, is_fixed: bool) -> TuneResult:
         """Tune some levels; `TuneInterrupted` and `TuneStoppedError` have the result so far."""
@@ -295,4 +297,5 @@ class _Tuning:
             before=before,
             after=after,
             left_out=(*self.left_out, *(reason for tuner in self.tuners for reason in tuner.left_out)),
+            load=self.load,
         )
