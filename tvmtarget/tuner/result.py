@@ -142,8 +142,8 @@ class TuneResult:
         yield f"{counts}, in {self.seconds:.0f} s; log {self.log}"
         if self.load > MOST_LOAD:
             yield (
-                f"measured on a busy machine, at a load of {self.load:.1f} on each processor: on a quiet one, into another "
-                "log, other candidates may be best"
+                f"measured on a busy machine, at a load of {self.load:.1f} on each processor: "
+                "on a quiet one, into another log, other candidates may be best"
             )
         yield from map(str, self.findings)
         yield from (f"not tuned: {reason}" for reason in self.left_out)
