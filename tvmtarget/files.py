@@ -1,4 +1,4 @@
-"""Files that are written anew: whole and on the disk, or not at all."""
+"""Files that are written anew: whole and on the disk, or not at all; and which file a name stands for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["replacing", "sync_folder"]
+__all__ = ["replacing", "sync_folder", "which_file"]
 
 
 @contextmanager
@@ -51,3 +51,8 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def which_file(found: os.stat_result) -> tuple[int, int]:
+    """Return by what a file is known that is there: another one by the same name differs."""
+    return found.st_dev, found.st_ino

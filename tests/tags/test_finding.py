@@ -4,7 +4,7 @@ import pytest
 
 from tvmtarget import Constraint, Target
 from tvmtarget.errors import TvmTargetError
-from tvmtarget.tags.finding import explain, nearest, read_constraint, satisfying
+from tvmtarget.tags.finding import answer, nearest, read_constraint, satisfying
 from tvmtarget.tags.registry import Registry, default_registry
 from tvmtarget.target.constraints.reasons import Truth
 
@@ -65,13 +65,13 @@ def test_the_nearest_tags_are_of_the_vendor_then_of_the_kind_then_least_apart(re
 
 
 def test_a_refusal_names_the_nearest_tags_that_would_do(registry):
-    assert explain(registry, registry["acme/old"], Constraint.parse("cuda(arch>=sm_80)")).splitlines() == [
+    assert str(answer(registry, registry["acme/old"], Constraint.parse("cuda(arch>=sm_80)"))).splitlines() == [
         "NO acme/old does not satisfy cuda(arch>=sm_80)",
         "  NO @gpu: cuda: this is cuda",
         "    NO arch>=sm_80: it is sm_53",
         "nearest tags that satisfy it: acme/new, acme/newer, acme/bare",
     ]
-    assert "nearest" not in explain(registry, registry["acme/new"], Constraint.parse("cuda"))
+    assert "nearest" not in str(answer(registry, registry["acme/new"], Constraint.parse("cuda")))
 
 
 @pytest.mark.parametrize(

@@ -26,28 +26,18 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Say whether a target is consistent, and whether it meets constraints and why; exit code 1 if not."""
-    from tvmtarget.tags.finding import explain, nearest, read_constraint
+    from tvmtarget.tags.finding import answer, read_constraint
     from tvmtarget.tags.registry import default_registry
 
     tree, registry = read_target(target, changes, context.args), default_registry()
     tree.resolve()
     asked = {text: read_constraint(registry, text) for text in satisfies or ()}
-    reasons = {text: tree.satisfies(constraint) for text, constraint in asked.items()}
-    met = {text: reason.is_possible if unknown else bool(reason) for text, reason in reasons.items()}
+    answers = {text: answer(registry, tree, constraint) for text, constraint in asked.items()}
+    met = {text: one.reason.is_possible if unknown else bool(one.reason) for text, one in answers.items()}
     if as_json:
-        answers = [
-            {
-                "constraint": text,
-                "is_met": met[text],
-                "reason": reason.to_json(),
-                "nearest": [] if reason else list(nearest(registry, asked[text], tree)),
-            }
-            for text, reason in reasons.items()
-        ]
-        print_json({"target": tree.to_json(), "is_consistent": True, "constraints": answers})
+        told = [{"constraint": text, "is_met": met[text], **one.to_json()} for text, one in answers.items()]
+        print_json({"target": tree.to_json(), "is_consistent": True, "constraints": told})
     else:
-        typer.echo(f"consistent: {tree}")
-        for constraint in asked.values():
-            typer.echo(explain(registry, tree, constraint))
+        typer.echo("\n".join([f"consistent: {tree}", *map(str, answers.values())]))
     if not all(met.values()):
         raise typer.Exit(1)

@@ -11,12 +11,12 @@ from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.tags.registry import Registry
 from tvmtarget.target.constraints.constraint import Condition, Constraint, known_words
 from tvmtarget.target.constraints.place import Place, places
-from tvmtarget.target.constraints.reasons import Truth
+from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.constraints.satisfaction import meets
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.tree import Target
 
-__all__ = ["Matches", "explain", "nearest", "read_constraint", "satisfying"]
+__all__ = ["Answer", "Matches", "answer", "nearest", "read_constraint", "satisfying"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,26 @@ def nearest(registry: Registry, constraint: Constraint, like: Target, *, limit: 
     return tuple(sorted(names, key=lambda name: (*_distance(registry.tree(name), constraint, like), name))[:limit])
 
 
-def explain(registry: Registry, target: Target, constraint: Constraint) -> str:
-    """Return why a target satisfies a constraint or not; if not, with the nearest tags that do."""
+@dataclass(frozen=True)
+class Answer:
+    """Why a target satisfies a constraint or not; if not, with the nearest tags that do."""
+
+    reason: Reason
+    nearest: tuple[str, ...]
+
+    def __str__(self) -> str:
+        tags = f"\nnearest tags that satisfy it: {', '.join(self.nearest)}" if self.nearest else ""
+        return f"{self.reason}{tags}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as data."""
+        return {"reason": self.reason.to_json(), "nearest": list(self.nearest)}
+
+
+def answer(registry: Registry, target: Target, constraint: Constraint) -> Answer:
+    """Say why a target satisfies a constraint or not, and which tags like it do if not."""
     reason = target.satisfies(constraint)
-    names = () if reason else nearest(registry, constraint, target)
-    return f"{reason}" + (f"\nnearest tags that satisfy it: {', '.join(names)}" if names else "")
+    return Answer(reason, () if reason else nearest(registry, constraint, target))
 
 
 def _truth(registry: Registry, name: str, constraint: Constraint) -> Truth:

@@ -20,7 +20,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, cast
 
 from tvmtarget.errors import LogError
-from tvmtarget.files import replacing, sync_folder
+from tvmtarget.files import replacing, sync_folder, which_file
 from tvmtarget.tuning.entries import Entry, entry_of, packed, quick_entry
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.lines import MAX_LINE, Line, RawLine, raw_lines
@@ -127,7 +127,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             elif self._seen is None or found.st_size != self._seen.st_size:
                 self._read(self._file)
             self._seen = found
-            self._place = _place(found)
+            self._place = which_file(found)
 
     def _begin_anew(self) -> None:
         self._connection.close()
@@ -140,7 +140,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         """Read again, if the file is not the one that was read or written last: what that had may not be in it."""
         with self._explained():
             found = self._look()
-            if self._place is None or (found is not None and _place(found) == self._place):
+            if self._place is None or (found is not None and which_file(found) == self._place):
                 return
             self._begin_anew()
             self.refresh()
@@ -176,7 +176,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
     def _is_same(self, file: BinaryIO, found: os.stat_result) -> bool:
         """Whether a file is the one that was read, with nothing but new lines behind what was read."""
         seen = self._seen
-        if seen is None or (found.st_ino, found.st_dev) != (seen.st_ino, seen.st_dev) or found.st_size < seen.st_size:
+        if seen is None or which_file(found) != which_file(seen) or found.st_size < seen.st_size:
             return False
         if found.st_size == seen.st_size and found.st_mtime_ns != seen.st_mtime_ns:
             return False
@@ -307,7 +307,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             except BaseException:
                 os.ftruncate(descriptor, before)
                 raise
-            self._place = _place(found)
+            self._place = which_file(found)
 
     def mend(self) -> int:
         """Write the file anew without the lines that cannot be read; return how many those were."""
@@ -375,10 +375,6 @@ def _without_collecting() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _place(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
 
 
 def _write(descriptor: int, data: bytes) -> None:

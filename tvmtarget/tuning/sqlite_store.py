@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from tvmtarget.errors import LogError
+from tvmtarget.files import which_file
 from tvmtarget.tuning.entries import read_entry
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.tables import APPLICATION, SCHEMA, explained
@@ -109,10 +110,9 @@ class SqliteStore(Index):
 def _place(path: Path) -> tuple[int, int] | None:
     """Return which file a path is; None while there is none."""
     try:
-        found = path.stat()
+        return which_file(path.stat())
     except OSError:
         return None
-    return found.st_dev, found.st_ino
 
 
 def _put_aside(path: Path, lines: Sequence[bytes]) -> None:

@@ -136,7 +136,7 @@ def _cut_all(differences: Ints, terms: Terms, decisions: Decisions, budget: Budg
     for component in _components(core, order):
         beyond = component.cut(spent, spent.left // 2)
         budget.is_kept &= beyond is not None
-        found[component.vertices] = component.cut_windows(spent) if beyond is None else beyond
+        found[component.numbers] = component.cut_windows(spent) if beyond is None else beyond
     budget.left += spent.left
     restored(found, eliminated)
     is_open = decisions < 0
@@ -228,15 +228,8 @@ def _components(graph: Coupled, order: Ints) -> Iterator[_Component]:
 
 
 @dataclass(frozen=True)
-class _Component:
-    """Some vertices of a graph, and the pairs between them, numbered anew."""
-
-    vertices: Ints
-    unary: Ints
-    a: Ints
-    b: Ints
-    rising: Ints
-    falling: Ints
+class _Component(Coupled):
+    """Some vertices of a graph, in any order, and the pairs between them, numbered anew."""
 
     def cut(self, budget: Budget, work: int) -> list[bool] | None:
         """Return decisions by a minimum cut, or None if that takes more work."""
@@ -281,6 +274,4 @@ class _Component:
         np.add.at(unary, a[only_a] - begin, np.where(decisions[b], -rising, falling)[only_a])
         np.add.at(unary, b[only_b] - begin, np.where(decisions[a], -falling, rising)[only_b])
         both = has_a & has_b
-        return _Component(
-            self.vertices[begin:end], unary, a[both] - begin, b[both] - begin, rising[both], falling[both]
-        )
+        return _Component(self.numbers[begin:end], unary, a[both] - begin, b[both] - begin, rising[both], falling[both])
