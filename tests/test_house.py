@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1] / "tvmtarget"
 
 # Lowest first; a module belongs to the first entry that its name begins with, within the package.
 FLOORS = (
-    ("version", "errors", "files", "plugins"),
+    ("version", "errors", "files", "plugins", "python_process"),
     ("target", "artifact"),
     ("tags", "ir"),
     ("partition",),
@@ -91,6 +91,12 @@ def test_there_are_no_circles():
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_stay_readable(path):
     assert len(path.read_text().splitlines()) <= 450
+
+
+def test_python_is_started_in_one_way():
+    """What starts it otherwise imports modules of the current folder."""
+    others = [path for path in ROOT.rglob("*.py") if path.name != "python_process.py"]
+    assert [str(path) for path in others if "sys.executable" in path.read_text()] == []
 
 
 def test_submodules_do_not_bear_names_of_public_functions():

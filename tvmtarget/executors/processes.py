@@ -7,7 +7,6 @@ import queue
 import secrets
 import signal
 import subprocess
-import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from tvmtarget.executors.graph import CallEvent, CopyEvent, Event
 from tvmtarget.executors.mesh import Door
 from tvmtarget.executors.wire import Message, receive, send
 from tvmtarget.executors.worker import KEY_BYTES
+from tvmtarget.python_process import python_command, python_environment, without_current_folder
 
 __all__ = ["ProcessCrew"]
 
@@ -177,11 +177,11 @@ def _placed(machine: str, message: Message) -> list[str]:
 
 def _started(machine: str, address: str, key: bytes) -> subprocess.Popen[bytes]:
     """Start a process that finds the modules which this one finds, and that the user's interrupt does not reach."""
-    path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+    path = os.pathsep.join(os.path.abspath(folder) for folder in without_current_folder())
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "tvmtarget.executors.worker", machine, address],
+        python_command("-m", "tvmtarget.executors.worker", machine, address),
         stdin=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": path},
+        env=python_environment(PYTHONPATH=path),
         start_new_session=True,
     )
     with suppress(OSError):  # one that has ended already is found when nobody calls

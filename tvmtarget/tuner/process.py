@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO, Any, ClassVar, Self
 
 from tvmtarget import plugins
+from tvmtarget.python_process import python_command, python_environment, without_current_folder
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.device import device_lock
 from tvmtarget.tuning.records import Status
@@ -124,7 +125,8 @@ class Process(ABC):
         self.close()
         self._buffer = b""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", self.module, str(device_lock()), str(self._limits.memory)],
+            python_command("-m", self.module, str(device_lock()), str(self._limits.memory)),
+            env=python_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -134,7 +136,7 @@ class Process(ABC):
         begin = time.monotonic()
         kinds = {node.kind for _, node in target.walk()}
         modules = [_importable(name) for name in plugins.registered_in(kinds)]
-        request = {"do": "open", "path": sys.path, "argv": sys.argv, "modules": modules, **opening}
+        request = {"do": "open", "path": without_current_folder(), "argv": sys.argv, "modules": modules, **opening}
         answer = self._exchange(request, limit)
         if answer["status"] != "ok":
             self.close()

@@ -12,7 +12,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from types import MappingProxyType
 from xml.etree import ElementTree
 
 from tvmtarget.errors import TargetError, raise_all
+from tvmtarget.python_process import python_command
 from tvmtarget.target.problems import shown
 
 __all__ = ["CPUID", "CUDA_DRIVER", "DISPLAYS", "GPU_QUERY", "GPU_REPORT", "MEMORY_BLOCKS", "SYSCTL", "Machine"]
@@ -126,7 +126,7 @@ def _texts(*, gpus: bool) -> Iterator[tuple[str, str]]:
         listed = _run(GPU_QUERY)
         yield GPU_QUERY, listed
         yield GPU_REPORT, _report(_run(GPU_REPORT))
-        yield CUDA_DRIVER, _output([sys.executable, str(Path(__file__).with_name("cuda_driver.py"))]) if listed else ""
+        yield CUDA_DRIVER, _output(python_command(str(Path(__file__).with_name("cuda_driver.py")))) if listed else ""
         yield DISPLAYS, _displays(_run(DISPLAYS)) if platform.system() == "Darwin" else ""
 
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from tvmtarget.ir.tensor_functions import name_of, workload_body
+from tvmtarget.python_process import python_command, python_environment
 
 __all__ = ["Programs", "main"]
 
@@ -50,9 +51,13 @@ class Programs:
         return None if body is None else (name, body)
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", __name__]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            python_command("-m", __name__),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=python_environment(),
         )
         if not self._asked():  # not there after all, or broken
             self._is_known = False
