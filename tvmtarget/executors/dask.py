@@ -7,10 +7,12 @@ another one needs, so that Dask carries it from worker to worker. The machine of
 from __future__ import annotations
 
 import hashlib
+import os
+import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from operator import itemgetter
@@ -19,8 +21,10 @@ from typing import Any, NoReturn
 from tvmtarget.errors import MissingExtraError, RunError, TvmTargetError, did_you_mean, raise_all
 from tvmtarget.executors.cluster import Cluster, OpenMachine, Record, RunProgram
 from tvmtarget.executors.graph import Event
+from tvmtarget.executors.mesh import LOCALHOST
 from tvmtarget.executors.program import Driver
 from tvmtarget.executors.segments import Part, parts_of
+from tvmtarget.python_process import python_environment
 from tvmtarget.target.node import Runtime
 
 __all__ = ["DaskCrew"]
@@ -48,11 +52,12 @@ class DaskCrew:
         self.parts = {machine: tuple(parts_of(program)) for machine, program in cluster.programs.items()}
         working = [m for m, parts in self.parts.items() if any(isinstance(part, Driver) for part in parts)]
         address, workers = runtime["address"], runtime["workers"]
+        self._folder = tempfile.TemporaryDirectory(prefix="tvmtarget-dask-", ignore_cleanup_errors=True)
         self._own: Any = None
         self.client: Any = None
         try:
             if not address:
-                self._own = _started(self.distributed, len(working))
+                self._own = _started(self.distributed, len(working), self._folder.name)
             self.client = self.distributed.Client(address or self._own, set_as_default=False, timeout=CONNECT)
             self.workers = self._assigned(working, workers if isinstance(workers, tuple) else ())
             self.packs = {machine: self._packed(machine) for machine in self.workers}
@@ -91,6 +96,7 @@ class DaskCrew:
         for part in (self.client, self._own):
             if part is not None:
                 part.close()
+        self._folder.cleanup()
 
     def _failed(self, machine: str, task: Any) -> NoReturn:  # noqa: ANN401
         self._look_for_workers()
@@ -226,23 +232,56 @@ def _nothing(_task: object) -> None:
     """Come after a task."""
 
 
-# Nothing of a worker is shared, nothing is shown, and no worker is ended for what it holds in memory.
+# No worker is ended for what it holds in memory. Dask runs whatever those who connect send, so that nobody does
+# without the key of this cluster, and only from this machine. Without an address of its own the HTTP server of the
+# scheduler would take port 8787 of all networks; it cannot be left out, but is given no pages.
 _LOCAL = {
     "threads_per_worker": 1,
     "processes": True,
-    "dashboard_address": None,
     "memory_limit": 0,
+    "host": LOCALHOST,
+    "protocol": "tls://",
+    "dashboard_address": f"{LOCALHOST}:0",
+    "scheduler_kwargs": {"dashboard": False},
+}
+_CONFIG: dict[str, object] = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    "distributed.nanny.pre-spawn-environ.PYTHONSAFEPATH": 1,  # of workers that are started again
+    "distributed.diagnostics.nvml": False,
 }
 
 
-def _started(distributed: Any, workers: int) -> Any:  # noqa: ANN401
+def _started(distributed: Any, workers: int, folder: str) -> Any:  # noqa: ANN401
+    """Start a cluster on this machine with a key that only this process and its workers have."""
+    dask = import_module("dask")
     try:
-        return distributed.LocalCluster(n_workers=workers, **_LOCAL)
+        security = distributed.Security.temporary()
+    except ImportError:
+        raise MissingExtraError("cryptography", "dask") from None
+    try:
+        with dask.config.set(_CONFIG), _safe_path():
+            return distributed.LocalCluster(n_workers=workers, security=security, local_directory=folder, **_LOCAL)
     except RuntimeError as error:
         raise RunError(
             f"Dask did not start {workers} workers: {error}; a script that starts them does so below "
             "\"if __name__ == '__main__':\""
         ) from error
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Have processes that are started meanwhile not import from the current folder, and restore the environment.
+
+    Dask starts Python by `multiprocessing`, with `-c`, before it sets the variables of its own configuration.
+    """
+    before = dict(os.environ)
+    os.environ.update(python_environment())
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _named(client: Any) -> dict[str, str]:  # noqa: ANN401
