@@ -30,21 +30,28 @@ def board(**memory):
     return tt.Target.parse(TWO).replace(memory=(tt.Memory(name="sram", of=("npu",), **memory),))
 
 
-def apart(kind, **options):
+SUMS = tt.IRModule.parse("""func @main(%x: float32[4], %y: float32[4], %z: float32[4]) opsets(onnx=17) {
+  %b: float32[4] = onnx.Add(%x, %y) as b
+  %d: float32[4] = onnx.Add(%b, %z) as d
+  return %d
+}""")
+
+
+def apart(kind, module=DIAMOND, **options):
     """Divide the diamond for a strategy with these options; return why others are apart from `b`."""
     body = {"check_region": options.pop("check_region")} if "check_region" in options else {}
     tt.strategy(kind, **options)(type("Engine", (), {"ops": {"Relu", "Tanh", "Sqrt", "Add"}} | body))
-    plan = tt.decompose(DIAMOND, f"[npu={kind},cpu=numpy](host=@cpu)")
+    plan = tt.decompose(module, f"[npu={kind},cpu=numpy](host=@cpu)")
     return dict(plan.explain("b").neighbours)
 
 
 def test_neighbours_on_one_site_are_apart_for_what_the_code_generator_takes():
     assert apart("shape-engine", regions="single")["a"] == "SHAPE, shape-engine takes each operation alone"
-    size = "MAX_SIZE, together they would have 2 operations, and size-engine takes at most 1"
+    size = "MAX_SIZE, together they would have 2 operations, and it takes at most 1"
     assert apart("size-engine", max_ops=1)["a"] == size
-    inputs = "MAX_INPUTS, together they would have 2 inputs, and inputs-engine takes at most 1"
-    assert apart("inputs-engine", max_inputs=1)["d"] == inputs
-    outputs = "MAX_OUTPUTS, together they would have 2 outputs, and outputs-engine takes at most 1"
+    inputs = "MAX_INPUTS, together they would have 3 inputs, and it takes at most 2"
+    assert apart("inputs-engine", SUMS, max_inputs=2)["d"] == inputs
+    outputs = "MAX_OUTPUTS, together they would have 2 outputs, and it takes at most 1"
     assert apart("outputs-engine", max_outputs=1)["a"] == outputs
 
     def few(strategy, ops):

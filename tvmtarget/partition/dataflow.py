@@ -113,6 +113,8 @@ def signatures_of(body: Sequence[Call], kinds: Kinds, constants: Iterable[str], 
             key: Hashable = index
         else:
             inputs = tuple(map(known.get, call.inputs))
+            if len(set(call.inputs)) < len(call.inputs):  # which operands are one value
+                inputs = (*inputs, *map(call.inputs.index, call.inputs))
             outputs = tuple(
                 [(known[output.name], output.name in read) if output.name else None for output in call.outputs]
             )

@@ -16,7 +16,7 @@ from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.control.forms import why_not_driven
 from tvmtarget.partition.host_device.sides import host_takes
 from tvmtarget.partition.machines.machine import Machines, is_distributed
-from tvmtarget.partition.matching import Groups, groups_of
+from tvmtarget.partition.matching import Groups, check_caps, groups_of
 from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.program import Asked, Program, open_frame
 from tvmtarget.partition.strategies.registered import strategy_at
@@ -161,7 +161,9 @@ class Feasibility:
     def takes_whole(self, calls: tuple[int, ...], site: Site) -> bool:
         """Whether a leaf can take all operations, or of a system one can take the only one, nested bodies included."""
         if not site.is_system:
-            return bool(self.takes[list(calls), self._places[site.path]].all())
+            strategy = self.strategy(site)
+            is_within = strategy is None or len(calls) == 1 or check_caps(self.program, strategy, calls) is None
+            return is_within and bool(self.takes[list(calls), self._places[site.path]].all())
         return len(calls) == 1 and bool(self.takes[calls[0], self.columns(site)].any())
 
     def drives(self, calls: tuple[int, ...], site: Site) -> bool:
@@ -262,6 +264,7 @@ class Feasibility:
             if strategy.is_matching
             else self._ask(index, leaf, strategy, op)
         )
+        refusal = refusal or self._check_caps(index, leaf, strategy)
         if refusal is None or not (self.splits or strategy.takes == "device") or leaf.host == leaf.path:
             return refusal
         is_for_host = host_takes(self.program, op, leaf) or self.why_not_driven(index, leaf) is None
@@ -272,9 +275,16 @@ class Feasibility:
         if index in self.program.bodies or any(name in self.program.constants for name in op.call.inputs):
             return strategy.check(op)
         told = self.program.told(index)
-        key = id(strategy), told.text, told.dims, self.program.function.opsets
+        same = tuple(map(op.call.inputs.index, op.call.inputs))  # which operands are one value
+        key = id(strategy), told.text, told.dims, same, self.program.function.opsets
         taken, _ = self.memo.find("operations that sites take", key, lambda: (strategy.check(op) is None, strategy))
         return None if taken else strategy.check(op)
+
+    def _check_caps(self, index: int, leaf: Site, strategy: Strategy) -> Reject | None:
+        """Return why an operation is more than a function may be by itself; matches were asked when they were made."""
+        group = self.groups.of.get(index)
+        is_matched = group is not None and group.pattern_of(leaf.target.kind) is not None
+        return None if is_matched else check_caps(self.program, strategy, (index,))
 
     def _judge_by_patterns(self, index: int, leaf: Site, strategy: Strategy, op: Op) -> Reject | None:
         """Return None if a group of the leaf's kind has an operation, or the strategy takes it alone; else why not."""

@@ -7,17 +7,17 @@ wait for each other: whatever is chosen, putting each into one atom makes no cir
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.patterns import Match, Matcher, Pattern, spellings
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.strategies.matched import Matched, Operand
 from tvmtarget.partition.strategies.registered import strategy_at
-from tvmtarget.partition.strategies.strategy import Found, Reject, Strategy
+from tvmtarget.partition.strategies.strategy import Code, Found, Reject, Strategy
 from tvmtarget.target.layout import Site
 
-__all__ = ["Group", "Groups", "groups_of"]
+__all__ = ["Group", "Groups", "check_caps", "groups_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,31 @@ class Groups:
         if group is not None and group.pattern_of(kind) is None:
             return Reject("OVERLAP", f"{group} has it")
         return self.refused.get((index, kind))
+
+
+def check_caps(program: Program, strategy: Strategy, calls: Sequence[int]) -> Reject | None:
+    """Return why operations of one body that stay together are more than one function of a strategy may be.
+
+    Constants are not counted as inputs, nor are results that nothing reads as outputs.
+    """
+    if (strategy.max_ops, strategy.max_inputs, strategy.max_outputs) == (None, None, None):
+        return None
+    inside, body = set(calls), program.body
+    made = dict.fromkeys(output.name for index in calls for output in body[index].outputs if output.name)
+    read = {name for index in calls for name in body[index].uses()} - made.keys() - program.constants.keys()
+    returned = set(program.scope_of(calls[0]).function.results)
+    left = [name for name in made if name in returned or not inside.issuperset(program.consumers.get(name, ()))]
+    counted: tuple[tuple[Code, int, int | None, str], ...] = (
+        ("MAX_SIZE", len(calls), strategy.max_ops, "operations"),
+        ("MAX_INPUTS", len(read), strategy.max_inputs, "inputs"),
+        ("MAX_OUTPUTS", len(left), strategy.max_outputs, "outputs"),
+    )
+    over = (
+        Reject(code, f"{number} {what}, and it takes at most {most}")
+        for code, number, most, what in counted
+        if most is not None and number > most
+    )
+    return next(over, None)
 
 
 def groups_of(program: Program, leaves: Iterable[Site], allows: Callable[[int, Site], bool], first: str = "") -> Groups:
@@ -142,7 +167,7 @@ class _Chooser:
         for one in found:
             if not matcher.taken.isdisjoint(one.calls) or not self._may_take(taker, one.calls):
                 continue
-            refusal = one.refusal
+            refusal = one.refusal or self._limits(taker, one.calls)
             if not matcher.is_closed(Match(matcher.function, one.calls, max(one.calls), {})):
                 refusal = Reject("RULE", f"a result inside a match of {one.pattern!r} is read outside of it")
             if refusal is None:
@@ -171,10 +196,24 @@ class _Chooser:
                 continue
             view = self._view(name, first, match)
             answers = (strategy.check_match(view) for strategy in taker.strategies)
-            refusal = next((answer for answer in answers if answer is not None), None)
+            refusal = self._limits(taker, calls) or next((answer for answer in answers if answer is not None), None)
             if refusal is None:
                 return match
             self._refuse(taker, calls, refusal)
+        return None
+
+    def _limits(self, taker: _Taker, calls: Sequence[int]) -> Reject | None:
+        """Return which declared limit of a strategy operations of a match break, None if none."""
+        for strategy in taker.strategies:
+            for index in calls:
+                op = self.program.op(index)
+                refusal = strategy.check_limits(op)
+                if refusal is not None:
+                    name = op.call.source or op.kind
+                    return replace(refusal, message=f"of {name!r}, {refusal.message}") if len(calls) > 1 else refusal
+            refusal = check_caps(self.program, strategy, calls)
+            if refusal is not None:
+                return refusal
         return None
 
     def _may_take(self, taker: _Taker, calls: Sequence[int]) -> bool:

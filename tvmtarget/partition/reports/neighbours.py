@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from tvmtarget.partition.matching import check_caps
 from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
@@ -80,17 +81,9 @@ def _refusal(program: Program, one: RegionRecord, other: RegionRecord) -> str:
     if strategy.regions == "single":
         return f"SHAPE, {kind} takes each operation alone"
     calls = tuple(sorted({*one.calls, *other.calls}))
-    inside = set(calls)
-    made = {*one.outputs, *other.outputs}
-    left = [name for name in made if name in program.results or not inside.issuperset(program.consumers.get(name, ()))]
-    read = {*one.inputs, *other.inputs} - made
-    for code, number, most, what in (
-        ("MAX_SIZE", len(calls), strategy.max_ops, "operations"),
-        ("MAX_INPUTS", len(read), strategy.max_inputs, "inputs"),
-        ("MAX_OUTPUTS", len(left), strategy.max_outputs, "outputs"),
-    ):
-        if most is not None and number > most:
-            return f"{code}, together they would have {number} {what}, and {kind} takes at most {most}"
+    over = check_caps(program, strategy, calls)
+    if over is not None:
+        return f"{over.code}, together they would have {over.message}"
     answer = strategy.check_together([program.op(call) for call in calls])
     if answer is not None:
         return f"VETO, {kind} refuses a function of both: {answer}"

@@ -29,6 +29,9 @@ Code: TypeAlias = Literal[
     "EFFECT",
     "CONSTRAINT",
     "OVERLAP",
+    "MAX_SIZE",
+    "MAX_INPUTS",
+    "MAX_OUTPUTS",
 ]
 
 

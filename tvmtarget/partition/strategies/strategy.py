@@ -101,8 +101,18 @@ class Rule:
         return None
 
     def _rank(self, op: Op) -> Reject | None:
-        ranks = [len(type_.shape) for type_ in op.inputs if isinstance(type_, TensorType) and type_.shape is not None]
-        if self.max_rank is None or max(ranks, default=0) <= self.max_rank:
+        if self.max_rank is None:
+            return None
+        tensors = [(name, type_) for name, type_ in zip(op.call.inputs, op.inputs, strict=True) if name]
+        shapes = {name: type_.shape if isinstance(type_, TensorType) else () for name, type_ in tensors if type_}
+        unknown = next((name for name, _ in tensors if shapes.get(name) is None), None)
+        if unknown is not None:
+            message = (
+                f"it takes {op.kind} of at most {self.max_rank} dimensions, and the rank of {unknown!r} is not known"
+            )
+            return reject("RANK", message, hint="give the inputs shapes")
+        ranks = [len(shape) for shape in shapes.values() if shape is not None]
+        if max(ranks, default=0) <= self.max_rank:
             return None
         return reject("RANK", f"it takes {op.kind} of at most {self.max_rank} dimensions, not {max(ranks)}")
 
@@ -143,6 +153,10 @@ class Strategy:
     parts of functions, `lift` gives them to functions as parameters, and `share` does where one function so does for
     several parts of a program that differ in nothing else.
 
+    These limits hold for an operation alone and for each operation of a match; `max_ops`, `max_inputs` and
+    `max_outputs` also refuse one operation, or one match, that exceeds them by itself. Only `ops` and `check_op` are
+    about operations alone.
+
     Checks find the leaf that they are asked for in `self.target`, with the options of the code generator as attributes.
     """
 
@@ -168,7 +182,19 @@ class Strategy:
         """Return None if this can take the operation, with all in its nested bodies, else why not."""
         if op.call.op == COPY:
             return None
-        for step in (self._check_kind, self._check_types, self._check_row, self._check_op, self._check_nested):
+        for step in (self._check_kind, self.check_limits, self._check_op, self._check_nested):
+            refusal = step(op)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def check_limits(self, op: Op) -> Reject | None:
+        """Return None if an operation, alone or in a match, is within the declared limits, else why not.
+
+        The limits are `refused`, `takes_control_flow`, `opsets`, `dtypes`, `takes_non_tensors`, `takes_unknown_ranks`
+        and the row of the operator in `rules`.
+        """
+        for step in (self._check_declared, self._check_types, self._check_row):
             refusal = step(op)
             if refusal is not None:
                 return refusal
@@ -179,11 +205,16 @@ class Strategy:
         cls,
         *ops: str,
         dtypes: Iterable[str] | None = None,
+        typed: int = 0,
         constants: Iterable[int] = (),
-        max_rank: int | None = None,
+        attrs: Mapping[str, tuple[Attribute, ...]] | None = None,
         opsets: range | None = None,
+        results: int | None = None,
+        max_rank: int | None = None,
     ) -> Callable[[_Check], _Check]:
         """Take operators within limits, those of a `Rule`, as far as the function below says None and not why not.
+
+        The limits hold for these operators in matches of patterns too.
 
         >>> class Npu(Strategy):
         ...     ops = frozenset({"Conv"})
@@ -198,7 +229,16 @@ class Strategy:
         raise_all(TargetError, [f"no element type {dtype!r}{did_you_mean(dtype, DTYPES)}" for dtype in unknown])
 
         def add(check: _Check) -> _Check:
-            rule = Rule(dtypes=listed, constants=tuple(constants), max_rank=max_rank, opsets=opsets, checks=(check,))
+            rule = Rule(
+                dtypes=listed,
+                typed=typed,
+                constants=tuple(constants),
+                attrs=attrs or {},
+                opsets=opsets,
+                results=results,
+                max_rank=max_rank,
+                checks=(check,),
+            )
             if cls.ops is not None or cls.patterns:
                 cls.ops = (cls.ops or frozenset()) | frozenset(ops)
             cls.rules = {**cls.rules, **dict.fromkeys(ops, rule)}
@@ -283,11 +323,15 @@ class Strategy:
             return reject("NO_RULE", f"no pattern of it matches {op.kind} here")
         if self.ops is not None and op.kind not in self.ops:
             return reject("NO_RULE", f"it has no rule for {op.kind}")
+        return None
+
+    def _check_declared(self, op: Op) -> Reject | None:
         if op.kind in self.refused:
             return reject("RULE", self.refused[op.kind])
         if op.call.regions and not self.takes_control_flow:
             return reject("CONTROL_FLOW", f"it takes no control flow, and {op.kind} has nested bodies")
-        return None if self.opsets is None or "::" in op.kind else _check_opset(op, self.opsets)
+        is_own = op.call.op.startswith("onnx.") and "::" not in op.kind
+        return None if self.opsets is None or not is_own else _check_opset(op, self.opsets)
 
     def _check_types(self, op: Op) -> Reject | None:
         around = (*op.inputs, *op.outputs)
