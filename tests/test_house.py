@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1] / "tvmtarget"
 
 # Lowest first; a module belongs to the first entry that its name begins with, within the package.
 FLOORS = (
-    ("version", "errors", "files", "plugins", "python_process"),
+    ("version", "errors", "files", "plugins", "python_process", "untrusted"),
     ("target", "artifact"),
     ("tags", "ir"),
     ("partition",),

@@ -13,10 +13,11 @@ import struct
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
-from tvmtarget.errors import ArtifactError
+from tvmtarget.errors import ArtifactError, FileError
 from tvmtarget.files import replacing
+from tvmtarget.untrusted import check_limit, open_regular, open_zip, parse_json, read_member
 
 __all__ = ["MODULE", "PROGRAM", "is_artifact", "map_files", "read_files", "write_files"]
 
@@ -63,77 +64,78 @@ def _padding(offset: int, name: str, size: int) -> bytes:
 
 
 def read_files(path: Path, form: str = PROGRAM) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the manifest and the files of a saved program; `ArtifactError` if anything is missing or altered."""
-    return _checked(path, form, lambda archive: {info.filename: archive.read(info) for info in _members(archive, path)})
+    """Return the manifest and the files of a saved program.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, altered, or exceeds a limit of docs/limits.md.
+    """
+    return _checked(path, form, lambda archive, info, place: read_member(archive, info, place))
 
 
 def map_files(path: Path, form: str = MODULE) -> tuple[dict[str, Any], dict[str, memoryview]]:
-    """Return the manifest and the files of a saved module as they lie in memory; `ArtifactError` as `read_files`.
+    """Return the manifest and the files of a saved module as they lie in memory; errors as `read_files`.
 
     The digests are checked, which reads the file once; nothing of it is copied.
     """
+    whole: list[memoryview] = []
 
-    def views(archive: zipfile.ZipFile) -> dict[str, memoryview]:
-        with path.open("rb") as file:
-            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        return {info.filename: _view(whole, info) for info in _members(archive, path)}
+    def view(archive: zipfile.ZipFile, info: zipfile.ZipInfo, place: str) -> memoryview:
+        if not whole:
+            stream = cast("BinaryIO", archive.fp)
+            whole.append(memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)))
+        return _view(whole[0], info, place)
 
-    return _checked(path, form, views)
-
-
-def _members(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
-    """Return the members of an archive, which must not share bytes: all are read at most once over."""
-    members = archive.infolist()
-    if len({info.filename for info in members}) != len(members):
-        raise ValueError("two files in it bear one name")
-    if sum(info.compress_size for info in members) > path.stat().st_size:
-        raise ValueError("the files in it overlap")
-    return members
+    return _checked(path, form, view)
 
 
-def _view(whole: memoryview, info: zipfile.ZipInfo) -> memoryview:
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size or info.flag_bits & 1:
-        raise ValueError(f"{info.filename!r} is not stored as it is")
+def _view(whole: memoryview, info: zipfile.ZipInfo, place: str) -> memoryview:
+    problem = f"{place} is damaged: {info.filename!r}"
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+        raise FileError(f"{problem} is compressed; a saved module is not", member=info.filename)
+    if info.header_offset + _LOCAL_HEADER.size > len(whole):
+        raise FileError(f"{problem} is cut off", member=info.filename, offset=info.header_offset)
     *_, name, extra = _LOCAL_HEADER.unpack_from(whole, info.header_offset)
     begin = info.header_offset + _LOCAL_HEADER.size + name + extra
     if begin + info.file_size > len(whole):
-        raise ValueError(f"{info.filename!r} is cut off")
+        raise FileError(f"{problem} is cut off", member=info.filename, offset=begin)
     return whole[begin : begin + info.file_size]
 
 
 def _checked(
-    path: Path, form: str, read: Callable[[zipfile.ZipFile], dict[str, _B]]
+    path: Path, form: str, read: Callable[[zipfile.ZipFile, zipfile.ZipInfo, str], _B]
 ) -> tuple[dict[str, Any], dict[str, _B]]:
-    name, what = repr(str(path)), _WORDS[form]
+    what = _WORDS[form]
+    place = f"{what} {str(path)!r}"
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = read(archive)
-    except FileNotFoundError:
-        raise ArtifactError(f"no {what} {name}; {_WRITERS[form]}") from None
-    except (
-        OSError,
-        zipfile.BadZipFile,
-        EOFError,
-        ValueError,
-        NotImplementedError,
-        RuntimeError,
-        struct.error,
-    ) as error:
-        raise ArtifactError(f"{name} is not a {what}, or is damaged: {error}") from error
-    try:
-        manifest = json.loads(bytes(members.pop(_MANIFEST)))
-        digests = dict(manifest["files"])
-        found, schema = manifest["format"], manifest["schema"]
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ArtifactError(f"{name} is not a {what}: it has no manifest that can be read") from error
+        with open_regular(path, what) as stream, open_zip(stream, place) as archive:
+            members = {info.filename: info for info in archive.infolist()}
+            manifest = _manifest(archive, members.pop(_MANIFEST, None), form, place)
+            files = {name: read(archive, info, place) for name, info in members.items()}
+        digests = manifest["files"]
+        if set(digests) != set(files):
+            name = min(set(digests) ^ set(files))
+            raise FileError(f"{place} is damaged: {name!r} is not both in it and in its manifest", member=name)
+        for name, data in files.items():
+            if hashlib.sha256(data).hexdigest() != digests[name]:
+                raise FileError(f"{place} is damaged: {name!r} does not have the digest in the manifest", member=name)
+    except FileError as error:
+        fix = f"; {_WRITERS[form]}" if isinstance(error.__cause__, FileNotFoundError) else ""
+        raise ArtifactError(f"{error}{fix}", path=str(path), member=error.member, offset=error.offset) from error
+    return manifest, files
+
+
+def _manifest(archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, form: str, place: str) -> dict[str, Any]:
+    """Read and check the manifest, before anything else of the archive."""
+    if info is None:
+        raise FileError(f"{place} is damaged, or something else: it has no {_MANIFEST!r}")
+    check_limit("manifest-bytes", info.file_size, f"{_MANIFEST!r} of {place}")
+    manifest = parse_json(read_member(archive, info, place), f"{_MANIFEST!r} of {place}")
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise FileError(f"{place} is damaged: its manifest lists no files", member=_MANIFEST)
+    found, schema = manifest.get("format"), manifest.get("schema")
     if found != form or schema != SCHEMA:
-        raise ArtifactError(f"{name} is {found!r} schema {schema!r}; this version reads {form!r} schema {SCHEMA}")
-    if set(digests) != set(members):
-        raise ArtifactError(f"{name} is damaged: it does not hold the files that its manifest lists")
-    altered = [member for member, data in members.items() if hashlib.sha256(data).hexdigest() != digests[member]]
-    if altered:
-        raise ArtifactError(f"{name} is damaged: {altered[0]!r} does not have the digest in the manifest")
-    return manifest, members
+        raise FileError(f"{place} is {found!r} schema {schema!r}; this version reads {form!r} schema {SCHEMA}")
+    return manifest
 
 
 _WORDS = {PROGRAM: "saved program", MODULE: "saved module"}

@@ -8,8 +8,10 @@
     ├── InfeasibleError      constraints that no node of the tree can meet
     ├── BackendError         a code generator that refused or failed
     ├── RunError             inputs that do not fit, or a program that failed while running
-    ├── ArtifactError        a saved program that is damaged, foreign or too new
-    ├── LogError             a tuning log that is damaged or foreign, cannot be written, or has no answer
+    ├── FileError            a file that cannot be read, is damaged, or exceeds a limit
+    │   ├── ArtifactError    a saved program that is damaged, foreign or too new
+    │   ├── LogError         a tuning log that is damaged or foreign, cannot be written, or has no answer
+    │   └── ModelFileError   a model file that is damaged or too large; a ModelError too
     └── MissingExtraError    an optional package that is not installed
 
     TvmTargetWarning         a historic spelling or name, read as what is written today
@@ -29,10 +31,12 @@ from pathlib import Path
 __all__ = [
     "ArtifactError",
     "BackendError",
+    "FileError",
     "InfeasibleError",
     "LogError",
     "MissingExtraError",
     "ModelError",
+    "ModelFileError",
     "RunError",
     "TargetError",
     "TextError",
@@ -110,11 +114,29 @@ class RunError(TvmTargetError):
     """Inputs that do not fit the program, or a program that failed while running."""
 
 
-class ArtifactError(TvmTargetError):
+class FileError(TvmTargetError):
+    """A file that cannot be read, is damaged, or exceeds a limit (docs/limits.md).
+
+    `path` is the file, `member` the file within an archive, `offset` (in bytes) where it is damaged; each is empty or
+    None where it does not apply.
+    """
+
+    def __init__(self, *problems: str, path: str = "", member: str = "", offset: int | None = None) -> None:
+        super().__init__(*problems)
+        self.path = path
+        self.member = member
+        self.offset = offset
+
+
+class ModelFileError(FileError, ModelError):
+    """A model file that cannot be read, is damaged, or exceeds a limit."""
+
+
+class ArtifactError(FileError):
     """A saved program that is damaged, foreign, or written by a newer version."""
 
 
-class LogError(TvmTargetError):
+class LogError(FileError):
     """A tuning log that is damaged or foreign, that cannot be written, or that has no answer good enough."""
 
 

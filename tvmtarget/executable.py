@@ -26,6 +26,7 @@ from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.applied import Applied
+from tvmtarget.untrusted import parse_json, read_arrays
 from tvmtarget.version import __version__
 
 __all__ = ["Executable", "Leaf", "LeafCall", "load", "open_machine"]
@@ -39,9 +40,8 @@ def load(path: str | Path, *, trust: bool = False) -> Executable:
     """
     manifest, files = read_files(Path(path))
     try:
-        target = Target.from_json(json.loads(files["target.json"]))
-        with np.load(io.BytesIO(files["constants.npz"]), allow_pickle=False) as stored:
-            constants = {name: stored[name] for name in stored.files}
+        target = Target.from_json(parse_json(files["target.json"], f"'target.json' of {str(path)!r}"))
+        constants = read_arrays(io.BytesIO(files["constants.npz"]), f"'constants.npz' of {str(path)!r}")
         leaves = {leaf["function"]: Leaf.read(leaf, files, trust=trust) for leaf in manifest["leaves"]}
         calls = tuple(LeafCall.read(call) for call in manifest.get("calls", manifest["leaves"]))
         program = Program.read(files["program.json"])

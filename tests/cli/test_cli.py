@@ -206,7 +206,7 @@ def test_a_damaged_program_is_refused(cli, tmp_path):
     path.write_bytes(data[: len(data) // 3])
     code, _, err = cli("run", path, "-i", NPZ)
     assert code == 1
-    assert "is not a saved program, or is damaged" in err
+    assert "is damaged, or not a zip file" in err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

@@ -178,7 +178,7 @@ def test_a_database_of_metaschedule_is_imported_once_and_what_failed_is_no_candi
     assert outcome.rejected[-1].problem == "workload 1: its workload was rejected"
     assert import_metaschedule(log, folder).added == 0
     assert sorted(trial.measured.status for trial in trials(log)) == ["infra_error", "infra_error", "ok"]
-    with pytest.raises(LogError, match="cannot be read: No such file"):
+    with pytest.raises(LogError, match="no file "):
         import_metaschedule(log, tmp_path / "none")
 
 

@@ -8,7 +8,6 @@ nothing.
 from __future__ import annotations
 
 import gc
-import gzip
 import os
 import sqlite3
 import zlib
@@ -30,6 +29,7 @@ try:
     import fcntl
 except ImportError:  # Windows: appends are still whole, but compaction has to be alone
     fcntl = None  # type: ignore[assignment]
+from tvmtarget.untrusted import unpack_gzip
 
 __all__ = ["JsonLinesStore"]
 
@@ -185,7 +185,8 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         return os.pread(file.fileno(), len(self._behind), self._end - len(self._behind)) == self._behind
 
     def _opened(self) -> BinaryIO:
-        return cast("BinaryIO", gzip.open(self._path)) if self._is_packed else self._path.open("rb")
+        stream = self._path.open("rb")
+        return unpack_gzip(stream, f"the log {self.url!r}", error=LogError) if self._is_packed else stream
 
     def problems(self) -> Sequence[Line]:
         """Return the lines that cannot be read."""

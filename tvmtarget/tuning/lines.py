@@ -132,6 +132,9 @@ def raw_lines(stream: BinaryIO, *, number: int = 1, offset: int = 0) -> Iterator
     The stream stands at line `number` and byte `offset`.
     """
     while data := stream.readline(MAX_LINE + 2):
+        if data == b"\n":  # files of millions of them exist
+            number, offset = number + 1, offset + 1
+            continue
         size, is_ended = len(data), data.endswith(b"\n")
         if is_ended and size <= MAX_LINE and data.startswith(b"{"):  # nearly always
             yield RawLine(number, offset, size, data, True, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import json
 import warnings
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from tvmtarget.errors import LogError, TvmTargetError, TvmTargetWarning, raise_all
 from tvmtarget.target.identity import identity_of
@@ -21,6 +20,7 @@ from tvmtarget.target.tree import Target
 from tvmtarget.tuning.lines import MAX_LINE, Line, raw_lines
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.records import Record, TargetRecord
+from tvmtarget.untrusted import open_regular, unpack_gzip
 
 __all__ = ["Imported", "leaf_of", "meant", "opened", "picoseconds", "take_in", "target_record", "writable"]
 
@@ -79,14 +79,14 @@ def _load(text: str) -> object:
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file, unpacked if it is packed by gzip; a `LogError` says why it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            is_packed = file.read(len(_GZIP)) == _GZIP
-            file.seek(0)
-            yield cast("BinaryIO", gzip.GzipFile(fileobj=file)) if is_packed else file
-    except (OSError, EOFError, zlib.error) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise LogError(f"{str(path)!r} cannot be read: {reason}") from error
+    with open_regular(path, error=LogError) as file:
+        is_packed = file.read(len(_GZIP)) == _GZIP
+        file.seek(0)
+        try:
+            yield unpack_gzip(file, repr(str(path)), error=LogError) if is_packed else file
+        except (OSError, EOFError, zlib.error) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise LogError(f"{str(path)!r} cannot be read: {reason}") from error
 
 
 def picoseconds(costs: object) -> tuple[int, ...]:

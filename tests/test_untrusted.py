@@ -1,0 +1,299 @@
+"""Bytes of unknown origin: what is hostile or damaged is refused quickly, in little memory, with the place."""
+
+import gzip
+import io
+import os
+import resource
+import stat
+import time
+import zipfile
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tvmtarget as tt
+from tvmtarget.errors import ArtifactError, FileError, LogError, TvmTargetError
+from tvmtarget.untrusted import (
+    LIMITS,
+    check_members,
+    limit,
+    open_regular,
+    open_zip,
+    parse_json,
+    read_arrays,
+    read_bytes,
+    read_member,
+    read_text,
+    unpack_gzip,
+)
+
+DIGITS = Path("examples/digits.onnx")
+
+
+@contextmanager
+def cheaply(seconds=2.0, megabytes=500):
+    """Fail if a block takes more processor time, or raises the peak of memory by more."""
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    yield
+    assert time.process_time() - began < seconds
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < megabytes * 1024
+
+
+def zipped(members, compress=zipfile.ZIP_STORED):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", compress) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    out.seek(0)
+    return out
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "digits.tta"
+    tt.build(tt.IRModule.from_onnx(DIGITS), "numpy").save(path)
+    return path
+
+
+# Files
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_only_regular_files_are_read(tmp_path, make):
+    path = tmp_path / "x"
+    make(path)
+    with cheaply():
+        for read in (read_bytes, tt.load, tt.IRModule.load):
+            with pytest.raises(FileError, match=r"it is (a directory|no regular file)"):
+                read(path)
+
+
+def test_a_path_with_a_nul_and_a_missing_file_are_refused():
+    for path, problem in (("a\0b", "null byte"), ("not/there", "no file 'not/there'")):
+        with pytest.raises(FileError, match=problem), open_regular(path):
+            pass
+
+
+def test_a_file_beyond_its_limit_is_refused_unread(tmp_path, monkeypatch):
+    path = tmp_path / "huge.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    with (
+        cheaply(),
+        pytest.raises(FileError, match=r"1,073,741,824 bytes, more than the limit .* TVMTARGET_MAX_TEXT_BYTES"),
+    ):
+        read_text(path)
+    path.write_text("12345")
+    monkeypatch.setenv("TVMTARGET_MAX_TEXT_BYTES", "4")
+    with pytest.raises(FileError, match="limit of 4"):
+        read_text(path)
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "many", "1e9", "9" * 40])
+def test_a_limit_that_is_no_number_is_refused(monkeypatch, value):
+    monkeypatch.setenv("TVMTARGET_MAX_JSON_DEPTH", value)
+    with pytest.raises(TvmTargetError, match=r"TVMTARGET_MAX_JSON_DEPTH is .*; expected a whole number above 0"):
+        limit("json-depth")
+
+
+def test_text_that_is_not_utf8_is_refused_with_the_byte(tmp_path):
+    (tmp_path / "x").write_bytes(b"ab\xff")
+    with pytest.raises(FileError, match="byte 2 is 0xff"):
+        read_text(tmp_path / "x")
+
+
+# JSON
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"[" * 10**6, "nested deeper than 200 levels"),
+        (b"[" * 201 + b"]" * 201, "nested deeper than 200 levels"),
+        (b'{"a":' * 300 + b"1" + b"}" * 300, "nested deeper than 200 levels"),
+        (b"[NaN]", "NaN is not a number of JSON"),
+        (b"[-Infinity]", "Infinity is not a number"),
+        (b'{"a": 1, "a": 2}', "key 'a' is given twice"),
+        (b"9" * 5000, "is not JSON"),
+        (b"\xff", "is not JSON"),
+        (b"[1,", "at offset 3"),
+        (b"", "at offset 0"),
+    ],
+)
+def test_json_that_is_none_is_refused(data, problem):
+    with cheaply(), pytest.raises(FileError, match=problem):
+        parse_json(data, "the file")
+
+
+def test_json_of_200_levels_is_read():
+    assert parse_json(b"[" * 200 + b"]" * 200, "the file")
+
+
+# Archives
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../up", "a/../../up", "a//b", "./a", "C:/x", "a\\b", "dir/"])
+def test_names_of_members_that_could_leave_the_archive_are_refused(name):
+    with pytest.raises(FileError, match="relative name"):
+        open_zip(zipped([(name, b"")]), "x")
+
+
+def test_links_in_archives_are_refused():
+    info = zipfile.ZipInfo("link")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with pytest.raises(FileError, match="is a link"):
+        open_zip(zipped([(info, b"/etc/passwd")]), "x")
+
+
+def test_two_members_of_one_name_are_refused():
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        stream = zipped([("a", b"1"), ("a", b"2")])
+    with pytest.raises(FileError, match="one name"):
+        open_zip(stream, "x")
+
+
+def test_a_zip_bomb_is_refused_by_its_declared_size(tmp_path):
+    path = tmp_path / "bomb.tta"
+    data = bytes(1 << 28)
+    path.write_bytes(zipped([("a", data), ("b", data)], zipfile.ZIP_DEFLATED).getvalue())
+    del data
+    with cheaply(), pytest.raises(ArtifactError, match="TVMTARGET_MAX_UNPACKED_RATIO"):
+        tt.load(path)
+
+
+def test_a_member_that_holds_more_than_it_declares_is_refused():
+    stream = zipped([("a", bytes(1000))], zipfile.ZIP_DEFLATED)
+    data = bytearray(stream.getvalue())
+    at = data.rindex(b"PK\x01\x02") + 24
+    data[at : at + 4] = (10).to_bytes(4, "little")
+    with open_zip(io.BytesIO(data), "x") as archive, pytest.raises(FileError, match="'a' cannot be unpacked") as caught:
+        read_member(archive, archive.infolist()[0], "x")
+    assert (caught.value.member, caught.value.offset) == ("a", 0)
+
+
+def test_too_many_members_are_refused(monkeypatch):
+    monkeypatch.setenv("TVMTARGET_MAX_ARCHIVE_MEMBERS", "1")
+    with pytest.raises(FileError, match="2 files, more than the limit of 1"):
+        check_members([zipfile.ZipInfo("a"), zipfile.ZipInfo("b")], 100, "x")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_damaged_program_is_read_or_refused_by_one_error(data):
+    """Random bytes of a saved program are changed, cut or repeated."""
+    whole = _digits()
+    for _ in range(data.draw(st.integers(1, 8))):
+        at = data.draw(st.integers(0, len(whole) - 1))
+        kind = data.draw(st.sampled_from(["flip", "cut", "zero", "repeat"]))
+        if kind == "flip":
+            whole = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+        elif kind == "cut":
+            whole = whole[:at] + whole[at + 1 :]
+        elif kind == "zero":
+            whole = whole[:at] + bytes(len(whole[at : at + 64])) + whole[at + 64 :]
+        else:
+            whole = whole[:at] + whole[at : at + 100] + whole[at:]
+    path = _folder() / "x.tta"
+    path.write_bytes(whole)
+    try:
+        tt.load(path)
+    except ArtifactError as error:
+        assert error.path == str(path)  # noqa: PT017 - an error is allowed, not required
+
+
+_KEPT = {}
+
+
+def _folder():
+    if "folder" not in _KEPT:
+        import tempfile
+
+        _KEPT["folder"] = tempfile.TemporaryDirectory()
+    return Path(_KEPT["folder"].name)
+
+
+def _digits():
+    if "data" not in _KEPT:
+        path = _folder() / "digits.tta"
+        tt.build(tt.IRModule.from_onnx(DIGITS), "numpy").save(path)
+        _KEPT["data"] = path.read_bytes()
+    return _KEPT["data"]
+
+
+# Arrays
+
+
+def npy(array, **changes):
+    stream = io.BytesIO()
+    np.save(stream, array)
+    data = stream.getvalue()
+    for old, new in changes.items():
+        data = data.replace(old.encode(), new.encode())
+    return data
+
+
+def test_arrays_are_read_as_numpy_reads_them():
+    stream = io.BytesIO()
+    arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(1), "c": np.zeros((0, 3), "int8"), "d": np.array(["x"])}
+    np.savez(stream, **arrays)
+    found = read_arrays(stream, "x")
+    assert found.keys() == arrays.keys()
+    assert all(
+        np.array_equal(found[name], array) and found[name].dtype == array.dtype for name, array in arrays.items()
+    )
+
+
+def test_arrays_of_objects_are_refused():
+    stream = io.BytesIO()
+    np.savez(stream, a=np.array([{}]))
+    with pytest.raises(FileError, match="array 'a' of x holds Python objects"):
+        read_arrays(stream, "x")
+
+
+@pytest.mark.parametrize("shape", ["(9999999999999,)", "(-1,)", "(2, 2)", "(True,)", "'x'", "("])
+def test_a_shape_that_is_not_that_of_the_bytes_is_refused_before_memory_is_taken(shape):
+    data = npy(np.arange(3.0))
+    old = b"(3,)"
+    pad = len(old) - len(shape)
+    head = data.replace(old, shape.encode() + b" " * max(pad, 0))
+    if pad < 0:
+        head = head.replace(b" " * -pad + b"\n", b"\n")
+    with cheaply(), pytest.raises(FileError, match="array 'a'"):
+        read_arrays(zipped([("a.npy", head)]), "x")
+
+
+# Compressed logs
+
+
+def test_a_small_log_that_unpacks_to_much_is_refused(tmp_path):
+    """30 million empty lines in 30 kB; an endless one would be the same."""
+    path = tmp_path / "log.jsonl.gz"
+    path.write_bytes(gzip.compress(b"\n" * (100 << 20)))
+    with cheaply(), pytest.raises(LogError, match=r"unpacks to more than [0-9,]+ bytes"):
+        tt.TuningLog(str(path))
+
+
+def test_a_gzip_stream_is_read_again_from_its_start(tmp_path):
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress(b"a\nb\n"))
+    with path.open("rb") as file:
+        stream = unpack_gzip(file, "x")
+        assert stream.readlines() == [b"a\n", b"b\n"]
+        stream.seek(2)
+        assert stream.read() == b"b\n"
+
+
+def test_damaged_gzip_is_an_error_of_ours(tmp_path):
+    path = tmp_path / "log.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"t":"x"}\n' * 1000)[:-20])
+    with pytest.raises(LogError, match="cannot be read"):
+        tt.TuningLog(str(path))
+
+
+def test_zlib_has_the_ratio_that_the_limit_supposes():
+    assert len(bytes(1 << 20)) / len(zlib.compress(bytes(1 << 20))) > 10 * LIMITS["unpacked-ratio"].default

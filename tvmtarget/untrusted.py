@@ -1,0 +1,366 @@
+"""Bytes of unknown origin: files are opened, unpacked and parsed here, within documented limits.
+
+Logs, artifacts, models, tags, plans and configurations are handed around, so every reader of the library opens them
+through this module: regular files only, sizes known before memory is taken, no nesting that exhausts the stack.
+A user raises a limit with an environment variable, for one process: `TVMTARGET_MAX_JSON_DEPTH=500`.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import json
+import os
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+
+from tvmtarget.errors import FileError, TvmTargetError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "LIMITS",
+    "Limit",
+    "check_limit",
+    "check_members",
+    "limit",
+    "open_regular",
+    "open_zip",
+    "parse_json",
+    "read_arrays",
+    "read_bytes",
+    "read_member",
+    "read_text",
+    "unpack_gzip",
+]
+
+
+class Limit(NamedTuple):
+    """A limit on what a file may hold: its name, default, unit, and what it bounds."""
+
+    name: str
+    default: int
+    unit: str
+    doc: str
+
+    @property
+    def variable(self) -> str:
+        """Return the environment variable that changes the limit."""
+        return f"TVMTARGET_MAX_{self.name.upper().replace('-', '_')}"
+
+
+_MIB = 1 << 20
+
+# docs/limits.md is generated from this table; tests/test_untrusted.py compares them.
+LIMITS: Mapping[str, Limit] = {
+    row.name: row
+    for row in (
+        Limit("text-bytes", 64 * _MIB, "bytes", "size of a text file: targets, costs, tables, captured machines"),
+        Limit("manifest-bytes", 64 * _MIB, "bytes", "size of an artifact's manifest"),
+        Limit("artifact-bytes", 64 << 30, "bytes", "unpacked size of an artifact or of an archive of arrays"),
+        Limit(
+            "unpacked-ratio",
+            100,
+            "times",
+            "unpacked over packed size, of an archive above 64 MiB or a .jsonl.gz log above 1 MiB",
+        ),
+        Limit("archive-members", 100_000, "files", "number of files in an archive"),
+        Limit("json-depth", 200, "levels", "nesting of JSON"),
+        Limit("unpacked-log-bytes", 4 << 30, "bytes", "unpacked size of a .jsonl.gz log"),
+        Limit("model-bytes", 2 << 30, "bytes", "size of an ONNX file, without external data; protobuf's own limit"),
+    )
+}
+
+# Unpacked bytes below which any ratio is allowed. Lines of a log hold digests, which do not compress.
+_ANY_RATIO = {"archive": 64 * _MIB, "log": _MIB}
+
+
+def limit(name: str) -> int:
+    """Return the value of a limit: the default, or what its environment variable says.
+
+    Raises:
+        TvmTargetError: the variable is not a whole number above 0.
+    """
+    row = LIMITS[name]
+    text = os.environ.get(row.variable)
+    if text is None:
+        return row.default
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 63:
+        raise TvmTargetError(f"environment variable {row.variable} is {text!r}; expected a whole number above 0")
+    return int(text)
+
+
+def check_limit(name: str, value: int, what: str, error: type[TvmTargetError] = FileError) -> None:
+    """Raise `error` if `value` exceeds a limit; `what` begins the message and names the place."""
+    if value > limit(name):
+        row = LIMITS[name]
+        problem = f"{what} has {value:,} {row.unit}, more than the limit of {limit(name):,}"
+        raise error(f"{problem}; {row.variable} raises it")
+
+
+@contextmanager
+def open_regular(
+    path: str | Path, what: str = "file", *, most: str | None = None, error: type[TvmTargetError] = FileError
+) -> Iterator[BinaryIO]:
+    """Open a regular file for reading; never wait for a pipe or read a device.
+
+    Args:
+        path: the file.
+        what: the kind of file, for messages ("tuning log").
+        most: the name of the limit for its size.
+        error: the class of errors to raise.
+
+    Raises:
+        FileError: (or `error`) the file is missing, not regular, too large, or cannot be read.
+    """
+    place = f"{what} {str(path)!r}"
+    try:
+        # Without O_NONBLOCK, opening a pipe that nobody writes to never returns.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except (OSError, ValueError) as cause:  # ValueError: a NUL in the path
+        raise error(_unreadable(place, cause)) from cause
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        kind = "a directory" if stat.S_ISDIR(found.st_mode) else "no regular file"
+        raise error(f"{place} cannot be read: it is {kind}")
+    with os.fdopen(descriptor, "rb") as stream:
+        if most is not None:
+            check_limit(most, found.st_size, place, error)
+        try:
+            yield stream
+        except OSError as cause:
+            raise error(_unreadable(place, cause)) from cause
+
+
+def _unreadable(place: str, cause: Exception) -> str:
+    if isinstance(cause, FileNotFoundError):
+        return f"no {place}"
+    reason = cause.strerror or str(cause) if isinstance(cause, OSError) else str(cause)
+    if isinstance(cause, OSError) and cause.errno == errno.EISDIR:
+        reason = "it is a directory"
+    return f"{place} cannot be read: {reason}"
+
+
+def read_bytes(
+    path: str | Path, what: str = "file", *, most: str = "text-bytes", error: type[TvmTargetError] = FileError
+) -> bytes:
+    """Return the contents of a regular file of at most a limit; arguments and errors as `open_regular`."""
+    with open_regular(path, what, most=most, error=error) as stream:
+        data = stream.read(limit(most) + 1)  # it may have grown since its size was seen
+        check_limit(most, len(data), f"{what} {str(path)!r}", error)
+        return data
+
+
+def read_text(
+    path: str | Path, what: str = "file", *, most: str = "text-bytes", error: type[TvmTargetError] = FileError
+) -> str:
+    """Return the text of a UTF-8 file, without a byte order mark; arguments and errors as `open_regular`."""
+    try:
+        return read_bytes(path, what, most=most, error=error).decode("utf-8-sig")
+    except UnicodeDecodeError as cause:
+        problem = f"byte {cause.start} is {cause.object[cause.start]:#04x}"
+        raise error(f"{what} {str(path)!r} is not UTF-8 text: {problem}") from cause
+
+
+def parse_json(data: bytes | str, what: str, *, error: type[TvmTargetError] = FileError) -> Any:  # noqa: ANN401 - JSON
+    """Parse JSON without NaN, infinities or duplicate keys, nested at most `json-depth` levels.
+
+    Args:
+        data: UTF-8 bytes or text.
+        what: the place, for messages ("'manifest.json' of 'digits.tta'").
+        error: the class of errors to raise.
+
+    Raises:
+        FileError: (or `error`) the data is not such JSON; the message has the offset.
+    """
+    depth = limit("json-depth")
+    try:
+        text = data if isinstance(data, str) else data.decode("utf-8-sig")
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_duplicates)
+    except json.JSONDecodeError as cause:
+        raise error(f"{what} is not JSON: {cause.msg[:1].lower()}{cause.msg[1:]} at offset {cause.pos}") from cause
+    except RecursionError:
+        raise error(f"{what} is nested deeper than {depth} levels; {LIMITS['json-depth'].variable} raises it") from None
+    except ValueError as cause:  # no UTF-8, a constant, a duplicate, an integer of thousands of digits
+        raise error(f"{what} is not JSON: {str(cause)[:200]}") from cause
+    if _is_deeper(value, depth):
+        raise error(f"{what} is nested deeper than {depth} levels; {LIMITS['json-depth'].variable} raises it")
+    return value
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise ValueError(f"the key {twice[:80]!r} is given twice")
+    return found
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    """Whether a value of JSON is nested deeper than `depth`; level by level, so that no stack is exhausted."""
+    level = [value]
+    for _ in range(depth):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def check_members(members: Sequence[zipfile.ZipInfo], size: int, what: str) -> None:
+    """Check the members of a zip file before anything is unpacked.
+
+    Args:
+        members: as the archive's directory lists them; their declared sizes bound what reading them returns.
+        size: bytes of the archive.
+        what: the archive, for messages.
+
+    Raises:
+        FileError: names that are absolute, climb, repeat or are no text; links; encrypted or overlapping members; more
+            members or bytes than the limits allow, or an unpacked size out of proportion.
+    """
+    check_limit("archive-members", len(members), what)
+    for info in members:
+        name = info.filename
+        if info.flag_bits & 1:
+            raise FileError(f"{what} is damaged: {name!r} is encrypted", member=name)
+        if not name or name.startswith(("/", "\\")) or "\\" in name or "\0" in name or ":" in name.partition("/")[0]:
+            raise FileError(f"{what} is damaged: {name!r} is no relative name", member=name)
+        if any(part in ("", ".", "..") for part in name.split("/")):
+            raise FileError(f"{what} is damaged: {name!r} is no plain relative name", member=name)
+        if stat.S_ISLNK(info.external_attr >> 16):
+            raise FileError(f"{what} is damaged: {name!r} is a link", member=name)
+    if len({info.filename for info in members}) != len(members):
+        raise FileError(f"{what} is damaged: two files in it have one name")
+    packed, unpacked = (sum(getattr(info, field) for info in members) for field in ("compress_size", "file_size"))
+    if packed > size:
+        raise FileError(f"{what} is damaged: the files in it overlap")
+    check_limit("artifact-bytes", unpacked, f"unpacked {what}")
+    if unpacked > max(_ANY_RATIO["archive"], limit("unpacked-ratio") * size):
+        row = LIMITS["unpacked-ratio"]
+        raise FileError(
+            f"{what} unpacks {size:,} bytes to {unpacked:,}, more than {limit(row.name)} {row.unit}; "
+            f"{row.variable} raises the limit"
+        )
+
+
+def open_zip(stream: BinaryIO, what: str) -> zipfile.ZipFile:
+    """Open a zip file whose members pass `check_members`; `FileError` otherwise."""
+    try:
+        archive = zipfile.ZipFile(stream)
+        size = stream.seek(0, io.SEEK_END)
+    except _DAMAGE as cause:
+        raise FileError(f"{what} is damaged, or not a zip file: {cause}") from cause
+    check_members(archive.infolist(), size, what)
+    return archive
+
+
+def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> bytes:
+    """Unpack one member; `FileError` names it if it is damaged."""
+    try:
+        data = archive.read(info)
+    except _DAMAGE as cause:
+        raise FileError(
+            f"{what} is damaged: {info.filename!r} cannot be unpacked: {cause}",
+            member=info.filename,
+            offset=info.header_offset,
+        ) from cause
+    if len(data) != info.file_size:
+        raise FileError(f"{what} is damaged: {info.filename!r} is cut off", member=info.filename)
+    return data
+
+
+# What zipfile and zlib raise on damaged archives (zipfile names only BadZipFile).
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError, struct.error,
+    OverflowError,
+)  # fmt: skip
+
+
+def read_arrays(stream: BinaryIO, what: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Read an .npz file: arrays of numbers by name, each checked against its bytes before memory is taken.
+
+    Raises:
+        FileError: the file is damaged, too large, or holds Python objects.
+    """
+    from numpy.lib import format as npy
+
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    with open_zip(stream, what) as archive:
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            place = f"{what} is damaged: array {name!r}"
+            try:
+                with archive.open(info) as head:
+                    version = npy.read_magic(head)
+                    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+                    if read is None:
+                        raise FileError(f"{place} has version {version} of the format", member=name)
+                    shape, _, dtype = read(head)
+                    if dtype.hasobject:
+                        raise FileError(
+                            f"array {name!r} of {what} holds Python objects, which are refused", member=name
+                        )
+                    if head.tell() + prod(shape) * dtype.itemsize != info.file_size or min(shape, default=0) < 0:
+                        raise FileError(f"{place} does not have the size of its shape {shape}", member=name)
+                found[name] = npy.read_array(io.BytesIO(read_member(archive, info, what)), allow_pickle=False)
+            except FileError:
+                raise
+            except Exception as cause:  # numpy parses the header as Python, whose tokenizer has errors of its own
+                raise FileError(f"{place} cannot be read: {cause}", member=name) from cause
+    return found
+
+
+class _BoundedGzip(io.RawIOBase):
+    """The unpacked bytes of a gzip file, up to a size in proportion to the packed one."""
+
+    def __init__(self, stream: BinaryIO, what: str, error: type[TvmTargetError]) -> None:
+        self._file = gzip.GzipFile(fileobj=stream)
+        self._what, self._error = what, error
+        size = os.fstat(stream.fileno()).st_size
+        self._most = max(_ANY_RATIO["log"], min(limit("unpacked-ratio") * size, limit("unpacked-log-bytes")))
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
+        data = self._file.read1(len(buffer))
+        if self._file.tell() > self._most:
+            names = " and ".join(LIMITS[name].variable for name in ("unpacked-ratio", "unpacked-log-bytes"))
+            raise self._error(f"{self._what} unpacks to more than {self._most:,} bytes; {names} raise the limit")
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def unpack_gzip(stream: BinaryIO, what: str, *, error: type[TvmTargetError] = FileError) -> BinaryIO:
+    """Return the unpacked bytes of a gzip file as a stream, which raises `error` beyond its limits."""
+    return cast("BinaryIO", io.BufferedReader(_BoundedGzip(stream, what, error)))
