@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvmtarget.advice import SAME_DEVICE, Advice, LeafAdvice, Settings, closing_log
-from tvmtarget.backends.machine import refuses_triple
+from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import Array, Backend, Compiled, Part, Schedules, backend_named, backends
 from tvmtarget.backends.sharing import build_key, code_key
 from tvmtarget.errors import BackendError, TargetError, raise_all
@@ -50,7 +50,7 @@ def build(
     mod_name: str = "default",
     *,
     where: Mapping[str, Constraint | str | Target] | None = None,
-    strict: bool = False,
+    allow_interpreter: bool = False,
     progress: Progress | None = None,
     log: TuningLog | str | Path | None = None,
     policy: Policy = SAME_DEVICE,
@@ -68,7 +68,8 @@ def build(
         params: values for parameters of the program, by name, which then are constants.
         mod_name: name of the program in saved files.
         where: constraints by name or operator, as for `decompose`.
-        strict: refuse to interpret a leaf for which no code generator is installed.
+        allow_interpreter: let numpy interpret a leaf for which no code generator is installed, if the leaf describes
+            a CPU that can be this machine.
         progress: is told (what, how many are done, of how many) as leaves are compiled.
         log: a tuning log or its URL, whose kernels, placement and settings are used; `Executable.tuned` says what was.
         settings: attributes to set by leaf for this build, in place of those in the log.
@@ -89,12 +90,16 @@ def build(
         plan = decompose(IRModule.of(module, chosen, entry).bind(params or {}), chosen, where=where)
     earlier = [] if since is None else [since]
     if log is None:
-        return build_plan(plan, None, settings, mod_name, strict=strict, progress=progress, since=earlier)
+        return build_plan(
+            plan, None, settings, mod_name, allow_interpreter=allow_interpreter, progress=progress, since=earlier
+        )
     with closing_log(log) as opened:
         advice = Advice(opened, policy)
         if not isinstance(module, Plan):
             plan = advice.placed(plan)
-        return build_plan(plan, advice, settings, mod_name, strict=strict, progress=progress, since=earlier)
+        return build_plan(
+            plan, advice, settings, mod_name, allow_interpreter=allow_interpreter, progress=progress, since=earlier
+        )
 
 
 def build_plan(
@@ -103,7 +108,7 @@ def build_plan(
     settings: Settings | None = None,
     name: str = "default",
     *,
-    strict: bool = False,
+    allow_interpreter: bool = False,
     progress: Progress | None = None,
     since: Iterable[Executable] = (),
 ) -> Executable:
@@ -112,7 +117,7 @@ def build_plan(
     code: dict[str, Leaf] = {}
     for executable in since:
         code |= executable.code
-    leaves = _compile_all(plan, advice, settings, code, strict=strict, progress=progress)
+    leaves = _compile_all(plan, advice, settings, code, allow_interpreter=allow_interpreter, progress=progress)
     program, constants = Program.of(plan.module), constants_of(plan.module)
     root, tuned = plan.layout.root, () if advice is None else tuple(advice.applied)
     machines = {path: Program.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
@@ -172,7 +177,7 @@ def _compile_all(
     settings: Settings | None,
     code: Mapping[str, Leaf],
     *,
-    strict: bool,
+    allow_interpreter: bool,
     progress: Progress | None,
 ) -> dict[str, Leaf]:
     """Compile the leaf functions, each once; those whose code is there already are not compiled again."""
@@ -180,7 +185,7 @@ def _compile_all(
     problems: list[str] = []
     for site in dict.fromkeys(region.site for region in plan.regions):
         try:
-            chosen[site] = choose_backend(plan.layout, site, strict=strict)
+            chosen[site] = choose_backend(plan.layout, site, allow_interpreter=allow_interpreter)
         except BackendError as error:
             problems += error.problems
     raise_all(BackendError, problems)
@@ -254,8 +259,12 @@ def standing_alone(layout: Layout, path: str) -> Target:
     return site.target.replace(name=None, host=host, count=1)
 
 
-def choose_backend(layout: Layout, path: str, *, strict: bool) -> tuple[Backend, str]:
-    """Return the backend of a leaf, and the note that must be told if it is not the one the kind asks for."""
+def choose_backend(layout: Layout, path: str, *, allow_interpreter: bool) -> tuple[Backend, str]:
+    """Return the backend of a leaf, and a note to report if it is the interpreter in place of a code generator.
+
+    Raises:
+        BackendError: no code generator for the leaf is installed, and numpy may not interpret it.
+    """
     target = layout[path].target
     place = f"@{path or '.'}"
     missing = None
@@ -264,11 +273,15 @@ def choose_backend(layout: Layout, path: str, *, strict: bool) -> tuple[Backend,
             return backend, ""
         missing = lacks
     advice = str(missing) if missing is not None else f"no backend for kind {target.kind!r} is installed"
-    if target.device != "cpu":
-        raise BackendError(f"{place} cannot be compiled: {advice}")
-    if strict:
-        raise BackendError(f"{place} would be interpreted, which strict forbids: {advice}")
-    foreign = refuses_triple(target)
+    foreign = refuses_interpreter(target)
     if foreign is not None:
-        raise BackendError(f"{place} cannot be compiled ({advice}), nor interpreted: {foreign}")
+        raise BackendError(
+            f"{place} cannot be compiled: {advice}; nor can numpy interpret it, as it describes another machine "
+            f"({foreign}): install a code generator for it, or build for this machine, such as 'native'"
+        )
+    if not allow_interpreter:
+        raise BackendError(
+            f"{place} cannot be compiled: {advice}; allow_interpreter=True (--allow-interpreter) lets numpy "
+            "interpret it, slowly, on this machine"
+        )
     return backend_named("numpy"), f"{place} ({target.kind}) is interpreted by numpy: {advice}"

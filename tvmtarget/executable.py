@@ -43,6 +43,7 @@ def load(path: str | Path, *, trust: bool = False) -> Executable:
         target = Target.from_json(parse_json(files["target.json"], f"'target.json' of {str(path)!r}"))
         constants = read_arrays(io.BytesIO(files["constants.npz"]), f"'constants.npz' of {str(path)!r}")
         leaves = {leaf["function"]: Leaf.read(leaf, files, trust=trust) for leaf in manifest["leaves"]}
+        raise_all(ArtifactError, [*_not_allowed(str(path), leaves, manifest.get("allow_interpreter"))])
         calls = tuple(LeafCall.read(call) for call in manifest.get("calls", manifest["leaves"]))
         program = Program.read(files["program.json"])
         tuned = tuple(map(Applied.from_json, manifest.get("tuned", ())))
@@ -51,6 +52,13 @@ def load(path: str | Path, *, trust: bool = False) -> Executable:
         return Executable(target, program, constants, leaves, manifest["name"], tuned, machines, calls)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{str(path)!r} is not complete: {error}") from error
+
+
+def _not_allowed(path: str, leaves: Mapping[str, Leaf], allow_interpreter: object) -> Iterator[str]:
+    """Yield which leaves of a saved program are interpreted though it was not built to allow that."""
+    for site in dict.fromkeys(leaf.part.site for leaf in leaves.values() if leaf.is_interpreted):
+        if allow_interpreter is not True:
+            yield f"{path!r} has @{site or '.'} interpreted, and was not built with allow_interpreter; build it again"
 
 
 def open_machine(data: bytes) -> RunProgram:
@@ -103,6 +111,11 @@ class Leaf:
         if self._compiled is None:
             self._compiled = self.backend.compile(self.part)
         return self._compiled
+
+    @property
+    def is_interpreted(self) -> bool:
+        """Whether the backend stands in for the code generator that the leaf's kind names."""
+        return self.part.target.kind not in self.backend.kinds
 
     @cached_property
     def refusal(self) -> str | None:
@@ -321,6 +334,7 @@ class Executable:
             name=self.name,
             version=__version__,
             tuned=[applied.to_json() for applied in self._tuned],
+            allow_interpreter=any(leaf.is_interpreted for leaf in leaves.values()),
             calls=[call.describe() for call in self._calls if call.function in leaves],
             leaves=[leaf.describe() for leaf in leaves.values()],
             machines=list(machines),

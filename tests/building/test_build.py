@@ -1,5 +1,6 @@
 """Compiled programs: what really runs is what the plan says, and computes what the undivided model does."""
 
+import platform
 import random
 from collections import Counter
 
@@ -11,8 +12,11 @@ from models import DIGITS, EXAMPLES, LIGHT, inputs_of, light, random_graph, smal
 from onnx import TensorProto, helper
 
 import tvmtarget as tt
+from tvmtarget.artifact import read_files, write_files
+from tvmtarget.backends.machine import refuses_interpreter
+from tvmtarget.backends.protocol import backend_named
 from tvmtarget.building import choose_backend
-from tvmtarget.errors import BackendError, ModelError, RunError, TargetError
+from tvmtarget.errors import ArtifactError, BackendError, MissingExtraError, ModelError, RunError, TargetError
 from tvmtarget.executors.graph import CallEvent, CopyEvent
 from tvmtarget.target.layout import Layout
 
@@ -229,7 +233,7 @@ def test_an_executor_inside_the_tree_is_not_ignored():
 def test_a_device_without_a_code_generator_is_refused():
     layout = Layout(tt.Target.parse("[gpu=opencl,cpu=llvm]").resolve())
     with pytest.raises(BackendError, match="@gpu cannot be compiled: no backend for kind 'opencl' is installed"):
-        choose_backend(layout, "gpu", strict=False)
+        choose_backend(layout, "gpu", allow_interpreter=False)
 
 
 def test_a_flat_configuration_is_taken_for_a_target():
@@ -253,12 +257,76 @@ def test_code_for_another_machine_compiles_but_does_not_run(tmp_path):
         exe(digits()[0])
 
 
-def test_a_leaf_without_a_code_generator_is_interpreted_and_said_so():
-    exe = tt.build(tt.IRModule.from_onnx(DIGITS), "[a=onnxruntime,b=c]", where={"op:Gemm": "@b"})
+ON_C = ("[a=onnxruntime,b=c]", {"op:Gemm": "@b"})
+
+
+def test_a_leaf_without_a_code_generator_is_refused_unless_interpreting_is_allowed(tmp_path):
+    target, where = ON_C
+    with pytest.raises(
+        BackendError, match=r"^@b cannot be compiled: no backend for kind 'c' .* allow_interpreter=True"
+    ):
+        tt.build(tt.IRModule.from_onnx(DIGITS), target, where=where)
+    exe = tt.build(tt.IRModule.from_onnx(DIGITS), target, where=where, allow_interpreter=True)
     assert exe.notes == ("@b (c) is interpreted by numpy: no backend for kind 'c' is installed",)
     assert exe.report()["backends"] == ["numpy", "onnxruntime"]
-    with pytest.raises(BackendError, match="@b would be interpreted, which strict forbids"):
-        tt.build(tt.IRModule.from_onnx(DIGITS), "[a=onnxruntime,b=c]", where={"op:Gemm": "@b"}, strict=True)
+    exe.save(tmp_path / "digits.tta")
+    x = digits()[0][:4]
+    np.testing.assert_array_equal(tt.load(tmp_path / "digits.tta")(x), exe(x))
+
+
+def test_a_saved_program_is_interpreted_only_if_it_was_built_to_be(tmp_path):
+    target, where = ON_C
+    exe = tt.build(tt.IRModule.from_onnx(DIGITS), target, where=where, allow_interpreter=True)
+    exe.save(tmp_path / "digits.tta")
+    manifest, files = read_files(tmp_path / "digits.tta")
+    facts = {name: value for name, value in manifest.items() if name not in ("format", "schema", "files")}
+    write_files(tmp_path / "forged.tta", files, **{**facts, "allow_interpreter": False})
+    with pytest.raises(ArtifactError, match="has @b interpreted, and was not built with allow_interpreter"):
+        tt.load(tmp_path / "forged.tta")
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("micro/stm32f746xx", "mcpu cortex-m7: that is arm"),
+        ("c(march=armv7e-m)", "that is arm"),
+        ("c(mcpu=future-chip,unchecked=mcpu)", "what it has is not known"),
+        ("[x=[soc=c(mcpu=cortex-m4)]]", "@x/soc cannot be compiled"),
+        ("c(device=arm_cpu)", "this is no Arm CPU"),
+    ],
+)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the targets are foreign to x86")
+def test_a_leaf_that_describes_another_machine_is_never_interpreted(target, reason):
+    for allowed in (False, True):
+        with pytest.raises(BackendError, match=f"{reason}(?s:.*)(install a code generator|build for this machine)"):
+            tt.build(tt.IRModule.from_onnx(DIGITS), target, allow_interpreter=allowed)
+
+
+def test_what_runs_on_other_hardware_is_never_interpreted():
+    reasons = {
+        "ethos-u(accelerator-config=ethos-u55-256)": "kind 'ethos-u' runs on an Arm Ethos-U NPU",
+        "mrvl": "kind 'mrvl' runs on a Marvell MLIP accelerator",
+        "opencl": "it is a device of type 'opencl', not a CPU",
+        "hexagon": "it is a device of type 'hexagon', not a CPU",
+    }
+    assert {text: refuses_interpreter(tt.Target.parse(text)) for text in reasons} == reasons
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the targets are foreign to x86")
+def test_without_tvm_an_llvm_leaf_is_interpreted_only_for_this_machine(monkeypatch):
+    def missing(_):
+        raise MissingExtraError("apache-tvm", "tvm")
+
+    monkeypatch.setattr(type(backend_named("tvm")), "version", missing)
+    module, x = tt.IRModule.from_onnx(DIGITS), digits()[0][:4]
+    with pytest.raises(BackendError, match=r"'apache-tvm' is not installed; .*tvmtarget\[tvm\].*--allow-interpreter"):
+        tt.build(module, "llvm")
+    np.testing.assert_allclose(
+        tt.build(module, "llvm", allow_interpreter=True)(x), tt.build(module, "numpy")(x), rtol=1e-5
+    )
+    for target in ("llvm(mcpu=cortex-a72)", "llvm(mtriple=aarch64-linux-gnu)", "llvm(mfloat-abi=hard)"):
+        with pytest.raises(BackendError, match="describes another machine"):
+            tt.build(module, target, allow_interpreter=True)
 
 
 def test_progress_is_told():

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.detection.machine import Machine
 from tvmtarget.target.detection.why_not import instructions, triples
+from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.tree import Target
 
-__all__ = ["load", "processors", "refuses_native", "refuses_triple"]
+__all__ = ["load", "processors", "refuses_interpreter", "refuses_native"]
 
 
 def processors() -> int:
@@ -33,13 +33,30 @@ def _cpus() -> tuple[Target, ...]:
     return tuple(leaf for leaf in here.targets or (here,) if leaf.kind == "llvm")
 
 
-def refuses_triple(target: Target) -> str | None:
-    """Return why code for a leaf's triple is foreign to this machine, or None if it is at home here."""
-    reasons = (reason for cpu in _cpus() for reason in triples(cpu, target))
-    return next((reason.text for reason in reasons if reason.truth is Truth.NO), None)
-
-
 def refuses_native(target: Target) -> str | None:
     """Return why this machine cannot execute native code for a leaf, or None if it can."""
     reasons = (reason for cpu in _cpus() for reason in (*triples(cpu, target), *instructions(cpu, target)))
     return next((reason.text for reason in reasons if not reason), None)
+
+
+# Attributes that only code for these architectures has, as LLVM's triples spell them (`llvm/lib/Target/{ARM,RISCV}`).
+_ONLY_OF = {"mfloat-abi": ("arm", "thumb"), "mabi": ("riscv", "mips", "powerpc", "loongarch")}
+
+
+def refuses_interpreter(target: Target) -> str | None:
+    """Return why an interpreter on this machine cannot stand in for a leaf that describes another one, else None."""
+    kind = find_kind(target.kind)
+    if target.device != "cpu":
+        return f"it is a device of type {target.device!r}, not a CPU"
+    if kind is not None and kind.hardware:
+        return f"kind {target.kind!r} runs on {kind.hardware}"
+    foreign = refuses_native(target)
+    if foreign is not None:
+        return foreign
+    here = [str(cpu.attrs.get("mtriple", "")) for cpu in _cpus()]
+    for name, families in _ONLY_OF.items():
+        if name in target.attrs and not any(triple.startswith(families) for triple in here):
+            return f"{name} {target.attrs[name]}: only code for {families[0]} has it"
+    if "arm_cpu" in target.all_keys and not any("arm_cpu" in cpu.all_keys for cpu in _cpus()):
+        return "key 'arm_cpu': this is no Arm CPU"
+    return None

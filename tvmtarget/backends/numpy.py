@@ -1,4 +1,4 @@
-"""The interpreter: ONNX's reference evaluator, for leaves of kind numpy and where no code generator is installed."""
+"""The interpreter: ONNX's reference evaluator, for leaves of kind numpy and, where that is allowed, of other kinds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from tvmtarget.backends.machine import refuses_triple
+from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import Array, Part
 from tvmtarget.backends.reference_fixes import FIXES
 from tvmtarget.errors import BackendError
@@ -28,7 +28,7 @@ class _Numpy:
         return f"onnx {onnx.__version__}"
 
     def refuses(self, target: Target) -> str | None:
-        return refuses_triple(target)
+        return refuses_interpreter(target)
 
     def compile(self, part: Part) -> _Interpreted:
         try:

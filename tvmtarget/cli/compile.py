@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tvmtarget.cli.groups import with_groups
-from tvmtarget.cli.options import Model, Strict
+from tvmtarget.cli.options import AllowInterpreter, Model
 from tvmtarget.cli.plans import Asked
 from tvmtarget.cli.targets import Changes, TargetText, read_target
 
@@ -23,10 +23,12 @@ def compile_model(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)],
     changes: Changes,
     asked: Asked,
-    strict: Strict = False,
+    allow_interpreter: AllowInterpreter = False,
 ) -> None:
     """Compile a model for a target into one file, which `tvmtarget run` takes."""
-    exe = asked.build(model, read_target(target, changes, context.args), strict=strict, quiet=False)
+    exe = asked.build(
+        model, read_target(target, changes, context.args), allow_interpreter=allow_interpreter, quiet=False
+    )
     exe.save(output)
     for note in exe.notes:
         typer.echo(f"note: {note}", err=True)

@@ -141,7 +141,7 @@ def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
     for region in plan.regions:
         leaf = standing_alone(plan.layout, region.site)
         try:
-            backend, _ = choose_backend(plan.layout, region.site, strict=False)
+            backend, _ = choose_backend(plan.layout, region.site, allow_interpreter=False)
             spaces = backend.workshop(part_of(plan, region, leaf)).spaces if isinstance(backend, TunableBackend) else {}
         except BackendError as error:
             typer.echo(f"note: {'; '.join(error.problems)}", err=True)

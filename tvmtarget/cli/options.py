@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
     from tvmtarget.tuning.match import Policy
 
-__all__ = ["Json", "Log", "Model", "Near", "Strict", "Where", "print_json", "progress", "read_policy", "read_where"]
+__all__ = [
+    "AllowInterpreter",
+    "Json",
+    "Log",
+    "Model",
+    "Near",
+    "Where",
+    "print_json",
+    "progress",
+    "read_policy",
+    "read_where",
+]
 
 Model: TypeAlias = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
 Where: TypeAlias = Annotated[
@@ -28,8 +39,9 @@ Where: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-Strict: TypeAlias = Annotated[
-    bool, typer.Option("--strict", help="Refuse to interpret a leaf for which no code generator is installed.")
+AllowInterpreter: TypeAlias = Annotated[
+    bool,
+    typer.Option("--allow-interpreter", help="Let numpy interpret a leaf that has no code generator installed."),
 ]
 Log: TypeAlias = Annotated[
     str | None, typer.Option("--log", help="A tuning log to use: .jsonl, .db or a URL.", show_default=False)

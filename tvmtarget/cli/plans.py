@@ -99,27 +99,27 @@ class Asked:
         with read_log(self.log) as log:
             yield log
 
-    def build(self, model: Path, target: Target, *, strict: bool, quiet: bool) -> Executable:
+    def build(self, model: Path, target: Target, *, allow_interpreter: bool, quiet: bool) -> Executable:
         """Compile a model as it is asked, with the log, and tell how far that is."""
         from tvmtarget.building import build
         from tvmtarget.ir.module import IRModule
 
         module = IRModule.from_onnx(model)
         with self.opened_log() as log:
-            plan = self.plan(module, target, log) if self else None
+            plan = self.plan(module, target, log, allow_interpreter=allow_interpreter) if self else None
             with progress(quiet=quiet) as tell:
                 return build(
                     plan or module,
                     None if plan else target,
                     where=None if plan else self.rules,
-                    strict=strict,
+                    allow_interpreter=allow_interpreter,
                     progress=tell,
                     mod_name=model.stem,
                     log=log,
                     policy=self.policy,
                 )
 
-    def plan(self, module: IRModule, target: Target, log: TuningLog | None) -> Plan:
+    def plan(self, module: IRModule, target: Target, log: TuningLog | None, *, allow_interpreter: bool = False) -> Plan:
         """Divide a program as it is asked; without costs, by the placement in a log, if that has one."""
         from tvmtarget.advice import Advice
         from tvmtarget.partition.decompose import decompose
@@ -131,7 +131,7 @@ class Asked:
         plan = decompose(
             module,
             target,
-            self._costs(target),
+            self._costs(target, allow_interpreter=allow_interpreter),
             where=self.rules,
             objective=_one_of("--objective", self.objective, OBJECTIVES) or "latency",
             same_site=_groups("--same-site", self.same_site),
@@ -150,22 +150,22 @@ class Asked:
             typer.echo(f"tuned: {applied}", err=True)
         return plan
 
-    def _costs(self, target: Target) -> Costs | None:
+    def _costs(self, target: Target, *, allow_interpreter: bool) -> Costs | None:
         sizes = _numbers("--size", self.sizes, "batch=1")
         if self.costs is None:
             if sizes:
                 raise TextError("--size is for costs; it needs --costs, such as --costs measured")
             return None
-        costs = _costs(self.costs, target)
+        costs = _costs(self.costs, target, allow_interpreter=allow_interpreter)
         return replace(costs, symbolic_hints={**costs.symbolic_hints, **sizes})
 
 
-def _costs(text: str, target: Target) -> Costs:
+def _costs(text: str, target: Target, *, allow_interpreter: bool) -> Costs:
     """Measure costs, or read them from a file."""
     if text == MEASURED:
         from tvmtarget.tuner.rates import measure_rates
 
-        rates = measure_rates(target)
+        rates = measure_rates(target, allow_interpreter=allow_interpreter)
         for line in rates.lines():
             typer.echo(line, err=True)
         return rates.costs

@@ -10,7 +10,7 @@ import typer
 
 from tvmtarget.cli.completion import complete_target
 from tvmtarget.cli.groups import with_groups
-from tvmtarget.cli.options import Json, Strict, print_json
+from tvmtarget.cli.options import AllowInterpreter, Json, print_json
 from tvmtarget.cli.plans import Asked
 from tvmtarget.cli.targets import Changes, read_target
 from tvmtarget.errors import ArtifactError, RunError, TextError
@@ -51,7 +51,7 @@ def run(
         Path | None, typer.Option("--output", "-o", help="Write the outputs to an .npz file.", show_default=False)
     ] = None,
     as_json: Json = False,
-    strict: Strict = False,
+    allow_interpreter: AllowInterpreter = False,
     trust: Annotated[bool, typer.Option("--trust", help="Use the native code in a compiled program.")] = False,
 ) -> None:
     """Run a model on a target, or a compiled program, and say what ran where."""
@@ -59,8 +59,19 @@ def run(
 
     arrays = _read_npz(inputs)
     if is_artifact(program):
-        if target is not None or changes or context.args or asked or asked.where or asked.log or check:
-            options = "--target, what changes it, what says how a program is divided, --log and --check"
+        if (
+            target is not None
+            or changes
+            or context.args
+            or asked
+            or asked.where
+            or asked.log
+            or check
+            or allow_interpreter
+        ):
+            options = (
+                "--target, what changes it, what says how a program is divided, --log, --check and --allow-interpreter"
+            )
             raise ArtifactError(f"{str(program)!r} is compiled already; {options} go with a model")
         from tvmtarget.executable import load
 
@@ -68,7 +79,8 @@ def run(
     else:
         if target is None:
             raise TextError("--target is missing; a model runs on a target, such as --target llvm")
-        exe = asked.build(program, read_target(target, changes, context.args), strict=strict, quiet=as_json)
+        tree = read_target(target, changes, context.args)
+        exe = asked.build(program, tree, allow_interpreter=allow_interpreter, quiet=as_json)
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
     from tvmtarget.executors.graph import CopyEvent
 

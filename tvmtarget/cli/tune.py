@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvmtarget.cli.groups import with_groups
-from tvmtarget.cli.options import Json, Model, Where, print_json, read_where
+from tvmtarget.cli.options import AllowInterpreter, Json, Model, Where, print_json, read_where
 from tvmtarget.cli.targets import Changes, TargetText, read_target
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def tune(
             show_default=False,
         ),
     ] = None,
+    allow_interpreter: AllowInterpreter = False,
     as_json: Json = False,
 ) -> None:
     """Measure kernels, settings and placements of a model on this machine, into a log.
@@ -87,6 +88,7 @@ def tune(
                     seed=seed,
                     where=rules,
                     costs=costs,
+                    allow_interpreter=allow_interpreter,
                     workers=workers,
                     progress=tell,
                 )

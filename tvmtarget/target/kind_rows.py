@@ -279,6 +279,7 @@ def _kind(
     until: str = "",
     can_host: bool = False,
     is_external: bool = False,
+    hardware: str = "",
     doc: str,
 ) -> Kind:
     return Kind(
@@ -289,6 +290,7 @@ def _kind(
         until=until,
         can_host=can_host,
         is_external=is_external,
+        hardware=hardware,
         doc=doc,
     )
 
@@ -317,8 +319,25 @@ _TARGETS = (
     _kind("sdaccel", "opencl", "sdaccel hls", until="v0.19", doc="a Xilinx FPGA"),
     _kind("ccompiler", "cpu", "", _CCOMPILER, until="v0.19", is_external=True, doc="external: plain C"),
     _kind("cmsis-nn", "cpu", "", _CMSIS_NN, until="v0.18", is_external=True, doc="external: CMSIS-NN for Arm Cortex-M"),
-    _kind("ethos-u", "cpu", "", _ETHOS_U, until="v0.18", is_external=True, doc="external: Arm Ethos-U"),
-    _kind("mrvl", "cpu", "", until="v0.19", is_external=True, doc="external: Marvell MLIP"),
+    _kind(
+        "ethos-u",
+        "cpu",
+        "",
+        _ETHOS_U,
+        until="v0.18",
+        is_external=True,
+        hardware="an Arm Ethos-U NPU",
+        doc="external: Arm Ethos-U",
+    ),
+    _kind(
+        "mrvl",
+        "cpu",
+        "",
+        until="v0.19",
+        is_external=True,
+        hardware="a Marvell MLIP accelerator",
+        doc="external: Marvell MLIP",
+    ),
     _kind("example_target_hook", "cpu", "", _EXAMPLE, until="v0.19", is_external=True, doc="external: TVM's example"),
     _kind("cublas", "cuda", "", until="v0.19", is_external=True, doc="external: cuBLAS"),
     _kind("cudnn", "cuda", "", until="v0.19", is_external=True, doc="external: cuDNN"),

@@ -75,7 +75,8 @@ class Kind(_Row):
 
     `device` is TVM's device type by name (its number moved between versions). `is_external` marks a code
     generator that serves a device driven by somebody else; `can_host` marks kinds that drive other devices.
-    `until` is the last TVM version that has the kind, if it is gone. A runtime that `is_distributed` runs each machine
+    `hardware` names what runs its code, where a processor alone does not. `until` is the last TVM version that has the
+    kind, if it is gone. A runtime that `is_distributed` runs each machine
     of a cluster in a process of its own.
     """
 
@@ -87,6 +88,7 @@ class Kind(_Row):
     can_host: bool = False
     is_external: bool = False
     is_distributed: bool = False
+    hardware: str = ""
     until: str = ""
     doc: str = ""
 

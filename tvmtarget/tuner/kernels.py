@@ -55,7 +55,9 @@ class KernelTuner:
         progress: Progress | None,
         remotes: Remotes | None = None,
         space: str = "auto",
+        allow_interpreter: bool = False,
     ) -> None:
+        self._allow_interpreter = allow_interpreter
         self._remotes = remotes
         self._space = space
         self._plans = plans
@@ -157,7 +159,7 @@ class KernelTuner:
         """Return the backend whose kernels of a leaf can be tuned here, by name; else note why there is none."""
         place = f"kernels of @{site or '.'}"
         try:
-            backend, _ = choose_backend(plan.layout, site, strict=False)
+            backend, _ = choose_backend(plan.layout, site, allow_interpreter=self._allow_interpreter)
         except BackendError as error:
             self.left_out += error.problems
             return None

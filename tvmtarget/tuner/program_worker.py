@@ -1,6 +1,7 @@
 """The process in which whole programs are built, checked and run: what `programs.Programs` asks.
 
-    {"do": "open", "plan": ...}                           the file of a saved plan
+    {"do": "open", "plan": ...}                           the file of a saved plan, and whether its leaves may be
+                                                          interpreted
     {"do": "measure", "program": ..., "default": ...}     built, checked, run; costs of both in picoseconds, and of its
                                                           functions
     {"do": "compare", "programs": [...], "rounds": ...}   built, checked against the first, run by turns
@@ -43,12 +44,14 @@ class ProgramServer(Server):
     def __init__(self, answers: TextIO, lock: Path) -> None:
         super().__init__(answers, lock)
         self._plan: Plan | None = None
+        self._allow_interpreter = False
         self._inputs: Inputs = {}
         self._programs: OrderedDict[str, Executable] = OrderedDict()
         self._checks: dict[str, Check] = {}
 
     def _open(self, request: Mapping[str, Any]) -> dict[str, object]:
         self._plan = Plan.load(f"/dev/fd/{request['plan']}")
+        self._allow_interpreter = bool(request["allow_interpreter"])
         self._inputs = made_up_inputs(self._plan) or {}
         return {"status": "ok"}
 
@@ -97,7 +100,9 @@ class ProgramServer(Server):
                 plan = plan.with_sites([site for site, count in told["sites"] for _ in range(count)])
             advice = _AskedAdvice(self.ask) if told["is_tuned"] else None
             earlier = list(self._programs.values())
-            self._programs[name] = build_plan(plan, advice, told["settings"], since=earlier)
+            self._programs[name] = build_plan(
+                plan, advice, told["settings"], allow_interpreter=self._allow_interpreter, since=earlier
+            )
         self._programs.move_to_end(name)
         while len(self._programs) > 2 and _nbytes(self._programs.values()) > _KEPT:
             self._programs.popitem(last=False)

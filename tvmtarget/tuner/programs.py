@@ -61,8 +61,11 @@ class Programs(Process):
 
     module = "tvmtarget.tuner.program_worker"
 
-    def __init__(self, plan: Plan, log: TuningLog, limits: Limits = USUAL_LIMITS) -> None:
+    def __init__(
+        self, plan: Plan, log: TuningLog, limits: Limits = USUAL_LIMITS, *, allow_interpreter: bool = False
+    ) -> None:
         super().__init__(limits)
+        self._allow_interpreter = allow_interpreter
         self._plan = plan
         self._log = log
         self._default_cost = 0
@@ -105,7 +108,8 @@ class Programs(Process):
             self._plan.save(path)
             with path.open("rb") as file:
                 path.unlink()  # so that whoever is killed leaves nothing behind
-                answer = self._launch({"plan": file.fileno()}, [file], self._limits.open, self._plan.layout.root)
+                opening = {"plan": file.fileno(), "allow_interpreter": self._allow_interpreter}
+                answer = self._launch(opening, [file], self._limits.open, self._plan.layout.root)
         if answer["status"] != "ok":
             raise BackendError(f"the program cannot be prepared for tuning: {answer['why']}")
         return answer

@@ -98,8 +98,8 @@ class _Leaf:
     times: dict[str, float] = field(default_factory=dict)
 
 
-def measure_rates(target: Target | str) -> MeasuredRates:
-    """Measure the leaves of a tree that can run on this machine."""
+def measure_rates(target: Target | str, *, allow_interpreter: bool = False) -> MeasuredRates:
+    """Measure the leaves of a tree that can run on this machine; `allow_interpreter` as for `build`."""
     tree = Target.parse(target) if isinstance(target, str) else target
     layout = Layout(tree.resolve())
     known: dict[str, _Leaf] = {}
@@ -109,7 +109,7 @@ def measure_rates(target: Target | str) -> MeasuredRates:
     for leaf in layout.leaves():
         alone = standing_alone(layout, leaf.path)
         try:
-            backend, _ = choose_backend(layout, leaf.path, strict=False)
+            backend, _ = choose_backend(layout, leaf.path, allow_interpreter=allow_interpreter)
             refusal = backend.refuses(alone)
         except (BackendError, RunError) as error:
             left_out += error.problems
@@ -122,7 +122,7 @@ def measure_rates(target: Target | str) -> MeasuredRates:
         links += links_of(layout, leaf, alone, backend)
     works: dict[str, Works] = {}
     for group in programs() if known else ():
-        works |= _measure(group, list(known.values()))
+        works |= _measure(group, list(known.values()), allow_interpreter=allow_interpreter)
     sites: dict[str, SiteCost] = {}
     ops: list[OpCost] = []
     found = {key: _rates(leaf, works) for key, leaf in known.items() if leaf.times.keys() >= NEEDED}
@@ -136,7 +136,9 @@ def measure_rates(target: Target | str) -> MeasuredRates:
     return MeasuredRates(Costs(sites=sites, links=tuple(links), ops=tuple(ops), doubt=DOUBT), tuple(left_out))
 
 
-def _measure(group: Mapping[str, onnx.ModelProto], leaves: Sequence[_Leaf]) -> dict[str, Works]:
+def _measure(
+    group: Mapping[str, onnx.ModelProto], leaves: Sequence[_Leaf], *, allow_interpreter: bool
+) -> dict[str, Works]:
     """Run programs on leaves by turns, and note the time of each that can; return the work of operators by program."""
     runs: list[_Run] = []
     works: dict[str, Works] = {}
@@ -145,7 +147,8 @@ def _measure(group: Mapping[str, onnx.ModelProto], leaves: Sequence[_Leaf]) -> d
         for leaf in leaves:
             try:
                 plan = decompose(module, leaf.target)
-                run = _Run(leaf, name, run_in_place(build(plan), made_up_inputs(plan) or {}))
+                program = build(plan, allow_interpreter=allow_interpreter)
+                run = _Run(leaf, name, run_in_place(program, made_up_inputs(plan) or {}))
                 run.work()  # loads what is needed
             except TvmTargetError:
                 continue

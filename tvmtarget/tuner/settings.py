@@ -37,11 +37,11 @@ GAIN = 0.97  # of the time without it, above which a setting is left as it is
 PASSES = 2  # through all settings, as what one is best at may depend on those after it
 
 
-def open_settings(plan: Plan) -> Iterator[tuple[str, str, tuple[Value, ...]]]:
+def open_settings(plan: Plan, *, allow_interpreter: bool = False) -> Iterator[tuple[str, str, tuple[Value, ...]]]:
     """Yield the leaves that are used, attributes that the target leaves open there, and values worth trying."""
     for site in dict.fromkeys(region.site for region in plan.regions):
         target = plan.layout[site].target
-        backend, _ = choose_backend(plan.layout, site, strict=False)
+        backend, _ = choose_backend(plan.layout, site, allow_interpreter=allow_interpreter)
         choices = backend.settings(target) if isinstance(backend, ConfigurableBackend) else {}
         for name, values in choices.items():
             if name not in target.attrs and values:
@@ -65,16 +65,18 @@ class SettingsTuner(WholeTuner):
         progress: Progress | None,
         *,
         is_own: bool = True,
+        allow_interpreter: bool = False,
     ) -> None:
         super().__init__(plan, log, budget, programs, progress)
         self._placed = None if is_own else plan
+        self._allow_interpreter = allow_interpreter
         self._known: dict[tuple[str, str], Trial] = {}
         self._recalled: set[tuple[str, str]] = set()
 
     def run(self) -> None:
         """Try every open setting, and compare what helped with the default."""
         try:
-            choices = list(open_settings(self._plan))
+            choices = list(open_settings(self._plan, allow_interpreter=self._allow_interpreter))
             if choices:
                 self._search(choices)
                 return

@@ -64,6 +64,7 @@ def tune(
     seed: int = 0,
     where: Mapping[str, Constraint | str | Target] | None = None,
     costs: Costs | Mapping[str, object] | str | Path | None = None,
+    allow_interpreter: bool = False,
     limits: Limits = USUAL_LIMITS,
     workers: str | None = None,
     progress: Progress | None = None,
@@ -83,6 +84,7 @@ def tune(
         where: constraints by name or operator, as for `decompose`.
         costs: what operations take, as for `decompose`, or `measured`, which measures rates of the leaves here first:
             the placement by them is tried before others, and what is not known yet of a site is reckoned by them.
+        allow_interpreter: let numpy interpret leaves without a code generator, as for `build`.
         limits: seconds that a candidate may take.
         workers: a Dask scheduler, `tcp://HOST:PORT`, on whose workers kernels are measured; they should be equal
             machines. Placement and settings are measured here.
@@ -110,22 +112,24 @@ def tune(
     begin = time.monotonic()
     plan = module if isinstance(module, Plan) else decompose(module, target, where=where)
     if workers is None:
-        raise_all(RunError, _not_here(plan))
-    given = None if costs is None else _costs(costs, plan.layout.root)
+        raise_all(RunError, _not_here(plan, allow_interpreter=allow_interpreter))
+    given = None if costs is None else _costs(costs, plan.layout.root, allow_interpreter=allow_interpreter)
     with closing_log(log) as opened:
         opened.append(environment())  # a log that cannot be written is refused before anything is measured
         budget = Budget(trials, None if seconds is None else begin + seconds)
         with nullcontext() if workers is None else Remotes(workers) as remotes:
-            tuning = _Tuning(plan, Journal(opened), budget, begin, progress, remotes, space, given, limits, seed)
+            tuning = _Tuning(
+                plan, Journal(opened), budget, begin, progress, remotes, space, given, limits, seed, allow_interpreter
+            )
             return tuning.run(levels, is_fixed=isinstance(module, Plan))
 
 
-def _not_here(plan: Plan) -> list[str]:
+def _not_here(plan: Plan, *, allow_interpreter: bool) -> list[str]:
     """Say why no leaf of a target can run on this machine; nothing if one can, or if a code generator is missing."""
     refusals: list[str] = []
     for leaf in plan.layout.leaves():
         try:
-            backend, _ = choose_backend(plan.layout, leaf.path, strict=False)
+            backend, _ = choose_backend(plan.layout, leaf.path, allow_interpreter=allow_interpreter)
         except BackendError:
             return []
         refusal = backend.refuses(standing_alone(plan.layout, leaf.path))
@@ -138,9 +142,11 @@ def _not_here(plan: Plan) -> list[str]:
     return refusals
 
 
-def _costs(costs: Costs | Mapping[str, object] | str | Path, target: Target) -> Costs:
+def _costs(costs: Costs | Mapping[str, object] | str | Path, target: Target, *, allow_interpreter: bool) -> Costs:
     """Read costs, or measure the rates of the leaves of a target."""
-    return measure_rates(target).costs if costs == MEASURED else load_costs(costs)
+    if costs != MEASURED:
+        return load_costs(costs)
+    return measure_rates(target, allow_interpreter=allow_interpreter).costs
 
 
 @dataclass
@@ -160,6 +166,7 @@ class _Tuning:
     costs: Costs | None
     limits: Limits
     seed: int
+    allow_interpreter: bool
     tuners: list[KernelTuner | PlacementTuner | SettingsTuner] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     compared: tuple[tuple[int, ...], ...] = ((), ())
@@ -169,7 +176,7 @@ class _Tuning:
     def run(self, levels: Sequence[str], *, is_fixed: bool) -> TuneResult:
         """Tune some levels; `TuneInterrupted` and `TuneStoppedError` have the result so far."""
         try:
-            with Programs(self.plan, self.log, self.limits) as programs:
+            with Programs(self.plan, self.log, self.limits, allow_interpreter=self.allow_interpreter) as programs:
                 self._tune(levels, programs, is_fixed=is_fixed)
             self.log.settle()
         except KeyboardInterrupt as error:
@@ -204,7 +211,15 @@ class _Tuning:
         if "executor" in levels:
             part = self._part(1.0, end)
             programs.until = part.deadline
-            settings = SettingsTuner(best, self.log, part, programs, self.progress, is_own=best is self.plan)
+            settings = SettingsTuner(
+                best,
+                self.log,
+                part,
+                programs,
+                self.progress,
+                is_own=best is self.plan,
+                allow_interpreter=self.allow_interpreter,
+            )
             self.tuners.append(settings)
             settings.run()
             self.budget.done = part.done
@@ -214,7 +229,7 @@ class _Tuning:
 
     def _why_not_run(self) -> str:
         """Say why the whole program cannot run here; nothing if it can."""
-        if self.remotes is not None and _not_here(self.plan):
+        if self.remotes is not None and _not_here(self.plan, allow_interpreter=self.allow_interpreter):
             return "no leaf of the target can run on this machine"
         return "no inputs can be made up for this program" if made_up_inputs(self.plan) is None else ""
 
@@ -222,7 +237,7 @@ class _Tuning:
         """Whether any leaf that may be used has settings to try."""
         plans = (self.plan, *plans_by_leaf(self.plan)) if is_placed else (self.plan,)
         try:
-            return any(True for plan in plans for _ in open_settings(plan))
+            return any(True for plan in plans for _ in open_settings(plan, allow_interpreter=self.allow_interpreter))
         except BackendError:
             return False
 
@@ -254,6 +269,7 @@ class _Tuning:
             progress=self.progress,
             remotes=self.remotes,
             space=self.space,
+            allow_interpreter=self.allow_interpreter,
         )
         self.tuners.append(kernels)
         kernels.run()
