@@ -7,6 +7,7 @@ The cases of TVM are those of `tests/cpp/target/parsers/{aprofile,mprofile}_test
 import copy
 import json
 import pickle
+import random
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from tvmtarget import Target
 from tvmtarget.errors import TargetError
+from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.cpu.features import table_of
 
 MVE_CPUS = ("cortex-m55", "cortex-m85")
@@ -38,6 +41,16 @@ M_PROFILE = [
     *((cpu, [], False, False) for cpu in PLAIN_CPUS),
 ]
 
+# Triple, CPU and level of which the installed LLVM is the judge.
+LEVELS = [
+    *(("aarch64-linux-gnu", "", level) for level in ("v8.2a", "v8.4a", "v8.6a", "v8.9a", "v9a", "v9.4a")),
+    *(("armv7a-linux-gnueabihf", "", level) for level in ("armv8-a", "armv8.4-a", "v8.6a")),
+    *(("riscv64-linux-gnu", "", level) for level in ("rva20u64", "rva22u64", "rva23u64")),
+    *(("x86_64-linux-gnu", level, "") for level in ("x86-64-v2", "x86-64-v3", "x86-64-v4")),
+    ("arm-none-eabi", "cortex-m55", ""),
+    ("aarch64-linux-gnu", "neoverse-v2", ""),
+]
+
 AARCH64, ARMV8A = "aarch64-arm-none-eabi", "armv8a-arm-none-eabi"
 
 # Triple, features, flag, whether it is set.
@@ -51,11 +64,12 @@ A_PROFILE = [
     (ARMV8A, ["+simd"], "has_asimd", True),
     (ARMV8A, ["+neon"], "has_asimd", True),
     (AARCH64, ["+v8.6a"], "has_matmul_i8", True),
-    (AARCH64, ["+v8.6a", "-i8mm"], "has_matmul_i8", None),
+    (AARCH64, ["+v8.6a", "-i8mm"], "has_matmul_i8", False),
+    (AARCH64, ["+v8.6a", "-i8mm"], "has_dotprod", True),
     *((AARCH64, [f"+v8.{minor}a"], "has_matmul_i8", False) for minor in (2, 3, 4, 5)),
     *((AARCH64, [f"+v8.{minor}a", "+i8mm"], "has_matmul_i8", True) for minor in (2, 3, 4, 5)),
     (AARCH64, ["+v8.4a"], "has_dotprod", True),
-    (AARCH64, ["+v8.4a", "-dotprod"], "has_dotprod", None),
+    (AARCH64, ["+v8.4a", "-dotprod"], "has_dotprod", False),
     (AARCH64, ["+v8.4b"], "has_dotprod", False),
     *((AARCH64, [f"+v8.{minor}a"], "has_dotprod", False) for minor in (2, 3)),
     *((AARCH64, [f"+v8.{minor}a", "+dotprod"], "has_dotprod", True) for minor in (2, 3)),
@@ -119,7 +133,7 @@ def test_a_microcontroller_has_the_features_that_tvm_gives_it(kind, mcpu, mattr,
     assert not features.is_aarch64
 
 
-@pytest.mark.parametrize(("mtriple", "mattr", "flag", "is_set"), [case for case in A_PROFILE if case[3] is not None])
+@pytest.mark.parametrize(("mtriple", "mattr", "flag", "is_set"), A_PROFILE)
 def test_an_application_cpu_has_the_features_that_tvm_gives_it(mtriple, mattr, flag, is_set):
     assert getattr(Target("llvm", {"mtriple": mtriple, "mattr": mattr}).features, flag) is is_set
 
@@ -135,11 +149,70 @@ def test_the_installed_tvm_says_the_same_of_arm():
         assert (theirs["feature.has_dsp"], theirs["feature.has_mve"]) == (has_dsp, has_mve), (mcpu, mattr)
 
 
-@pytest.mark.parametrize(("mtriple", "mattr"), [case[:2] for case in A_PROFILE if case[3] is None])
-def test_a_version_of_the_architecture_without_what_it_asks_for_contradicts_itself(mtriple, mattr):
-    """TVM takes it and LLVM drops the version without a word."""
-    with pytest.raises(TargetError, match=r"^features \+v8\.[46]a and -\w+ contradict: \+v8\.[46]a needs "):
-        _ = Target("llvm", {"mtriple": mtriple, "mattr": mattr}).features
+def test_the_installed_llvm_takes_features_from_a_level_or_a_cpu_as_we_do():
+    """LLVM clears what implies a removed feature, and so the level itself, and nothing else of it."""
+    pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
+    from tools.derive_features import ask
+
+    rng = random.Random(13)
+    for mtriple, mcpu, level in LEVELS:
+        attrs = {"mtriple": mtriple, **({"mcpu": mcpu} if mcpu else {}), "mattr": [f"+{level}"] if level else []}
+        table = table_of(Target("llvm", attrs).features.family)
+        for name in rng.sample(sorted(set(Target("llvm", attrs).features) - {level}), 8):
+            if table.is_level(name) or name in ("64bit", "32bit", "i"):
+                continue
+            ours = Target("llvm", {**attrs, "mattr": [*attrs["mattr"], f"-{name}"]}).features
+            assert ours.names == ask(mtriple, mcpu, (*attrs["mattr"], f"-{name}")) & table.implies.keys(), (level, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "there", "not_there"),
+    [
+        ("llvm(+v8.6a,-i8mm)", "dotprod bf16 v8.5a", "i8mm v8.6a"),
+        ("llvm(mtriple=aarch64-linux-gnu,+v9.2a,-sb)", "bf16 i8mm dotprod", "sb v9a v9.2a v8.5a"),
+        ("llvm(mtriple=armv7a-linux-gnueabihf,+armv8.4-a,-dotprod)", "crc v8.3a", "dotprod armv8.4-a"),
+        ("llvm(mtriple=riscv64-linux-gnu,+rva22u64,-zba)", "zbb zbs d", "zba rva22u64"),
+        ("llvm(mtriple=riscv64-linux-gnu,+rv64gc,-c)", "m a f d", "c"),
+        ("llvm(mtriple=riscv64-linux-gnu,+rv64gc,-f)", "m a c", "f d"),
+        ("llvm(mcpu=x86-64-v3,-avx2)", "avx fma bmi2", "avx2"),
+        ("llvm(mcpu=cortex-m55,mattr=+nomve+nodsp)", "lob", "mve dsp"),
+        ('llvm(mcpu="cortex-m55+nomve.fp")', "mve dsp fullfp16", "mve.fp"),
+        ('llvm(mcpu="cortex-m55+nofp")', "mve dsp", "mve.fp fullfp16 vfp2sp"),
+        ('llvm(mcpu="neoverse-n1+nocrypto")', "dotprod", "aes sha2"),
+        ('llvm(mcpu="cortex-a76+nofp16")', "dotprod", "fullfp16"),
+        ('llvm(mcpu="cortex-m7+nofp.dp")', "vfp4d16sp dsp", "fp64 vfp4d16"),
+        ('c(march="armv8.6-a+noi8mm")', "dotprod bf16 neon", "i8mm"),
+        ('c(march="armv8.4-a+nodotprod+crypto")', "aes sha2 neon", "dotprod"),
+        ('c(march="armv8.2-a+fp16")', "fullfp16 neon", "dotprod"),
+    ],
+)
+def test_features_are_taken_from_a_level_as_from_a_cpu(text, there, not_there):
+    features = Target.parse(text).resolve().features
+    assert set(there.split()) <= features.names
+    assert not set(not_there.split()) & features.names
+
+
+def test_one_item_may_hold_several_features():
+    one = Target("llvm", {"mcpu": "cortex-m55", "mattr": ["+nomve+nodsp"]})
+    assert one == Target("llvm", {"mcpu": "cortex-m55", "mattr": ["+nomve", "+nodsp"]})
+
+
+def test_a_level_that_lost_a_feature_neither_has_it_nor_is_whole():
+    target = Target.parse("llvm(mtriple=aarch64-linux-gnu,+v8.6a,-i8mm)")
+    assert target.satisfies("llvm(+bf16)")
+    assert target.satisfies("llvm(-i8mm)")
+    assert target.satisfies("llvm(+v8.6a)").truth is Truth.NO
+    assert target.satisfies(Constraint.of(target))
+    assert not target.satisfies(Constraint.of(Target.parse("llvm(mtriple=aarch64-linux-gnu,+v8.6a)")))
+
+
+@pytest.mark.parametrize(
+    "mattr", [["+v8.6a", "-v8.4a"], ["+v9a", "-v8.5a"], ["+sve2", "-sve"], ["+v8.4a", "+sve2", "-sve"]]
+)
+def test_what_is_asked_for_by_name_is_not_taken_away(mattr):
+    """LLVM drops it without a word."""
+    with pytest.raises(TargetError, match=r"^features \+\S+ and -\S+ contradict: "):
+        Target("llvm", {"mtriple": AARCH64, "mattr": mattr}).resolve()
 
 
 @pytest.mark.parametrize(

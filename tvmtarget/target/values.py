@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from tvmtarget.target.attributes import Value, Word
+from tvmtarget.target.cpu.features import table_of
 from tvmtarget.target.cpu.riscv import expand_isa, is_isa_string
 from tvmtarget.target.grammar import is_word
 from tvmtarget.target.problems import shown
@@ -101,14 +102,28 @@ def read_items(value: object) -> tuple[object, ...]:
 
 
 def _features(items: Iterable[str]) -> tuple[str, ...]:
-    """Sort signed features into a set, '+' before '-'; a bare name means '+', and rv64gc all that it has."""
-    signed = {feature for item in items for feature in _signed(item)}
+    """Sort signed features into a set, '+' before '-'; a bare name means '+', and rv64gc all that it has.
+
+    Features are taken from an instruction set as from a CPU: `+rv64gc,-c` is `+rv64g,-c`.
+    """
+    words = [word for item in items for word in _words(item)]
+    signed = {feature for word in words for feature in _signed(word)}
+    removed = [feature[1:] for feature in signed if feature[0] == "-"]
+    table = table_of("riscv") if removed and any(is_isa_string(word.lstrip("+")) for word in words) else None
+    if table is not None:
+        written = {feature for word in words if not is_isa_string(word.lstrip("+")) for feature in _signed(word)}
+        signed = {feature for feature in signed if feature in written or feature[1:] not in table.gone(removed)}
     for item in sorted(signed):
         if not is_word(item[1:]):
             raise ValueError(f"holds features such as '+avx2', not {shown(item)}")
         if item[0] == "+" and f"-{item[1:]}" in signed:
             raise ValueError(f"has feature {shown(item[1:])} both added and removed")
     return tuple(sorted(signed))
+
+
+def _words(item: str) -> tuple[str, ...]:
+    """Split `+nomve+nodsp`, as TVM takes it in one item; no name of LLVM's has a '+' in it."""
+    return tuple(f"+{word}" for word in item[1:].split("+") if word) if item[:1] == "+" and item[1:] else (item,)
 
 
 def _signed(item: str) -> tuple[str, ...]:

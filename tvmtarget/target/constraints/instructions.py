@@ -82,9 +82,13 @@ def check_feature(node: NestedNode, name: str) -> tuple[Truth, str]:
     """Say whether a node has a feature, and by what."""
     written = node.attrs.get("mattr")
     signs = {str(item)[1:]: str(item)[0] for item in written} if isinstance(written, tuple) else {}
-    if name in signs:
-        return _truth(signs[name] == "+"), f"it is {signs[name]}{name}"
     features = known_features(node)
+    if name in signs:
+        is_whole = features is None or name not in features.absent  # a level that lost a feature is not whole
+        said = f"it is {signs[name]}{name}"
+        return _truth(signs[name] == "+" and is_whole), said if is_whole or signs[
+            name
+        ] == "-" else f"{said} without all of it"
     if features is None:
         return Truth.UNKNOWN, "its features contradict each other"
     has = features.has(name)

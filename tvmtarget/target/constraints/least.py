@@ -80,16 +80,16 @@ def _instructions(node: NestedNode) -> Iterator[Condition]:
         return
     cpu, written = node.attrs.get("mcpu"), node.attrs.get("mattr")
     names = {str(item)[1:] for item in (written if isinstance(written, tuple) else ()) if str(item)[0] == "+"}
+    features = known_features(node) if is_reduced(node) else None
     if isinstance(cpu, str) and not is_reduced(node):
         yield Condition(name="mcpu", operator="ge" if is_cpu(cpu) else "eq", value=cpu)
-    elif isinstance(cpu, str):
-        features = known_features(node)
-        if features is None or not features.is_complete:
-            yield Condition(name="mcpu", operator="eq", value=cpu)
-        else:
-            table = table_of(features.family)
-            closed = features.names - (table.system if table is not None else frozenset())
-            names |= {one for one in closed if not any(one in needed(other) for other in closed - {one})}
+    elif isinstance(cpu, str) and (features is None or not features.is_complete):
+        yield Condition(name="mcpu", operator="eq", value=cpu)
+    elif features is not None:  # a level that lost a feature asks for what is left of it
+        table = table_of(features.family)
+        closed = features.names - (table.system if table is not None else frozenset())
+        left = {one for one in closed if not any(one in needed(other) for other in closed - {one})}
+        names = left | {one for one in names if one in features}
     yield from (Condition(name="+", operator="has", value=name) for name in names)
 
 

@@ -78,9 +78,10 @@ def _features_are_known(kind: str, attrs: Mapping[str, Value], written: Written)
         return  # of this architecture nothing is known
     tables = [table for family in families() if (table := table_of(family))]
     every = {name for table in tables for name in (*table.implies, *table.tuning)}
-    wrong = [name for name in written.words if name[1:] not in every]
+    words = [*(f"+{name}" for name in written.added), *(f"-{name}" for name in written.removed)]
+    wrong = [name for name in words if name[1:] not in every]
     yield from (_unknown(kind, name, "that LLVM knows", every) for name in wrong)
-    names = {name[1:] for name in written.words} - {name[1:] for name in wrong}
+    names = {name[1:] for name in words} - {name[1:] for name in wrong}
     if names and not any(names <= {*table.implies, *table.tuning} for table in tables):
         yield f"features {' and '.join(sorted(written.words))} are of no one architecture; write mtriple or mcpu"
 
@@ -91,8 +92,9 @@ def _unknown(kind: str, name: str, where: str, known: Iterable[str]) -> str:
 
 
 def _features_agree(_: str, __: Mapping[str, Value], written: Written) -> Iterator[str]:
-    if written.table is not None:
-        yield from written.table.contradictions(written.added, written.removed)
+    tables = [table for family in written.families if (table := table_of(family)) is not None]
+    problems = [problem for table in tables for problem in table.contradictions(written.added, written.removed)]
+    yield from dict.fromkeys(problems)
 
 
 def _width_is_one(_: str, attrs: Mapping[str, Value], written: Written) -> Iterator[str]:

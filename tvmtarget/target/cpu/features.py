@@ -1,13 +1,18 @@
 """The algebra of CPU features: what follows from what, in any order.
 
 A feature that is added brings all it needs; one that is removed takes with it all that need it. So the result is
-closed, and the same for every order in which it is written; what asks for both at once contradicts itself. The
-tables are data (`data/features.json`, derived from LLVM by `tests/tools/derive_features.py`), read at first use.
+closed, and the same for every order in which it is written. Adding a feature and removing one that it needs is a
+contradiction, unless the added one is a level: a version of the Arm architecture or a RISC-V profile is a model, as a
+CPU is, and `+v8.6a,-i8mm` means version 8.6 without i8mm (LLVM's `-mattr=+v8.6a,-i8mm`, GCC's and clang's
+`-march=armv8.6-a+noi8mm`). LLVM clears what implies a removed feature (`ClearImpliedBits`, llvm/lib/MC/
+MCSubtargetInfo.cpp), so the level itself is no longer listed among the features. The tables are data
+(`data/features.json`, derived from LLVM by `tests/tools/derive_features.py`), read at first use.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +20,13 @@ from functools import cache, cached_property
 from importlib.resources import files
 
 __all__ = ["FeatureTable", "families", "table_of"]
+
+# Names that LLVM lists among the features and that stand for an architecture version or profile.
+_LEVELS = {
+    "aarch64": re.compile(r"v[89](\.[0-9]+)?[ar]"),
+    "arm": re.compile(r"armv.*|v[4-9](\.[0-9]+)?(t|te|t2|k|a|m|m\.main)?"),
+    "riscv": re.compile(r"rv[abim][0-9]*[us](32|64)"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +79,11 @@ class FeatureTable:
             self._of_cpus[cpu] = self.need(self.cpus[cpu])
         return self._of_cpus[cpu]
 
+    def is_level(self, name: str) -> bool:
+        """Whether a feature stands for a version of the architecture or a profile, from which features may be taken."""
+        pattern = _LEVELS.get(self.family)
+        return name in self.implies and pattern is not None and pattern.fullmatch(name) is not None
+
     def level(self, cpu: str) -> frozenset[str]:
         """Return what code for a CPU may take for granted: what it has, without what hypervisors hide."""
         return self.of_cpu(cpu) - self.system
@@ -76,14 +93,15 @@ class FeatureTable:
         return (self.need(model) | self.need(added)) - self.gone(removed)
 
     def contradictions(self, added: Iterable[str], removed: Iterable[str]) -> Iterator[str]:
-        """Yield a message for each feature that needs one which is removed."""
+        """Yield a message for each feature that needs one which is removed; a level only needs older levels."""
         off = sorted(set(removed))
-        gone = self.gone(off)
+        levels = [name for name in off if self.is_level(name)]
         for name in sorted(set(added)):
+            blocking = levels if self.is_level(name) else off
             if name in off:
                 yield f"feature {name!r} is both added and removed"
-            elif name in gone:
-                other, chain = next((o, c) for o in off if (c := self.chain(name, o)))
+            elif name in self.gone(blocking):
+                other, chain = next((o, c) for o in blocking if (c := self.chain(name, o)))
                 yield (
                     f"features +{name} and -{other} contradict: +{name} needs {', '.join(chain)}, "
                     f"which -{other} removes"

@@ -8,7 +8,7 @@ list is neither there nor absent. The derived flags are those of TVM's canonical
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvmtarget.errors import TargetError, did_you_mean, raise_all
@@ -38,14 +38,42 @@ _FLAGS = {
     "has_mve": "mve",
 }
 
-# What Arm's and GNU's tools call features that LLVM calls otherwise (GCC manual, "AArch64 Options", "ARM Options").
-_ALIASES = {
-    "aarch64": {"simd": "neon", "asimd": "neon", "fp": "fp-armv8", "fp16": "fullfp16"},
-    "arm": {"simd": "neon", "fp": "vfp2sp"},
+# What compilers call Arm's features behind -mcpu and -march, where LLVM's feature has another name (GCC manual,
+# "AArch64 Options" and "ARM Options"; clang's --print-supported-extensions).
+_ALIASES: dict[str, dict[str, str]] = {
+    "aarch64": {
+        "asimd": "neon",
+        "crypto": "aes sha2",
+        "fcma": "complxnum",
+        "fp": "fp-armv8",
+        "fp16": "fullfp16",
+        "jscvt": "jsconv",
+        "memtag": "mte",
+        "pmuv3": "perfmon",
+        "predres2": "specres2",
+        "profile": "spe",
+        "rdma": "rdm",
+        "rng": "rand",
+        "simd": "neon",
+    },
+    "arm": {
+        "crypto": "aes sha2",
+        "fp": "vfp2sp",
+        "fp.dp": "fp64 vfp2sp",
+        "fp16": "fullfp16",
+        "idiv": "hwdiv hwdiv-arm",
+        "sec": "trustzone",
+        "simd": "neon",
+        "virt": "virtualization",
+    },
 }
+
+# The same for `+no...`, where taking a feature away is not the opposite of adding it.
+_WITHOUT: dict[str, dict[str, str]] = {"aarch64": {"crypto": "aes sha2 sm4"}, "arm": {"fp.dp": "fp64"}}
 
 # What a C compiler for 32-bit Arm takes; armv8-a is the name of 64-bit machines, too.
 _ARMV7_OR_M = re.compile(r"armv([4-7].*|[89](\.[0-9])?-[mr].*)")
+_ARMV8_A = re.compile(r"armv([89](?:\.[0-9])?)-a")
 
 _NVIDIA = re.compile(r"sm_([0-9]+)([0-9])[af]?")
 _AMD = re.compile(r"gfx([0-9]+)([0-9])([0-9a-f])")
@@ -123,11 +151,13 @@ class Features:
 class Written:
     """What the attributes of a node say about its instructions, by the names of its table.
 
-    `words` are the features as they are written: `added` and `removed` by LLVM's names, signed `options` that only
-    tune, and signed `unknown` ones that the table has not. `model` is what follows from CPU or architecture, None
-    if the CPU is not known; then `floor` is what every CPU of the architecture has.
+    `families` are those that the machine may be of, and `table` is of the only one. `words` are the features as
+    they are written: `added` and `removed` by LLVM's names, signed `options` that only tune, and signed `unknown`
+    ones that the table has not. `model` is what follows from CPU or architecture, None if the CPU is not known;
+    then `floor` is what every CPU of the architecture has.
     """
 
+    families: tuple[str, ...]
     table: FeatureTable | None
     triple: Triple | None
     cpu: str
@@ -143,10 +173,17 @@ class Written:
 def features_of(kind: str, attrs: Attributes) -> Features:
     """Return the features of a node; a `TargetError` says which of them contradict each other."""
     written = read_isa(kind, attrs)
-    table, claimed = written.table, frozenset(name[1:] for name in written.unknown if name[0] == "+")
-    if table is None:
+    if len(written.families) > 1:
+        return _common([_features(read_isa(kind, attrs, family)) for family in written.families])
+    if written.table is None:
         capability = None if is_cpu(kind) else _capability(kind, attrs)
         return Features("", frozenset(written.added), frozenset(written.removed), compute_capability=capability)
+    return _features(written)
+
+
+def _features(written: Written) -> Features:
+    table, claimed = written.table, frozenset(name[1:] for name in written.unknown if name[0] == "+")
+    assert table is not None  # the caller looks
     raise_all(TargetError, [*table.contradictions(written.added, written.removed)])
     return Features(
         family=table.family,
@@ -156,25 +193,45 @@ def features_of(kind: str, attrs: Attributes) -> Features:
     )
 
 
+def _common(options: Sequence[Features]) -> Features:
+    """Return what is certain of a machine that is one of several."""
+    names = frozenset.intersection(*(one.names for one in options))
+    return Features("", names, frozenset.intersection(*(one.absent for one in options)))
+
+
+def _is_arm_of_any_width(kind: str, attrs: Mapping[str, Value]) -> bool:
+    """Whether a C compiler's `-march=armv8-a` is all that names the machine: 32-bit Arm has it, and AArch64."""
+    march = _text(attrs, "march").partition("+")[0]
+    return _FAMILIES.get(kind) == "" and not _text(attrs, "mcpu") and _ARMV8_A.fullmatch(march) is not None
+
+
 def is_cpu(kind: str) -> bool:
     """Whether code of a kind is for a CPU, so that its attributes name one and its features."""
     return kind in _FAMILIES
 
 
-def read_isa(kind: str, attrs: Mapping[str, Value]) -> Written:
-    """Read CPU, triple and features of a node, whatever is wrong with them."""
+def read_isa(kind: str, attrs: Mapping[str, Value], family: str = "") -> Written:
+    """Read CPU, triple and features of a node, even wrong ones, by the table of a family if one is given."""
     triple = _triple(attrs)
     cpu, *behind_cpu = _text(attrs, "mcpu").split("+")
     march, *behind_march = _text(attrs, "march").split("+")
     if is_isa_string(march):
         behind_march += expand_isa(march)
-    words = [*_signed(attrs), *(f"+{word}" for word in (*behind_cpu, *behind_march) if word)]
-    family = _family(kind, attrs, triple)
-    table = table_of(family) if family else _table_that_knows(words) if is_cpu(kind) else None
-    signed = [_read_word(word, table) for word in words]
+    features, modifiers = _signed(attrs), [f"+{word}" for word in (*behind_cpu, *behind_march) if word]
+    words = [*features, *modifiers]
+    if family := family or _family(kind, attrs, triple):
+        tables = [one for one in (table_of(family),) if one is not None]
+    elif _is_arm_of_any_width(kind, attrs):
+        tables = [one for name in ("aarch64", "arm") if (one := table_of(name)) is not None]
+    else:
+        tables = _tables_that_know(words) if is_cpu(kind) else []
+    table = tables[0] if len(tables) == 1 else None
+    signed = [one for word in features for one in _read_feature(word, tables)]
+    signed += [one for word in modifiers for one in _read_modifier(word, tables)]
     known = [word for word in signed if table is None or word[1:] in table.implies]
     options = [word for word in signed if table is not None and word[1:] in table.tuning]
     return Written(
+        families=tuple(one.family for one in tables),
         table=table,
         triple=triple,
         cpu=cpu,
@@ -231,23 +288,34 @@ def _triple(attrs: Mapping[str, Value]) -> Triple | None:
         return None
 
 
-def _table_that_knows(words: list[str]) -> FeatureTable | None:
-    """Return the table of features that are written alone, where only one family has them all."""
+def _tables_that_know(words: Sequence[str]) -> list[FeatureTable]:
+    """Return the tables that have all features that are written where nothing else names the machine."""
     names = {word[1:] for word in words}
-    tables = [table for family in families() if (table := table_of(family)) and names <= table.implies.keys()]
-    return tables[0] if names and len(tables) == 1 else None
+    if not names:
+        return []
+    return [table for family in families() if (table := table_of(family)) and names <= table.implies.keys()]
 
 
-def _read_word(word: str, table: FeatureTable | None) -> str:
-    """Read a signed feature as LLVM names it; `+nomve` of Arm's tools means `-mve`."""
+def _read_feature(word: str, tables: Sequence[FeatureTable]) -> Sequence[str]:
+    """Read a signed feature as LLVM names it; what LLVM has not may be a modifier of compilers, as `+nomve`."""
+    is_known = any(word[1:] in table.implies for table in tables)
+    return [word] if is_known else _read_modifier(word, tables)
+
+
+def _read_modifier(word: str, tables: Sequence[FeatureTable]) -> Sequence[str]:
+    """Read what stands behind a CPU or an architecture: `+fp16` adds features, and `+nofp16` takes them away."""
     sign, name = word[0], word[1:]
-    if table is None or name in table.implies:
-        return word
-    aliases = _ALIASES.get(table.family, {})
-    if name in aliases:
-        return sign + aliases[name]
-    other = aliases.get(name[2:], name[2:])
-    return f"-{other}" if sign == "+" and name.startswith("no") and other in table.implies else word
+    for table in tables:
+        if name in (aliases := _ALIASES.get(table.family, {})):
+            return [f"{sign}{one}" for one in aliases[name].split()]
+        if name in table.implies:
+            return [word]
+        if sign == "+" and name.startswith("no"):
+            bare = name.removeprefix("no")
+            removed = (_WITHOUT.get(table.family, {}).get(bare) or aliases.get(bare, bare)).split()
+            if all(one in table.implies for one in removed):
+                return [f"-{one}" for one in removed]
+    return [word]
 
 
 def _model(table: FeatureTable, triple: Triple | None, cpu: str, march: str) -> frozenset[str] | None:
@@ -286,6 +354,9 @@ def _of_march(table: FeatureTable, march: str) -> frozenset[str] | None:
         return frozenset()
     if table.family == "x86":
         return table.of_cpu(march)
+    if table.family == "aarch64" and (found := _ARMV8_A.fullmatch(march)):
+        level = f"v{found.group(1)}a"
+        return table.need((*table.baselines["aarch64"], level)) if level in table.implies else None
     return table.need((march,)) if march in table.implies else None
 
 
