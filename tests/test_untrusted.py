@@ -36,7 +36,7 @@ DIGITS = Path("examples/digits.onnx")
 
 
 @contextmanager
-def cheaply(seconds=2.0, megabytes=500):
+def cheaply(seconds=10.0, megabytes=500):
     """Fail if a block takes more processor time, or raises the peak of memory by more."""
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     yield

@@ -11,6 +11,7 @@
     ├── FileError            a file that cannot be read, is damaged, or exceeds a limit
     │   ├── ArtifactError    a saved program that is damaged, foreign or too new
     │   ├── LogError         a tuning log that is damaged or foreign, cannot be written, or has no answer
+    │   │   └── NewerLogError   a tuning log that a newer version wrote
     │   └── ModelFileError   a model file that is damaged or too large; a ModelError too
     └── MissingExtraError    an optional package that is not installed
 
@@ -37,6 +38,7 @@ __all__ = [
     "MissingExtraError",
     "ModelError",
     "ModelFileError",
+    "NewerLogError",
     "RunError",
     "TargetError",
     "TextError",
@@ -138,6 +140,10 @@ class ArtifactError(FileError):
 
 class LogError(FileError):
     """A tuning log that is damaged or foreign, that cannot be written, or that has no answer good enough."""
+
+
+class NewerLogError(LogError):
+    """A tuning log that a newer version of this library wrote; it is left as it is."""
 
 
 class MissingExtraError(TvmTargetError):

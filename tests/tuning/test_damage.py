@@ -7,8 +7,10 @@ import sqlite3
 
 import pytest
 from logs import HERE, MATMUL, ZNVER4, forked, knobs, known, numbers, ran, trial, with_mounted
+from typer.testing import CliRunner
 
 from tvmtarget import TuningLog
+from tvmtarget.cli.main import app
 from tvmtarget.errors import LogError
 from tvmtarget.tuning.records import Retraction
 
@@ -213,3 +215,119 @@ def test_a_disk_that_is_really_read_only_is_read_and_writing_is_an_error(tmp_pat
     refusals = [line for line in done.stdout.splitlines() if line.startswith("refused")]
     assert len(refusals) == 7, done.stdout
     assert all("cannot be" in line for line in refusals), refusals
+
+
+def scrambled(path, seed):
+    """Change random bytes, pages or the length of a database."""
+    rng, data = random.Random(seed), bytearray(path.read_bytes())
+    for _ in range(rng.randint(1, 6)):
+        at = rng.randrange(len(data))
+        match rng.randrange(4):
+            case 0:
+                data[at] ^= 1 << rng.randrange(8)
+            case 1:
+                data[at : at + 40] = rng.randbytes(len(data[at : at + 40]))
+            case 2:  # one page in the place of another
+                page, other = (8192 * rng.randrange(len(data) // 8192) for _ in range(2))
+                data[page : page + 8192] = data[other : other + 8192]
+            case 3 if rng.random() < 0.3:
+                del data[at:]
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_scrambled_database_is_verified_and_repaired(path, seed):
+    """`verify` and `repair` end; after `repair` the log is whole, or it is left alone where nothing of it is left."""
+    scrambled(path, seed)
+    data = path.read_bytes()
+    assert CliRunner().invoke(app, ["log", "verify", str(path)]).exit_code in (0, 1, 2)
+    done = CliRunner().invoke(app, ["log", "repair", str(path)])
+    if done.exit_code:
+        assert isinstance(done.exception, LogError)
+        assert "no line of a log can be read" in str(done.exception)
+        assert path.read_bytes() == data
+        return
+    with TuningLog(str(path)) as log:
+        assert all(problem.startswith("nothing says what") for problem in log.verify())
+
+
+def test_pages_in_the_place_of_others_do_not_make_reading_endless(tmp_path):
+    """Rows come out of order then, and asking for those beyond the last one begins again and again."""
+    path = tmp_path / "log.db"
+    with TuningLog(str(path)) as log:
+        log.extend([*known(ZNVER4), *(trial(at, 1000 + at) for at in range(3000))])
+    data = path.read_bytes()
+    pages = [data[at : at + 8192] for at in range(0, len(data), 8192)]
+    lines = [at for at, page in enumerate(pages) if page[:1] == b"\x0d" and page.count(b'"t":"trial"') > 2]
+    assert len(lines) > 10
+    pages[lines[2]], pages[lines[-2]] = pages[lines[-2]], pages[lines[2]]
+    path.write_bytes(b"".join(pages))
+    with TuningLog(str(path)) as log:
+        assert log.verify()
+        with pytest.raises(LogError, match=r"line \d+ stands behind line \d+; `tvmtarget log repair`"):
+            list(log)
+        with pytest.raises(LogError):
+            log.repair()
+    assert CliRunner().invoke(app, ["log", "repair", str(path)]).exit_code == 0
+    with TuningLog(str(path)) as log:
+        assert log.verify() == []
+        assert len(numbers(log)) == 3000
+
+
+ENDLESS = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n) SELECT"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"DROP VIEW line; CREATE VIEW line AS {ENDLESS} id, x'00' AS digest, '' AS type, 'x' AS text FROM n",
+        f"DROP TABLE meta; CREATE VIEW meta AS {ENDLESS} 'views' AS name, '1' AS value FROM n",
+        "CREATE TRIGGER t AFTER INSERT ON kept BEGIN DELETE FROM kept; END",
+        "CREATE TABLE more(x, y GENERATED ALWAYS AS (zeroblob(1000000000)))",
+        "CREATE VIRTUAL TABLE more USING fts5(x)",
+        "CREATE TABLE more(x DEFAULT (randomblob(1000000000)))",
+    ],
+)
+def test_a_database_whose_schema_computes_is_refused_and_its_lines_are_salvaged(path, sql):
+    damage(path, sql)
+    with pytest.raises(LogError, match="no tuning log as this library writes them: it has the"):
+        TuningLog(str(path))
+    assert CliRunner().invoke(app, ["log", "repair", str(path)]).exit_code == 0
+    with TuningLog(str(path)) as log:
+        assert len(numbers(log)) == 6
+
+
+def test_a_file_system_without_locks_is_an_error_of_ours(tmp_path, monkeypatch):
+    import errno
+    import fcntl
+
+    def without_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    with TuningLog(str(tmp_path / "log.jsonl")) as log, pytest.raises(LogError, match="cannot be locked: No locks"):
+        log.append(trial(1))
+
+
+@pytest.mark.parametrize("name", ["log.db", "log.jsonl"])
+def test_a_lock_that_is_held_is_reported_and_waited_for_some_time(tmp_path, monkeypatch, caplog, name):
+    import fcntl
+
+    path = tmp_path / name
+    with TuningLog(str(path)) as log:
+        log.append(trial(1))
+        monkeypatch.setattr("tvmtarget.tuning.tables.PATIENCE", 0)
+        holder = sqlite3.connect(path, isolation_level=None) if name.endswith("db") else path.open("ab")
+        if name.endswith("db"):
+            holder.execute("BEGIN IMMEDIATE")
+        else:
+            fcntl.flock(holder, fcntl.LOCK_EX)
+        clock = iter(range(0, 10**6, 40))
+        monkeypatch.setattr("tvmtarget.tuning.tables.time.monotonic", lambda: next(clock))
+        with pytest.raises(LogError, match="locked"):
+            log.append(trial(2))
+        assert "waiting for another process that holds the lock" in caplog.text
+        holder.close()
+        log.append(trial(3))
+    with TuningLog(str(path)) as log:
+        assert numbers(log) == [1, 3]

@@ -188,13 +188,12 @@ class Index(Tables):
 
     def texts(self, type_: str = "") -> Iterator[str]:
         """Yield all lines, or those of a type, as they were added; what is added meanwhile may be among them."""
-        last = 0
+        self.refresh()
         where = "AND type = ?" if type_ else ""
-        while rows := self._ask(
-            f"SELECT id, text FROM line WHERE id > ? {where} ORDER BY id LIMIT 1000", last, *[type_] * bool(type_)
-        ):
-            yield from (text for _, text in rows)
-            last = rows[-1][0]
+        rows = self._in_order(
+            f"SELECT id, text FROM line WHERE id > ? {where} ORDER BY id LIMIT 1000", *[type_] * bool(type_)
+        )
+        yield from (text for _, text in rows)
 
     def sorted_texts(self) -> Iterator[str]:
         """Yield all lines by type and text, so that equal logs give equal bytes; not what is dropped meanwhile."""
@@ -249,21 +248,26 @@ class Index(Tables):
     def check(self) -> list[str]:
         """Return what is wrong with the tables: what SQLite finds, lines that were changed, what else lines say."""
         self.rank()
-        wrong = [text for (text,) in self._ask("PRAGMA integrity_check") if text != "ok"]
-        last, left_out = 0, (None,) * len(Measured._fields)
-        while rows := self._ask(_READ_AGAIN, last):
-            for last, text, *known in rows:
-                try:
-                    said = read_entry(text).measured or left_out
-                except LogError as error:
-                    wrong.append(f"record {last}: {error}")
-                else:
-                    if (*said,) != (*known,):
-                        wrong.append(f"record {last} is not ranked by what it says; repair the log")
+        wrong = self.damages()
+        if wrong:  # what else such a database says is not to be relied on
+            return wrong
+        left_out = (None,) * len(Measured._fields)
+        for number, text, *known in self._in_order(_READ_AGAIN):
+            try:
+                said = read_entry(text).measured or left_out
+            except LogError as error:
+                wrong.append(f"record {number}: {error}")
+            else:
+                if (*said,) != (*known,):
+                    wrong.append(f"record {number} is not ranked by what it says; repair the log")
         groups = self._ask("SELECT DISTINCT workload, target, candidate, env FROM trial")
         if not wrong and any(self._to_settle(groups)):
             wrong.append("candidates are not ranked by all their trials; repair the log")
         return wrong
+
+    def damages(self) -> list[str]:
+        """Return what SQLite finds wrong with the database, a line each."""
+        return [text for (text,) in self._ask("PRAGMA integrity_check") if text != "ok"]
 
     def mend(self) -> int:
         """Put lines that cannot be read aside, and make all else anew; return how many those were."""

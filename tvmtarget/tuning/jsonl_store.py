@@ -23,7 +23,7 @@ from tvmtarget.files import replacing, sync_folder, which_file
 from tvmtarget.tuning.entries import Entry, entry_of, packed, quick_entry
 from tvmtarget.tuning.index import Index
 from tvmtarget.tuning.lines import MAX_LINE, Line, RawLine, raw_lines
-from tvmtarget.tuning.tables import OF_TRIALS, Group
+from tvmtarget.tuning.tables import OF_TRIALS, PATIENCE, Group, patiently
 
 try:
     import fcntl
@@ -350,14 +350,25 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         while True:
             descriptor = self._open()
             try:
-                if fcntl is not None:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                self._lock_file(descriptor)
                 found = self._look()
                 if found is not None and found.st_ino == os.fstat(descriptor).st_ino:
                     yield descriptor
                     return
             finally:
                 os.close(descriptor)
+
+    def _lock_file(self, descriptor: int) -> None:
+        """Take the lock of the file, within the patience of `patiently`."""
+        if fcntl is None:
+            return
+        try:
+            patiently(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), self.url)
+        except BlockingIOError as error:
+            raise LogError(f"{self.url!r} is locked by another process for more than {PATIENCE:.0f} s") from error
+        except OSError as error:  # ENOLCK, EOPNOTSUPP: some network file systems
+            reason = error.strerror or error
+            raise LogError(f"{self.url!r} cannot be locked: {reason}; keep it on a file system with locks") from error
 
     def _open(self) -> int:
         try:

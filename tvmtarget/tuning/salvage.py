@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from tvmtarget.errors import LogError
+from tvmtarget.errors import LogError, NewerLogError
 from tvmtarget.tuning.entries import packed, spelled
 from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.sqlite_store import PAGE, SqliteStore
@@ -25,15 +25,23 @@ _LEAF = 0x0D  # of a table
 _HEADER = 100  # bytes before the first page's own
 _FRAME = 24  # bytes before a page in the write-ahead log, and 32 before the first frame
 
-# What SQLite says of a damaged file; not of one that is full, locked, or may not be written.
-_DAMAGE = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+# What SQLite reports of files that may be whole: full, locked, not to be read or written.
+_NO_DAMAGE = frozenset({
+    sqlite3.SQLITE_AUTH, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
+})  # fmt: skip
 
 
 def is_damage(error: LogError) -> bool:
-    """Whether an error of a log says that its database is damaged."""
+    """Whether an error of a log may come from a damaged database, so that reading it without SQLite is worth trying.
+
+    A short read is damage; other errors of the disk are not, nor is a version that this one does not know.
+    """
     cause = error.__cause__
-    is_of_sqlite = isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
-    return is_of_sqlite or isinstance(cause, UnicodeError)
+    if isinstance(cause, sqlite3.Error):
+        code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+        return code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF not in _NO_DAMAGE
+    return not isinstance(cause, OSError) and not isinstance(error, NewerLogError)
 
 
 def salvage(path: Path) -> tuple[int, Path]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-import random
+import re
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
-from tvmtarget.errors import LogError
+from tvmtarget.errors import LogError, NewerLogError
 from tvmtarget.files import which_file
 from tvmtarget.tuning.entries import read_entry
 from tvmtarget.tuning.index import Index
-from tvmtarget.tuning.tables import APPLICATION, SCHEMA, explained
+from tvmtarget.tuning.lines import MAX_LINE
+from tvmtarget.tuning.tables import APPLICATION, BUSY_TIMEOUT, SCHEMA, damage, explained, patiently
 
 __all__ = ["PAGE", "SqliteStore"]
 
-_PATIENCE = 60  # seconds to wait for other writers
+_MOST_BYTES = 16 * MAX_LINE  # of a value; no line is longer, and a foreign schema could compute endless ones
+_MOST_SCHEMAS = 1000  # a number beyond is no version but damage
 PAGE = 8192  # bytes: several lines with a trace to a page, so that little of it stays empty
 
 
@@ -55,7 +56,13 @@ class SqliteStore(Index):
             raise LogError(f"the log {self.url!r} was deleted or replaced since it was opened; open it again")
 
     def mend(self) -> int:
-        """Put lines that cannot be read aside, and make all else anew from the others; return how many those were."""
+        """Put lines that cannot be read aside, and make all else anew from the others; return how many those were.
+
+        Damage beyond indexes, which are rebuilt, is a `LogError`: `salvage` reads such a file without SQLite.
+        """
+        if beyond := [problem for problem in self.damages() if " index " not in f" {problem} "]:
+            with explained(self.url):
+                raise damage(beyond[0])
         with self._transaction():
             bad = list(self._unreadable())
             if bad:
@@ -81,8 +88,13 @@ class SqliteStore(Index):
             application, schema = self._pragma("application_id"), self._pragma("user_version")
             if application != APPLICATION and not self.is_empty():
                 raise LogError(f"{self.url!r} is a database of something else, not a tuning log")
+            self._check_schema()
+            if not 0 <= schema < _MOST_SCHEMAS:
+                raise damage(f"its schema is {schema}")
             if schema > SCHEMA:
-                raise LogError(f"{self.url!r} was written by a newer version: schema {schema}, and this reads {SCHEMA}")
+                raise NewerLogError(
+                    f"{self.url!r} was written by a newer version: schema {schema}, and this reads {SCHEMA}"
+                )
             if self._pragma("query_only") and schema < SCHEMA:
                 raise LogError(f"{self.url!r} was written by an older version; open it once where it can be written")
             if self._pragma("query_only"):
@@ -93,18 +105,26 @@ class SqliteStore(Index):
             self.upgrade()
         self.rekey()
 
+    def _check_schema(self) -> None:
+        """Refuse a database with triggers, foreign views or computed columns: reading it would run what they say."""
+        for type_, name, sql in self._all("SELECT type, name, coalesce(sql, '') FROM sqlite_master"):
+            is_plain = type_ in ("table", "index") and not _COMPUTED.search(sql)
+            if not is_plain and _words(sql) not in map(_words, self._LINES.split(";")):
+                raise LogError(
+                    f"{self.url!r} is no tuning log as this library writes them: it has the {type_} {name!r}"
+                )
+
     def _write_ahead(self) -> None:
         """Begin write-ahead logging; SQLite itself does not wait for others that read or begin at that moment."""
-        last = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                self._connection.execute("PRAGMA journal_mode = WAL")
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > last:
-                    raise
-                time.sleep(random.uniform(0.001, 0.01))  # not all at once again
-            else:
-                return
+        patiently(lambda: self._connection.execute("PRAGMA journal_mode = WAL"), self.url)
+
+
+# What makes SQLite evaluate expressions of the schema (https://www.sqlite.org/security.html).
+_COMPUTED = re.compile(r"\bVIRTUAL\b|\bGENERATED\b|\bCHECK\b|\bDEFAULT\b|\bAS\s*\(|\bSELECT\b", re.IGNORECASE)
+
+
+def _words(sql: str) -> list[str]:
+    return sql.split()
 
 
 def _place(path: Path) -> tuple[int, int] | None:
@@ -126,7 +146,15 @@ def _put_aside(path: Path, lines: Sequence[bytes]) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    options = {"timeout": _PATIENCE, "isolation_level": None, "check_same_thread": False}
+    connection = _opened(path)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    return connection
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    options = {"timeout": BUSY_TIMEOUT, "isolation_level": None, "check_same_thread": False}
     if str(path) == ":memory:":
         return sqlite3.connect(":memory:", **options)  # type: ignore[call-overload, no-any-return]
     if not path.parent.is_dir():

@@ -8,14 +8,17 @@ retracted.
 
 from __future__ import annotations
 
+import logging
+import random
 import sqlite3
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
 from operator import itemgetter
 from statistics import median_low
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.target.keys import LEVELS
@@ -27,7 +30,24 @@ from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.records import Pin, Record, Retraction, TargetRecord, Workload
 from tvmtarget.version import __version__
 
-__all__ = ["APPLICATION", "OF_TRIALS", "SCHEMA", "Group", "Tables", "explained"]
+__all__ = [
+    "APPLICATION",
+    "BUSY_TIMEOUT",
+    "OF_TRIALS",
+    "PATIENCE",
+    "SCHEMA",
+    "Group",
+    "Tables",
+    "damage",
+    "explained",
+    "patiently",
+]
+
+_T = TypeVar("_T")
+_LOGGER = logging.getLogger(__name__)
+
+PATIENCE = 60.0  # seconds to wait for other writers
+BUSY_TIMEOUT = 2.0  # seconds that SQLite waits by itself, before the wait is reported
 
 APPLICATION = 0x74744C67  # "ttLg", in the header of the file
 SCHEMA = 5
@@ -311,14 +331,28 @@ CREATE VIEW line AS SELECT id, digest, type, CASE type WHEN '' THEN said ELSE
 
     def _all(self, sql: str, *values: object) -> list[tuple]:  # type: ignore[type-arg]
         with self._lock, explained(self.url):
-            return self._connection.execute(sql, values).fetchall()
+            return patiently(lambda: self._connection.execute(sql, values).fetchall(), self.url)
+
+    def _in_order(self, sql: str, *values: object) -> Iterator[tuple]:  # type: ignore[type-arg]
+        """Yield the rows of a query for ids beyond its first value, which it answers some at a time.
+
+        In a damaged database ids need not rise, and asking for those beyond the last one would never end.
+        """
+        last = 0
+        while rows := self._all(sql, last, *values):
+            for row in rows:
+                if row[0] <= last:
+                    with explained(self.url):
+                        raise damage(f"line {row[0]} stands behind line {last}")
+                last = row[0]
+                yield row
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Do all of a block or nothing of it."""
         with self._lock, explained(self.url):
             self._check_place()
-            self._connection.execute("BEGIN IMMEDIATE")
+            patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"), self.url)
             try:
                 yield
                 self._connection.execute("COMMIT")
@@ -337,7 +371,39 @@ def explained(url: str) -> Iterator[None]:
     except (sqlite3.Error, UnicodeError, OverflowError) as error:
         is_damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
         help_ = "; `tvmtarget log repair` makes a new one of the lines that are whole" if is_damaged else ""
-        raise LogError(f"the log {url!r} cannot be used: {error}{help_}") from error
+        raise LogError(f"the log {url!r} cannot be used: {error}{help_}", path=url) from error
+
+
+def damage(problem: str) -> sqlite3.DatabaseError:
+    """Return an error as SQLite raises it for a damaged database, for damage that only we can see."""
+    error = sqlite3.DatabaseError(problem)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
+def patiently(action: Callable[[], _T], url: str, patience: float = PATIENCE) -> _T:
+    """Repeat an action while another process holds the lock of a log, and report that it is waited for.
+
+    Args:
+        action: raises an `sqlite3.OperationalError` (busy) or a `BlockingIOError` where the lock is held.
+        url: the log, for the message.
+        patience: seconds, after which the error is raised.
+    """
+    began, pause, is_reported = time.monotonic(), 0.0002, False
+    while True:
+        try:
+            return action()
+        except (sqlite3.OperationalError, BlockingIOError) as error:
+            waited = time.monotonic() - began
+            code = getattr(error, "sqlite_errorcode", 0)  # errors of Python's own module have none
+            is_busy = isinstance(error, BlockingIOError) or code & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or waited > patience:
+                raise
+            if waited > 2 and not is_reported:
+                is_reported = True
+                _LOGGER.warning("waiting for another process that holds the lock of the log %r", url)
+            time.sleep(random.uniform(pause / 2, pause))  # not all at once again
+            pause = min(2 * pause, 0.01)
 
 
 class _Row(NamedTuple):
