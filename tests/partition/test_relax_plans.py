@@ -294,6 +294,63 @@ def test_matches_of_patterns_are_inner_functions_as_tvms_own_passes_leave_them()
     assert_equal(run(executable, x), by_tvm(module, x))
 
 
+def _with_unused_fields(fields):
+    """A split of two of which some fields are read, and a normalization of which only the first result is."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, 4, 3, 3), "float32"))
+    scale, zero = (relax.const(np.full(4, value, "float32")) for value in (2.0, 0.0))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            relu = builder.emit(relax.op.nn.relu(x))
+            normed = builder.emit(relax.op.nn.batch_norm(relu, scale, zero, zero, scale, axis=1, training=False))
+            first = builder.emit(relax.op.nn.relu(builder.emit(normed[0])))
+            halves = builder.emit(relax.op.split(first, 2, axis=1))
+            taken = [builder.emit(halves[field]) for field in fields]
+            read = [builder.emit(relax.op.tanh(half)) for half in taken]
+            result = builder.emit_output(builder.emit(relax.op.concat(read, axis=1)))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+@pytest.mark.parametrize("fields", [[0], [1], [0, 1]])
+@pytest.mark.parametrize(
+    ("patterns", "ops"),
+    [
+        ({"split": "split(x)", "norm": "batch_norm(x, ...)"}, None),
+        ({"split": "split(relu(x))", "norm": "batch_norm(relu(x), ...)"}, None),
+        ({"split": "split(x)"}, {"relax.nn.relu", "relax.split", "relax.nn.batch_norm"}),
+    ],
+)
+def test_matches_may_end_in_operations_with_results_that_nobody_reads(patterns, ops, fields):
+    class Fusing(tt.Strategy):
+        pass
+
+    Fusing.patterns, Fusing.ops = patterns, None if ops is None else frozenset(ops)
+    tt.strategy("unread-npu")(Fusing)
+    module = _with_unused_fields(fields)
+    plan = tt.decompose(module, "[npu=unread-npu,cpu=llvm](host=@cpu)")
+    written = plan.to_tvm()
+    relax.analysis.well_formed(written)
+    tvm.ir.assert_structural_equal(tt.IRModule.from_tvm(written).to_tvm(), written)
+    named = [one.attrs["Composite"] for one in _local_functions(written)]
+    assert sorted(map(str, named)) == sorted(f"unread-npu.{name}" for name in patterns)
+    assert all(isinstance(one.ret_ty, tvm.ir.TupleType) for one in _local_functions(written))
+    x = np.random.default_rng(1).normal(size=(2, 4, 3, 3)).astype("float32")
+    register_codegen("unread-npu")
+    executable = tvm.compile(relax.transform.RunCodegen(plan.codegen_options())(written), target="llvm")
+    assert_equal(run(executable, x), by_tvm(module, x))
+
+
+def _local_functions(module):
+    """Return the functions inside functions."""
+    found = []
+    for function in module.functions.values():
+        relax.analysis.post_order_visit(
+            function.body, lambda one: found.append(one) if isinstance(one, relax.Function) else None
+        )
+    return found
+
+
 def test_the_document_on_relax():
     failed, tried = doctest.testfile(str(Path(__file__).parents[2] / "docs" / "relax.md"), module_relative=False)
     assert tried

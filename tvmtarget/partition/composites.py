@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tvmtarget.ir.flow import boundary, readers_of
 from tvmtarget.ir.function import Call, Function, Value
@@ -45,20 +46,21 @@ def _composite(function: Function, calls: Sequence[int], name: str, names: Names
     """Yield the definition of an inner function and its call, where the last of its operations stood."""
     root = function.body[calls[-1]]
     inputs, _ = boundary(function, calls, readers_of(function))
-    types = [function.types[value] for value in (*inputs, *(output.name for output in root.outputs))]
-    texts = [type_text(type_) for type_ in types]
-    results = texts[len(inputs) :]
-    returned = results[0] if len(results) == 1 else f"Tuple({', '.join(results)})"
-    params = "".join(f"{text}, " for text in texts[: len(inputs)])
-    renamed = {value: names.fresh(value) for value in (*inputs, *(output.name for output in root.outputs))}
+    texts = [type_text(function.types[value]) for value in inputs]
+    params = "".join(f"{text}, " for text in texts)
+    result = root.outputs[0]
+    if len(root.outputs) != 1:  # the tuple of all results, as some may be read by nobody and have no name
+        fields = ", ".join(type_text(output.type) for output in root.outputs)
+        result = Value(names.fresh(root.source or "result"), OpaqueType(f"Tuple({fields})"))
+    renamed = {value: names.fresh(value) for value in (*inputs, result.name)}
     region = Function(
         "function",
         tuple(Value(value, function.types[value]) for value in inputs),
-        tuple(function.body[index] for index in calls),
-        tuple(output.name for output in root.outputs),
+        (*(function.body[index] for index in calls[:-1]), replace(root, outputs=(result,))),
+        (result.name,),
         attrs=(("Composite", name),),
     )
     own = names.fresh(name.rpartition(".")[2])
-    callee = Value(own, OpaqueType(f"Func(({params.strip()}), {returned}, True)"))
+    callee = Value(own, OpaqueType(f"Func(({params.strip()}), {type_text(result.type)}, True)"))
     yield Call("relax.Function", (), (callee,), regions=(("function", rename_values(region, renamed)),), source=own)
     yield Call("relax.Call", (own, *inputs), root.outputs, source=root.source)
