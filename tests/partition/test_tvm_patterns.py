@@ -221,3 +221,30 @@ def test_other_modules_go_through():
 def test_a_prefix_without_patterns_is_an_error_that_names_the_nearest():
     with pytest.raises(TargetError, match=r"TVM has no patterns 'cublass'; did you mean 'cublas'.*import the module"):
         from_tvm_patterns("cublass")
+
+
+def test_a_prefix_ends_at_a_dot():
+    """A code generator takes the patterns of its own name, not of those whose names only begin with it."""
+    names = ["longnpu.abs", "longnpu.deep.exp", "longnpu2.abs", "longnpu2.exp", "longnpu_lite.tanh", "long.negative"]
+    for name in names:
+        operator = f"relax.{name.rpartition('.')[2]}"
+        register_patterns([(name, is_op(operator)(wildcard()))])
+    taken = {
+        prefix: {str(pattern.name) for pattern in from_tvm_patterns(prefix).registered}
+        for prefix in ("longnpu", "longnpu.", "longnpu2", "longnpu_lite", "longnpu.deep", "longnpu.abs", "long")
+    }
+    assert taken == {
+        "longnpu": {"longnpu.abs", "longnpu.deep.exp"},
+        "longnpu.": {"longnpu.abs", "longnpu.deep.exp"},
+        "longnpu2": {"longnpu2.abs", "longnpu2.exp"},
+        "longnpu_lite": {"longnpu_lite.tanh"},
+        "longnpu.deep": {"longnpu.deep.exp"},
+        "longnpu.abs": {"longnpu.abs"},
+        "long": {"long.negative"},
+    }
+    for missing in ("longnp", "longnpu.a", "longnpu..", "longnpu2.ab"):
+        with pytest.raises(TargetError, match="TVM has no patterns"):
+            from_tvm_patterns(missing)
+    tt.strategy("longnpu")(from_tvm_patterns("longnpu"))
+    module = chain(relax.op.abs, relax.op.exp, relax.op.tanh)
+    assert matches_of(tt.decompose(module, "[npu=longnpu,cpu=llvm](host=@cpu)")) == [("abs", "lv"), ("deep.exp", "lv1")]

@@ -19,18 +19,30 @@ __all__ = ["from_tvm_patterns"]
 
 
 def from_tvm_patterns(prefix: str) -> type[Strategy]:
-    """Return a strategy that takes what TVM's patterns whose names begin with a prefix match, such as `cublas`.
+    """Return a strategy that takes what TVM's patterns of a code generator match, such as `cublas`.
 
     Give it to a kind of that name, `tvmtarget.strategy("cublas")(from_tvm_patterns("cublas"))`, as its functions are
-    handed to `relax.ext.<kind>`. A check that says no is a refusal `RULE`. `TargetError` if no pattern has the prefix.
+    handed to `relax.ext.<kind>`. A check that says no is a refusal `RULE`.
+
+    Args:
+        prefix: the first parts of the names of the patterns, whole: `cublas` means `cublas.matmul`, but neither
+            `cublas_lt.matmul` nor `cublas2.matmul`.
+
+    Returns:
+        The class of the strategy.
+
+    Raises:
+        TargetError: no pattern has a name that begins so.
     """
     tvm = the_tvm()
-    patterns = tuple(tvm.relax.backend.get_patterns_with_prefix(prefix))
+    parts = [] if not prefix else prefix.removesuffix(".").split(".")
+    registered = list(tvm.relax.backend.get_patterns_with_prefix(prefix.removesuffix(".")))
+    patterns = tuple(one for one in registered if str(one.name).split(".")[: len(parts)] == parts)
     if not patterns:
         known = {str(one.name).partition(".")[0] for one in tvm.relax.backend.get_patterns_with_prefix("")}
         hint = "import the module that registers them, such as tvm.relax.backend.cuda.cublas"
         raise TargetError(f"TVM has no patterns {prefix!r}{did_you_mean(prefix, known)}; {hint}")
-    return type("TvmPatterns", (_TvmPatterns,), {"prefix": prefix, "registered": patterns})
+    return type("TvmPatterns", (_TvmPatterns,), {"prefix": ".".join(parts), "registered": patterns})
 
 
 class _TvmPatterns(Strategy):
@@ -52,7 +64,7 @@ class _TvmPatterns(Strategy):
     def _matches(self, pattern: Any, module: Any, positions: Mapping[str, int]) -> Iterable[Found]:
         """Return all matches of a pattern: its check is asked and told to nobody else, so that nothing is fused."""
         transform = the_tvm().relax.transform
-        name = str(pattern.name).removeprefix(self.prefix).lstrip(".")
+        name = str(pattern.name).removeprefix(self.prefix).removeprefix(".")
         found: list[Found] = []
 
         def record(context: Any) -> bool:
