@@ -52,6 +52,23 @@ def test_why_a_match_is_refused_is_told():
     assert "@npu: no, NO_RULE: no pattern of it matches MaxPool here" in str(plan.explain("pool"))
 
 
+def test_weights_of_matches_are_lifted_where_the_strategy_matches_without_them():
+    model = tt.IRModule.from_onnx(DIGITS)
+    bound, lifted = tt.decompose(model, BOARD), tt.decompose(model, BOARD, constants="lift")
+    assert lifted.sites() == bound.sites()
+    conv, gemm = (
+        next(one for one in lifted.functions("npu") if any(match[0] == name for match in one.attr("matches")))
+        for name in ("conv_relu", "gemm")
+    )
+    assert {"conv1.weight", "conv1.bias"} <= {param.name for param in conv.params}
+    assert not conv.constants
+    assert {"fc1.weight", "fc1.bias"} <= {constant.name for constant in gemm.constants}
+    assert "not lifted: 4 weights such as 'fc1.weight' of 'npu_gemm_" in lifted.summary()
+    assert "not lifted" not in bound.summary()
+    assert tt.decompose(lifted.module, constants="lift").module == lifted.module
+    assert "not lifted: 10 weights" in tt.decompose(model, "numpy", constants="lift").summary()
+
+
 def test_no_match_goes_beyond_what_was_asked():
     plan = digits({"relu1": "@cpu"})
     assert plan.site_of("conv1") == "cpu"

@@ -248,3 +248,42 @@ def test_a_prefix_ends_at_a_dot():
     tt.strategy("longnpu")(from_tvm_patterns("longnpu"))
     module = chain(relax.op.abs, relax.op.exp, relax.op.tanh)
     assert matches_of(tt.decompose(module, "[npu=longnpu,cpu=llvm](host=@cpu)")) == [("abs", "lv"), ("deep.exp", "lv1")]
+
+
+@pytest.mark.parametrize("constants", ["lift", "share"])
+def test_weights_of_matches_that_tvm_finds_are_parameters_if_asked_for(constants):
+    rng = np.random.default_rng(0)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, 4), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            value = x
+            for _ in range(2):
+                weights = relax.const(rng.normal(size=(4, 4)).astype("float32"))
+                value = builder.emit(relax.op.tanh(builder.emit(relax.op.matmul(value, weights))))
+            result = builder.emit_output(builder.emit(relax.op.negative(value)))
+        builder.emit_func_output(result)
+    plan = tt.decompose(builder.get(), "[gpu=cublas,cpu=llvm](host=@cpu)", constants=constants)
+    (function,) = plan.functions("gpu")
+    assert [len(function.params), len(function.constants)] == [2, 0]
+    written = plan.to_tvm()
+    relax.analysis.well_formed(written)
+    register_codegen("cublas")
+    executable = tvm.compile(relax.transform.RunCodegen(plan.codegen_options())(written), target="llvm")
+    given = rng.normal(size=(2, 4)).astype("float32")
+    np.testing.assert_allclose(run(executable, given)[0], by_tvm(builder.get(), given)[0], rtol=1e-5)
+
+
+def test_a_weight_that_a_check_of_tvm_asks_for_stays_bound():
+    weights = wildcard()
+
+    def is_known(context):
+        return not isinstance(context.annotated_expr["weights"], relax.Var)
+
+    register_patterns([("knowing.add", is_op("relax.add")(wildcard(), weights), {"weights": weights}, is_known)])
+    tt.strategy("knowing")(from_tvm_patterns("knowing"))
+    ones = relax.const(np.ones((2, 4), "float32"))
+    module = chain(lambda value: relax.op.add(value, ones))
+    plan = tt.decompose(module, "[npu=knowing,cpu=llvm](host=@cpu)", constants="lift")
+    assert [len(function.constants) for function in plan.functions("npu")] == [1]
+    assert "not lifted: 1 weights such as 'constant' of 'npu_add_" in plan.summary()

@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
-from tvmtarget.ir.function import Constant
+from tvmtarget.ir.function import Constant, Function, Value
 from tvmtarget.partition.alike import Shape, Shapes, same_data
 from tvmtarget.partition.machines.machine import Machines
+from tvmtarget.partition.matching import Group, groups_of
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 from tvmtarget.partition.strategies.registered import strategy_at
+from tvmtarget.partition.strategies.strategy import Strategy
 from tvmtarget.target.layout import Site
 
-__all__ = ["CONSTANTS", "Constants", "given_weights"]
+__all__ = ["CONSTANTS", "Constants", "bound_weights", "given_weights"]
 
 Constants: TypeAlias = Literal["bind", "lift", "share"]
 CONSTANTS: tuple[Constants, ...] = get_args(Constants)
@@ -30,25 +32,62 @@ def given_weights(
     `bind` makes constants parts of functions; `lift` makes weights parameters: tensors of floating-point numbers with
     more than one element, as far as the code generator takes the operations that read them without knowing them;
     `share` does so where regions differ in nothing else. What is `wanted` counts, else what the strategy of the site
-    says. A region that another machine than its driver runs keeps its weights, so that they are not sent for each
+    says. The weights of a match are given to it if the strategy finds the match without their values, too. A region
+    that another machine than its driver runs keeps its weights, so that they are not sent for each
     input; so does what has no driver.
     """
     found: dict[int, frozenset[str]] = {}
     machines = Machines(program.layout)
     shared: dict[object, list[tuple[Region, Shape]]] = {}
     policies = {leaf.path: _policy(leaf, wanted) for leaf in program.layout.leaves()}
-    for region in root.walk():
-        policy = policies.get(region.site.path, "bind") if region.is_leaf and region is not root else "bind"
-        if policy == "bind" or _is_sent(machines, region):
-            continue
-        if policy == "lift":
-            found[region.calls[0]] = frozenset(_weights(program, shapes, region))
+    regions = [one for one in root.walk() if one.is_leaf and one is not root and not _is_sent(machines, one)]
+    regions = [region for region in regions if policies[region.site.path] != "bind"]
+    unbound = _matched_without(program, shapes, regions)
+    for region in regions:
+        if policies[region.site.path] == "lift":
+            found[region.calls[0]] = frozenset(_weights(program, shapes, unbound, region))
         else:
             shape = shapes.of(region, results(region), lambda _: program.constants)
             shared.setdefault(shape.key, []).append((region, shape))
     for alike in shared.values():
-        found |= _differing(program, shapes, alike) if len(alike) > 1 else ()
+        found |= _differing(program, shapes, unbound, alike) if len(alike) > 1 else ()
     return found
+
+
+def bound_weights(function: Function) -> tuple[str, ...]:
+    """Return the names of the weights that are parts of a function."""
+    return tuple(constant.name for constant in function.constants if _is_weight(constant))
+
+
+def _matched_without(program: Program, shapes: Shapes, regions: Sequence[Region]) -> frozenset[int]:
+    """Return the operations of matches that the strategies find as well where weights are parameters."""
+    sites = {index: region.site for region in regions for index in region.calls}
+    groups = [group for group in shapes.groups.values() if sites.keys() >= set(group.calls)]
+    weights = [constant for constant in program.constants.values() if _is_weight(constant)]
+    if not groups or not weights:
+        return frozenset()
+    names = frozenset(weight.name for weight in weights)
+    function = program.function
+    given = tuple(Value(one.name, one.type) for one in function.constants if one.name in names)
+    without = replace(
+        program,
+        function=function.replace(
+            params=(*function.params, *given),
+            constants=tuple(one for one in function.constants if one.name not in names),
+        ),
+        constants={name: one for name, one in program.constants.items() if name not in names},
+    )
+    leaves = dict.fromkeys(sites[group.calls[0]] for group in groups)
+    again = groups_of(without, leaves, lambda index, site: index in sites and sites[index].path == site.path)
+    known = {group.calls: group for group in again.all}
+    kept = (group for group in groups if group.calls in known and _is_found(group, known[group.calls], sites))
+    return frozenset(index for group in kept for index in group.calls)
+
+
+def _is_found(group: Group, again: Group, sites: Mapping[int, Site]) -> bool:
+    """Whether the code generator of its site takes a group by the same pattern both times."""
+    kind = sites[group.calls[0]].target.kind
+    return group.pattern_of(kind) == again.pattern_of(kind)
 
 
 def _policy(leaf: Site, wanted: Constants | None) -> Constants:
@@ -61,7 +100,7 @@ def _is_sent(machines: Machines, region: Region) -> bool:
 
 
 def _differing(
-    program: Program, shapes: Shapes, alike: Sequence[tuple[Region, Shape]]
+    program: Program, shapes: Shapes, unbound: frozenset[int], alike: Sequence[tuple[Region, Shape]]
 ) -> Iterator[tuple[int, frozenset[str]]]:
     """Yield the weights in which regions of one structure differ, where the code generator lets them go."""
     first = alike[0][1].constants
@@ -71,7 +110,7 @@ def _differing(
         if any(not _same(program, first[place], shape.constants[place]) for _, shape in alike[1:])
     ]
     for region, shape in alike:
-        weights = set(_weights(program, shapes, region)) if places else set()
+        weights = set(_weights(program, shapes, unbound, region)) if places else set()
         yield region.calls[0], frozenset(shape.constants[place] for place in places) & weights
 
 
@@ -79,8 +118,11 @@ def _same(program: Program, one: str, other: str) -> bool:
     return one == other or same_data(program.constants[one], program.constants[other])
 
 
-def _weights(program: Program, shapes: Shapes, region: Region) -> Iterator[str]:
-    """Yield the weights of a region that all operations which read them are taken without."""
+def _weights(program: Program, shapes: Shapes, unbound: frozenset[int], region: Region) -> Iterator[str]:
+    """Yield the weights of a region that all operations which read them are taken without.
+
+    `unbound` are operations of matches that are taken so.
+    """
     bound: set[str] = set()
     read: dict[str, None] = {}
     strategy = strategy_at(region.site.target)
@@ -88,15 +130,19 @@ def _weights(program: Program, shapes: Shapes, region: Region) -> Iterator[str]:
         op = program.op(index)
         weights = [name for name in op.call.uses() if name in program.constants and _is_weight(program.constants[name])]
         read |= dict.fromkeys(weights)
-        known = dict(_known(op.call.inputs, program))
-        if (
-            strategy is None
-            or op.call.regions
-            or shapes.is_matched(index)
-            or strategy.check(replace(op, constants=known))
-        ):
+        if op.call.regions or not _is_taken_without(program, shapes, unbound, index, strategy):
             bound.update(weights)
     yield from (name for name in read if name not in bound)
+
+
+def _is_taken_without(
+    program: Program, shapes: Shapes, unbound: frozenset[int], index: int, strategy: Strategy | None
+) -> bool:
+    """Whether a code generator takes an operation, or the match that it is in, without knowing the weights."""
+    if strategy is None or shapes.is_matched(index):
+        return index in unbound
+    op = program.op(index)
+    return strategy.check(replace(op, constants=dict(_known(op.call.inputs, program)))) is None
 
 
 def _known(names: Sequence[str], program: Program) -> Iterator[tuple[str, Constant]]:

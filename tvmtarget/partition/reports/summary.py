@@ -12,6 +12,7 @@ from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.work import Unknown
 from tvmtarget.partition.reports.reasons import released
 from tvmtarget.partition.split import Region
+from tvmtarget.partition.weights import bound_weights
 
 if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan
@@ -51,7 +52,18 @@ def summary_of(plan: Plan) -> Iterator[str]:
         yield from plan.prediction.lines()
     if plan.pace is not None:
         yield from plan.pace.lines()
+    yield from _bound(plan)
     yield from _released(plan)
+
+
+def _bound(plan: Plan) -> Iterator[str]:
+    """Yield how many weights stay parts of functions though the plan was to lift all, and the first of them."""
+    functions = [plan.module[name] for name in dict.fromkeys(region.function for region in plan.regions)]
+    held = [(weight, one.name) for one in functions for weight in bound_weights(one)]
+    if plan.request.constants == "lift" and held:
+        weight, name = held[0]
+        why = "the code generator needs their values, or the function is called once from outside or another machine"
+        yield f"  not lifted: {len(held)} weights such as {weight!r} of {name!r}; {why}"
 
 
 def _drivers(root: Region) -> Iterator[str]:
