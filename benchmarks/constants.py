@@ -22,6 +22,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.tvm_schedule import apart
+
 if TYPE_CHECKING:
     from tvmtarget import Plan
 
@@ -121,10 +123,10 @@ def report(leaf: str, options: argparse.Namespace) -> None:
     print(f"{'weights':>10} {'functions':>9} {'build s':>8} {'MB':>7} {'run ms':>8} {'/ bind':>7} {'apart':>7}")
     for name, program in programs.items():
         over = median(own / base for own, base in zip(seconds[name], seconds["bind"], strict=True))
-        apart = np.abs(next(iter(program.run(x).values())) - expected).max() / expected.std()
+        error = apart(next(iter(program.run(x).values())), expected)
         functions, built, size = cells[name]
         middle = 1e3 * median(seconds[name])
-        print(f"{name:>10} {functions:>9} {built:>8} {size:>7} {middle:>8.3f} {over:>7.3f} {apart:>7.0e}", flush=True)
+        print(f"{name:>10} {functions:>9} {built:>8} {size:>7} {middle:>8.3f} {over:>7.3f} {error:>7.0e}", flush=True)
 
 
 def timed(program: Any, inputs: dict[str, np.ndarray]) -> float:

@@ -39,7 +39,7 @@ import numpy as np
 import onnx
 
 from benchmarks._predicted import Prediction, explored, predictions, spread
-from benchmarks.tvm_schedule import line, names, network
+from benchmarks.tvm_schedule import apart, line, names, network
 
 if TYPE_CHECKING:
     from tvmtarget import Costs, IRModule, Plan, Target
@@ -215,16 +215,16 @@ def results_of(contender: Contender, inputs: Inputs) -> list[np.ndarray]:
 def run_by_turns(found: Sequence[Contender], inputs: Inputs, rounds: int, clock: Callable[[], float]) -> float:
     """Compare the results of all, then run them by turns; return how far results are apart."""
     expected = results_of(found[-1], inputs)
-    apart = 0.0
+    worst = 0.0
     for each in found[:-1]:
         for own, other in zip(results_of(each, inputs), expected, strict=True):
-            apart = max(apart, float(np.abs(own - other).max() / other.std()))
+            worst = max(worst, apart(own, other))
     order, turns = list(found), random.Random(0)
     for _ in range(rounds):
         turns.shuffle(order)
         for each in order:
             each.seconds.append(min(timed(each, inputs, clock, build) for build in range(len(each.programs))))
-    return apart
+    return worst
 
 
 def timed(contender: Contender, inputs: Inputs, clock: Callable[[], float], build: int = 0) -> float:

@@ -14,10 +14,9 @@ import os
 import sys
 from collections import Counter
 
-import numpy as np
 import onnx
 
-from benchmarks.tvm_schedule import CLOCKS, best, line, names, network, onnxruntime, sample
+from benchmarks.tvm_schedule import CLOCKS, apart, best, line, names, network, onnxruntime, sample
 
 DEFAULT = ("squeezenet", "resnet50")
 
@@ -56,7 +55,7 @@ def row(name: str, options: argparse.Namespace) -> str:
     programs = [tt.build(module, llvm), tuned, tt.build(module, both, log=options.log)]
     runs = [onnxruntime(model, options.threads), *(lambda exe=exe: exe(array) for exe in programs)]
     expected = runs[0]()
-    error = max(float(np.abs(run() - expected).max()) for run in runs[1:]) / expected.std()
+    error = max(apart(run(), expected) for run in runs[1:])
     seconds = best(runs, options.rounds, CLOCKS[options.clock])
     cells = [f"{each * 1e3:.2f}" for each in seconds] + [f"{each / seconds[0]:.2f}" for each in seconds[1:]]
     kernels = Counter(exact=0)

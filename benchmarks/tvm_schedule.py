@@ -126,6 +126,15 @@ def best(runs: Sequence[Run], rounds: int, clock: Clock = time.perf_counter) -> 
     return seconds
 
 
+def apart(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Return how far a result is from what is expected, in standard deviations; raise `RunError` if they disagree."""
+    from tvmtarget.comparison import compare
+    from tvmtarget.errors import RunError, raise_all
+
+    raise_all(RunError, compare({"result": actual}, {"result": expected}).problems)
+    return float(np.abs(actual - expected).max() / expected.std())
+
+
 def row(name: str, options: argparse.Namespace) -> str:
     """Measure a model and return its row."""
     model, inputs = given(name)
@@ -136,7 +145,7 @@ def row(name: str, options: argparse.Namespace) -> str:
         compiling.append(seconds)
         runs.append(run)
     expected, actual = runs[0](), runs[1]().numpy()
-    error = np.abs(actual - expected).max() / expected.std()
+    error = apart(actual, expected)
     reference, ours, *plain = best(runs, options.rounds, CLOCKS[options.clock])
     cells = [f"{reference * 1e3:.2f}", f"{ours * 1e3:.2f}", f"{ours / reference:.2f}", f"{compiling[0]:.1f}"]
     cells += [f"{plain[0] * 1e3:.1f}", f"{plain[0] / ours:.1f}", f"{compiling[1]:.1f}"] if plain else "---"

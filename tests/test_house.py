@@ -15,7 +15,7 @@ FLOORS = (
     ("tags", "ir"),
     ("partition",),
     ("backends", "executors", "tuning"),
-    ("executable", "advice"),
+    ("executable", "advice", "comparison"),
     ("building",),
     ("tuner",),
     ("cli",),

@@ -41,6 +41,31 @@ def test_run_prints_for_people(cli):
     assert "accuracy: 99.56 %" in out
 
 
+def test_check_fails_above_a_tolerance_after_it_has_printed_all(cli):
+    code, out, err = cli(*MAIN_JOB, "--check", "--rtol", "0", "--atol", "0", "--json")
+    (output,) = json.loads(out)["check"]["outputs"]
+    assert code == 1
+    assert output["different"] > 0
+    assert (output["name"], output["elements"], output["agrees"]) == ("logits", 4500, False)
+    assert err.startswith(f"error: differs from the undivided model: logits: {output['different']} of 4500 values")
+    assert cli(*MAIN_JOB, "--check", "--rtol", "0", "--atol", "0.01")[0] == 0
+    code, _, err = cli(*MAIN_JOB, "--atol", "1")
+    assert (code, err) == (1, "error: --rtol and --atol are for comparing; they need --check\n")
+
+
+def test_check_reports_nan_and_infinities(cli, tmp_path):
+    model = small(helper.make_node("Log", ["x"], ["y"], name="log"))
+    onnx.save(model, tmp_path / "log.onnx")
+    np.savez(tmp_path / "x.npz", x=np.array([[-1, -2, 0], [-3, -4, -5]], "float32"))
+    words = "run", tmp_path / "log.onnx", "-i", tmp_path / "x.npz", "-t", "numpy", "--check"
+    code, out, _ = cli(*words)
+    assert code == 0
+    assert "compared y: 0 of 6 values differ; 5 NaN are expected; 1 infinities are expected" in out
+    assert "largest difference from the undivided model, by onnxruntime: none" in out
+    found = json.loads(cli(*words, "--json")[1])
+    assert (found["max_abs_error"], found["check"]["outputs"][0]["nans"]) == (None, 5)
+
+
 def test_compile_writes_a_program_that_run_takes(cli, tmp_path):
     code, out, _ = cli("compile", DIGITS, "--target", "demo/rack", "-o", tmp_path / "digits.tta")
     assert code == 0

@@ -18,13 +18,11 @@ from tvmtarget.errors import ArtifactError, RunError, TextError
 if TYPE_CHECKING:
     import numpy as np
 
+    from tvmtarget.comparison import Comparison
     from tvmtarget.executors.graph import Event
     from tvmtarget.tuning.applied import Applied
 
 __all__ = ["run"]
-
-# A divided program must agree with the undivided model this well, relative and absolute.
-RELATIVE, ABSOLUTE = 1e-3, 1e-4
 
 
 @with_groups
@@ -46,7 +44,21 @@ def run(
             autocompletion=complete_target,
         ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Compare with the undivided model.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare with the undivided model; exit code 1 if apart.")] = (
+        False
+    ),
+    rtol: Annotated[
+        float | None,
+        typer.Option(
+            "--rtol", min=0, help="With --check: relative tolerance; by type unless given.", show_default=False
+        ),
+    ] = None,
+    atol: Annotated[
+        float | None,
+        typer.Option(
+            "--atol", min=0, help="With --check: absolute tolerance; by type unless given.", show_default=False
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the outputs to an .npz file.", show_default=False)
     ] = None,
@@ -57,6 +69,8 @@ def run(
     """Run a model on a target, or a compiled program, and say what ran where."""
     from tvmtarget.artifact import is_artifact
 
+    if (rtol is not None or atol is not None) and not check:
+        raise TextError("--rtol and --atol are for comparing; they need --check")
     arrays = _read_npz(inputs)
     if is_artifact(program):
         if (
@@ -94,8 +108,11 @@ def run(
     ]
     if labels is not None:
         report["accuracy"] = _accuracy(next(iter(results.values())), labels)
+    comparison = None
     if check:
-        report["max_abs_error"], report["reference"] = _check(program, arrays, results)
+        comparison, report["reference"] = _check(program, arrays, results, rtol, atol)
+        report["max_abs_error"] = comparison.max_abs
+        report["check"] = comparison.to_json()
     if output is not None:
         _write_npz(output, results)
     for note in exe.notes:
@@ -103,7 +120,9 @@ def run(
     if as_json:
         print_json(report)
     else:
-        _print(report, results, exe.tuned)
+        _print(report, results, exe.tuned, comparison)
+    if comparison is not None and not comparison.agrees:
+        raise RunError(*(f"differs from the undivided model: {problem}" for problem in comparison.problems))
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -126,6 +145,9 @@ def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 def _write_npz(path: Path, results: dict[str, np.ndarray[Any, Any]]) -> None:
     import numpy as np
 
+    others = [name for name, value in results.items() if not isinstance(value, np.ndarray)]
+    if others:
+        raise RunError(f"output {others[0]!r} is no tensor, which an .npz file cannot hold; leave out --output")
     try:
         with path.open("wb") as file:
             np.savez_compressed(file, **results)  # type: ignore[arg-type]
@@ -142,30 +164,16 @@ def _accuracy(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> flo
 
 
 def _check(
-    model: Path, arrays: dict[str, np.ndarray[Any, Any]], results: dict[str, np.ndarray[Any, Any]]
-) -> tuple[float, str]:
-    """Run the undivided model, by onnxruntime if it is there, and return the largest difference and who ran it."""
-    import numpy as np
-
+    model: Path, arrays: dict[str, Any], results: dict[str, Any], rtol: float | None, atol: float | None
+) -> tuple[Comparison, str]:
+    """Run the undivided model, by onnxruntime if it is there, and compare the results; return who ran it, too."""
     from tvmtarget.building import build
+    from tvmtarget.comparison import Tolerance, compare
     from tvmtarget.ir.module import IRModule
 
     kind = "onnxruntime" if _is_installed("onnxruntime") else "numpy"
     expected = build(IRModule.from_onnx(model), kind).run(arrays)
-    worst = 0.0
-    for name, array in expected.items():
-        if not np.allclose(results[name], array, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True):
-            raise RunError(f"output {name!r} differs from the undivided model by {_difference(results[name], array)}")
-        worst = max(worst, _difference(results[name], array))
-    return worst, kind
-
-
-def _difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
-    import numpy as np
-
-    if not a.size or a.shape != b.shape:
-        return 0.0 if a.shape == b.shape else float("inf")
-    return float(np.nanmax(np.abs(a.astype("float64") - b.astype("float64"))))
+    return compare(results, expected, Tolerance(rtol, atol)), kind
 
 
 def _is_installed(package: str) -> bool:
@@ -174,17 +182,26 @@ def _is_installed(package: str) -> bool:
     return find_spec(package) is not None
 
 
-def _print(report: dict[str, Any], results: dict[str, np.ndarray[Any, Any]], tuned: Sequence[Applied]) -> None:
+def _print(
+    report: dict[str, Any], results: dict[str, Any], tuned: Sequence[Applied], comparison: Comparison | None
+) -> None:
     for region in report["regions"]:
         typer.echo(f"@{region['site'] or '.'} by {region['backend']}: {len(region['ops'])} ops in {region['function']}")
     for applied in tuned:
         typer.echo(f"tuned: {applied}")
     typer.echo(f"ran by {', '.join(report['backends'])}; {len(report['copies'])} copies")
     for name, array in results.items():
-        typer.echo(f"output {name}: {array.dtype}{list(array.shape)}")
+        typer.echo(f"output {name}: {_described(array)}")
     if "accuracy" in report:
         typer.echo(f"accuracy: {100 * report['accuracy']:.2f} %")
-    if "max_abs_error" in report:
-        typer.echo(
-            f"largest difference from the undivided model, by {report['reference']}: {report['max_abs_error']:.3g}"
-        )
+    if comparison is None:
+        return
+    for output in comparison.outputs:
+        if not output.agrees or output.nans or output.infinities or output.max_abs is None:
+            typer.echo(f"compared {output}")
+    worst = "none" if comparison.max_abs is None else f"{comparison.max_abs:.3g}"
+    typer.echo(f"largest difference from the undivided model, by {report['reference']}: {worst}")
+
+
+def _described(value: Any) -> str:  # noqa: ANN401 - an array, a sequence or a map
+    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else f"{type(value).__name__} of {len(value)}"

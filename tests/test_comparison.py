@@ -1,0 +1,102 @@
+"""One comparison of outputs: tolerances by type and scale, NaN and infinities by position, nothing passes unseen."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tvmtarget.comparison import Tolerance, compare
+
+NAN, INF = float("nan"), float("inf")
+
+
+def one(actual, expected, **tolerance):
+    (found,) = compare({"y": actual}, {"y": expected}, Tolerance(**tolerance)).outputs
+    return found
+
+
+def f32(*values):
+    return np.array(values, "float32")
+
+
+def test_nan_and_infinities_are_compared_by_position_and_counted():
+    found = one(f32(NAN, 1, INF, 2, -INF), f32(1, NAN, INF, 2, INF))
+    assert (found.different, found.nans, found.nan_mismatches, found.infinity_mismatches) == (3, 1, 2, 1)
+    assert (found.infinities, found.max_abs, found.agrees) == (2, 0, False)
+    same = one(f32(NAN, INF), f32(NAN, INF))
+    assert same.agrees
+    assert same.max_abs is None
+    assert "1 NaN are expected; 1 infinities are expected" in str(same)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "small", "large"),
+    [
+        ("float64", 1e-8, 1e-5),
+        ("float32", 1e-5, 1e-2),
+        ("float16", 1e-3, 1e-1),
+        (ml_dtypes.bfloat16, 8e-3, 0.5),
+        ("complex64", 1e-5, 1e-2),
+        ("int8", 0.01, 0.02),
+        ("uint8", 0.01, 0.02),
+    ],
+)
+def test_tolerances_follow_the_type_and_the_scale_of_the_output(dtype, small, large):
+    for scale in (100,) if "int" in str(dtype) else (1, 1000):
+        exact = np.array([1, 0.5, 0]) * scale
+        expected, near, far = ((exact + share * scale).astype(dtype) for share in (0, small, large))
+        assert one(near, expected).agrees
+        assert not one(far, expected).agrees
+        assert one(far, expected, rtol=0, atol=scale).agrees
+
+
+def test_wide_integers_and_truth_values_are_equal_or_not():
+    big = np.array([2**63 - 1, 0])
+    found = one(big - 1, big)
+    assert (found.different, found.max_abs) == (2, 1)
+    assert not one(np.array([True]), np.array([False])).agrees
+    assert one(np.arange(200, dtype="int32"), np.arange(200, dtype="int32") + (np.arange(200) == 0), share=0.01).agrees
+
+
+def test_a_tolerance_that_is_given_replaces_that_of_the_type():
+    assert one(f32(1, 2), f32(1.5, 2.5), atol=0.5, rtol=0).agrees
+    assert not one(f32(1.0001), f32(1), atol=0, rtol=0).agrees
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "reason"),
+    [
+        (f32(1, 2), f32(1, 2, 3), "it is float32[2] not float32[3]"),
+        (np.zeros((0, 2), "float32"), np.zeros((2, 0), "float32"), "it is float32[0, 2] not float32[2, 0]"),
+        (np.array([1.0]), f32(1), "it is float64[1] not float32[1]"),
+        ([f32(1)], [f32(1), f32(2)], "it has 1 items, not 2"),
+        ({"a": f32(1)}, {"b": f32(1)}, "it has 1 keys that are not the 1 expected"),
+        (None, f32(1), "it is absent, not a tensor"),
+        ([f32(1)], f32(1), "it is a sequence, not a tensor"),
+    ],
+)
+def test_what_cannot_be_compared_does_not_agree(actual, expected, reason):
+    found = one(actual, expected)
+    assert (found.reason, found.agrees) == (reason, False)
+
+
+def test_sequences_and_maps_are_compared_item_by_item():
+    found = compare({"s": [f32(1), {"k": f32(1)}]}, {"s": [f32(1), {"k": f32(2)}]})
+    assert [(output.name, output.agrees) for output in found.outputs] == [("s[0]", True), ("s[1]['k']", False)]
+
+
+def test_texts_empty_and_absent_outputs_are_compared():
+    assert one(np.array(["a", "b"], object), np.array(["a", "c"], object)).different == 1
+    assert one(np.array(["a"], object), np.array(["a"])).agrees
+    empty = one(np.zeros((0, 3), "float32"), np.zeros((0, 3), "float32"))
+    assert empty.agrees
+    assert str(empty).startswith("y: no values")
+    assert one(None, None).agrees
+
+
+def test_an_output_that_one_side_lacks_is_reported():
+    found = compare({"a": f32(1)}, {"b": f32(1)})
+    assert [(output.name, output.reason) for output in found.outputs] == [
+        ("b", "the output is missing"),
+        ("a", "the output is not expected"),
+    ]
+    assert compare({}, {}).agrees

@@ -1,0 +1,246 @@
+"""Compare the outputs of a program with those of a reference, by output and element.
+
+An element of a number type agrees where both are NaN, both are the same infinity, or
+
+    |actual - expected| <= atol + rtol * |expected|
+
+Unless given, `rtol` is that of the output's type in `DEFAULTS`, and `atol` is the share there of the output's scale:
+the largest finite magnitude that is expected, or 1 where that is 0. Whole numbers of 8 bits or fewer, which are
+quantised values, may be one step apart; wider ones, truth values and texts agree where they are equal. Outputs of
+another type or shape never agree. Sequences and maps are compared item by item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias, TypeGuard
+
+import numpy as np
+
+__all__ = ["DEFAULTS", "Comparison", "OutputDifference", "Tolerance", "compare"]
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+# rtol, and atol as a share of the scale, by type. A float type of n bits of fraction rounds by 2^-(n+1); sums of a
+# thousand terms in another order, layer after layer, move results by some ten to a thousand times that.
+DEFAULTS: Mapping[str, tuple[float, float]] = {
+    "float64": (1e-6, 1e-7),
+    "float32": (1e-3, 1e-4),
+    "float16": (2e-2, 2e-3),
+    "bfloat16": (1e-1, 1e-2),
+    "complex128": (1e-6, 1e-7),
+    "complex64": (1e-3, 1e-4),
+}
+_NARROW_FLOAT = (0.5, 0.05)  # floats of 8 bits or fewer
+_NARROW_INTEGERS = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
+_STEPS = 1.0  # by which quantised values may differ
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far outputs may be from those that are expected; what is None follows from the type of each output.
+
+    `defaults` replaces rows of `DEFAULTS`; of whole numbers, a `share` may differ by more.
+    """
+
+    rtol: float | None = None
+    atol: float | None = None
+    defaults: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    share: float = 0.0
+
+    def of(self, dtype: str, scale: float) -> tuple[float, float]:
+        """Return rtol and atol for an output of a type and scale."""
+        if dtype in _NARROW_INTEGERS:
+            rtol, atol = 0.0, _STEPS
+        elif dtype == "bool" or dtype.startswith(("int", "uint")):
+            rtol, atol = 0.0, 0.0
+        else:
+            rtol, share = self.defaults.get(dtype) or DEFAULTS.get(dtype, _NARROW_FLOAT)
+            atol = share * scale
+        return rtol if self.rtol is None else self.rtol, atol if self.atol is None else self.atol
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """How one output, or one item of a sequence or map, differs from what is expected.
+
+    `different` counts the elements that do not agree; among them are the `nan_mismatches`, where one of the two is NaN,
+    and the `infinity_mismatches`. `nans` and `infinities` count those that are expected. `max_abs` and `max_rel`, which
+    is of the scale, are of elements that are finite on both sides; None where there is none. `reason` says why the two
+    cannot be compared by element.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    elements: int = 0
+    different: int = 0
+    nans: int = 0
+    nan_mismatches: int = 0
+    infinities: int = 0
+    infinity_mismatches: int = 0
+    max_abs: float | None = None
+    max_rel: float | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    share: float = 0.0
+    reason: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the output is within the tolerance."""
+        return not self.reason and self.different <= self.share * self.elements
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as data."""
+        return {**asdict(self), "agrees": self.agrees}
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"{self.name}: {self.reason}"
+        said = [f"{self.different} of {self.elements} values differ" if self.elements else "no values"]
+        if self.nan_mismatches:
+            said.append(f"{self.nan_mismatches} NaN on one side only")
+        if self.infinity_mismatches:
+            said.append(f"{self.infinity_mismatches} infinities that do not match")
+        said += [f"{self.nans} NaN are expected"] * bool(self.nans)
+        said += [f"{self.infinities} infinities are expected"] * bool(self.infinities)
+        if self.max_abs is not None and self.max_rel is not None:
+            said.append(f"largest difference {self.max_abs:.3g} ({self.max_rel:.2g} of the scale)")
+        if self.rtol is not None and self.atol is not None:
+            said.append(f"rtol {self.rtol:.3g}, atol {self.atol:.3g}")
+        return f"{self.name}: {'; '.join(said)}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The differences of all outputs, in their order."""
+
+    outputs: tuple[OutputDifference, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all outputs are within the tolerance."""
+        return all(output.agrees for output in self.outputs)
+
+    @property
+    def max_abs(self) -> float | None:
+        """The largest difference of finite values; None where nothing could be compared."""
+        return max((output.max_abs for output in self.outputs if output.max_abs is not None), default=None)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A line for each output that does not agree."""
+        return tuple(str(output) for output in self.outputs if not output.agrees)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as data."""
+        return {"agrees": self.agrees, "max_abs": self.max_abs, "outputs": [one.to_json() for one in self.outputs]}
+
+
+def compare(
+    actual: Mapping[str, object], expected: Mapping[str, object], tolerance: Tolerance | None = None
+) -> Comparison:
+    """Compare outputs by name.
+
+    Args:
+        actual: the outputs to be checked.
+        expected: the outputs of the reference; their order is that of the result.
+        tolerance: how far values may be apart; by the type of each output unless given.
+
+    Returns:
+        The difference of each output, those that only one side has included.
+    """
+    found: list[OutputDifference] = []
+    for name, value in expected.items():
+        if name in actual:
+            found += _differences(name, actual[name], value, tolerance or Tolerance())
+        else:
+            found.append(_incomparable(name, value, "the output is missing"))
+    found += (_incomparable(name, value, "the output is not expected") for name, value in actual.items()
+              if name not in expected)  # fmt: skip
+    return Comparison(tuple(found))
+
+
+def _differences(name: str, actual: object, expected: object, tolerance: Tolerance) -> Iterator[OutputDifference]:
+    if _form(actual) != _form(expected):
+        yield _incomparable(name, expected, f"it is {_form(actual)}, not {_form(expected)}")
+    elif isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        if actual.keys() != expected.keys():
+            yield _incomparable(name, expected, f"it has {len(actual)} keys that are not the {len(expected)} expected")
+            return
+        for key, value in expected.items():
+            yield from _differences(f"{name}[{key!r}]", actual[key], value, tolerance)
+    elif _is_sequence(expected) and _is_sequence(actual):
+        if len(actual) != len(expected):
+            yield _incomparable(name, expected, f"it has {len(actual)} items, not {len(expected)}")
+            return
+        for position, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
+            yield from _differences(f"{name}[{position}]", ours, theirs, tolerance)
+    elif expected is None:
+        yield OutputDifference(name, "none", None)
+    else:
+        yield _difference(name, np.asarray(actual), np.asarray(expected), tolerance)
+
+
+def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _form(value: object) -> str:
+    """Return what a value is: the types of arrays are compared later."""
+    if value is None:
+        return "absent"
+    if isinstance(value, Mapping):
+        return "a map"
+    return "a sequence" if _is_sequence(value) else "a tensor"
+
+
+def _incomparable(name: str, value: object, reason: str) -> OutputDifference:
+    if isinstance(value, np.ndarray):
+        return OutputDifference(name, str(value.dtype), value.shape, reason=reason)
+    return OutputDifference(name, _form(value), None, reason=reason)
+
+
+def _difference(name: str, actual: Array, expected: Array, tolerance: Tolerance) -> OutputDifference:
+    is_text = expected.dtype.kind in "OSUT"
+    same_type = actual.dtype == expected.dtype or (is_text and actual.dtype.kind in "OSUT")
+    if actual.shape != expected.shape or not same_type:
+        said = (f"{array.dtype}{list(array.shape)}" for array in (actual, expected))
+        return _incomparable(name, expected, f"it is {' not '.join(said)}")
+    dtype, shape, size = str(expected.dtype), expected.shape, expected.size
+    if is_text:
+        different = sum(ours != theirs for ours, theirs in zip(actual.flat, expected.flat, strict=True))
+        return OutputDifference(name, "string", shape, size, different)
+    is_whole = dtype == "bool" or dtype.startswith(("int", "uint"))
+    wide = "complex128" if expected.dtype.kind == "c" else "float64"
+    ours, theirs = actual.astype(wide), expected.astype(wide)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(ours - theirs)
+    if is_whole:  # wide integers that differ may have one float64
+        apart = np.where(actual == expected, 0.0, np.maximum(apart, 1.0))
+    scale = float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0)) or 1.0
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    nan = np.isnan(ours) != np.isnan(theirs)
+    infinite = (np.isinf(ours) | np.isinf(theirs)) & ~nan & (ours != theirs)
+    rtol, atol = tolerance.of(dtype, scale)
+    magnitude = np.where(finite, np.abs(theirs), 0.0)
+    beyond = finite & ~(np.where(finite, apart, 0.0) <= atol + rtol * magnitude)
+    largest = float(apart[finite].max()) if finite.any() else None
+    return OutputDifference(
+        name,
+        dtype,
+        shape,
+        size,
+        different=int((beyond | nan | infinite).sum()),
+        nans=int(np.isnan(theirs).sum()),
+        nan_mismatches=int(nan.sum()),
+        infinities=int(np.isinf(theirs).sum()),
+        infinity_mismatches=int(infinite.sum()),
+        max_abs=largest,
+        max_rel=None if largest is None else largest / scale,
+        rtol=rtol,
+        atol=atol,
+        share=tolerance.share if is_whole else 0.0,
+    )
