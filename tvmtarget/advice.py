@@ -11,8 +11,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from tvmtarget.backends.protocol import Kernel
+from tvmtarget.backends.protocol import ConfigurableBackend, Kernel, backends
 from tvmtarget.errors import TvmTargetError
+from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.keys import key_of
@@ -80,12 +81,14 @@ def kernel_match(
 ) -> Match:
     """Return the best that a log knows for a kernel on a leaf, be it of a workload that is alike for its candidates."""
 
-    def refused(format_: str, candidate: Candidate) -> str | None:
-        is_alike = candidate.format == format_
-        return refuses(candidate) if is_alike else f"only what is of format {format_!r} is as good for this kernel"
+    def refused(format_: str | None, candidate: Candidate) -> str | None:
+        if format_ is not None and candidate.format != format_:
+            return f"only what is of format {format_!r} is as good for this kernel"
+        problem = trace_problem(candidate.body) if candidate.format == TRACE_FORMAT else None
+        return refuses(candidate) if problem is None else f"the trace may not be applied: {problem}"
 
     ask = partial(log.lookup, target=target, policy=policy, default=kernel.default or None)
-    found = [ask(kernel_workload(kernel), refuses=refuses)]
+    found = [ask(kernel_workload(kernel), refuses=partial(refused, None))]
     for format_, body in kernel.alike.items():
         found.append(ask(Workload.of(body, payload={"name": kernel.name}), refuses=partial(refused, format_)))
     return min(found, key=lambda match: TIERS.index(match.tier))
@@ -124,7 +127,10 @@ class Advice:
         """Return the plan with the sites that were measured best for its program; itself if nothing is known."""
         if not plan.layout.root.is_composite:
             return plan
-        return self._whole(plan, "graph", PLACEMENT, lambda body: plan.with_sites(_sites(body))) or plan
+        return (
+            self._whole(plan, "graph", PLACEMENT, lambda body: plan.with_sites(_sites(body, len(plan.program.body))))
+            or plan
+        )
 
     def settings(self, plan: Plan) -> Settings:
         """Return the attributes to set by leaf, as they were measured best for the program."""
@@ -228,15 +234,19 @@ class LeafAdvice:
         return True
 
 
-def _sites(body: object) -> list[str]:
-    """Read the body of a placement: pairs of a site and for how many operations in a row it stands."""
+def _sites(body: object, count: int) -> list[str]:
+    """Read the body of a placement of so many operations: pairs of a site and for how many in a row it stands."""
     runs = body.get("sites") if isinstance(body, Mapping) else None
     if not isinstance(runs, list | tuple):
         raise ValueError("the body of the placement has no 'sites'")
-    try:
-        return [str(site) for site, count in runs for _ in range(int(count))]
-    except (TypeError, ValueError):
-        raise ValueError("the 'sites' of the placement are not pairs of a path and a number") from None
+    if not all(
+        isinstance(run, list | tuple) and len(run) == 2 and isinstance(run[0], str) and type(run[1]) is int
+        for run in runs
+    ):
+        raise ValueError("the 'sites' of the placement are not pairs of a path and a number")
+    if min((number for _, number in runs), default=1) < 1 or sum(number for _, number in runs) != count:
+        raise ValueError(f"the placement is not one of {count} operations")
+    return [site for site, number in runs for _ in range(number)]
 
 
 def _settings(body: object) -> dict[str, dict[str, Value]]:
@@ -251,8 +261,26 @@ def _settings(body: object) -> dict[str, dict[str, Value]]:
 
 
 def _checked(plan: Plan, settings: Settings) -> Settings:
+    """Return settings that are among those which backends say are worth trying; `ValueError` for any other."""
     for site, values in settings.items():
         if site not in plan.layout:
             raise ValueError(f"the target has no site {site!r}")
-        plan.layout[site].target.override(dict(values))
+        target = plan.layout[site].target
+        known = _settings_of(target)
+        for name, value in values.items():
+            if name in target.attrs:
+                raise ValueError(f"the target says itself what {name!r} of @{site or '.'} is")
+            if not any(type(value) is type(one) and value == one for one in known.get(name, ())):
+                raise ValueError(f"{name}={value!r} of @{site or '.'} is no setting that a log may choose")
+        target.override(dict(values))
     return settings
+
+
+def _settings_of(target: Target) -> Mapping[str, Sequence[Value]]:
+    """Return the settings of the backends for a leaf, each with the values that it may have."""
+    known: dict[str, list[Value]] = {}
+    for backend, lack in backends(target.kind):
+        if lack is None and isinstance(backend, ConfigurableBackend):
+            for name, values in backend.settings(target).items():
+                known.setdefault(name, []).extend(values)
+    return known

@@ -22,6 +22,7 @@ from tvmtarget.executors.cluster import Cluster, Engine, RunProgram, unmatched
 from tvmtarget.executors.engines import engine_of
 from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs
 from tvmtarget.executors.program import Program
+from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
@@ -157,6 +158,12 @@ class Leaf:
         source = native.pop("source.onnx")
         backend = backend_named(facts["backend"])
         tuned = tuple(map(Applied.from_json, facts.get("tuned", ())))
+        for applied in tuned:
+            problem = trace_problem(applied.body) if applied.is_used and applied.format == TRACE_FORMAT else None
+            if problem is not None:
+                raise ValueError(
+                    f"the schedule of kernel {applied.what} in function {facts['function']!r} may not be applied: {problem}"
+                )
         part = Part(
             name=facts["function"],
             source=source,

@@ -62,6 +62,10 @@ def space(nest: Nest, tile: Tile, unit: VectorUnit) -> dict[str, tuple[int, ...]
 def tile_of(nest: Nest, knobs: Knobs, unit: VectorUnit) -> Tile | None:
     """Return the tile that choices make, or None where they do not fit the nest or the registers."""
     axis, lanes, vectors, rows = (knobs[name] for name in ("axis", "lanes", "vectors", "rows"))
+    if min(lanes, vectors, rows) < 1 or knobs["order"] not in (0, 1):
+        return None
+    if not 1 <= knobs["unroll"] <= UNROLL or not 0 <= knobs["tasks"] <= TASKS[-1]:
+        return None
     row_axis = None if knobs["row_axis"] < 0 else knobs["row_axis"]
     run = _run(nest, axis) if axis in nest.spatial else None
     if run is None or lanes > unit.lanes(nest.bits) or run % (lanes * vectors):

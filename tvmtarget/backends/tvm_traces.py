@@ -15,19 +15,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tvmtarget.target.problems import shown
+from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 
 __all__ = ["TRACE_FORMAT", "applied", "check_trace", "program_of", "propose", "replay", "trace_text"]
-
-TRACE_FORMAT = "tvm.ms.trace/1"
 
 Target: TypeAlias = Any
 Function: TypeAlias = Any
 
 # TVM's modules of tensor intrinsics by machine.
 _INTRINSICS = {"x86_64": ("x86",), "aarch64": ("arm_cpu",), "riscv64": ("riscv_cpu",)}
-
-_MOST = 2**31 - 1  # of a loop that TVM counts
 
 # A population that is proposed in a second, where MetaSchedule's own of 512 takes half a minute; without a model of
 # costs, what a large one would be sorted by is chance.
@@ -51,6 +47,8 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
     database = meta_schedule.database.MemoryDatabase()
     workload = database.commit_workload(module)
     for text, cost in known:
+        if trace_problem(text) is not None:
+            continue
         trace = replay(module, text).trace
         database.commit_tuning_record(meta_schedule.database.TuningRecord(trace, workload, [cost / 1e12], target))
     is_gpu = str(target.kind.name) == "cuda"
@@ -88,7 +86,8 @@ def _space(kind: str) -> Any:  # noqa: ANN401
 
 
 def replay(module: Any, text: str) -> Any:  # noqa: ANN401
-    """Return a schedule of a module of one function, after a trace; whatever TVM raises if it does not fit."""
+    """Return a schedule of a module of one function, after a trace; what TVM raises, or `ValueError`, if none fits."""
+    check_trace(text)
     import tvm
     from tvm.s_tir.schedule.trace import Trace
 
@@ -108,48 +107,10 @@ def applied(function: Function, text: str) -> Function:
 
 
 def check_trace(text: str) -> None:
-    """Raise `ValueError` where a text is no trace, as TVM does not check: it ends the process for a loop split by 0."""
-    try:
-        trace = json.loads(text)
-    except (ValueError, RecursionError):
-        trace = None
-    match trace:
-        case [[*instructions], [*decisions]]:
-            wrong = [one for one in instructions if not _is_instruction(one)]
-            wrong += [one for one in decisions if not _is_decision(one, len(instructions))]
-        case _:
-            raise ValueError("the trace does not fit: it is no list of instructions and one of decisions")
-    if wrong:
-        raise ValueError(f"the trace does not fit: TVM writes nothing like {shown(wrong[0])}")
-
-
-def _is_instruction(one: object) -> bool:
-    match one:
-        case ["Split" | "LoopPartition", [str(), *factors], [*_], [*results]]:
-            is_legal = all(isinstance(factor, str) or _is_factor(factor) for factor in factors)
-        case [str(), [*_], [*_], [*results]]:
-            is_legal = True
-        case _:
-            return False
-    return is_legal and not _has_null(one) and all(isinstance(name, str) for name in results)
-
-
-def _has_null(value: object) -> bool:
-    return value is None or (isinstance(value, list) and any(map(_has_null, value)))
-
-
-def _is_decision(one: object, count: int) -> bool:
-    match one:
-        case [int() as at, [*factors]]:
-            return type(at) is int and 0 <= at < count and all(map(_is_factor, factors))
-        case [int() as at, int() as choice]:  # of a category, or of a loop: -1 and -2 are places without one
-            return type(at) is type(choice) is int and 0 <= at < count and -2 <= choice <= _MOST
-        case _:
-            return False
-
-
-def _is_factor(value: object) -> bool:
-    return type(value) is int and 1 <= value <= _MOST
+    """Raise `ValueError` where a text is no trace that MetaSchedule writes: TVM applies whatever stands in it."""
+    problem = trace_problem(text)
+    if problem is not None:
+        raise ValueError(f"the trace does not fit: {problem}")
 
 
 def trace_text(trace: Any) -> str:  # noqa: ANN401

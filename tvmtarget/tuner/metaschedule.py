@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from tvmtarget.advice import alone, kernel_workload
 from tvmtarget.backends.protocol import Kernel
 from tvmtarget.errors import BackendError, MissingExtraError
+from tvmtarget.ir.traces import trace_problem
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.match import Match
@@ -106,8 +107,8 @@ class _LogDatabase(PyDatabase):  # type: ignore[misc]
         found = [
             match
             for workload in self._known(mod)
-            for match in self._log.top_k(workload, target, _MORE * count)
-            if match.candidate is not None and match.candidate.format == TRACE_FORMAT
+            for match in self._log.top_k(workload, target, _MORE * count, refuses=_no_trace)
+            if match.candidate is not None and _no_trace(match.candidate) is None
         ]
         return sorted(found, key=_rank)[:count]
 
@@ -138,6 +139,11 @@ class _LogDatabase(PyDatabase):  # type: ignore[misc]
 
 def _key(target: TvmTarget) -> str:
     return alone(Target.from_tvm(target)).tuning_key("kernel")
+
+
+def _no_trace(candidate: Candidate) -> str | None:
+    """Return why TVM must not apply a candidate, None if it may."""
+    return trace_problem(candidate.body) if candidate.format == TRACE_FORMAT else "it is no trace"
 
 
 def _rank(match: Match) -> tuple[int, int]:

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from tvmtarget.errors import LogError, TvmTargetError
+from tvmtarget.ir.traces import TRACE_FORMAT as _FORMAT
+from tvmtarget.ir.traces import trace_problem
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.importers.taking import (
@@ -47,8 +49,6 @@ __all__ = ["RECORDS", "WORKLOADS", "export_metaschedule", "import_metaschedule"]
 
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
-
-_FORMAT = "tvm.ms.trace/1"
 
 # Instructions of traces that have another name today (since TVM 0.24, apache/tvm#18689); a log may know more of them.
 _ALIASES: Mapping[str, str] = {"GetBlock": "GetSBlock"}
@@ -102,8 +102,9 @@ def _records(workloads: Sequence[Workload | str], device: Callable[[Target], Tar
     workload = workloads[at]
     if isinstance(workload, str):
         raise LogError(f"workload {at}: {workload}")
-    if not _is_trace(trace):
-        raise LogError(f"a trace is a list of instructions and one of decisions, not {shown(trace)}")
+    problem = trace_problem(trace)
+    if problem is not None:
+        raise LogError(f"its trace may not be applied: {problem}")
     known = target_record(device(leaf_of(json.dumps(target))))
     ran = () if costs is None else picoseconds(costs)
     trial = Trial(
@@ -175,30 +176,8 @@ def _best(log: TuningLog, workload: Workload, target: Target, count: int) -> lis
 
 
 def _no_trace(candidate: Candidate) -> str | None:
-    """Return why TVM cannot read a candidate, None if it can."""
-    try:
-        is_trace = candidate.format == _FORMAT and _is_trace(json.loads(str(candidate.body)))
-    except (ValueError, RecursionError):
-        is_trace = False
-    return None if is_trace else "it is no trace of MetaSchedule"
-
-
-def _is_trace(data: object) -> bool:
-    """Whether data is a list of instructions, each a name and three lists, and one of decisions."""
-    match data:
-        case [[*instructions], [*decisions]]:
-            is_named = all(map(_is_instruction, instructions))
-            return is_named and all(isinstance(one, list) and len(one) == 2 for one in decisions)
-        case _:
-            return False
-
-
-def _is_instruction(one: object) -> bool:
-    match one:
-        case [str(), [*_], [*_], [*_]]:
-            return True
-        case _:
-            return False
+    """Return why TVM must not read a candidate, None if it may."""
+    return trace_problem(candidate.body) if candidate.format == _FORMAT else "it is no trace of MetaSchedule"
 
 
 def _export_pair(
