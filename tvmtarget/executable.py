@@ -161,9 +161,8 @@ class Leaf:
         for applied in tuned:
             problem = trace_problem(applied.body) if applied.is_used and applied.format == TRACE_FORMAT else None
             if problem is not None:
-                raise ValueError(
-                    f"the schedule of kernel {applied.what} in function {facts['function']!r} may not be applied: {problem}"
-                )
+                name = f"kernel {applied.what} in function {facts['function']!r}"
+                raise ValueError(f"the schedule of {name} may not be applied: {problem}")
         part = Part(
             name=facts["function"],
             source=source,
