@@ -142,7 +142,8 @@ SITES = ("npu", "gpu", "dsp", "cpu")
 def tree_of(count: int, kind: str = "onnxruntime") -> Target:
     """Return a tree of the last of `SITES`, each with a memory of its own; the CPU drives."""
     sites = SITES[-count:]
-    tree = Target.parse(f"[{','.join(f'{site}={kind}' for site in sites)}](host=@cpu)")
+    kinds = dict.fromkeys(sites, kind) | {"cpu": "numpy"}  # not every kind can drive the others
+    tree = Target.parse(f"[{','.join(f'{site}={kinds[site]}' for site in sites)}](host=@cpu)")
     return tree.replace(memory=tuple(Memory(name=f"of-{site}", of=(site,)) for site in sites if site != "cpu"))
 
 

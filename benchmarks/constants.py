@@ -92,7 +92,7 @@ def plans(leaf: str, layers: int, width: int) -> dict[str, Plan]:
     import tvmtarget as tt
 
     model, firsts = transformer(layers, width)
-    module, tree = tt.IRModule.from_onnx(model), f"composite[one={leaf}](host=@one)"
+    module, tree = tt.IRModule.from_onnx(model), f"composite[one={leaf}]"
     divided = {how: tt.decompose(module, tree, boundary_before=firsts, constants=how) for how in POLICIES}
     return {**divided, "whole": tt.decompose(module, leaf)}
 

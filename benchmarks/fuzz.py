@@ -45,10 +45,10 @@ ORDERS, RUNS = 4, 10
 
 # Trees deeper than a row of sites; KIND is what takes operations. The last leaf drives.
 DEEP = (
-    "[npu=KIND(count=2),cpu=KIND](host=@cpu)",
-    "[soc=[npu=KIND,dsp=KIND](host=@dsp),gpu=KIND,cpu=KIND](host=@cpu)",
-    "[gpu=KIND,board=[soc=[npu=KIND,dsp=KIND](host=@dsp),cpu=KIND](host=@cpu)](host=@board/cpu)",
-    "[n1=[npu=KIND,dsp=KIND](host=@dsp),n0=[gpu=KIND,cpu=KIND](host=@cpu)](host=@n0/cpu)",
+    "[npu=KIND(count=2),cpu=numpy](host=@cpu)",
+    "[soc=[npu=KIND,dsp=numpy](host=@dsp),gpu=KIND,cpu=numpy](host=@cpu)",
+    "[gpu=KIND,board=[soc=[npu=KIND,dsp=numpy](host=@dsp),cpu=numpy](host=@cpu)](host=@board/cpu)",
+    "[n1=[npu=KIND,dsp=numpy](host=@dsp),n0=[gpu=KIND,cpu=numpy](host=@cpu)](host=@n0/cpu)",
 )
 
 

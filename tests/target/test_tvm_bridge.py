@@ -487,7 +487,6 @@ CASES = [
         "[cuda(arch=sm_75),opencl](host=c)",
     ),
     ({"kind": "cuda", "arch": "sm_53", "host": {"kind": "c"}}, "cuda(arch=sm_53,host=c)"),
-    ({"kind": "c", "host": {"kind": "cuda", "arch": "sm_53"}}, "c(host=cuda(arch=sm_53))"),
     (
         {"kind": "vulkan", "supports_float16": True, "supports_int8": False},
         "vulkan(supports_float16=1,supports_int8=0)",

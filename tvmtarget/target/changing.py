@@ -5,6 +5,7 @@ Every function returns a new tree, made by the checked `replace` of its nodes.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias, TypeVar
 
@@ -18,7 +19,7 @@ from tvmtarget.target.pairs import effective_pair
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.values import read_value
 
-__all__ = ["merge", "merge_children", "override", "part", "unset"]
+__all__ = ["merge", "merge_children", "override", "part", "unset", "with_hosts"]
 
 _N = TypeVar("_N", bound=NestedNode)
 
@@ -218,10 +219,10 @@ def _settled(root: _N, cut: _N, slots: str, driven: Mapping[str, Driver]) -> _N:
     wanted = dict(_drivers_in_part(cut, slots, driven))
     now = drivers(cut)
     inside = {path: driver for path, driver in wanted.items() if driver not in (None, now[path].effective)}
-    cut = _with_hosts(cut, {path: f"@{driver}" if driver else None for path, driver in inside.items()})
+    cut = with_hosts(cut, {path: f"@{driver}" if driver else None for path, driver in inside.items()})
     now = drivers(cut)
     lost = [path for path, driver in wanted.items() if driver != now[path].effective]
-    return _with_hosts(cut, {path: _alone(root, driven[join(slots, path)].effective) for path in lost})
+    return with_hosts(cut, {path: _alone(root, driven[join(slots, path)].effective) for path in lost})
 
 
 def _drivers_in_part(cut: NestedNode, slots: str, driven: Mapping[str, Driver]) -> Iterator[tuple[str, str | None]]:
@@ -236,8 +237,12 @@ def _drivers_in_part(cut: NestedNode, slots: str, driven: Mapping[str, Driver]) 
             yield path, "host" if driver == driven[slots].effective else None
 
 
-def _with_hosts(node: _N, hosts: Mapping[str, NestedNode | str | None], path: str = "") -> _N:
+def with_hosts(node: _N, hosts: Mapping[str, NestedNode | str | None], path: str = "") -> _N:
+    """Return the tree with other hosts at some paths, each of the origin of the host that it replaces."""
     if not hosts:
         return node
-    targets = tuple(_with_hosts(child, hosts, join(path, child.slot)) for child in node.targets)
-    return node.replace(targets=targets, host=hosts.get(path, node.host))
+    targets = tuple(with_hosts(child, hosts, join(path, child.slot)) for child in node.targets)
+    if path not in hosts and all(map(operator.is_, targets, node.targets)):
+        return node
+    changed = node.replace(targets=targets, host=hosts.get(path, node.host))
+    return changed if changed.host is None else changed.originating(node.origin_of("host"), ["host"])

@@ -1,7 +1,8 @@
 """What makes two trees the same: the identity JSON, and the digest over its RFC 8785 bytes.
 
 Authored and normalised attributes of the resolved tree, every default omitted; a host only where it is not
-the one the node would have anyway; executor and runtime of the root only where they are not graph and python.
+the one the node would have anyway (a host that equals a node of the tree is that node, see `hosts.py`);
+executor and runtime of the root only where they are not graph and python.
 Tags, origins, derived features, default keys and the root's own name are not in it; what has no order of its
 own (features, links, memories) is sorted. Keys are ASCII and numbers whole, so that `json.dumps` with sorted
 keys writes the bytes of RFC 8785.
@@ -14,6 +15,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from tvmtarget.target.attributes import Value
+from tvmtarget.target.hosts import share_equal_hosts
 from tvmtarget.target.kinds import Kind, Role, find_kind
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
 from tvmtarget.target.node import Executor, Link, Memory, Runtime
@@ -38,7 +40,8 @@ def identity_text(root: NestedNode) -> str:
 
 def identity_of(root: NestedNode) -> dict[str, object]:
     """Return the flat JSON that equality, hash and digest see; lists where order means something, else sorted."""
-    return _identity(root, "", drivers(root))
+    shared = share_equal_hosts(root, identity_text)
+    return _identity(shared, "", drivers(shared))
 
 
 def canonical(data: object) -> str:
@@ -85,8 +88,7 @@ def _host(node: NestedNode, path: str, driver: Driver) -> dict[str, object]:
         return {"host": f"@{driver.effective.removeprefix('@')}"}
     written = identity_of(node.host)
     stands_in_anyway = driver.default == join(path, "host") and not node.is_composite and written == {"kind": "llvm"}
-    is_itself = driver.default == path and written == identity_of(node.replace(host=None))
-    return {} if stands_in_anyway or is_itself else {"host": written}
+    return {} if stands_in_anyway else {"host": written}
 
 
 def facts(field: str, rows: Iterable[Link | Memory]) -> dict[str, object]:

@@ -21,7 +21,8 @@ from tvmtarget.errors import TargetError, did_you_mean
 from tvmtarget.target.cpu.chips import is_unchecked
 from tvmtarget.target.cpu.isa import is_cpu, read_isa
 from tvmtarget.target.cpu.triples import Triple
-from tvmtarget.target.identity import authored, canonical, facts
+from tvmtarget.target.hosts import share_equal_hosts
+from tvmtarget.target.identity import authored, canonical, facts, identity_text
 from tvmtarget.target.kinds import AttributeClass, find_kind
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
 from tvmtarget.target.node import Executor, Runtime
@@ -70,6 +71,7 @@ def view_of(node: NestedNode, view: View) -> dict[str, object]:
         raise TargetError(
             f"a kernel runs on a leaf, and {node.slot!r} is a system; ask for level 'graph', or for a part"
         )
+    node = share_equal_hosts(node, identity_text)
     return {"view": view} | _view(node, "", view, drivers(node))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tvmtarget.errors import did_you_mean
 from tvmtarget.target.cpu.agreement import contradictions
-from tvmtarget.target.kinds import find_kind
+from tvmtarget.target.kinds import find_kind, kind_names, kind_of
 from tvmtarget.target.nesting import Driver, NestedNode, drivers, is_reference, join, unnumbered
 from tvmtarget.target.node import Executor
 from tvmtarget.target.pairs import pair_conflicts
@@ -45,17 +45,27 @@ def _references_are_found(root: NestedNode, driven: Mapping[str, Driver]) -> Ite
 
 
 def _hosts_are_devices(root: NestedNode, driven: Mapping[str, Driver]) -> Iterator[str]:
-    """A host is one device that drives itself; of which kind is left to who wrote it."""
-    for path, node in root.walk():
-        effective = driven[path].effective
-        if node.host is None or is_reference(effective):
-            continue
-        host = node.host if isinstance(node.host, NestedNode) else root.at(effective)
+    """A host is one device whose kind can drive others, and which drives itself."""
+    for path, node, host in _stated_hosts(root, driven):
         what = f"host {node.host if isinstance(node.host, str) else host.kind!r}"
         if host.is_composite:
             yield f"{what} is a system of several devices; name the one that drives, as in @node0/cpu{place(path)}"
-        elif isinstance(node.host, NestedNode) and host.host is not None and drivers(host)[""].effective:
+            continue
+        if find_kind(host.kind) is not None and not host.can_host:
+            able = ", ".join(name for name in kind_names() if kind_of(name).can_host)
+            is_kind = f"is of kind {host.kind!r}, which" if isinstance(node.host, str) else "is a kind that"
+            yield f"{what} {is_kind} drives no other device; kinds that do: {able}{place(path)}"
+        if isinstance(node.host, NestedNode) and host.host is not None and drivers(host)[""].effective:
             yield f"{what} has a host of its own, but a host drives itself{place(path)}"
+
+
+def _stated_hosts(root: NestedNode, driven: Mapping[str, Driver]) -> Iterator[tuple[str, NestedNode, NestedNode]]:
+    """Yield the path of each node that states its host, the node and the host; hosts of written hosts too."""
+    for path, node in _with_hosts(root):
+        if isinstance(node.host, NestedNode):
+            yield path, node, node.host
+        elif node.host is not None and path in driven and not is_reference(driven[path].effective):
+            yield path, node, root.at(driven[path].effective)
 
 
 def _hosts_go_in_no_circle(_: NestedNode, driven: Mapping[str, Driver]) -> Iterator[str]:
@@ -80,7 +90,7 @@ def _hosts_agree(root: NestedNode, driven: Mapping[str, Driver]) -> Iterator[str
         if driver.is_implied or is_reference(driver.effective):
             continue
         host = root.at(driver.effective)
-        if not _agree(node.host, host):
+        if node.host.can_host and host.can_host and not _agree(node.host, host):
             yield (
                 f"hosts disagree: {path!r} is driven by {node.host}, and {repr(system) if system else 'the root'} by "
                 f"{host.replace(name=None)}; leave one out, or name a node: host=@{unnumbered(driver.effective)}"

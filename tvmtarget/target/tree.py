@@ -11,6 +11,7 @@ from tvmtarget.target import changing, printing, text
 from tvmtarget.target.arguments import read_count, read_keys, read_links, read_memory, read_target_attributes
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.difference import Differences, differences
+from tvmtarget.target.hosts import share_equal_hosts
 from tvmtarget.target.identity import digest_of, identity_text
 from tvmtarget.target.keys import View, codegen_key, tuning_key, view_of
 from tvmtarget.target.kinds import find_kind
@@ -317,19 +318,24 @@ class Target(NestedNode):
         """Return the tree with the root's host, executor and runtime filled in; all conflicts in one error.
 
         A host that nobody wrote and no child can be stays unwritten: an llvm stands in for it, but gets no work.
-        Later stages rely on what this checks (`rules.py`); it does not change the digest.
+        A host that is written and equals a node of the tree becomes a reference to it. Later stages rely on what this
+        checks (`rules.py`); it does not change the digest, for which such a host is that node anyway.
+
+        >>> Target.parse("[gpu=cuda(host=llvm(num-cores=4)),cpu=llvm(num-cores=4)]").resolve().at("gpu").host
+        '@cpu'
         """
-        driven = drivers(self)
-        raise_all(TargetError, [*conflicts(self, driven)])
+        shared = share_equal_hosts(self, identity_text)
+        driven = drivers(shared)
+        raise_all(TargetError, [*conflicts(shared, driven)])
         root = driven[""]
         filled: dict[str, object] = {}
-        if self.host is None and not root.is_implied and root.effective:
+        if shared.host is None and not root.is_implied and root.effective:
             filled["host"] = f"@{root.effective}"
         if self.executor is None:
             filled["executor"] = Executor("graph")
         if self.runtime is None:
             filled["runtime"] = effective_pair([self])[1]
-        return self.replace(name=None, **filled).originating(_FILLED, filled)
+        return shared.replace(name=None, **filled).originating(_FILLED, filled)
 
     # Asking
 

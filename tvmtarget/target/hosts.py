@@ -1,0 +1,104 @@
+"""Make the hosts of a tree consistent: a host that is written and equals a node of the tree becomes a reference to it.
+
+This is the updating half of the pass that TVM's RFC calls CheckAndUpdateHostConsistency; `rules.py` is the checking
+half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from tvmtarget.target.changing import with_hosts
+from tvmtarget.target.nesting import Driver, NestedNode, covers, drivers, join, unnumbered
+
+__all__ = ["share_equal_hosts"]
+
+_N = TypeVar("_N", bound=NestedNode)
+
+
+def share_equal_hosts(root: _N, identity: Callable[[NestedNode], str]) -> _N:
+    """Replace every written host that equals a node of the tree by a reference to that node.
+
+    A device may share the node that would drive it anyway, its siblings, and the host that is written in the system
+    around it; a system may share its own children only, for an equal CPU elsewhere can be another machine. A device
+    that equals its own host loses the host, as it drives itself. A host that no reference could name from its place
+    stays as it is.
+
+    Args:
+        root: a tree whose references need not be right yet.
+        identity: the text by which two trees are equal (`identity.identity_text`).
+
+    Returns:
+        The tree with references in place of equal hosts; the same object if there are none.
+    """
+    written = [path for path, node in root.walk() if isinstance(node.host, NestedNode)]
+    if not written:
+        return root
+    wanted = dict(_Shared(root, identity).found(written))
+    shared = with_hosts(root, {path: _reference(path, site) for path, site in wanted.items()})
+    now = drivers(shared)
+    lost = {path: root.at(path).host for path, site in wanted.items() if unnumbered(now[path].effective) != site}
+    return with_hosts(shared, lost) if lost else shared
+
+
+class _Shared:
+    """Finds the equal nodes of written hosts; each node around them is looked through once."""
+
+    def __init__(self, root: NestedNode, identity: Callable[[NestedNode], str]) -> None:
+        self._root = root
+        self._identity_of = identity
+        self._driven: Mapping[str, Driver] = drivers(root)
+        self._sites: dict[str, str] = {}
+        self._by_identity: dict[str, dict[str, str]] = {}
+
+    def found(self, written: list[str]) -> Iterator[tuple[str, str]]:
+        """Yield the path of each node with an equal host, and the path of the node that it equals; parents first."""
+        for path in written:
+            host = self._root.at(path).host
+            assert isinstance(host, NestedNode)  # the caller looked for these
+            site = self._site(path, self._identity_of(host))
+            if site is not None:
+                self._sites[join(path, "host")] = site
+                yield path, site
+
+    def _site(self, path: str, identity: str) -> str | None:
+        node = self._root.at(path)
+        usual = unnumbered(self._driven[path].default)
+        usual = self._sites.get(usual, usual)
+        is_apart = node.is_composite and not covers(path, usual)
+        if not (is_apart or usual.startswith("@") or usual == join(path, "host")) and self._identity(usual) == identity:
+            return usual
+        site = self._hosts_in(path if node.is_composite else path.rpartition("/")[0]).get(identity)
+        return None if site in (None, join(path, "host")) else self._sites.get(site, site)
+
+    def _hosts_in(self, path: str) -> dict[str, str]:
+        """Return the first host of each identity among the children of a node, and the host that is written there."""
+        if path not in self._by_identity:
+            node = self._root.at(path)
+            sites = [join(path, child.slot) for child in node.targets if child.can_host]
+            sites += [join(path, "host")] if isinstance(node.host, NestedNode) else []
+            found: dict[str, str] = {}
+            for site in sites:
+                found.setdefault(self._identity(site), site)
+            self._by_identity[path] = found
+        return self._by_identity[path]
+
+    def _identity(self, path: str) -> str:
+        above, _, name = path.rpartition("/")
+        if name == "host" and (around := self._root.at(above)).child("host") is None:
+            host = around.host
+            return self._identity_of(host) if isinstance(host, NestedNode) else ""
+        node = self._root.at(path)
+        return self._identity_of(node.replace(host=None, name=None, count=1)) if node.can_host else ""
+
+
+def _reference(path: str, site: str) -> str | None:
+    """Return how a node names a site: from the innermost node around both; None for the node itself."""
+    if path == site:
+        return None
+    here, there = path.split("/"), site.split("/")
+    common = 0
+    while common < min(len(here), len(there) - 1) and here[common] == there[common]:
+        common += 1
+    return "@" + "/".join(there[common:])
