@@ -16,6 +16,7 @@
     └── MissingExtraError    an optional package that is not installed
 
     TvmTargetWarning         a historic spelling or name, read as what is written today
+    PluginWarning            a plugin of another package that cannot be used
 
 A message is lower case, names the value with `!r`, says what would be right, and where. An error that
 collects several problems keeps each of them in `problems`; its text has one line per problem.
@@ -39,6 +40,7 @@ __all__ = [
     "ModelError",
     "ModelFileError",
     "NewerLogError",
+    "PluginWarning",
     "RunError",
     "TargetError",
     "TextError",
@@ -162,6 +164,10 @@ class TvmTargetWarning(DeprecationWarning):
     """A spelling of an older TVM, or a tag that is going away; the message says what to write instead."""
 
 
+class PluginWarning(UserWarning):
+    """A plugin of another package that cannot be used; the message names its owner."""
+
+
 def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known") -> str:
     """Return the tail of an error message: the nearest candidates, else all of them, else nothing."""
     names: Sequence[str] = sorted(set(candidates))
@@ -179,9 +185,9 @@ def raise_all(error: type[TvmTargetError], problems: Sequence[str]) -> None:
         raise error(*problems)
 
 
-def warn(message: str) -> None:
-    """Give a `TvmTargetWarning` that points at the line outside this package which led here."""
+def warn(message: str, category: type[Warning] = TvmTargetWarning) -> None:
+    """Give a warning that points at the line outside this package which led here."""
     home, levels, frame = str(Path(__file__).parent), 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
         frame, levels = frame.f_back, levels + 1
-    warnings.warn(message, TvmTargetWarning, stacklevel=levels)
+    warnings.warn(message, category, stacklevel=levels)

@@ -1,6 +1,7 @@
 """The one door for plugins: entry points, read at first use, and what a program registers while it runs.
 
-A duplicate is an error naming both owners.
+A duplicate is an error naming both owners, for whom asks for that name. A plugin that is broken is reported and left
+out, and stops nothing that does not need it.
 
 Groups: `tvmtarget.kinds` (tables of kinds), `tvmtarget.tags` (folders of tags), `tvmtarget.registry` (which tags a text
 may name), `tvmtarget.strategies` (what a code generator takes), `tvmtarget.backends` (who compiles it) and
@@ -15,15 +16,16 @@ from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, distributions
 from typing import Any, TypeVar, cast
 
-from tvmtarget.errors import BackendError, TargetError
+from tvmtarget.errors import BackendError, PluginWarning, TargetError, warn
 
-__all__ = ["cached", "load", "names", "register", "registered_in"]
+__all__ = ["cached", "load", "names", "owner", "register", "registered_in", "report"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _registered: dict[tuple[str, str], Any] = {}
 _registrants: dict[tuple[str, str], str] = {}
 _emptied: list[Callable[[], None]] = []
+_reported: set[str] = set()
 
 
 def cached(function: _F) -> _F:
@@ -36,7 +38,7 @@ def cached(function: _F) -> _F:
 def register(group: str, name: str, value: object) -> None:
     """Add a plugin to this process, or exchange one that was added so; `TargetError` if a package has that name."""
     if name in _group(group):
-        raise TargetError(f"{group} {name!r} is registered already, by {_owner(_group(group)[name])}")
+        raise TargetError(f"{group} {name!r} is registered already, by {owner(group, name)}")
     _registered[group, name] = value
     _registrants[group, name] = _caller()
     for empty in _emptied:
@@ -63,22 +65,43 @@ def _caller() -> str:
 
 @cache
 def _installed() -> tuple[EntryPoint, ...]:
-    """Return the entry points of all packages that have some for us; of one name, the first on the path."""
+    """Return the entry points of all packages that have some for us; of one name, the first on the path.
+
+    A package whose metadata cannot be read costs itself alone.
+    """
     found: dict[str, EntryPoints] = {}
     for package in distributions():
-        if "tvmtarget." in (package.read_text("entry_points.txt") or ""):
-            found.setdefault(package.name, package.entry_points)
+        try:
+            if "tvmtarget." in (package.read_text("entry_points.txt") or ""):
+                found.setdefault(package.name, package.entry_points)
+        except Exception as error:  # other packages' metadata can be damaged in any way
+            place = getattr(package, "_path", None)  # its name may be what cannot be read
+            report(f"the metadata of an installed package cannot be read ({place}): {error}")
     return tuple(point for points in found.values() for point in points)
 
 
 @cache
-def _group(group: str) -> dict[str, EntryPoint]:
-    found: dict[str, EntryPoint] = {}
+def _group(group: str) -> dict[str, tuple[EntryPoint, ...]]:
+    """Return the entry points of a group by name; those of several packages that differ stand under one name."""
+    found: dict[str, tuple[EntryPoint, ...]] = {}
     for point in (point for point in _installed() if point.group == group):
-        known = found.setdefault(point.name, point)
-        if known.value != point.value:
-            raise TargetError(f"{group} {point.name!r} is registered twice: by {_owner(known)} and by {_owner(point)}")
+        known = found.setdefault(point.name, (point,))
+        if point.value not in {one.value for one in known}:
+            found[point.name] = (*known, point)
     return found
+
+
+def report(problem: str) -> None:
+    """Warn of a plugin that cannot be used; each problem is reported once in a process."""
+    if problem not in _reported:
+        _reported.add(problem)
+        warn(f"{problem}; it is left out", PluginWarning)
+
+
+def owner(group: str, name: str) -> str:
+    """Return who registered a plugin, for messages."""
+    points = _group(group).get(name)
+    return _registrants.get((group, name), name) if points is None else " and by ".join(map(_owner, points))
 
 
 def _owner(point: EntryPoint) -> str:
@@ -93,11 +116,18 @@ def names(group: str) -> tuple[str, ...]:
 
 @cached
 def load(group: str, name: str) -> Any:  # noqa: ANN401 - each group has its own protocol
-    """Load one plugin by name; `KeyError` if nobody registered it, `BackendError` if it does not import."""
+    """Load one plugin by name.
+
+    Raises:
+        KeyError: nobody registered it.
+        BackendError: it does not import, or two packages registered it.
+    """
     if (group, name) in _registered:
         return _registered[group, name]
-    point = _group(group)[name]
+    point, *others = _group(group)[name]
+    if others:
+        raise BackendError(f"{group} {name!r} is registered twice: by {owner(group, name)}")
     try:
         return point.load()
-    except Exception as error:  # whatever somebody else's module does when it is imported
+    except Exception as error:  # a foreign module can raise anything when it is imported
         raise BackendError(f"plugin {name!r} of {_owner(point)} does not load: {error}") from error

@@ -235,11 +235,14 @@ def backends(kind: str) -> tuple[tuple[Backend, MissingExtraError | None], ...]:
     """List the backends for a target kind, each with the error that says what it lacks, if it lacks anything."""
     found: list[tuple[Backend, MissingExtraError | None]] = []
     for name in plugins.names("tvmtarget.backends"):
-        backend = backend_named(name)
-        if kind in backend.kinds:
-            try:
-                backend.version()
-                found.append((backend, None))
-            except MissingExtraError as error:
-                found.append((backend, error))
+        try:
+            backend = backend_named(name)
+            if kind not in backend.kinds:
+                continue
+            backend.version()
+            found.append((backend, None))
+        except MissingExtraError as error:
+            found.append((backend, error))
+        except Exception as error:  # of another package; nobody can know which kinds it would serve
+            plugins.report(str(error) if isinstance(error, BackendError) else f"backend {name!r} fails: {error}")
     return tuple(found)

@@ -8,14 +8,14 @@ group `tvmtarget.kinds`; the rows of this library come through it too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
 from tvmtarget import plugins
-from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.errors import BackendError, TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Value, fold
 from tvmtarget.target.cpu.chips import chip_problems
 from tvmtarget.target.problems import shown
@@ -150,15 +150,33 @@ class Kind(_Row):
 
 @plugins.cached
 def _table(role: Role) -> dict[str, Kind]:
+    """Return all kinds of a role by name: ours first, so that no plugin takes one of our names."""
     table: dict[str, Kind] = {}
-    for plugin in plugins.names("tvmtarget.kinds"):
-        for kind in plugins.load("tvmtarget.kinds", plugin):
-            if kind.role != role:
-                continue
-            if kind.name in table:
-                raise TargetError(f"{role} kind {kind.name!r} is registered twice; the second time by {plugin!r}")
-            table[kind.name] = kind
+    for plugin in sorted(plugins.names("tvmtarget.kinds"), key=lambda name: name != "builtin"):
+        again: list[str] = []
+        for kind in _kinds_of(plugin):
+            if kind.role == role and table.setdefault(kind.name, kind) is not kind:
+                again.append(kind.name)
+        if again:
+            names = f"{again[0]!r} is" if len(again) == 1 else f"{again[0]!r} and {len(again) - 1} more are"
+            owner = plugins.owner("tvmtarget.kinds", plugin)
+            plugins.report(f"{role} kind {names} registered twice; the second time by {owner}")
     return table
+
+
+def _kinds_of(plugin: str) -> Iterable[Kind]:
+    """Return the kinds of a plugin; none, with a report, if it does not load or is something else."""
+    try:
+        loaded = plugins.load("tvmtarget.kinds", plugin)
+    except BackendError as error:
+        plugins.report(str(error))
+        return ()
+    kinds = tuple(loaded) if isinstance(loaded, Iterable) else None
+    if kinds is None or not all(isinstance(kind, Kind) for kind in kinds):
+        owner = plugins.owner("tvmtarget.kinds", plugin)
+        plugins.report(f"plugin {plugin!r} of {owner} is {shown(loaded)}; it should be a tuple of tvmtarget.Kind")
+        return ()
+    return kinds
 
 
 def kind_names(role: Role = "target") -> tuple[str, ...]:
