@@ -233,14 +233,65 @@ _EXAMPLE = _table("""
     example_attribute  int  hard  0  v0.9  a number, to show how attributes reach a hook
 """)
 
-# Options of Arm's code generators, which TVM kept in the pass context (`relay.ext.{ethos-u,cmsisnn}.options`, v0.18).
+# Options of code generators that TVM kept in the pass context (`relay.ext.*.options`: compiler_attrs of
+# `src/relay/backend/contrib/{ethosu,ethosn,cmsisnn,mrvl,vitis_ai}` at v0.18.0); tvmc set them as those of a target.
 _ETHOS_U = _table("""
-    accelerator-config  str  isa  -  tt1  Ethos-U product and its MACs: ethos-u55-256, ethos-u65-512
+    accelerator-config            str   isa   ethos-u55-256  tt1  product and its MACs: ethos-u55-256, ethos-u65-512
+    enable_cascader               bool  soft  false  tt1  plan subgraphs in cascades
+    enable_striping               bool  soft  false  tt1  split operations of a cascade into stripes
+    disable_copying_constants     bool  hard  false  tt1  constants are in SRAM already; for code without the cascader
+    dev_force_block_config        str   soft  -      tt1  use one block configuration: height x width x depth
+    dev_max_open_plans            str   soft  8      tt1  open plans kept for each group of parts
+    dev_max_closed_plans          str   soft  32     tt1  closed plans kept for each group of parts
+    dev_select_proposal_idx       str   soft  -1     tt1  proposal to take, by its number
+    dev_disable_pareto_plans      bool  soft  false  tt1  keep plans that another one dominates
+    dev_disable_pareto_proposals  bool  soft  false  tt1  keep proposals that another one dominates
+    dev_disable_block_culling     bool  soft  false  tt1  keep all block configurations
+    dev_cascader_logging          bool  none  false  tt1  write a log of the cascader
+""")
+
+_ETHOS_N = _table("""
+    variant                        str  isa   n78    tt1  product: n78
+    sram_size                      str  capacity  0  tt1  bytes of SRAM, 0 for that of the variant
+    tops                           str:1|2|4|8  isa  1  tt1  10^12 operations a second
+    ple_ratio                      str:2|4      isa  2  tt1  programmable layer engines for each compute engine
+    strategy0                      bool  soft  true   tt1  allow scheduling strategy 0
+    strategy1                      bool  soft  true   tt1  allow scheduling strategy 1
+    strategy3                      bool  soft  true   tt1  allow scheduling strategy 3
+    strategy4                      bool  soft  true   tt1  allow scheduling strategy 4
+    strategy6                      bool  soft  true   tt1  allow scheduling strategy 6
+    strategy7                      bool  soft  true   tt1  allow scheduling strategy 7
+    dump_ram                       bool  none  false  tt1  write the memory for debugging
+    initial_sram_dump              bool  none  false  tt1  write the SRAM before it is used
+    block_config_16x16             bool  soft  true   tt1  allow blocks of 16 by 16
+    block_config_32x8              bool  soft  true   tt1  allow blocks of 32 by 8
+    block_config_8x32              bool  soft  true   tt1  allow blocks of 8 by 32
+    block_config_8x8               bool  soft  true   tt1  allow blocks of 8 by 8
+    enable_intermediate_compression bool soft  true   tt1  compress intermediate values
+    disable_winograd               bool  hard  false  tt1  compute no convolution by Winograd's algorithm
+    debug_dir                      str   none  .      tt1  folder for debugging files
+    inline_non_compute_intensive_partitions  bool  soft  true   tt1  leave cheap subgraphs to TVM
+    experimental_compiler          bool  soft  false  tt1  use the cascading compiler
 """)
 
 _CMSIS_NN = _table("""
-    mcpu   str       isa  -  tt1  CPU name as the C compiler spells it: cortex-m55
-    mattr  features  isa  -  tt1  features removed from it: -mve, -dsp
+    mcpu              str       isa   -      tt1  CPU name as the C compiler spells it: cortex-m55
+    mattr             features  isa   -      tt1  features removed from it: -mve, -dsp
+    debug_last_error  bool      none  false  tt1  keep the last error of a kernel
+""")
+
+_MRVL = _table("""
+    mcpu       str:cn10ka|cnf10kb  isa    cn10ka  tt1  class of the inference processor
+    num_tiles  int>=1              scale  8       tt1  most tiles that may be used: 1, 2, 4 or 8
+    mattr      str                 hard   -       tt1  options of the compiler: wb_pin_ocm=1,quantize=fp16
+""")
+
+_VITIS_AI = _table("""
+    dpu                    str  isa   -  tt1  DPU identifier: DPUCZDX8G-zcu104
+    build_dir              str  none  -  tt1  build folder, for debugging
+    work_dir               str  none  -  tt1  work folder, for debugging
+    export_runtime_module  str  none  -  tt1  file to write the runtime module to
+    load_runtime_module    str  none  -  tt1  file to read the runtime module from
 """)
 
 _ONNXRUNTIME = _table("""
@@ -333,11 +384,35 @@ _TARGETS = (
         "mrvl",
         "cpu",
         "",
+        _MRVL,
         until="v0.19",
         is_external=True,
         hardware="a Marvell MLIP accelerator",
         doc="external: Marvell MLIP",
     ),
+    _kind(
+        "ethos-n",
+        "cpu",
+        "",
+        _ETHOS_N,
+        until="v0.18",
+        is_external=True,
+        hardware="an Arm Ethos-N NPU",
+        doc="external: Arm Ethos-N",
+    ),
+    _kind("compute-library", "cpu", "", until="v0.19", is_external=True, doc="external: Arm Compute Library"),
+    _kind("bnns", "cpu", "", until="v0.19", is_external=True, doc="external: Apple BNNS"),
+    _kind(
+        "vitis-ai",
+        "cpu",
+        "",
+        _VITIS_AI,
+        until="v0.19",
+        is_external=True,
+        hardware="an AMD DPU",
+        doc="external: AMD Vitis AI",
+    ),
+    _kind("dnnl", "cpu", "", is_external=True, doc="external: oneDNN"),
     _kind("example_target_hook", "cpu", "", _EXAMPLE, until="v0.19", is_external=True, doc="external: TVM's example"),
     _kind("cublas", "cuda", "", until="v0.19", is_external=True, doc="external: cuBLAS"),
     _kind("cudnn", "cuda", "", until="v0.19", is_external=True, doc="external: cuDNN"),

@@ -133,6 +133,13 @@ class Reader(Generic[_N]):
         problems.raise_all()
         devices = [one for one in parts if not _is_external(one)]
         externals = parts[: len(parts) - len(devices)]
+        twice = next(
+            (one.kind for at, one in enumerate(parts) if one.kind in [other.kind for other in parts[:at]]), None
+        )
+        if twice is not None:
+            raise TargetError(
+                f"{twice!r} is given twice in a list; children of one kind have names: [a={twice},b={twice}]"
+            )
         if len(devices) > 2 or not all(map(_is_external, externals)):
             listed = ", ".join(one.kind for one in parts)
             raise TargetError(f"a list is of code generators, then at most one device and its host, not {listed}")

@@ -290,10 +290,14 @@ def _triple(attrs: Mapping[str, Value]) -> Triple | None:
 
 def _tables_that_know(words: Sequence[str]) -> list[FeatureTable]:
     """Return the tables that have all features that are written where nothing else names the machine."""
-    names = {word[1:] for word in words}
-    if not names:
+    if not words:
         return []
-    return [table for family in families() if (table := table_of(family)) and names <= table.implies.keys()]
+    tables = [table for family in families() if (table := table_of(family)) is not None]
+    return [
+        table
+        for table in tables
+        if all(one[1:] in table.implies for word in words for one in _read_feature(word, [table]))
+    ]
 
 
 def _read_feature(word: str, tables: Sequence[FeatureTable]) -> Sequence[str]:

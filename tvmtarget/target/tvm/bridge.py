@@ -40,9 +40,9 @@ _DIALECTS: dict[Version, Dialect] = {"v0.9": "v0.9", "v0.19": "v0.10"}
 # The minor version that a row's `since` means; "tt1", which is ours, is in none.
 _MINOR = {"v0.8": 8, "v0.9": 9, "v0.10": 10, "v0.19": 19, "main": 27}
 
-# Kinds that v0.9 had not, and kinds that no TVM has.
+# Kinds that v0.9 had not, and kinds that no TVM has: ours, and code generators that TVM knew by a name alone.
 _SINCE = {"test": "v0.10", "clml": "v0.19", "mrvl": "v0.19", "trn": "main", "cuda_host": "main"}
-_OURS = ("numpy", "onnxruntime")
+_OURS = ("numpy", "onnxruntime", "ethos-n", "compute-library", "bnns", "vitis-ai", "dnnl")
 
 # Default keys that a kind had in v0.9, where they were others than today's.
 _FORMER_KEYS: dict[str, tuple[str, ...]] = {"hexagon": ("hexagon",), "stackvm": ()}
