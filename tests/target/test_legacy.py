@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tvmtarget import Executor, Runtime, Target
-from tvmtarget.errors import TargetError, TvmTargetError, TvmTargetWarning
+from tvmtarget.errors import TargetError, TextError, TvmTargetError, TvmTargetWarning
 from tvmtarget.target.tvm import command_line
 from tvmtarget.target.tvm.quoting import DIALECTS, can_write, interpret, quote, split
 
@@ -217,7 +217,32 @@ def test_a_backslash_protects_only_quotes_in_v0_9():
     assert split(r"a\b", " ", "plain") == [(0, r"a\b")]
 
 
-values = st.text(st.sampled_from("ab ,'\\=-"), max_size=8)
+@pytest.mark.parametrize(
+    ("line", "attribute", "value"),
+    [
+        ('llvm -mattr="+neon,+crc"', "mattr", ("+crc", "+neon")),
+        ("llvm -mattr='+neon, +crc'", "mattr", ("+crc", "+neon")),
+        ('llvm -mattr "+neon, +crc"', "mattr", ("+crc", "+neon")),
+        ("llvm -mattr +neon,+crc", "mattr", ("+crc", "+neon")),
+        ("cuda -libs cublas,cudnn -arch=sm_80", "libs", ("cublas", "cudnn")),
+        ('llvm -model="a \\"b\\" \\\\c"', "model", 'a "b" \\c'),
+        ("""llvm -model="it's" -num-cores=4""", "model", "it's"),
+        ("llvm -model='a \"b\"'", "model", 'a "b"'),
+        ("""llvm -cl-opt='-a="x,y",-b'""", "cl-opt", ("-a=x,y", "-b")),
+        ("llvm -cl-opt='-unroll-threshold:uint=100,-unroll-count:uint=3'", "cl-opt", None),
+    ],
+)
+def test_quotes_of_a_command_line_are_those_of_a_shell(line, attribute, value):
+    expected = value or ("-unroll-threshold:uint=100", "-unroll-count:uint=3")
+    assert Target.parse(line)[attribute] == expected
+
+
+def test_a_double_quote_that_is_not_closed_is_refused_with_its_place():
+    with pytest.raises(TextError, match="a double quote is not closed, at column 13"):
+        Target.parse('llvm -model="a b')
+
+
+values = st.text(st.sampled_from("ab ,'\"\\=-"), max_size=8)
 
 
 @given(values, st.sampled_from(" ,"), st.sampled_from(DIALECTS))

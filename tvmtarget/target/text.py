@@ -110,13 +110,16 @@ def _top_level(text: str) -> str:
 
 
 def _commas(top_level: str) -> list[int]:
-    """Find the commas between targets; one inside a word that begins with '-' belongs to that option's list."""
-    return [
-        word.start() + offset
-        for word in re.finditer(r"\S+", top_level)
-        for offset, letter in enumerate(word.group())
-        if letter == "," and (not word.group().startswith("-") or offset == len(word.group()) - 1)
-    ]
+    """Find the commas between targets; one inside an option's word, or inside its value, belongs to a list."""
+    found: list[int] = []
+    expects_value = False
+    for word in re.finditer(r"\S+", top_level):
+        text = word.group()
+        is_option = text.startswith("-")
+        at = [word.start() + offset for offset, letter in enumerate(text) if letter == ","]
+        found += [one for one in at if not (is_option or expects_value) or one == word.end() - 1]
+        expects_value = is_option and "=" not in text and not text.endswith(",")
+    return found
 
 
 def _read_object(text: str) -> Flat:

@@ -1,7 +1,7 @@
 """TVM's command-line form of a target (v0.6 to v0.23): `kind -key=value -key value -flag`.
 
 The grammar is that of TargetInternal::FromRawString (src/target/target.cc at v0.9.0 to v0.23.0): lists are
-separated by commas, single quotes hold spaces together, a flag alone means 1, and `--host` and `--devices`
+separated by commas, quotes hold spaces together, a flag alone means 1, and `--host` and `--devices`
 hold targets themselves. What quotes and backslashes mean is the dialect's (`quoting.py`).
 """
 
@@ -58,6 +58,7 @@ def _value(kind: Kind | None, key: str, value: str, dialect: Dialect) -> object:
     if not (key in ("keys", "devices") or (row.is_list if row else "," in value)):
         return value
     items = [interpret(item, dialect) for _, item in split(value, ",", dialect)]
+    items = [item.strip() for item in items] if dialect == "plain" else items
     return [_nested(item, dialect) for item in items] if key == "devices" else items
 
 

@@ -1,6 +1,7 @@
 """How quotes and escapes work in TVM's command lines, which differs between versions: splitting, reading, writing.
 
-    plain   what `Target.parse` reads: single quotes hold spaces together, and are dropped; nothing is escaped
+    plain   what `Target.parse` reads: single and double quotes hold spaces together, and are dropped; as in a shell, a
+            backslash protects a double quote or a backslash inside double quotes, and is a letter elsewhere
     v0.9    the same in words and in lists, and \\' is a quote (SplitString in src/target/target.cc at v0.9.0)
     v0.10   quotes nest: those around a whole value are dropped, those inside are kept for the lists in it, and a
             backslash protects any letter (SplitString, Interpret and Uninterpret there, v0.10.0 to v0.23.0)
@@ -21,6 +22,8 @@ Dialect: TypeAlias = Literal["plain", "v0.9", "v0.10"]
 
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 
+_MARKS = {"'": "single", '"': "double"}
+
 
 def checked_dialect(dialect: object) -> Dialect:
     """Return a dialect by name, or raise `TargetError` with the names there are."""
@@ -37,29 +40,35 @@ def split(text: str, separator: str, dialect: Dialect) -> list[tuple[int, str]]:
     ([(0, 'a'), (2, 'b c')], [(0, 'a'), (2, "'b c'")])
     """
     parts: list[tuple[int, str]] = []
-    begin, part, opened, at = 0, "", -1, 0
+    begin, part, opened, mark, at = 0, "", -1, "", 0
     while at < len(text):
         letter = text[at]
-        is_escaped = letter == "\\" and _escapes(text[at + 1 : at + 2], dialect)
+        is_escaped = letter == "\\" and _escapes(text[at + 1 : at + 2], mark, dialect)
         if is_escaped:
-            part += text[at : at + 2] if dialect == "v0.10" else "'"
-        elif letter == "'":
-            opened = at if opened < 0 else -1
-            part += "'" if dialect == "v0.10" else ""
-        elif opened < 0 and (letter == separator or (dialect == "plain" and separator == " " and letter.isspace())):
+            part += text[at : at + 2] if dialect == "v0.10" else text[at + 1]
+        elif letter == mark or (not mark and letter in _MARKS and (letter == "'" or dialect == "plain")):
+            opened, mark = (at, letter) if not mark else (-1, "")
+            part += letter if dialect == "v0.10" else ""
+        elif not mark and (letter == separator or (dialect == "plain" and separator == " " and letter.isspace())):
             parts += [(begin, part)] if part else []
             begin, part = at + 1, ""
         else:
             part += letter
         at += 2 if is_escaped else 1
-    if opened >= 0:
-        raise syntax_error("a single quote is not closed", text, opened)
+    if mark:
+        raise syntax_error(f"a {_MARKS[mark]} quote is not closed", text, opened)
     return [*parts, (begin, part)] if part else parts
 
 
-def _escapes(following: str, dialect: Dialect) -> bool:
-    """Whether a backslash means something before a letter; at the end of a text it does not."""
-    return following == "'" if dialect == "v0.9" else dialect == "v0.10" and following != ""
+def _escapes(following: str, mark: str, dialect: Dialect) -> bool:
+    """Whether a backslash means something before a letter, inside a quote or outside; at the end it does not."""
+    match dialect:
+        case "plain":
+            return mark == '"' and following in ('"', "\\")
+        case "v0.9":
+            return following == "'"
+        case "v0.10":
+            return following != ""
 
 
 def interpret(text: str, dialect: Dialect) -> str:
@@ -101,10 +110,13 @@ def _is_quoted(text: str) -> bool:
 
 def quote(value: str, separator: str, dialect: Dialect) -> str:
     """Write a value so that a text with it, split on the separator and interpreted, gives it back."""
+    if dialect == "plain":
+        is_plain = separator not in value and not any(letter.isspace() or letter in _MARKS for letter in value)
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return value if is_plain else f'"{escaped}"'
     if dialect == "v0.10":
         value = value.replace("\\", "\\\\")
-    if dialect != "plain":
-        value = value.replace("'", "\\'")
+    value = value.replace("'", "\\'")
     needs_quotes = any(letter.isspace() for letter in value) if separator == " " else separator in value
     return f"'{value}'" if needs_quotes else value
 
@@ -113,4 +125,4 @@ def can_write(value: str, dialect: Dialect) -> bool:
     """Whether `quote` can write a value; blanks at its ends are dropped, and nothing at all cannot be said."""
     if not value or (dialect != "plain" and value != value.strip(" ")):
         return False
-    return "'" not in value if dialect == "plain" else dialect == "v0.10" or not value.endswith("\\")
+    return dialect != "v0.9" or not value.endswith("\\")
