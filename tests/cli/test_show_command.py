@@ -33,6 +33,23 @@ def shown(cli, *words):
             "c(executor=aot(unpacked-api=true),runtime=crt(system-lib=true))",
         ),
         (["llvm", "--target-llvm-mattr=+avx2+fma"], "llvm(+avx2,+fma)"),
+        (["llvm", "--target-llvm-mattr=+avx2,-fma"], "llvm(+avx2,-fma)"),
+        (["llvm", "--target-llvm-mattr", "+avx2, +fma"], "llvm(+avx2,+fma)"),
+        (["llvm", "--target-llvm-cl-opt=-a=b+c,-d"], '{"kind":"llvm","cl-opt":["-a=b+c","-d"]}'),
+        (["llvm", "--target-llvm-libs=cblas,mlas"], "llvm(libs=cblas+mlas)"),
+        (["[cpu=llvm]", "--set", "cpu/mattr=+avx2,-fma"], "[cpu=llvm(+avx2,-fma)]"),
+        (["opencl, llvm", "--target-llvm-mcpu=haswell"], "opencl(host=llvm(mcpu=haswell))"),
+        (
+            ["cmsis-nn, c", "--target-c-mcpu=cortex-m55", "--target-cmsis-nn-debug_last_error=1"],
+            "[cmsis-nn(debug_last_error=true),c(mcpu=cortex-m55)]",
+        ),
+        (
+            ["mrvl, llvm", "--target-mrvl-mattr=wb_pin_ocm=1,quantize=fp16", "--target-mrvl-num_tiles=2"],
+            '[mrvl(mattr="wb_pin_ocm=1,quantize=fp16",num_tiles=2),llvm]',
+        ),
+        (["ethos-u, c", "--target-ethos-u-enable_cascader=1"], "[ethos-u(enable_cascader=true),c]"),
+        (["vitis-ai, llvm", "--target-vitis-ai-dpu=DPUCZDX8G-zcu104"], "[vitis-ai(dpu=DPUCZDX8G-zcu104),llvm]"),
+        (["ethos-n -variant=n78, llvm", "--target-ethos-n-tops=4"], "[ethos-n(variant=n78,tops=4),llvm]"),
     ],
 )
 def test_targets_are_changed_on_the_command_line(cli, words, expected):
@@ -54,6 +71,11 @@ def test_targets_are_changed_on_the_command_line(cli, words, expected):
         (["llvm", "--executor-aot-unpacked-api=1"], "no such option --executor-aot-unpacked-api"),
         (["llvm", "--target-llvm-mcpux=1"], "no attribute 'mcpux' in kind 'llvm'; did you mean 'mcpu'?"),
         (["llvm", "surplus"], "unexpected argument 'surplus'"),
+        (["llvm, llvm"], "'llvm' is given twice in a list; children of one kind have names: [a=llvm,b=llvm]"),
+        (["llvm", "--target-opencl-max_num_threads=404"], "no such option --target-opencl-max_num_threads"),
+        (["c", "--executor=aot", "--executor-graph-link-params=1"], "there are: --executor-aot-..."),
+        (["ethos-n -tops=3, llvm"], "'tops' of kind 'ethos-n' is 1 or 2 or 4 or 8, not '3'"),
+        (["mrvl -mcpu=cn9, llvm"], "attribute 'mcpu' of kind 'mrvl' is cn10ka or cnf10kb, not 'cn9'"),
         (["llvm", "--executor", "atom"], "unknown executor kind 'atom'; known: aot, graph, vm"),
     ],
 )
@@ -62,6 +84,14 @@ def test_a_change_that_cannot_be_made_is_one_line(cli, words, message):
     assert (code, out) == (1, "")
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_target_may_stand_in_a_file(cli, tmp_path):
+    path = tmp_path / "board.json"
+    path.write_text('{"kind": "cuda", "arch": "sm_53", "host": "llvm"}', encoding="utf-8")
+    assert shown(cli, str(path)) == Target.parse("cuda(arch=sm_53,host=llvm)")
+    path.write_bytes(b"\xff")
+    assert cli("show", str(path)) == (1, "", f"error: --target {str(path)!r} cannot be read: it is no UTF-8 text\n")
 
 
 def test_a_target_is_printed_in_the_form_that_is_asked_for(cli):

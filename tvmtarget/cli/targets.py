@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -69,24 +70,35 @@ class Changes:
 def read_target(text: str, changes: Changes | None = None, extra: Iterable[str] = ()) -> Target:
     """Read a target; `native` is this machine, measured at once, so that the word is nowhere in what is written.
 
-    `extra` are options in tvmc's spelling, which are read after executor and runtime.
+    A name that ends in .json or .toml is a file that holds a target, if there is one. `extra` are options in tvmc's
+    spelling, which are read after executor and runtime.
     """
     from tvmtarget.target.tree import Target
 
     changes = changes or Changes()
 
+    if text.endswith((".json", ".toml")) and Path(text).is_file():
+        text = _read_file(Path(text))
     tree = Target.detect() if text == "native" else Target.parse(text)
     for overlay in changes.overlays or ():
         tree = tree.merge(Target.parse(overlay))
     for role, kind in (("executor", changes.executor), ("runtime", changes.runtime)):
         tree = tree if kind is None else tree.override({role: kind})
     for path, value in _of_tvmc(tree, extra):
-        tree = tree.override({path: Word(value)})
+        tree = tree.override({path: value})
     for change in changes.values or ():
         tree = tree.override(dict([_change(change)]))
     for path in changes.unset or ():
         tree = tree.unset(path)
     return tree
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise TextError(f"--target {str(path)!r} cannot be read: {reason}") from error
 
 
 def _change(text: str) -> tuple[str, object]:
@@ -100,7 +112,7 @@ def _change(text: str) -> tuple[str, object]:
     return path.strip(), Word(value.strip())
 
 
-def _of_tvmc(tree: Target, words: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _of_tvmc(tree: Target, words: Iterable[str]) -> Iterator[tuple[str, object]]:
     """Yield overrides for `--target-KIND-ATTRIBUTE=VALUE` and the same of executors and runtimes."""
     queue = list(words)
     while queue:
@@ -113,7 +125,7 @@ def _of_tvmc(tree: Target, words: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield from _overrides(tree, name.removeprefix("--"), value or "1")
 
 
-def _overrides(tree: Target, option: str, value: str) -> Iterator[tuple[str, str]]:
+def _overrides(tree: Target, option: str, value: str) -> Iterator[tuple[str, object]]:
     role, _, rest = option.partition("-")
     paths = dict(_kinds_of(tree, role))
     kind = next((kind for kind in sorted(paths.values(), key=len, reverse=True) if rest.startswith(f"{kind}-")), None)
@@ -122,15 +134,35 @@ def _overrides(tree: Target, option: str, value: str) -> Iterator[tuple[str, str
         raise UnknownNameError(f"no such option --{option}{did_you_mean(option, known, listing='there are')}")
     for path, found in paths.items():
         if found == kind:
-            yield f"{path}/{rest.removeprefix(f'{kind}-')}".lstrip("/"), value
+            name = rest.removeprefix(f"{kind}-")
+            yield f"{path}/{name}".lstrip("/"), _value(_ROLES[role], kind, name, value)
+
+
+def _value(role: Role, kind: str, name: str, value: str) -> object:
+    """Split a list at its commas, as TVM does; every other value is read as in a target's text."""
+    from tvmtarget.target.kinds import find_kind
+    from tvmtarget.target.tvm.quoting import split
+    from tvmtarget.target.values import read_items
+
+    row = find_kind(kind, role)
+    attribute = row.attribute(name) if row is not None else None
+    if attribute is None or not attribute.is_list:
+        return Word(value)
+    items = [item.strip() for _, item in split(value, ",", "plain")]
+    return [word for item in items for word in read_items(Word(item))] if attribute.type == "features" else items
+
+
+_ROLES: dict[str, Role] = {"target": "target", "executor": "executor", "runtime": "runtime"}
 
 
 def _kinds_of(tree: Target, role: str) -> Iterator[tuple[str, str]]:
-    """Yield the paths and kinds that options of a role may name."""
-    roles: dict[str, Role] = {"executor": "executor", "runtime": "runtime"}
+    """Yield the paths and kinds that options of a role may name; a host that is written in a node is one, too."""
     if role == "target":
-        yield from ((path, node.kind) for path, node in tree.walk())
-    elif role in roles:
+        for path, node in tree.walk():
+            yield path, node.kind
+            if isinstance(node.host, type(tree)):
+                yield from ((f"{path}/host/{below}".strip("/"), kind) for below, kind in _kinds_of(node.host, role))
+    elif role in _ROLES:
         chosen = tree.executor if role == "executor" else tree.runtime
         if chosen is not None:
             yield role, chosen.kind

@@ -11,7 +11,7 @@ Value: TypeAlias = "bool | int | str | tuple[str, ...] | tuple[int, ...]"
 
 
 class Word(str):
-    """A word that stood in a text without quotes: where a list is meant, '+' in it separates the items."""
+    """A word that stood in a text without quotes: where a list is meant, ',' and '+' separate the items."""
 
     __slots__ = ()
 

@@ -91,9 +91,9 @@ def _text(value: object) -> str:
 
 
 def read_items(value: object) -> tuple[object, ...]:
-    """Read the items of a list; a text is one item, a word as many as '+' separates."""
+    """Read the items of a list; a text is one item, a word as many as commas and '+' separate."""
     if isinstance(value, Word):
-        return tuple(item for item in value.split("+") if item)
+        return tuple(item.strip() for item in re.split(r"[+,]", value) if item.strip())
     if isinstance(value, str):
         return (value,)
     if isinstance(value, list | tuple):
