@@ -18,8 +18,8 @@ from tvmtarget.errors import TargetError, UnknownNameError
 from tvmtarget.partition.costs import cost_file
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, RegionCost, SiteCost
-from tvmtarget.partition.costs.links import Links
 from tvmtarget.partition.costs.work import FORMS
+from tvmtarget.partition.memory_graph import MemoryGraph
 from tvmtarget.partition.program import normalise
 from tvmtarget.partition.regions.waves import Coloured, Graph
 from tvmtarget.target.layout import Layout
@@ -57,12 +57,10 @@ def recount(module, costs, labels, sites=SITES, called=None):
     times = {(rule.site, rule.op): rule.time for rule in costs.ops}
     direct = {frozenset((link.src, link.dst)): link.latency + 1 for link in costs.links}
 
-    def copy(src, dst):
+    def hops(src, dst):
         """Hops cost a latency and a microsecond each; with three memories there is at most one stop between."""
-        if src == dst:
-            return 0
-        stops = (direct[frozenset((src, by))] + direct[frozenset((by, dst))] for by in sites if by not in (src, dst))
-        return min([direct[frozenset((src, dst))], *stops])
+        ways = [[(src, dst)], *([(src, by), (by, dst)] for by in sites if by not in (src, dst))]
+        return [] if src == dst else min(ways, key=lambda way: sum(direct[frozenset(pair)] for pair in way))
 
     home = {"x": "a"} | {call.outputs[0].name: sites[label] for call, label in zip(body, labels, strict=True)}
     needed = {(name, sites[label]) for call, label in zip(body, labels, strict=True) for name in call.inputs}
@@ -74,7 +72,8 @@ def recount(module, costs, labels, sites=SITES, called=None):
             successors[producer[name]].append(index)
     regions = Coloured(Graph(successors), labels).waves()
     total = sum(times[sites[label], call.kind] for call, label in zip(body, labels, strict=True))
-    total += sum(copy(home[name], site) for name, site in needed)
+    copied = {(name, *pair) for name, site in needed for pair in hops(home[name], site)}  # shared hops count once
+    total += sum(direct[frozenset(pair)] for _, *pair in copied)
     called = [sites[labels[region[0]]] for region in regions] if called is None else called
     return total + sum(costs.sites[site].launch for site in called)
 
@@ -412,13 +411,13 @@ def test_the_document_on_costs(monkeypatch):
 def test_copies_take_the_cheapest_way_over_links_and_a_link_leads_both_ways():
     tree = APART.replace(links=(tt.Link(src="a", dst="c", bandwidth_Bps=10**6, latency_ns=100_000),))
     costs = Costs(links=(LinkCost("a", "b", 10.0, 1e6), LinkCost("b", "c", 20.0, 1e6)))
-    links = Links(Layout(tree.resolve()), costs)
+    graph = MemoryGraph(Layout(tree.resolve()), costs)
     home = {site: Layout(tree.resolve()).home(site) for site in SITES}
-    assert links.copy(1, home["a"], home["c"]) == (10 + 1 + 20 + 1) * 10**6
-    assert links.copy(100, home["a"], home["c"]) == (100 + 100) * 10**6
-    assert links.copy(1, home["c"], home["a"]) == links.copy(1, home["a"], home["c"])
-    assert links.copy(7, home["b"], home["b"]) == 0
-    assert Links(Layout(tree.resolve()), Costs()).copy(1, home["a"], home["b"]) is None
+    assert graph.route(home["a"], home["c"], 1).time == (10 + 1 + 20 + 1) * 10**6
+    assert graph.route(home["a"], home["c"], 100).time == (100 + 100) * 10**6
+    assert graph.route(home["c"], home["a"], 1).time == graph.route(home["a"], home["c"], 1).time
+    assert graph.route(home["b"], home["b"], 7).time == 0
+    assert MemoryGraph(Layout(APART.resolve())).route(home["a"], home["b"], 1).time is None
 
 
 FACTS = """{"schema": "tvmtarget.cost/1", "unit": "us",

@@ -14,8 +14,8 @@ from tvmtarget.partition.control.drivers import Block, Step, write_driver
 from tvmtarget.partition.control.forms import form_of, runs_of_bodies
 from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host
 from tvmtarget.partition.matching import Group
+from tvmtarget.partition.memory_graph import MemoryGraph
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.routes import Routes
 from tvmtarget.partition.split import Region
 from tvmtarget.partition.weights import Constants, given_weights
 from tvmtarget.target.constraints.constraint import Constraint
@@ -84,7 +84,7 @@ class Outlined:
     regions: tuple[RegionRecord, ...]
     copies: tuple[CopyRecord, ...]
     driven: tuple[DrivenRecord, ...] = ()
-    routes: Routes | None = None
+    memory_graph: MemoryGraph | None = None
 
 
 def outline(
@@ -93,7 +93,7 @@ def outline(
     groups: Iterable[Group] = (),
     *,
     constants: Constants | None = None,
-    routes: Routes | None = None,
+    memory_graph: MemoryGraph | None = None,
 ) -> Outlined:
     """Make the functions of a tree of regions; the entry keeps the signature of the original function.
 
@@ -102,20 +102,20 @@ def outline(
     constants, so that an edit elsewhere leaves their names: `npu_conv_1c9f2b3d` begins with a convolution. Calls in the
     entry are named by one of their operations, those in other drivers by what they call.
 
-    `constants` says which weights are parameters of functions (`weights.py`), `routes` over which memories values are
-    copied: unless given, along the links of the tree.
+    `constants` says which weights are parameters of functions (`weights.py`), `memory_graph` over which memories values
+    are copied: unless given, that of the target alone.
 
     A leaf function says in its attribute `matches` which of its operations patterns of the strategy take together:
     for each match the pattern, then the names of the operations.
     """
-    outliner = _Outliner(program, groups, routes or Routes(program.layout))
+    outliner = _Outliner(program, groups, memory_graph or MemoryGraph(program.layout))
     outliner.given = given_weights(program, outliner.shapes, root, lambda leaf: outliner.border(leaf)[1], constants)
     function = program.function
     params = tuple(param.name for param in function.params)
     around = _Around("", Fraction(1))
     outliner.add(root, _Border(outliner.names.fresh(function.name), params, function.results), around)
     functions, regions, copies = tuple(outliner.functions), tuple(outliner.regions), tuple(outliner.copies)
-    return Outlined(functions, regions, copies, tuple(outliner.driven), outliner.routes)
+    return Outlined(functions, regions, copies, tuple(outliner.driven), outliner.memory_graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +170,9 @@ class _Made:
 
 
 class _Outliner:
-    def __init__(self, program: Program, groups: Iterable[Group], routes: Routes) -> None:
+    def __init__(self, program: Program, groups: Iterable[Group], memory_graph: MemoryGraph) -> None:
         self.program = program
-        self.routes = routes
+        self.memory_graph = memory_graph
         self.groups = {group.calls[-1]: group for group in groups}
         self.shapes = Shapes(program, self.groups.values())
         self.given: Mapping[int, frozenset[str]] = {}  # constants that are parameters of leaf functions
@@ -196,7 +196,8 @@ class _Outliner:
         """Return the call of a region: of a function that was made for one like it, else of a new one."""
         shape = self.shapes.of(region, results, self._held)
         alike = self.made.setdefault(shape.key, [])
-        made = next((one for one in alike if one.around.runs and self._is_same(one.shape, shape)), None)
+        is_same = self._is_same if region.is_leaf else self._is_same_driver
+        made = next((one for one in alike if one.around.runs and is_same(one.shape, shape)), None)
         if made is not None:
             matched, name = made.shape.matched(shape, made.ran), caller.name(made.border.name, self._source(shape))
             self._repeat(made, matched, caller.around.inner(name))
@@ -233,6 +234,11 @@ class _Outliner:
     def _is_same(self, one: Shape, other: Shape) -> bool:
         pairs = zip(one.constants, other.constants, strict=True)
         return all(same_data(self.constants[first], self.constants[second]) for first, second in pairs)
+
+    def _is_same_driver(self, one: Shape, other: Shape) -> bool:
+        """Whether what a driver copies has the same sizes in another region, and so takes the same routes."""
+        sizes = self.memory_graph.costs.symbolic_hints
+        return [*map(sizes.get, one.dims)] == [*map(sizes.get, other.dims)] and self._is_same(one, other)
 
     def _repeat(self, made: _Made, matched: Matched, around: _Around) -> None:
         """Add the records of a function for another call of it."""
@@ -307,7 +313,7 @@ class _Outliner:
         home = self.program.layout.home(region.site.path)
         types = self.program.types.__getitem__
         domains = self.program.layout.domains()
-        written = write_driver(block, home, self.constants, types, self.values, self.routes, domains)
+        written = write_driver(block, home, self.constants, types, self.values, self.memory_graph, domains)
         self.copies += (
             CopyRecord(name, copy.value, copy.src, copy.dst, self.program.types[copy.value], copy.runs, around.call)
             for copy in written.copies

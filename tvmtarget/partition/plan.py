@@ -23,6 +23,7 @@ from tvmtarget.partition.fewer import given_up
 from tvmtarget.partition.machines.pace import Pace, pace_of
 from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.memo import NOTHING, Memo, Reused
+from tvmtarget.partition.memory_graph import MemoryGraph
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
 from tvmtarget.partition.program import Program, names_of
 from tvmtarget.partition.recall import Recalling
@@ -37,7 +38,6 @@ from tvmtarget.partition.reports.marking import marked_model
 from tvmtarget.partition.reports.sensitivity import Sensitivity
 from tvmtarget.partition.reports.summary import summary_of
 from tvmtarget.partition.request import Request, read_plan, write_plan
-from tvmtarget.partition.routes import Routes
 from tvmtarget.partition.split import Chooser, Region, by_preference, split
 from tvmtarget.partition.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
@@ -427,8 +427,8 @@ def _made(request: Request, feasibility: Feasibility, estimates: Estimates | Non
     program = feasibility.program
     root = split(program, feasibility, program.layout[""], program.top, choose)
     check_borders(program, root)
-    routes = Routes(program.layout, () if estimates is None else estimates.links.measured)
-    outlined = outline(program, root, feasibility.groups.all, constants=request.constants, routes=routes)
+    graph = MemoryGraph(program.layout) if estimates is None else estimates.memory_graph
+    outlined = outline(program, root, feasibility.groups.all, constants=request.constants, memory_graph=graph)
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
     prediction = None if estimates is None else predict(estimates, outlined, module, root.least_time)

@@ -148,8 +148,9 @@ def _driver_only_drives(body: Function, driver: str) -> Iterator[str]:
 
 
 def _copies_follow_links(outlined: Outlined) -> Iterator[str]:
-    for copy in outlined.copies if outlined.routes is not None else ():
-        stops = outlined.routes.between(copy.src, copy.dst) if outlined.routes is not None else ()
+    graph = outlined.memory_graph
+    for copy in outlined.copies if graph is not None else ():
+        stops = graph.route(copy.src, copy.dst, graph.nbytes(copy.type)).stops if graph is not None else ()
         if stops:
             way = " -> ".join((copy.src, *stops, copy.dst))
             yield f"{copy.value!r} is copied from {copy.src!r} straight to {copy.dst!r}, while links lead {way}"

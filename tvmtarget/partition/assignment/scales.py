@@ -108,7 +108,7 @@ def _links(estimates: Estimates, size: int | None, places: Sequence[_Place]) -> 
 def _link(estimates: Estimates, size: int | None, a: _Place, b: _Place) -> int | None:
     if size is None:
         return 0 if a.domain == b.domain else None
-    copy = 0 if a.domain == b.domain else estimates.links.copy(size, a.domain, b.domain)
+    copy = 0 if a.domain == b.domain else estimates.memory_graph.route(a.domain, b.domain, size).time
     return None if copy is None else copy + (0 if a == b else round(size * (a.passing + b.passing)))
 
 

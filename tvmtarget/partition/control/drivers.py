@@ -1,10 +1,10 @@
 """What a driver does, step by step, and where it copies values between memories.
 
 A value is copied once for each memory in which it is needed: in the innermost body that all who need it there are
-in, before the first of them, but outside of every loop in which the value does not change. Where no link leads there,
-it is copied from memory to memory along the links of the tree (`routes.py`). Constants that a driver gives to
-functions are copied once for all runs. What a loop carries is in the driver's memory, or stays in that where its body
-computes it, if fewer copies are made so.
+in, before the first of them, but outside of every loop in which the value does not change. It is copied from memory to
+memory by the fastest route for its size (`memory_graph.py`). Constants that a driver gives to functions are copied once
+for all runs. What a loop carries is in the driver's memory, or stays in that where its body computes it, if fewer
+copies are made so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import Type
 from tvmtarget.partition.control.forms import TRIPS, Slot, slots_of
-from tvmtarget.partition.routes import Routes
+from tvmtarget.partition.memory_graph import MemoryGraph
 
 __all__ = ["Block", "Copied", "Step", "Written", "write_driver"]
 
@@ -88,14 +88,14 @@ def write_driver(
     constants: Container[str],
     types: Callable[[str], Type],
     names: Names,
-    routes: Routes,
+    memory_graph: MemoryGraph,
     domains: Container[str],
 ) -> Written:
     """Write the steps of a driver with all copies that they need; names of copies are taken from `names`.
 
     What a loop carries may be asked to be in one of the `domains` of the target.
     """
-    writer = _Writer(home, constants, types, names, routes, domains)
+    writer = _Writer(home, constants, types, names, memory_graph, domains)
     writer.carry(block)
     writer.define(block, 0)
     writer.look(block, ())
@@ -111,7 +111,7 @@ class _Writer:
     constants: Container[str]
     types: Callable[[str], Type]
     names: Names
-    routes: Routes
+    memory_graph: MemoryGraph
     domains: Container[str]
     where: dict[str, tuple[int, str]] = field(default_factory=dict)  # of a value: depth of its block, and domain
     carried: dict[Step, dict[Slot, str]] = field(default_factory=dict)  # in which domain a loop carries a value
@@ -208,7 +208,7 @@ class _Writer:
 
     def _use(self, name: str, domain: str, path: tuple[tuple[Block, int], ...]) -> None:
         src = self.place_of(name)[1] if name else domain
-        for stop in (*self.routes.between(src, domain), domain) if src != domain else ():
+        for stop in (*self._stops(name, src, domain), domain) if src != domain else ():
             self.uses.setdefault((name, stop), []).append(path)
 
     def place(self) -> None:
@@ -249,12 +249,16 @@ class _Writer:
         for name, domain in self.placed.get((block, position), ()):
             copy = self.names.fresh(f"{name}.copy")
             made = self.place_of(name)[1]
-            src = (made, *self.routes.between(made, domain))[-1]
+            src = (made, *self._stops(name, made, domain))[-1]
             source = self._at(name, src)
             self.copied[name, domain] = copy
             self.copies.append(Copied(name, src, domain, Fraction(0) if name in self.constants else block.runs))
             value = Value(copy, self.types(name), domain)
             yield Call(COPY, (source,), (value,), (("src", src), ("dst", domain)), source=f"copy {name}")
+
+    def _stops(self, name: str, src: str, dst: str) -> tuple[str, ...]:
+        """Return the memories over which a value is copied, the ends left out."""
+        return self.memory_graph.route(src, dst, self.memory_graph.nbytes(self.types(name))).stops
 
     def _at(self, name: str, domain: str) -> str:
         if not name or self.place_of(name)[1] == domain:

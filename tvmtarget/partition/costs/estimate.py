@@ -12,9 +12,9 @@ from tvmtarget.ir.structure import structural_hash
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.forms import runs_of_bodies
 from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
-from tvmtarget.partition.costs.links import PICOSECONDS, Links
 from tvmtarget.partition.costs.rates import Rates, names_of, rates_of
-from tvmtarget.partition.costs.work import Unknown, Work, form_of, nbytes_of, work_of
+from tvmtarget.partition.costs.work import Unknown, Work, form_of, work_of
+from tvmtarget.partition.memory_graph import PICOSECONDS, MemoryGraph
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.target.kinds import kind_names
@@ -50,7 +50,7 @@ class Estimates:
         self.costs = costs
         self.leaves = tuple(program.layout.leaves())
         raise_all(UnknownNameError, [*self._unknown_names()])
-        self.links = Links(program.layout, costs)
+        self.memory_graph = MemoryGraph(program.layout, costs)
         self.rates = {leaf.path: rates_of(program.layout, leaf, costs) for leaf in self.leaves}
         self._rules = {leaf.path: self._rules_for(leaf) for leaf in self.leaves}
         self._works: dict[object, Work | Unknown] = {}
@@ -92,7 +92,11 @@ class Estimates:
 
     def nbytes(self, type_: Type) -> int | None:
         """Return the size of a value, symbolic dimensions as the costs hint."""
-        return nbytes_of(type_, self.costs.symbolic_hints)
+        return self.memory_graph.nbytes(type_)
+
+    def copy(self, type_: Type, src: str, dst: str) -> int | None:
+        """Return the picoseconds that copying a value between two memories takes, None where that is unknown."""
+        return self.memory_graph.route(src, dst, self.nbytes(type_)).time
 
     def work(self, index: int) -> Work | Unknown:
         """Return what an operation computes and moves."""
@@ -128,7 +132,7 @@ class Estimates:
                     f"the capacity of @{leaf.path}: not counted, as its memory {leaf.domain!r} is that of the driver, "
                     "which has the whole program; give it a memory of its own"
                 )
-        for link, (src, dst) in zip(self.costs.links, self.links.measured, strict=True):
+        for link, (src, dst) in zip(self.costs.links, self.memory_graph.measured, strict=True):
             if src == dst:
                 yield (
                     f"the link from {link.src!r} to {link.dst!r}: not counted, as both are memory {src!r} in the "

@@ -87,11 +87,11 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: i
             if estimate.time is None:
                 unknown.append(f"op {body[index].source!r} on @{region.site or '.'}: {estimate.why}")
     for copy in outlined.copies:
-        nbytes = estimates.nbytes(copy.type)
-        time = None if nbytes is None else estimates.links.copy(nbytes, copy.src, copy.dst)
+        time = estimates.copy(copy.type, copy.src, copy.dst)
         copies += (time or 0) * copy.runs
         if time is None:
-            why = "its size is not known" if nbytes is None else "no link says what that takes"
+            is_sized = estimates.nbytes(copy.type) is not None
+            why = "no link says what that takes" if is_sized else "its size is not known"
             unknown.append(f"copy of {copy.value!r} from {copy.src} to {copy.dst}: {why}")
     found = Prediction(
         ops=round(ops),

@@ -177,8 +177,7 @@ class _Times:
         return int(region.runs * (self.estimates.launch(leaf) + sum(times)))
 
     def _moved(self, type_: Type, src: str, dst: str) -> int:
-        nbytes = self.estimates.nbytes(type_)
-        return self._known(None if nbytes is None else self.estimates.links.copy(nbytes, src, dst))
+        return self._known(self.estimates.copy(type_, src, dst))
 
     def _known(self, time: int | None) -> int:
         self.unknown += time is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.feasibility import Feasibility
@@ -51,9 +52,13 @@ def _total(estimates: Estimates, sites: Mapping[int, str], index: int, site: str
             return None
         source = domain(program.producer[name]) if name in program.producer else home
         wanted = {domain(reader) for reader in readers} | ({home} if name in program.results else set())
-        nbytes = estimates.nbytes(program.types.get(name))
-        for target in sorted(wanted - {source}):
-            time = None if nbytes is None else estimates.links.copy(nbytes, source, target)
+        type_ = program.types.get(name)
+        hops: set[tuple[str, str]] = set()  # what several destinations share is copied once
+        for target in wanted - {source}:
+            stops = estimates.memory_graph.route(source, target, estimates.nbytes(type_)).stops
+            hops.update(pairwise((source, *stops, target)))
+        for src, dst in hops:
+            time = estimates.copy(type_, src, dst)
             if time is None or total is None:
                 return None
             total += time

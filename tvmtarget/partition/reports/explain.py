@@ -215,7 +215,7 @@ def _depth(copy: CopyRecord) -> int:
 def _copied(copy: CopyRecord, estimates: Estimates | None) -> str:
     """Say what a copy moves, and how long that takes by the costs."""
     nbytes = copy.nbytes if estimates is None else estimates.nbytes(copy.type)
-    time = None if estimates is None or nbytes is None else estimates.links.copy(nbytes, copy.src, copy.dst)
+    time = None if estimates is None else estimates.copy(copy.type, copy.src, copy.dst)
     size = "of open size" if nbytes is None else f"{nbytes} bytes"
     runs = "" if copy.runs == 1 else f", {float(copy.runs):g} times"
     took = "" if estimates is None else ", unknown time" if time is None else f", {microseconds(time)}"

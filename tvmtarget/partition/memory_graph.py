@@ -1,0 +1,245 @@
+"""The memories of a target as a graph, and the one shortest path in it: over which memories a copy goes, and how long.
+
+Choosing sites, lower bounds, outlining, verification, predictions and reports all ask this graph, so that the route
+that is priced is the route that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+from tvmtarget.errors import InfeasibleError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.ir.types import Type
+from tvmtarget.partition.costs.costs import Costs, LinkCost
+from tvmtarget.partition.costs.rates import names_of
+from tvmtarget.partition.costs.work import nbytes_of
+from tvmtarget.target.layout import Layout, Site
+from tvmtarget.target.nesting import unnumbered
+from tvmtarget.target.node import Link
+
+__all__ = ["ASSUMED_NBYTES", "PICOSECONDS", "MemoryGraph", "Route"]
+
+PICOSECONDS = 10**12
+
+# Bytes by which a value is routed whose size nothing says; what copying it takes is unknown all the same.
+ASSUMED_NBYTES = 1 << 20
+
+# Of a path: how many of its links have an unknown time, the known picoseconds of the others, and how many links it has.
+_Length: TypeAlias = tuple[int, int, int]
+
+# Picoseconds before the first byte arrives, and bytes a second; None where the link does not state it.
+_Speed: TypeAlias = tuple[int | None, float | None]
+
+_Speeds: TypeAlias = dict[tuple[str, str], list[_Speed]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The memories between the two ends of a copy, in order, and the picoseconds of the whole; None if unknown."""
+
+    stops: tuple[str, ...]
+    time: int | None
+
+
+class MemoryGraph:
+    """Memory domains, and the links between them: those that costs measured, else those that the target states.
+
+    A link leads both ways, unless another one states the way back. A measured link replaces those that the target
+    states between the same memories; of parallel links the fastest for the size of the value counts. The time of a link
+    without a bandwidth is known for empty values alone, that of one without a latency never.
+
+    In a system that states no links, every memory is joined to every other one of it; in one that does, a memory that
+    no link names is joined to its host's, and a device that no path of links joins to the driver is joined to the site
+    that drives it. What copies take there is unknown.
+
+    Raises:
+        InfeasibleError: for memories of sites that drive themselves, if no path joins them to the memory of the driver.
+        UnknownNameError: for links of the costs whose ends are not in the target.
+    """
+
+    def __init__(self, layout: Layout, costs: Costs | None = None) -> None:
+        self.costs = costs or Costs()
+        self._links: dict[str, dict[str, list[_Speed]]] = {}
+        self._groups: list[tuple[str, ...]] = []  # memories that are joined each to each, at unknown speed
+        self._groups_of: dict[str, list[int]] = {}
+        self._trees: dict[tuple[str, int], dict[str, tuple[_Length, str]]] = {}
+        self._routes: dict[tuple[str, str, int | None], Route] = {}
+        self.measured = tuple((a, b) for a, b, _ in _measured(layout, self.costs))
+        measured: _Speeds = {}
+        for a, b, speed in _measured(layout, self.costs):
+            measured.setdefault((a, b), []).append(speed)
+        stated: _Speeds = {}
+        named: dict[str, set[str]] = {}
+        for path, a, b, link in _stated(layout):
+            stated.setdefault((a, b), []).append(_speed(link))
+            named.setdefault(path, set()).update((a, b))
+        for speeds in (measured, stated):
+            for (a, b), found in speeds.items():
+                self._links.setdefault(a, {}).setdefault(b, found)
+            for (a, b), found in speeds.items():
+                self._links.setdefault(b, {}).setdefault(a, found)
+        for system in _systems(layout):
+            domains = [option.domain for option in layout.options(system.path)]
+            if system.path not in named:
+                self._join(system.domain, *domains)
+            for domain in domains if system.path in named else ():
+                if domain not in named[system.path]:
+                    self._join(system.domain, domain)
+        self._attach(layout)
+
+    def route(self, src: str, dst: str, nbytes: int | None) -> Route:
+        """Return the fastest route of a value from one memory to another.
+
+        Args:
+            src: the domain of the memory that holds the value.
+            dst: the domain that needs it.
+            nbytes: the size of the value; None if it is unknown, which routes it as one of `ASSUMED_NBYTES`.
+
+        Returns:
+            The route with the fewest links of unknown time; of those the fastest, then the one of fewest links, then
+            the first by the names of the domains.
+        """
+        key = src, dst, nbytes
+        if key not in self._routes:
+            self._routes[key] = self._route(src, dst, nbytes)
+        return self._routes[key]
+
+    def nbytes(self, type_: Type) -> int | None:
+        """Return the size of a value, symbolic dimensions as the costs assume them; None if it is unknown."""
+        return nbytes_of(type_, self.costs.symbolic_hints)
+
+    def _route(self, src: str, dst: str, nbytes: int | None) -> Route:
+        if src == dst:
+            return Route((), 0)
+        size = ASSUMED_NBYTES if nbytes is None else nbytes
+        if (src, size) not in self._trees:
+            self._trees[src, size] = self._tree(src, size)
+        tree = self._trees[src, size]
+        (unknown, time, _), at = tree[dst]
+        stops: list[str] = []
+        while at != src:
+            stops.append(at)
+            at = tree[at][1]
+        return Route(tuple(reversed(stops)), None if unknown or nbytes is None else time)
+
+    def _tree(self, src: str, nbytes: int) -> dict[str, tuple[_Length, str]]:
+        """Return the length of the shortest path to every memory, and the memory before it there (Dijkstra, 1959)."""
+        found: dict[str, tuple[_Length, str]] = {}
+        waiting: list[tuple[_Length, str, str]] = [((0, 0, 0), src, src)]
+        is_left = [True] * len(self._groups)
+        while waiting:
+            length, domain, before = heappop(waiting)
+            if domain in found:
+                continue
+            found[domain] = length, before
+            unknown, time, links = length
+            further = {other: _length(speeds, nbytes) for other, speeds in self._links.get(domain, {}).items()}
+            for number in self._groups_of.get(domain, ()):
+                # Whoever of a group is reached first leads to the others at least as fast as those that come later.
+                if is_left[number]:
+                    is_left[number] = False
+                    for other in self._groups[number]:
+                        further[other] = min(further.get(other, _UNKNOWN), _UNKNOWN)
+            for other, (more_unknown, more_time, more_links) in further.items():
+                if other not in found:
+                    heappush(waiting, ((unknown + more_unknown, time + more_time, links + more_links), other, domain))
+        return found
+
+    def _join(self, *domains: str) -> None:
+        group = tuple(dict.fromkeys(domains))
+        if len(group) > 1:
+            for domain in group:
+                self._groups_of.setdefault(domain, []).append(len(self._groups))
+            self._groups.append(group)
+
+    def _attach(self, layout: Layout) -> None:
+        """Join devices that no path of links joins to the driver to the sites that drive them; refuse what is left.
+
+        Many systems state the links between their devices alone, though a device is always attached to its host.
+        """
+        home, sites = layout.home(""), [*_systems(layout), *layout.leaves()]
+        reached = self._tree(home, ASSUMED_NBYTES)
+        while apart := [site for site in sites if site.domain not in reached]:
+            attached = [site for site in apart if layout[site.host].domain in reached]
+            for domain, host in dict.fromkeys((site.domain, layout[site.host].domain) for site in attached):
+                self._join(host, domain)
+            if not attached:
+                firsts = {site.domain: site for site in reversed(apart)}
+                problems = [
+                    f"no link joins memory {domain!r} of @{site.path or '.'} to memory {home!r} of the driver "
+                    f"@{layout[''].host or '.'}; state one in the target, or measure one in the costs"
+                    for domain, site in reversed(firsts.items())
+                ]
+                raise InfeasibleError(*problems)
+            reached = self._tree(home, ASSUMED_NBYTES)
+
+
+_UNKNOWN: _Length = (1, 0, 1)
+
+
+def _length(speeds: list[_Speed], nbytes: int) -> _Length:
+    """Return the length of the fastest of parallel links for a size."""
+    return min(_length_of(latency, bandwidth, nbytes) for latency, bandwidth in speeds)
+
+
+def _length_of(latency: int | None, bandwidth: float | None, nbytes: int) -> _Length:
+    if latency is None or (nbytes and not bandwidth):
+        return _UNKNOWN
+    return 0, latency + (round(nbytes * PICOSECONDS / bandwidth) if nbytes and bandwidth else 0), 1
+
+
+def _speed(link: Link) -> _Speed:
+    latency = None if link.latency_ns is None else link.latency_ns * 1000
+    return latency, None if link.bandwidth_Bps is None else float(link.bandwidth_Bps)
+
+
+def _systems(layout: Layout, path: str = "") -> Iterator[Site]:
+    """Yield the systems at and below a node."""
+    if layout[path].is_system:
+        yield layout[path]
+        for option in layout.options(path):
+            yield from _systems(layout, option.path)
+
+
+def _stated(layout: Layout) -> Iterator[tuple[str, str, str, Link]]:
+    """Yield for every link of the target the path of its system, the memories that it joins, and the link."""
+    for system in _systems(layout):
+        for link in system.target.links:
+            if link.coherent:
+                continue
+            for a in _ends(layout, system, link.src):
+                for b in _ends(layout, system, link.dst):
+                    if a != b:
+                        yield system.path, a, b, link
+
+
+def _ends(layout: Layout, system: Site, name: str) -> list[str]:
+    """Return the memories of the replicas of a child, or of the host where no child has that name."""
+    children = [(option.path.rpartition("/")[2], option) for option in layout.options(system.path)]
+    found = [option.domain for slot, option in children if name in (slot, unnumbered(slot))]
+    return list(dict.fromkeys(found)) or [system.domain]
+
+
+def _measured(layout: Layout, costs: Costs) -> Iterator[tuple[str, str, _Speed]]:
+    """Yield the memories that every link of the costs joins, and its speed."""
+    names: dict[str, str] = {}
+    for leaf in layout.leaves():
+        names |= {leaf.path: leaf.domain, leaf.domain: leaf.domain}
+    for system in _systems(layout):
+        names |= {system.path: system.domain, system.domain: system.domain}
+    for name, site in costs.sites.items():
+        if site.domain is not None:
+            names.update((site.domain, leaf.domain) for leaf in layout.leaves() if name in names_of(leaf))
+    raise_all(UnknownNameError, [problem for link in costs.links for problem in _unknown(link, names)])
+    for link in costs.links:
+        yield names[link.src], names[link.dst], (round(link.latency * 10**6), link.bandwidth)
+
+
+def _unknown(link: LinkCost, names: dict[str, str]) -> Iterator[str]:
+    known = [name for name in names if name]
+    for end in (link.src, link.dst):
+        if end not in names:
+            yield f"a link of the costs ends at {end!r}, which is no site or memory{did_you_mean(end, known)}"
