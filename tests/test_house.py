@@ -15,7 +15,7 @@ FLOORS = (
     ("tags", "ir"),
     ("partition",),
     ("backends", "executors", "tuning"),
-    ("executable", "advice", "comparison"),
+    ("executable", "advice", "comparison", "effects"),
     ("building",),
     ("tuner",),
     ("cli",),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ from tvmtarget.advice import SAME_DEVICE, Advice, LeafAdvice, Settings, closing_
 from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import Array, Backend, Compiled, Part, Schedules, backend_named, backends
 from tvmtarget.backends.sharing import build_key, code_key
-from tvmtarget.errors import BackendError, TargetError, raise_all
+from tvmtarget.effects import honoured, not_honoured, not_honoured_by_driver
+from tvmtarget.errors import BackendError, TargetError, did_you_mean, raise_all
 from tvmtarget.executable import Executable, Leaf, LeafCall
 from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
@@ -23,6 +25,7 @@ from tvmtarget.partition.plan import Plan
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout
+from tvmtarget.target.nesting import unnumbered
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.log import TuningLog
@@ -32,10 +35,7 @@ if TYPE_CHECKING:
     import onnx
     import tvm
 
-__all__ = ["Progress", "build", "build_plan", "choose_backend", "part_of", "standing_alone"]
-
-# What this version can drive; the other kinds can be described, but not built for yet.
-_BUILDABLE = {"executor": ("graph",), "runtime": ("python", "processes", "dask")}
+__all__ = ["Progress", "build", "build_plan", "choose_backend", "choose_backends", "part_of", "standing_alone"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -80,14 +80,12 @@ def build(
     Raises `BackendError` for leaves that no installed code generator takes, `TargetError` for a plan that is to be
     built otherwise than it was made, and what `decompose` raises.
     """
-    if isinstance(module, Plan):
-        plan = module
-        given = {"target_host": target_host, "executor": executor, "runtime": runtime, "params": params, "where": where}
-        _refuse_changes(plan, target, {**given, "entry": entry})
-    else:
-        own = module.target if isinstance(module, IRModule) else None
-        chosen = _configured(target if target is not None else own, target_host, executor, runtime)
-        plan = decompose(IRModule.of(module, chosen, entry).bind(params or {}), chosen, where=where)
+    plan = plan_to_build(module, target, target_host, executor, runtime, params, where=where, entry=entry)
+    if log is None and policy != SAME_DEVICE:
+        raise TargetError(
+            "policy (--near) is for lookups in a tuning log, and no log is given; pass log (--log), or leave it out"
+        )
+    raise_all(TargetError, [*_unknown_sites(plan, settings or {})])
     earlier = [] if since is None else [since]
     if log is None:
         return build_plan(
@@ -102,6 +100,44 @@ def build(
         )
 
 
+def plan_to_build(
+    module: IRModule | Plan | onnx.ModelProto | tvm.IRModule | str | Path | bytes,
+    target: Target | CompilationConfig | str | None = None,
+    target_host: Target | str | None = None,
+    executor: Executor | str | None = None,
+    runtime: Runtime | str | None = None,
+    params: Mapping[str, Array] | None = None,
+    *,
+    where: Mapping[str, Constraint | str | Target] | None = None,
+    entry: str | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Plan:
+    """Return the plan that a build makes of its arguments, which are described there; a plan stays as it is.
+
+    `options` are further arguments of `decompose` by name.
+    """
+    given_options = dict(options or {})
+    known = set(signature(decompose).parameters) - {"module", "target", "costs", "where", "entry", "since"}
+    unknown = sorted(given_options.keys() - known)
+    raise_all(TargetError, [f"unknown option {name!r} of decompose{did_you_mean(name, known)}" for name in unknown])
+    if isinstance(module, Plan):
+        given = {"target_host": target_host, "executor": executor, "runtime": runtime, "params": params, "where": where}
+        _refuse_changes(module, target, {**given, "entry": entry, **given_options})
+        return module
+    own = module.target if isinstance(module, IRModule) else None
+    chosen = _configured(target if target is not None else own, target_host, executor, runtime)
+    return decompose(IRModule.of(module, chosen, entry).bind(params or {}), chosen, where=where, **given_options)  # type: ignore[arg-type]
+
+
+def _unknown_sites(plan: Plan, settings: Settings) -> Iterator[str]:
+    """Yield which settings are for sites that have no work, and would be ignored."""
+    used = {region.site for region in plan.regions}
+    for site in settings:
+        if site not in used:
+            names = ", ".join(repr(name) for name in sorted(used))
+            yield f"settings are given for {site!r}, which is no leaf with work; there is {names or 'none'}"
+
+
 def build_plan(
     plan: Plan,
     advice: Advice | None = None,
@@ -113,11 +149,11 @@ def build_plan(
     since: Iterable[Executable] = (),
 ) -> Executable:
     """Compile a plan as it is and link it; `build` says what the arguments are, of which several may be `since`."""
-    raise_all(BackendError, [*_not_buildable(plan.layout.root), *undistributable(plan.layout)])
+    chosen = choose_backends(plan, allow_interpreter=allow_interpreter)
     code: dict[str, Leaf] = {}
     for executable in since:
         code |= executable.code
-    leaves = _compile_all(plan, advice, settings, code, allow_interpreter=allow_interpreter, progress=progress)
+    leaves = _compile_all(plan, advice, settings, code, chosen, progress=progress)
     program, constants = Program.of(plan.module), constants_of(plan.module)
     root, tuned = plan.layout.root, () if advice is None else tuple(advice.applied)
     machines = {path: Program.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
@@ -137,14 +173,45 @@ def _refuse_changes(plan: Plan, target: Target | CompilationConfig | str | None,
         )
 
 
-def _not_buildable(root: Target) -> list[str]:
-    """Say which executors and runtimes of a tree this version can describe, but not build for."""
-    return [
-        f"{role} {configured.kind!r} of @{path or '.'} cannot be built for yet; there is {', '.join(_BUILDABLE[role])}"
-        for path, node in root.walk()
-        for role, configured in (("executor", node.executor), ("runtime", node.runtime))
-        if configured is not None and configured.kind not in _BUILDABLE[role]
-    ]
+def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[Backend, str]]:
+    """Return the backend and the note of every site that has work, as `choose_backend`.
+
+    What has no work is not looked at: neither code generators of idle leaves nor executors of idle systems.
+
+    Raises:
+        BackendError: all that cannot be built, and all attributes that would be ignored, with their paths.
+    """
+    chosen: dict[str, tuple[Backend, str]] = {}
+    problems: list[str] = []
+    sites = list(dict.fromkeys(region.site for region in plan.regions))
+    used = list(dict.fromkeys(path for site in ("", *sites) for path in _around(site)))
+    for path in used:
+        node = plan.layout[path].target
+        if node.executor is not None:
+            problems += not_honoured_by_driver(node.executor, "executor", path)
+        if node.runtime is not None:
+            problems += not_honoured_by_driver(node.runtime, "runtime", path)
+        if node.is_composite:
+            problems += not_honoured(node, frozenset(), "a system", path)
+    problems += undistributable(plan.layout, {unnumbered(path) for path in used})
+    for site in sites:
+        target = plan.layout[site].target
+        try:
+            backend, _ = chosen[site] = choose_backend(plan.layout, site, allow_interpreter=allow_interpreter)
+        except BackendError as error:
+            problems += error.problems
+            continue
+        by = backend.name if target.kind in backend.kinds else f"{backend.name}, which interprets it,"
+        problems += not_honoured(target, honoured(backend, target.kind), by, site)
+    raise_all(BackendError, list(dict.fromkeys(problems)))
+    return chosen
+
+
+def _around(site: str) -> Iterator[str]:
+    """Yield the paths of the systems around a site, the root first, and its own."""
+    yield ""
+    names = site.split("/") if site else []
+    yield from ("/".join(names[: count + 1]) for count in range(len(names)))
 
 
 def _configured(
@@ -156,6 +223,12 @@ def _configured(
     """Return the target with what else was asked of it; a host that contradicts the tree's is an error."""
     tree = Target.parse(target) if isinstance(target, str) else target
     if isinstance(tree, CompilationConfig):
+        first = tree.targets[0].device
+        if tree.fallback_device not in (None, first):
+            raise TargetError(
+                f"fallback_device {tree.fallback_device!r} of the configuration would be ignored: work that nothing "
+                f"places goes to the first target that takes it, which is on {first!r}; list that target first"
+            )
         tree = tree.to_target()
     if tree is None:
         raise TargetError("no target is given and the module has none; pass one, such as 'llvm'")
@@ -176,19 +249,11 @@ def _compile_all(
     advice: Advice | None,
     settings: Settings | None,
     code: Mapping[str, Leaf],
+    chosen: Mapping[str, tuple[Backend, str]],
     *,
-    allow_interpreter: bool,
     progress: Progress | None,
 ) -> dict[str, Leaf]:
     """Compile the leaf functions, each once; those whose code is there already are not compiled again."""
-    chosen: dict[str, tuple[Backend, str]] = {}
-    problems: list[str] = []
-    for site in dict.fromkeys(region.site for region in plan.regions):
-        try:
-            chosen[site] = choose_backend(plan.layout, site, allow_interpreter=allow_interpreter)
-        except BackendError as error:
-            problems += error.problems
-    raise_all(BackendError, problems)
     if settings is None:
         settings = {} if advice is None else advice.settings(plan)
     leaves: dict[str, Leaf] = {}

@@ -19,6 +19,7 @@ from tvmtarget.building import choose_backend
 from tvmtarget.errors import ArtifactError, BackendError, MissingExtraError, ModelError, RunError, TargetError
 from tvmtarget.executors.graph import CallEvent, CopyEvent
 from tvmtarget.target.layout import Layout
+from tvmtarget.tuning.match import Policy
 
 FLAT = "composite[a=onnxruntime,b=llvm]"
 DEEP = "[x=[a=onnxruntime,b=llvm],y=[c=llvm,d=onnxruntime]](host=@x/b)"
@@ -228,6 +229,69 @@ def test_what_cannot_be_built_yet_is_said_in_one_error():
 def test_an_executor_inside_the_tree_is_not_ignored():
     with pytest.raises(BackendError, match="executor 'vm' of @soc cannot be built for yet; there is graph"):
         tt.build(tt.IRModule.from_onnx(DIGITS), "[soc=[a=numpy](executor=vm),b=numpy]")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "[a=numpy,idle=[b=llvm](host=@b,executor=aot(unpacked-api=true),runtime=crt(system-lib=true))]",
+        "[a=numpy,idle=[x=[b=numpy](executor=vm)](executor=graph(link-params=true))]",
+        "[a=numpy,idle=opencl]",
+        "[a=numpy,idle=c(workspace-byte-alignment=8)](host=@a)",
+        "[a=numpy,idle=[b=numpy,c=numpy](runtime=processes)]",
+    ],
+)
+def test_what_has_no_work_does_not_stop_a_build(target):
+    x = digits()[0][:4]
+    exe = tt.build(tt.IRModule.from_onnx(DIGITS), target)
+    assert set(exe.backends.values()) == {"numpy"}
+    assert exe(x).shape == (4, 10)
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("[a=numpy](executor=graph(link-params=true))", "executor attribute 'link-params' (true) of @. would be"),
+        ("[s=[a=numpy](executor=graph(link-params=true))]", "take it back (--unset s/executor/link-params)"),
+        ("[n=numpy(count=2)](runtime=cpp)", "runtime 'cpp' of @. cannot be built for yet"),
+        ("llvm(libs=cblas)", "attribute 'libs' ([\"cblas\"]) of @. would be ignored: tvm does not honour it"),
+        ("[s=[a=llvm(jit=orcjit)]]", "attribute 'jit' (orcjit) of @s/a would be ignored"),
+        ("numpy(from_device=1)", "attribute 'from_device' (1) of @. would be ignored: numpy does not"),
+        ("[a=numpy](libs=cudnn)", "attribute 'libs' ([\"cudnn\"]) of @. would be ignored: a system does not"),
+        ("c(constants-byte-alignment=8)", "numpy, which interprets it, does not honour it"),
+    ],
+)
+def test_an_attribute_that_nothing_honours_is_refused_with_its_place(target, problem):
+    with pytest.raises(BackendError) as caught:
+        tt.build(tt.IRModule.from_onnx(DIGITS), target, allow_interpreter=True)
+    assert problem in str(caught.value)
+
+
+def test_attributes_at_their_defaults_and_those_that_describe_are_built():
+    target = "[a=llvm(num-cores=4,clock-mhz=2000,model=mine,device=mine)](executor=graph(link-params=false))"
+    assert tt.build(tt.IRModule.from_onnx(DIGITS), target).notes == ()
+
+
+def test_arguments_that_would_be_ignored_are_refused():
+    module = tt.IRModule.from_onnx(DIGITS)
+    with pytest.raises(TargetError, match=r"policy .* is for lookups in a tuning log, and no log is given"):
+        tt.build(module, "numpy", policy=Policy())
+    with pytest.raises(TargetError, match="settings are given for 'b', which is no leaf with work; there is 'a'"):
+        tt.build(module, "[a=onnxruntime,b=numpy]", settings={"b": {}})
+    config = tt.CompilationConfig("llvm", ["llvm", "cuda"], fallback_device="cuda")
+    with pytest.raises(TargetError, match="fallback_device 'cuda' of the configuration would be ignored"):
+        tt.build(module, config)
+
+
+def test_a_pass_context_that_a_build_would_replace_is_refused():
+    tvm = pytest.importorskip("tvm")
+    with (
+        tvm.transform.PassContext(disabled_pass=["FuseOps"]),
+        pytest.raises(BackendError, match=r"disabled_pass .*FuseOps.* of the PassContext around would be ignored"),
+    ):
+        tt.build(tt.IRModule.from_onnx(DIGITS), "llvm")
+    with tvm.transform.PassContext(opt_level=3):
+        assert tt.build(tt.IRModule.from_onnx(DIGITS), "llvm").notes == ()
 
 
 def test_a_device_without_a_code_generator_is_refused():

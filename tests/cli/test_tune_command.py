@@ -7,6 +7,9 @@ import pytest
 from models import DIGITS, small
 from onnx import helper
 
+import tvmtarget as tt
+from tvmtarget.errors import TargetError
+
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
 
@@ -59,12 +62,58 @@ def test_machines_read_json(cli, tmp_path):
     assert found["log"] == str(log)
 
 
+def test_a_target_that_cannot_be_built_is_an_error_and_not_an_empty_result(cli, tmp_path):
+    log = tmp_path / "x.jsonl"
+    for words, problem in {
+        ("-t", "c"): "@. cannot be compiled: no backend for kind 'c' is installed; allow_interpreter=True",
+        ("-t", "llvm", "--executor", "aot", "--runtime", "cpp"): "executor 'aot' of @. cannot be built for yet",
+        ("-t", "llvm(libs=cblas)"): "attribute 'libs' ([\"cblas\"]) of @. would be ignored",
+        ("-t", "onnxruntime", "--objective", "throughput", "--costs", "roofline"): "is not what tuning measures",
+        ("-t", "[a=numpy,b=onnxruntime]", "--same-site", "conv1,convX"): "'convX'",
+    }.items():
+        code, out, err = cli("tune", DIGITS, *words, "--log", log)
+        assert (code, out) == (1, "")
+        assert problem in err
+    assert not log.exists()
+
+
+def test_tune_takes_what_build_takes(tmp_path):
+    log = tt.TuningLog("memory:")
+    config = tt.CompilationConfig("llvm", ["onnxruntime", "llvm"])
+    result = tt.tune(
+        str(DIGITS),
+        config,
+        executor="graph",
+        runtime="python",
+        params={},
+        entry="main",
+        options={"same_site": [["conv1", "conv2"]]},
+        log=log,
+        levels=["placement"],
+        trials=2,
+    )
+    assert result.measured
+    with pytest.raises(TargetError, match="unknown option 'same_sites' of decompose; did you mean 'same_site'"):
+        tt.tune(DIGITS, config, options={"same_sites": []}, log=log)
+    with pytest.raises(TargetError, match="'executor', 'same_site' cannot be given with it"):
+        tt.tune(tt.decompose(DIGITS, "numpy"), executor="aot", options={"same_site": [["a", "b"]]}, log=log)
+
+
+def test_interpreting_is_allowed_to_a_tuner_too(cli, tmp_path):
+    words = "tune", DIGITS, "-t", "[a=c,b=onnxruntime]", "--log", tmp_path / "x.jsonl", "--level", "placement"
+    code, out, err = cli(*words, "--trials", 2, "--allow-interpreter", "--json")
+    assert code == 0, err
+    assert json.loads(out)["statuses"]["ok"] >= 2
+
+
 def test_mistakes_are_one_line_each(cli, tmp_path):
     log = tmp_path / "x.jsonl"
     code, _, err = cli("tune", DIGITS, "-t", "llvm", "--log", log, "--level", "kernle")
     assert (code, err) == (1, "error: unknown level 'kernle'; did you mean 'kernel'?\n")
-    code, _, err = cli("tune", DIGITS, "-t", "llvm", "--log", log, "--costs", tmp_path / "none.json")
-    assert (code, err) == (1, f"error: costs '{tmp_path / 'none.json'}' cannot be read: No such file or directory\n")
+    none = str(tmp_path / "none.json")
+    code, _, err = cli("tune", DIGITS, "-t", "llvm", "--log", log, "--costs", none)
+    problem = f"costs {none!r} cannot be read: No such file or directory (in --costs {none!r})"
+    assert (code, err) == (1, f"error: {problem}\n")
     code, _, err = cli("tune", DIGITS, "-t", "llvm", "--log", log, "--costs", "roofline", "--level", "kernel")
     assert (code, err) == (1, "error: costs are for the level 'placement' of a module; a plan keeps its own\n")
 

@@ -23,6 +23,16 @@ class _Numpy:
     name = "numpy"
     kinds = ("numpy",)
     shares_code = True
+    # Of another kind, the interpreter honours what a processor has and what code may, but need not, do.
+    honours = {
+        "numpy": frozenset[str](),
+        "llvm": frozenset(
+            {"mcpu", "mtriple", "mattr", "vector-width", "opt-level", "mabi", "mfloat-abi", "fast-math"}
+            | {f"fast-math-{name}" for name in ("nnan", "ninf", "nsz", "arcp", "contract", "reassoc")}
+        ),
+        "c": frozenset({"mcpu", "march"}),
+        "onnxruntime": frozenset({"intra-op-threads", "optimization-level"}),
+    }
 
     def version(self) -> str:
         return f"onnx {onnx.__version__}"

@@ -29,6 +29,7 @@ class _OnnxRuntime:
     name = "onnxruntime"
     kinds = ("onnxruntime",)
     shares_code = True
+    honours = {"onnxruntime": frozenset({"intra-op-threads", "optimization-level"})}
 
     def version(self) -> str:
         return f"onnxruntime {_onnxruntime().__version__}"

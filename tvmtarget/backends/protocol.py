@@ -128,9 +128,10 @@ class Backend(Protocol):
 
     A backend may also have `copy(array, src, dst)`, called for a copy into a memory in which it has a leaf, or for
     devices `place(array, target, device)`, which returns an object of the memory of a leaf's device, by its number,
-    whose `numpy()` brings it here; `refuses_on(device, target)`, asked in place of `refuses` before anything runs; and
-    `shares_code = True` if what it compiles depends on the structure of a function and its target alone: functions and
-    sites that are alike then share it.
+    whose `numpy()` brings it here; `honours`, by kind the names of the attributes that change its code, so that others
+    are refused (without it, all of its kinds do); `refuses_on(device, target)`, called in place of `refuses` before
+    anything runs; and `shares_code = True` if what it compiles depends on the structure of a function and its target
+    alone: equal functions and sites then share it.
     """
 
     name: str

@@ -24,7 +24,7 @@ from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, TunedChoice, 
 from tvmtarget.backends.tvm_program import LIBRARY, LOCK, CudaProgram, Program, import_tvm, load, place, quiet
 from tvmtarget.backends.tvm_schedule import cpu_pipeline, legal_passes
 from tvmtarget.backends.tvm_traces import TRACE_FORMAT
-from tvmtarget.errors import BackendError
+from tvmtarget.errors import BackendError, raise_all
 from tvmtarget.target.kinds import kind_of
 from tvmtarget.target.tree import Target
 
@@ -37,10 +37,46 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SUMS = frozenset({"ArgMax", "ArgMin", "Einsum", "Gemm", "MatMul", "MatMulInteger"})
 
 
+# Attributes that change the code of TVM 0.27 (`src/target/llvm/llvm_instance.cc`, dlight's rules of schedules).
+HONOURS = {
+    "llvm": frozenset(
+        {
+            "mcpu",
+            "mtriple",
+            "mattr",
+            "mfloat-abi",
+            "mabi",
+            "vector-width",
+            "opt-level",
+            "fast-math",
+            "fast-math-nnan",
+            "fast-math-ninf",
+            "fast-math-nsz",
+            "fast-math-arcp",
+            "fast-math-contract",
+            "fast-math-reassoc",
+            "cl-opt",
+        }
+    ),
+    "cuda": frozenset(
+        {
+            "arch",
+            "from_device",
+            "max_shared_memory_per_block",
+            "max_threads_per_block",
+            "max_num_threads",
+            "thread_warp_size",
+            "registers_per_block",
+        }
+    ),
+}
+
+
 class _Tvm:
     name = "tvm"
     kinds = ("llvm", "cuda")
     shares_code = True
+    honours = HONOURS
     format = FORMAT
     trace_format = TRACE_FORMAT
 
@@ -75,6 +111,7 @@ class _Tvm:
 
         if LIBRARY in part.native and is_native:
             return program(load(tvm, part.native[LIBRARY]))
+        raise_all(BackendError, [*_ignored_context(tvm)])
         try:
             with LOCK, quiet():
                 target = _target(tvm, part.target)
@@ -101,6 +138,14 @@ class _Tvm:
             with target, tvm.transform.PassContext(opt_level=3):
                 module = tvm.transform.Sequential(passes)(_imported(tvm, part))
                 return GpuWorkshop(module, target) if is_gpu else KernelWorkshop(module, target)
+
+
+def _ignored_context(tvm: Any) -> Iterator[str]:  # noqa: ANN401
+    """Yield what a PassContext around a build asks for, which the one inside it would replace."""
+    context = tvm.transform.PassContext.current()
+    for name in ("config", "disabled_pass", "required_pass", "instruments"):
+        if value := getattr(context, name):
+            yield f"{name} {value} of the PassContext around would be ignored; build outside of it"
 
 
 def _reason(error: Exception) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tvmtarget.tuning.log import TuningLog
     from tvmtarget.tuning.match import Policy
 
-__all__ = ["Asked"]
+__all__ = ["Asked", "Division"]
 
 MEASURED = "measured"
 
@@ -38,8 +38,8 @@ def _option(name: str, help_text: str, metavar: str | None = None) -> Any:  # no
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The options that say how a program is divided, as they are typed; true if one but `--where` and `--log` is."""
+class Division:
+    """The options that say how a program is divided, as they are typed."""
 
     where: Where = None
     costs: Annotated[
@@ -72,16 +72,50 @@ class Asked:
     constants: Annotated[
         str | None, _option("--constants", "Weights: bind them in functions, lift them to parameters, or share those.")
     ] = None
-    log: Log = None
-    near: Near = False
-
-    def __bool__(self) -> bool:
-        return any(value for name, value in vars(self).items() if name not in ("where", "log", "near"))
 
     @property
     def rules(self) -> dict[str, Constraint]:
         """What `--where` says."""
         return read_where(self.where)
+
+    def options(self) -> dict[str, Any]:
+        """Return what is typed as arguments of `decompose`, without costs and `where`."""
+        from tvmtarget.partition.request import OBJECTIVES
+        from tvmtarget.partition.weights import CONSTANTS
+
+        if self.objective == "throughput" and self.costs is None:
+            raise TextError("--objective throughput is about time, so it needs --costs, such as --costs roofline")
+        return {
+            "objective": _one_of("--objective", self.objective, OBJECTIVES) or "latency",
+            "same_site": _groups("--same-site", self.same_site),
+            "apart": _groups("--apart", self.apart),
+            "atomic": _groups("--atomic", self.atomic),
+            "boundary_before": self.boundary_before or (),
+            "boundary_after": self.boundary_after or (),
+            "max_regions": _numbers("--max-regions", self.max_regions, "npu=4"),
+            "constants": _one_of("--constants", self.constants, CONSTANTS),
+        }
+
+    def read_costs(self, target: Target, *, allow_interpreter: bool) -> Costs | None:
+        """Read or measure the costs that are typed, with the sizes of symbolic dimensions."""
+        sizes = _numbers("--size", self.sizes, "batch=1")
+        if self.costs is None:
+            if sizes:
+                raise TextError("--size is for costs; it needs --costs, such as --costs measured")
+            return None
+        costs = _costs(self.costs, target, allow_interpreter=allow_interpreter)
+        return replace(costs, symbolic_hints={**costs.symbolic_hints, **sizes})
+
+
+@dataclass(frozen=True)
+class Asked(Division):
+    """How a program is divided, and a tuning log; true if an option but `--where`, `--log` and `--near` is typed."""
+
+    log: Log = None
+    near: Near = False
+
+    def __bool__(self) -> bool:
+        return any(value for name, value in vars(self).items() if name not in ("where", "log", "near"))
 
     @property
     def policy(self) -> Policy:
@@ -123,25 +157,10 @@ class Asked:
         """Divide a program as it is asked; without costs, by the placement in a log, if that has one."""
         from tvmtarget.advice import Advice
         from tvmtarget.partition.decompose import decompose
-        from tvmtarget.partition.request import OBJECTIVES
-        from tvmtarget.partition.weights import CONSTANTS
 
-        if self.objective == "throughput" and self.costs is None:
-            raise TextError("--objective throughput is about time, so it needs --costs, such as --costs roofline")
-        plan = decompose(
-            module,
-            target,
-            self._costs(target, allow_interpreter=allow_interpreter),
-            where=self.rules,
-            objective=_one_of("--objective", self.objective, OBJECTIVES) or "latency",
-            same_site=_groups("--same-site", self.same_site),
-            apart=_groups("--apart", self.apart),
-            atomic=_groups("--atomic", self.atomic),
-            boundary_before=self.boundary_before or (),
-            boundary_after=self.boundary_after or (),
-            max_regions=_numbers("--max-regions", self.max_regions, "npu=4"),
-            constants=_one_of("--constants", self.constants, CONSTANTS),
-        )
+        options = self.options()
+        costs = self.read_costs(target, allow_interpreter=allow_interpreter)
+        plan = decompose(module, target, costs, where=self.rules, **options)
         if log is None or self.costs is not None:
             return plan
         advice = Advice(log, self.policy)
@@ -149,15 +168,6 @@ class Asked:
         for applied in advice.applied:
             typer.echo(f"tuned: {applied}", err=True)
         return plan
-
-    def _costs(self, target: Target, *, allow_interpreter: bool) -> Costs | None:
-        sizes = _numbers("--size", self.sizes, "batch=1")
-        if self.costs is None:
-            if sizes:
-                raise TextError("--size is for costs; it needs --costs, such as --costs measured")
-            return None
-        costs = _costs(self.costs, target, allow_interpreter=allow_interpreter)
-        return replace(costs, symbolic_hints={**costs.symbolic_hints, **sizes})
 
 
 def _costs(text: str, target: Target, *, allow_interpreter: bool) -> Costs:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvmtarget.cli.groups import with_groups
-from tvmtarget.cli.options import AllowInterpreter, Json, Model, Where, print_json, read_where
+from tvmtarget.cli.options import AllowInterpreter, Json, Model, print_json
+from tvmtarget.cli.plans import Division
 from tvmtarget.cli.targets import Changes, TargetText, read_target
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def tune(
     model: Model,
     target: TargetText,
     changes: Changes,
+    division: Division,
     log: Annotated[
         str, typer.Option("--log", help="Where to write: a file .jsonl or .db, or a URL.", show_default=False)
     ],
@@ -46,16 +48,6 @@ def tune(
         str | None,
         typer.Option("--workers", help="A Dask scheduler, tcp://HOST:PORT, whose workers measure.", show_default=False),
     ] = None,
-    where: Where = None,
-    costs: Annotated[
-        str | None,
-        typer.Option(
-            "--costs",
-            metavar="FILE",
-            help="Begin with the placement by costs: a JSON file, 'roofline' for what the target says, or 'measured'.",
-            show_default=False,
-        ),
-    ] = None,
     allow_interpreter: AllowInterpreter = False,
     as_json: Json = False,
 ) -> None:
@@ -73,7 +65,7 @@ def tune(
 
     with told_to_end():
         try:
-            rules = read_where(where)
+            rules, options = division.rules, division.options()
             tree = read_target(target, changes, context.args)
             module = IRModule.from_onnx(model)
             with live(quiet=as_json, seconds=seconds) as tell:
@@ -87,7 +79,8 @@ def tune(
                     space=space,
                     seed=seed,
                     where=rules,
-                    costs=costs,
+                    options=options,
+                    costs=division.read_costs(tree, allow_interpreter=allow_interpreter),
                     allow_interpreter=allow_interpreter,
                     workers=workers,
                     progress=tell,

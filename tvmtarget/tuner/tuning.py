@@ -8,17 +8,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tvmtarget.advice import Advice, closing_log
 from tvmtarget.backends.machine import load
-from tvmtarget.building import choose_backend, standing_alone
+from tvmtarget.backends.protocol import Array
+from tvmtarget.building import choose_backend, choose_backends, plan_to_build, standing_alone
 from tvmtarget.errors import BackendError, LogError, RunError, TargetError, did_you_mean, raise_all
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
-from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.plan import Plan
+from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.exploring import plans_by_leaf
 from tvmtarget.tuner.journal import Journal
@@ -34,6 +37,10 @@ from tvmtarget.tuner.serving import is_serving
 from tvmtarget.tuner.settings import SettingsTuner, open_settings
 from tvmtarget.tuning.environment import environment
 from tvmtarget.tuning.log import TuningLog
+
+if TYPE_CHECKING:
+    import onnx
+    import tvm
 
 __all__ = ["LEVELS", "SPACES", "tune"]
 
@@ -53,8 +60,12 @@ UNTUNED = Variant(is_tuned=False)
 
 
 def tune(
-    module: IRModule | Plan,
-    target: Target | str | None = None,
+    module: IRModule | Plan | onnx.ModelProto | tvm.IRModule | str | Path | bytes,
+    target: Target | CompilationConfig | str | None = None,
+    target_host: Target | str | None = None,
+    executor: Executor | str | None = None,
+    runtime: Runtime | str | None = None,
+    params: Mapping[str, Array] | None = None,
     *,
     log: TuningLog | str | Path,
     trials: int | None = None,
@@ -63,6 +74,8 @@ def tune(
     space: str = "auto",
     seed: int = 0,
     where: Mapping[str, Constraint | str | Target] | None = None,
+    entry: str | None = None,
+    options: Mapping[str, object] | None = None,
     costs: Costs | Mapping[str, object] | str | Path | None = None,
     allow_interpreter: bool = False,
     limits: Limits = USUAL_LIMITS,
@@ -72,8 +85,9 @@ def tune(
     """Measure kernels, settings and placements of a program on this machine, and write what they cost into a log.
 
     Args:
-        module: a program, or the plan of one, whose placement then stays.
-        target: the tree, or its text; the module's own unless given.
+        module: a program in any form that `build` takes, or the plan of one, whose placement then stays.
+        target: the tree, its text, or a flat configuration; the module's own unless given.
+        target_host, executor, runtime, params, entry: as for `build`.
         log: the log or its URL; what it knows already is not measured again.
         trials: how many candidates to measure at most.
         seconds: how long all of it may take; it ends at most 3 percent or two seconds later.
@@ -82,6 +96,7 @@ def tune(
             takes those for kernels that have no register block.
         seed: makes the same search again.
         where: constraints by name or operator, as for `decompose`.
+        options: further arguments of `decompose` by name, such as `same_site`, which all plans that are tried keep.
         costs: what operations take, as for `decompose`, or `measured`, which measures rates of the leaves here first:
             the placement by them is tried before others, and what is not known yet of a site is reckoned by them.
         allow_interpreter: let numpy interpret leaves without a code generator, as for `build`.
@@ -92,7 +107,8 @@ def tune(
 
     Without trials and seconds, each kernel gets 32 trials. What is measured is in the log at once, so that an
     interrupted run can be gone on with; `Ctrl-C` raises `TuneInterrupted`, which has the result so far, and so has
-    `TuneStoppedError`: the log cannot be written any more, or all workers are lost. Raises what `decompose` raises.
+    `TuneStoppedError`: the log cannot be written any more, or all workers are lost. Raises what `decompose` raises, and
+    `BackendError` for what `build` refuses.
     """
     wrong = [level for level in levels if level not in LEVELS]
     problems = [f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong]
@@ -104,13 +120,18 @@ def tune(
         problems.append(f"{seconds} seconds are given; a number that is not negative is needed, or None")
     if costs is not None and (isinstance(module, Plan) or "placement" not in levels):
         problems.append("costs are for the level 'placement' of a module; a plan keeps its own")
+    if (options or {}).get("objective", "latency") != "latency":
+        problems.append(f"objective {(options or {})['objective']!r} is not what tuning measures, which is latency")
     raise_all(TargetError, problems)
     if is_serving():
         raise RunError(
             "the main module tunes while it is imported by what measures; put that under 'if __name__ ==' ..."
         )
     begin = time.monotonic()
-    plan = module if isinstance(module, Plan) else decompose(module, target, where=where)
+    plan = plan_to_build(
+        module, target, target_host, executor, runtime, params, where=where, entry=entry, options=options
+    )
+    choose_backends(plan, allow_interpreter=allow_interpreter)
     if workers is None:
         raise_all(RunError, _not_here(plan, allow_interpreter=allow_interpreter))
     given = None if costs is None else _costs(costs, plan.layout.root, allow_interpreter=allow_interpreter)
@@ -125,13 +146,13 @@ def tune(
 
 
 def _not_here(plan: Plan, *, allow_interpreter: bool) -> list[str]:
-    """Say why no leaf of a target can run on this machine; nothing if one can, or if a code generator is missing."""
+    """Say why no leaf of a target can run on this machine; nothing if one can."""
     refusals: list[str] = []
     for leaf in plan.layout.leaves():
         try:
             backend, _ = choose_backend(plan.layout, leaf.path, allow_interpreter=allow_interpreter)
         except BackendError:
-            return []
+            continue
         refusal = backend.refuses(standing_alone(plan.layout, leaf.path))
         if refusal is None:
             return []

@@ -8,7 +8,7 @@ share no memory because they are alike, so that `[n0=llvm,n1=llvm](runtime=proce
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from tvmtarget.target.kinds import find_kind
@@ -105,10 +105,13 @@ def is_distributed(root: Target) -> bool:
     return kind is not None and kind.is_distributed
 
 
-def undistributable(layout: Layout) -> Iterator[str]:
-    """Yield why distributed runtimes of a tree cannot be what they say: below the root, or with one machine only."""
+def undistributable(layout: Layout, used: Collection[str]) -> Iterator[str]:
+    """Yield why distributed runtimes of a tree cannot be what they say: below the root, or with one machine only.
+
+    `used` are the paths of the nodes that have work, without the numbers of replicas; others are not looked at.
+    """
     for path, node in layout.root.walk():
-        if path and is_distributed(node) and node.runtime is not None:
+        if path and path in used and is_distributed(node) and node.runtime is not None:
             kind = node.runtime.kind
             yield f"runtime {kind!r} of @{path} runs machines, which are children of the root; state it there"
     options = layout.options("") if layout[""].is_system else ()
