@@ -62,5 +62,8 @@ def _print(kind: Kind, *, classes: bool) -> None:
         typer.echo(f"device {kind.device}; keys {', '.join(kind.keys) or 'none'}")
     for row in kind.attributes:
         default = "" if row.default is None else f" = {str(row.default).lower()}"
+        if row.derived is not None:
+            beside = f" with {row.derived_if[0]}={str(row.derived_if[1]).lower()}" if row.derived_if else ""
+            default = f"{default}{',' if default else ' ='} {row.derived}{beside}"
         class_ = f"{row.class_:9} " if classes else ""
         typer.echo(f"  {row.name:40} {row.type:10} {class_}{row.doc}{default}")

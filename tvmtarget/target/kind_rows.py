@@ -9,6 +9,7 @@ a kind. Which class an attribute has is our own reading of what it does.
 
 from __future__ import annotations
 
+from tvmtarget.target.devices import DEVICE_TYPES
 from tvmtarget.target.kinds import Attribute, Kind
 
 __all__ = ["KINDS"]
@@ -17,7 +18,8 @@ __all__ = ["KINDS"]
 def _table(text: str) -> tuple[Attribute, ...]:
     """Read rows of name, type, class, default ('-' for none), version since, and meaning.
 
-    A type may be followed by the least value (`int>=1`), by `^2` for a power of two, or by the choices (`str:a|b`).
+    A type may be followed by the least value (`int>=1`), by `^2` for a power of two, or by the choices (`str:a|b`); a
+    default by what it is where a flag is true (`1~32@flag`), or always without being left out of identities (`-~x`).
     """
     return tuple(_row(*line.split(maxsplit=5)) for line in text.splitlines() if line.strip())
 
@@ -27,24 +29,29 @@ def _row(name: str, type_: str, class_: str, default: str, since: str, doc: str)
     type_, _, least = type_.partition(">=")
     is_power = type_ == "int^2"
     type_ = type_.removesuffix("^2")
+    default, _, derived = default.partition("~")
+    derived, _, flag = derived.partition("@")
     value: object = None if default == "-" else default
     if value is not None and type_ in ("int", "bool"):
         value = int(default) if type_ == "int" else default == "true"
     elif value is not None and type_ == "list[int]":
         value = tuple(int(item) for item in default.strip("[]").split(",") if item)
+    implied: dict[str, object] = {"derived": int(derived) if type_ == "int" else derived} if derived else {}
+    implied |= {"derived_if": (flag, True)} if flag else {}
     row = {"name": name, "type": type_, "class_": class_, "default": value, "since": since, "doc": doc}
     limits = {"choices": tuple(choices.split("|")) if choices else (), "power_of_two": is_power}
     limits["least"] = 1 if is_power else int(least) if least else None
-    return Attribute.model_validate(row | limits)
+    return Attribute.model_validate(row | implied | limits)
 
 
 # Every TVM target kind has these (macro TVM_REGISTER_TARGET_KIND); keys, tag and host are fields of the node.
-_BASE = _table("""
+_DEVICES = "|".join(map(str, DEVICE_TYPES))
+_BASE = _table(f"""
     device              str        model  -  v0.9   device name, added to the keys: arm_cpu, mali, ...
     model               str        model  -  v0.9   name of the chip or board, for tuning logs
     libs                list[str]  hard   -  v0.9   libraries the code generator may call: cblas, cudnn, ...
     from_device         int        none   -  v0.9   read missing attributes from this device of the machine
-    target_device_type  int        hard   -  v0.10  number of the device type to use instead of the kind's own
+    target_device_type  int:{_DEVICES}  hard  -  v0.10  number of the device type to use instead of the kind's own
     unchecked           list[str]  none   -  tt1    attributes whose values are newer than our tables
     clock-mhz              int>=1  none   -  tt1    highest clock that is sustained, in MHz
     peak-gflops-float64    int>=1  none   -  tt1    dense peak, 10^9 operations a second
@@ -120,14 +127,14 @@ _CUDA = _table("""
 
 _NVPTX = _table("""
     mcpu              str  isa       -     v0.9  compute capability: sm_53, sm_90a, ...
-    mtriple           str  hard      -     v0.9  must be nvptx64-nvidia-cuda
+    mtriple           str  hard      -~nvptx64-nvidia-cuda  v0.9  must be nvptx64-nvidia-cuda
     max_num_threads   int>=1  capacity  1024  v0.9  threads a block may have
     thread_warp_size  int>=1  hard      32    v0.9  threads of a warp
 """)
 
 _ROCM = _table("""
     mcpu                         str       isa       -      v0.9  GPU name as LLVM spells it: gfx906, gfx90a, ...
-    mtriple                      str       hard      -      v0.9  must be amdgcn-amd-amdhsa-hcc
+    mtriple                      str       hard      -~amdgcn-amd-amdhsa-hcc  v0.9  must be amdgcn-amd-amdhsa-hcc
     mattr                        features  isa       -      v0.9  GPU features added or removed
     max_num_threads              int>=1       capacity  256    v0.9  threads a work-group may have
     max_threads_per_block        int>=1       capacity  256    v0.9  threads a block may have
@@ -158,7 +165,7 @@ _WEBGPU = _table("""
     max_num_threads              int>=1   capacity  256    v0.9  invocations a work-group may have
     max_shared_memory_per_block  int>=1   capacity  32768  main  bytes of work-group memory
     supports_subgroups           bool  hard      false  main  whether subgroup operations may be used
-    thread_warp_size             int>=1   hard      1      main  invocations of a subgroup
+    thread_warp_size             int>=1   hard      1~32@supports_subgroups  main  invocations of a subgroup
 """)
 
 _VULKAN = _table("""

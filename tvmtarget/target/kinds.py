@@ -47,13 +47,17 @@ class Attribute(_Row):
     `class_` says what the attribute means, and from it follow comparison, key membership and merging:
     hard (must be equal), isa (legal instructions), capacity (at least so much), scale (how many),
     model (which chip), soft (changes speed only), none (a note). `least` is the smallest number that makes sense,
-    `choices` are all the texts that do, and `power_of_two` is asked of alignments.
+    `choices` are all the values that do, as text, and `power_of_two` is required of alignments. `derived` is the
+    default where another attribute has a value (`derived_if`, a name and a value; always, without one): unlike
+    `default`, identity does not omit it.
     """
 
     name: str
     type: AttributeType
     class_: AttributeClass
     default: bool | int | str | tuple[int, ...] | None = None
+    derived: bool | int | str | None = None
+    derived_if: tuple[str, bool | int | str] | None = None
     least: int | None = None
     choices: tuple[str, ...] = ()
     power_of_two: bool = False
@@ -63,6 +67,11 @@ class Attribute(_Row):
     def read(self, value: object) -> Value:
         """Read a value of this attribute, a quantity such as `64KiB` too; a `ValueError` says what it should be."""
         return read_value(self.type, without_unit(self.name, self.doc, value) if self.type == "int" else value)
+
+    def default_beside(self, attrs: Mapping[str, Value]) -> Value | None:
+        """Return the default beside what a node states: what that implies, else the kind's own."""
+        is_implied = self.derived_if is None or attrs.get(self.derived_if[0]) == self.derived_if[1]
+        return self.default if self.derived is None or not is_implied else self.derived
 
     @property
     def is_list(self) -> bool:
@@ -144,7 +153,7 @@ class Kind(_Row):
                 yield f"{what} is at least {row.least}, not {value}"
             elif row.power_of_two and isinstance(value, int) and value & (value - 1):
                 yield f"{what} is a power of two, not {value}"
-            elif row.choices and isinstance(value, str) and value not in row.choices:
+            elif row.choices and isinstance(value, str | int) and str(value) not in row.choices:
                 yield f"{what} is {' or '.join(row.choices)}, not {shown(value)}"
 
 

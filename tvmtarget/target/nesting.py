@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.cpu.isa import Features, features_of, is_arm
+from tvmtarget.target.devices import device_type_of
 from tvmtarget.target.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, Link, Memory, Node, Runtime
@@ -184,9 +185,8 @@ class NestedNode(Node):
 
     @property
     def device(self) -> str:
-        """TVM's device type by name; a kind that nobody knows counts as its own device."""
-        kind = find_kind(self.kind)
-        return kind.device if kind else self.kind
+        """TVM's device type by name: `target_device_type`, else that of the kind, else an unknown kind itself."""
+        return device_type_of(self.kind, self.attrs.get("target_device_type"))
 
     @property
     def all_keys(self) -> tuple[str, ...]:

@@ -129,7 +129,7 @@ class _Configured(Node):
     def __contains__(self, name: object) -> bool:
         """Whether an attribute is stated or has a default."""
         row = kind_of(self.kind, self.role).attribute(str(name))
-        return row is not None and (row.name in self.attrs or row.default is not None)
+        return row is not None and (row.name in self.attrs or row.default_beside(self.attrs) is not None)
 
     def __hash__(self) -> int:
         return hash((self.kind, self.attrs))
@@ -194,10 +194,10 @@ def opaque_attributes(kind: str, attrs: Mapping[str, object]) -> Attributes:
 
 
 def read_attribute(kind: Kind, attrs: Attributes, name: str) -> Value | None:
-    """Return an attribute, else the default of its row; `UnknownNameError` if the kind has no such row."""
+    """Return an attribute, else its default beside the others; `UnknownNameError` if the kind has no such row."""
     if name in attrs:
         return attrs[name]
     row = kind.attribute(name)
     if row is None:
         raise UnknownNameError(kind.unknown(name))
-    return row.default
+    return row.default_beside(attrs)

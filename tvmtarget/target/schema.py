@@ -94,7 +94,7 @@ def _attribute(row: Attribute) -> dict[str, object]:
     if row.least is not None:
         schema["minimum"] = row.least
     if row.choices:
-        schema["enum"] = list(row.choices)
+        schema["enum"] = [int(choice) if row.type == "int" else choice for choice in row.choices]
     if row.default is not None:
         schema["default"] = list(row.default) if isinstance(row.default, tuple) else row.default
     return schema

@@ -40,7 +40,7 @@ def _origin_of_value(node: NestedNode, name: str) -> Origin:
     stated = row.name if row is not None else name
     if stated in node.attrs or getattr(node, name, None) not in (None, (), 1):
         return node.origin_of(stated)
-    if row is not None and row.default is not None:
+    if row is not None and row.default_beside(node.attrs) is not None:
         return Origin("default", f"of kind {node.kind!r}")
     raise UnknownNameError(f"{name!r} is not stated{did_you_mean(name, node.attrs, listing='stated are')}")
 

@@ -108,7 +108,9 @@ class Condition(Node):
             row = kind.features if self.name == "+" else kind.attribute(self.name)
             if row is None:
                 return Reason(truth=Truth.NO, text=f"{self}: kind {name!r} has no such attribute")
-        actual = attrs.get(self.name if row is None else row.name, row.default if row is not None else None)
+        actual = attrs.get(
+            self.name if row is None else row.name, row.default_beside(attrs) if row is not None else None
+        )
         if actual is None:
             return Reason(truth=Truth.UNKNOWN, text=f"{self}: the target does not say")
         return self._answer(actual, row)

@@ -1,0 +1,68 @@
+"""Device types: TVM's names for what a target runs on, and the numbers that DLPack and TVM give them.
+
+Numbers are those of today (`DLDeviceType` of DLPack 1.0; from 32 on `TVMDeviceExtType` of TVM v0.19): some moved
+between versions, as Hexagon did from 14 to 16. Names do not move, so only attributes of TVM hold a number.
+"""
+
+from __future__ import annotations
+
+from tvmtarget.errors import TargetError, did_you_mean
+from tvmtarget.target.kinds import find_kind, kind_names, kind_of
+from tvmtarget.target.problems import shown
+
+__all__ = ["DEVICE_TYPES", "device_type_of", "read_device_type"]
+
+DEVICE_TYPES = {
+    1: "cpu",
+    2: "cuda",
+    3: "cuda_host",
+    4: "opencl",
+    7: "vulkan",
+    8: "metal",
+    9: "vpi",
+    10: "rocm",
+    11: "rocm_host",
+    12: "ext_dev",
+    13: "cuda_managed",
+    14: "oneapi",
+    15: "webgpu",
+    16: "hexagon",
+    17: "maia",
+    18: "trn",
+    32: "aocl",
+    33: "sdaccel",
+    34: "opengl",
+    35: "micro_dev",
+}
+
+
+def device_type_of(kind: str, number: object) -> str:
+    """Return the name of a target's device type.
+
+    Args:
+        kind: the target's kind; one that no package registers counts as its own device type.
+        number: what the target states as `target_device_type`, None if nothing.
+    """
+    if isinstance(number, int) and number in DEVICE_TYPES:
+        return DEVICE_TYPES[number]
+    row = find_kind(kind)
+    return row.device if row is not None else kind
+
+
+def read_device_type(value: object) -> str:
+    """Return the name of a device type that is given by name or by number.
+
+    Raises:
+        TargetError: there is no such device type; the nearest names are listed.
+
+    >>> read_device_type("cuda"), read_device_type(2)
+    ('cuda', 'cuda')
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value in DEVICE_TYPES:
+        return DEVICE_TYPES[value]
+    known = {*DEVICE_TYPES.values(), *(kind_of(name).device for name in kind_names())}
+    if isinstance(value, str) and value in known:
+        return value
+    near = did_you_mean(value, known) if isinstance(value, str) else ""
+    listed = ", ".join(sorted(known))
+    raise TargetError(f"unknown device type {shown(value)}{near or f'; known: {listed}'}")
