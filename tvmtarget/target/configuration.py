@@ -3,7 +3,8 @@
 A tree can say more than this view: `from_target` refuses, with reasons, what M0 has no words for, and lists in
 `losses` the facts that it leaves out. The rules by which hosts and defaults are found are those of TVM
 (`src/target/compilation_config.cc`, v0.9 to v0.19), where A, B and C choose the host and D, E and F the default
-device; a host that contradicts another is an error here, where TVM replaces it in silence.
+device. Unlike there, a host that contradicts another is an error, and external code generators may stand before the
+target that they help as well as behind it, for the order of a tree is preference.
 """
 
 from __future__ import annotations
@@ -11,25 +12,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.target.devices import read_device_type
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.node import Executor, Node, Runtime
+from tvmtarget.target.pairs import usual_runtime
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target, read_target, read_targets
 from tvmtarget.target.virtual_device import VirtualDevice
 
 __all__ = ["CompilationConfig"]
 
-_HOSTS = ("cpu", "hexagon")
+_CPU = "cpu"
+_HOSTS = (_CPU, "hexagon")
 
 
 class CompilationConfig(Node):
     """A host, the targets it drives, an executor and a runtime.
 
-    `fallback_device` is the device type of work that nobody placed (TVM's `relay.fallback_device_type`).
+    Args:
+        target_host: the CPU that drives the targets; unless given it is found (see `host_target`) and stored.
+        targets: one device or code generator each, of different kinds; their own hosts have to be the same.
+        executor: how calls are driven; unless given, what a target states, else `graph`.
+        runtime: what the program is linked with; unless given, what a target states, else `python`.
+        fallback_device: device type, by name or number, of work that nobody placed (`relay.fallback_device_type`).
+        losses: what a tree says and this view does not.
+
+    Raises:
+        TargetError: everything that TVM refuses: duplicate kinds, two general targets of one device type, no target
+            for the default device; and what it overrides in silence: hosts, executors or runtimes that disagree.
     """
 
-    target_host: Target | None = None
+    target_host: Target
     targets: tuple[Target, ...]
     executor: Executor = Executor("graph")
     runtime: Runtime = Runtime("python")
@@ -43,61 +57,106 @@ class CompilationConfig(Node):
         executor: Executor | str | None = None,
         runtime: Runtime | str | None = None,
         *,
-        fallback_device: str | None = None,
+        fallback_device: str | int | None = None,
         losses: Sequence[str] = (),
     ) -> None:
+        given, host = read_targets(targets), None if target_host is None else read_target(target_host)
+        stated = given if host is None else (*given, host)
+        raise_all(TargetError, [*_flat_problems(given), *_own_host_problems(host, given)])
+        chosen_host = _bare(host) if host is not None else _host_of(given)
+        problems = [*_host_problems(chosen_host, given), *_kind_problems(given), *_device_problems(given)]
+        problems += [
+            *_pair_problems("executor", None if executor is None else Executor.from_json(executor), stated),
+            *_pair_problems("runtime", None if runtime is None else Runtime.from_json(runtime), stated),
+        ]
+        raise_all(TargetError, problems)
+        executor = executor or next((one.executor for one in stated if one.executor is not None), None)
+        runtime = runtime or next((one.runtime for one in stated if one.runtime is not None), None)
         super().__init__(
-            target_host=None if target_host is None else read_target(target_host),
-            targets=read_targets(targets),
-            executor=Executor.from_json(executor or "graph"),
-            runtime=Runtime.from_json(runtime or "python"),
-            fallback_device=fallback_device,
+            target_host=chosen_host,
+            targets=tuple(map(_bare, given)),
+            executor=Executor.from_json("graph" if executor is None else executor),
+            runtime=Runtime.from_json(usual_runtime(_executor(executor)) if runtime is None else runtime),
+            fallback_device=None if fallback_device is None else read_device_type(fallback_device),
             losses=tuple(losses),
         )
 
     def model_post_init(self, _context: object) -> None:
-        """Check what TVM checks: unique kinds, one general target per device type, hosts that agree."""
-        problems = [*_kind_problems(self.targets), *_device_problems(self.targets), *_host_problems(self)]
-        if not self.targets:
-            problems.append("a configuration needs at least one target")
-        raise_all(TargetError, problems)
+        """Check that there is a default device, and that the tree which this stands for is consistent."""
+        types = sorted({target.device for target in self.targets})
+        if self._default_device not in types:
+            raise TargetError(
+                f"no target is of device type {self._default_device!r}; there are: {', '.join(types)}; "
+                "work that nobody placed needs one, so add it, or give another fallback_device"
+            )
+        self.to_target().resolve()
 
     @classmethod
-    def from_target(cls, target: Target | str, target_host: Target | str | None = None) -> CompilationConfig:
-        """View a tree as a flat configuration; `TargetError` lists all that it cannot say."""
+    def from_target(
+        cls,
+        target: Target | str,
+        target_host: Target | str | None = None,
+        *,
+        fallback_device: str | int | None = None,
+    ) -> CompilationConfig:
+        """View a tree as a flat configuration.
+
+        Args:
+            target: the tree.
+            target_host: the host, where the tree states none.
+            fallback_device: as that of the configuration. Unless given, in a tree of several device types without a
+                CPU it is that of the first leaf, as order is preference.
+
+        Raises:
+            TargetError: with all that a configuration cannot say.
+
+        >>> CompilationConfig.from_target("[gpu=cuda(arch=sm_80),cpu=llvm]").target_host
+        Target.parse('llvm')
+        """
         written = read_target(target)
         tree = written.resolve()
         layout = Layout(tree)
         raise_all(TargetError, _unsayable(tree))
-        leaves = [site for site in layout.leaves() if site.path != "host"]
-        hosts = dict.fromkeys(layout[site.host].target.replace(name=None, host=None) for site in leaves)
+        leaves = [site for site in layout.leaves() if not _is_written_host(tree, site.path)]
+        hosts = dict.fromkeys(_bare(layout[site.host].target) for site in leaves)
         if len(hosts) > 1:
             raise TargetError(f"a configuration has one host, and this tree has: {', '.join(map(str, hosts))}")
         host = next(iter(hosts))
         given = None if target_host is None else read_target(target_host)
         if given not in (None, host) and any(node.host is not None for _, node in written.walk()):
             raise TargetError(f"the tree has the host {str(host)!r}, and the configuration is given {str(given)!r}")
+        devices = list(dict.fromkeys(site.target.device for site in leaves))
+        if fallback_device is None and len(devices) > 1 and _CPU not in devices:
+            fallback_device = devices[0]
         return cls(
             target_host=given or host,
-            targets=tuple(site.target.replace(name=None, host=None) for site in leaves),
+            targets=tuple(_bare(site.target) for site in leaves),
             executor=tree.executor,
             runtime=tree.runtime,
+            fallback_device=fallback_device,
             losses=tuple(_losses(tree)),
         )
 
     def to_target(self) -> Target:
-        """Return the tree: the one target with its host, or a composite of them."""
-        host = self.host_target
+        """Return the tree: the one target with its host, or a composite of them in their order.
+
+        `from_target` reads it back to an equal configuration, given the same fallback device, for which a tree has no
+        word.
+        """
+        host = self.target_host
         if len(self.targets) == 1:
-            only = self.targets[0].replace(host=None)
+            only = self.targets[0]
             own = None if only == host else host
             return only.replace(host=own, executor=self.executor, runtime=self.runtime)
-        children = tuple(target.replace(host=None) for target in self.targets)
-        is_child = host in children
+        child = next((target.slot for target in self.targets if target == host), None)
+        reference = f"@{child or 'host'}"
         return Target(
             "composite",
-            targets=children,
-            host=f"@{host.slot}" if is_child else host,
+            # A target that can drive itself says that another one drives it.
+            targets=[
+                one.replace(host=reference if one.can_host and one.slot != child else None) for one in self.targets
+            ],
+            host=host if child is None else reference,
             executor=self.executor,
             runtime=self.runtime,
         )
@@ -109,11 +168,7 @@ class CompilationConfig(Node):
         The one that was given, else rule A: the first host that a target has; B: the first target on a CPU or a
         Hexagon; C: llvm.
         """
-        if self.target_host is not None:
-            return self.target_host.replace(name=None, host=None)
-        given = [target.host for target in self.targets if isinstance(target.host, Target)]
-        able = [target for target in self.targets if target.device in _HOSTS and not _is_external(target)]
-        return next(iter([*given, *able]), Target("llvm")).replace(name=None, host=None)
+        return self.target_host
 
     @property
     def primitive_targets(self) -> tuple[Target, ...]:
@@ -127,13 +182,16 @@ class CompilationConfig(Node):
 
     @property
     def default_primitive_virtual_device(self) -> VirtualDevice:
-        """The device of work that nobody placed; `TargetError` if no target is of that type.
+        """The device of work that nobody placed.
 
         Rule D: the fallback device, if one is given; E: the only device type there is; F: cpu.
         """
+        return VirtualDevice.for_target(self.find_primitive_target_for_device(self._default_device))
+
+    @property
+    def _default_device(self) -> str:
         types = list(dict.fromkeys(target.device for target in self.targets))
-        device = self.fallback_device or (types[0] if len(types) == 1 else "cpu")
-        return VirtualDevice.for_target(self.find_primitive_target_for_device(device))
+        return self.fallback_device or (types[0] if len(types) == 1 else _CPU)
 
     @property
     def optional_homogeneous_target(self) -> Target | None:
@@ -145,13 +203,18 @@ class CompilationConfig(Node):
         """Whether parameters go into the generated code: the executor's `link-params`, true for aot unless set."""
         return bool(self.executor["link-params"]) if self.executor.kind in ("graph", "aot") else False
 
-    def find_primitive_target_for_device(self, device: str) -> Target:
-        """Return the first target of a device type; `TargetError` lists the types there are."""
-        for target in self.primitive_targets:
-            if target.device == device:
-                return target
+    def find_primitive_target_for_device(self, device: str | int) -> Target:
+        """Return the target of a device type, by name or number, that is no external code generator if there is one.
+
+        Raises:
+            TargetError: no target is of that type; those there are are listed.
+        """
+        name = read_device_type(device)
+        found = sorted((one for one in self.primitive_targets if one.device == name), key=_is_external)
+        if found:
+            return found[0]
         known = ", ".join(sorted({target.device for target in self.targets}))
-        raise TargetError(f"no target is of device type {shown(device)}; there are: {known}")
+        raise TargetError(f"no target is of device type {name!r}; there are: {known}")
 
     def find_primitive_target_for_kind(self, kind: str) -> Target | None:
         """Return the target of a kind, or None; `UnknownNameError` if there is no such kind at all."""
@@ -160,10 +223,13 @@ class CompilationConfig(Node):
         return next((target for target in self.primitive_targets if target.kind == kind), None)
 
     def canonical_target(self, target: Target) -> Target:
-        """Return the configuration's own target that equals one, but for its host; else the argument."""
-        bare = target.replace(host=None, name=None)
-        known = (self.host_target, *self.primitive_targets)
-        return next((own for own in known if own.replace(host=None, name=None) == bare), target)
+        """Return the configuration's own target that equals one, with the same host or with none; else the argument."""
+        if isinstance(target.host, str) or (target.host is not None and _bare(target.host) != self.target_host):
+            return target
+        known = (
+            (*self.primitive_targets, self.target_host) if target.host else (self.target_host, *self.primitive_targets)
+        )
+        return next((own for own in known if _bare(own) == _bare(target)), target)
 
     def canonical_virtual_device(self, device: VirtualDevice) -> VirtualDevice:
         """Fill in the target of a device that has only a type; make a target the configuration's own."""
@@ -172,6 +238,21 @@ class CompilationConfig(Node):
         if device.device_type is None:
             return device
         return device.replace(target=self.find_primitive_target_for_device(device.device_type))
+
+
+def _bare(target: Target) -> Target:
+    """Return a target without what the configuration says: its host, executor and runtime; and without a name."""
+    return target.replace(name=None, host=None, executor=None, runtime=None)
+
+
+def _executor(chosen: Executor | str | None) -> Executor | None:
+    return None if chosen is None else Executor.from_json(chosen)
+
+
+def _host_of(targets: Sequence[Target]) -> Target:
+    given = [target.host for target in targets if isinstance(target.host, Target)]
+    able = [target for target in targets if target.device in _HOSTS and target.can_host]
+    return _bare(next(iter([*given, *able]), Target("llvm")))
 
 
 def _is_external(target: Target) -> bool:
@@ -186,24 +267,67 @@ def _kind_problems(targets: Sequence[Target]) -> list[str]:
 
 
 def _device_problems(targets: Sequence[Target]) -> list[str]:
+    """All targets of a device type but one are external; that one comes before them, as in TVM, or after them."""
     problems = []
     for device in dict.fromkeys(target.device for target in targets):
         same = [target for target in targets if target.device == device]
         general = [target.kind for target in same if not _is_external(target)]
-        if len(general) > 1:
-            problems.append(
-                f"targets {', '.join(general)} are all for device type {shown(device)}; all but one must be external"
-            )
+        if len(general) != 1 and len(same) > 1:
+            listed = ", ".join(general or [target.kind for target in same])
+            which = "all but one must be external" if general else "one must not be external"
+            problems.append(f"targets {listed} are all for device type {shown(device)}; {which}")
+        elif len(same) > 1 and general[0] not in (same[0].kind, same[-1].kind):
+            listed = ", ".join(target.kind for target in same)
+            problems.append(f"{general[0]!r} stands amid external code generators ({listed}); put it first or last")
     return problems
 
 
-def _host_problems(config: CompilationConfig) -> list[str]:
-    host = config.host_target
+def _flat_problems(targets: Sequence[Target]) -> list[str]:
+    problems = [] if targets else ["a configuration needs at least one target"]
+    for target in targets:
+        if target.is_composite:
+            problems.append(f"a target of a configuration is one device, not {target.kind!r}; view it with from_target")
+        if target.count > 1:
+            problems.append(f"a target of a configuration is one device, and {target.kind!r} stands for {target.count}")
+    return problems
+
+
+def _own_host_problems(host: Target | None, targets: Sequence[Target]) -> list[str]:
+    """A host drives itself, and no reference leads anywhere in a flat configuration."""
+    problems = [
+        f"host {target.host!r} of target {target.kind!r} names a node of a tree; write the host itself: host=llvm"
+        for target in (*targets, *([host] if host is not None else []))
+        if isinstance(target.host, str)
+    ]
+    for one in (host, *(target.host for target in targets)):
+        if isinstance(one, Target) and isinstance(one.host, Target) and _bare(one.host) != _bare(one):
+            problems.append(f"host {str(_bare(one))!r} has the host {str(one.host)!r}, but a host drives itself")
+    return problems
+
+
+def _host_problems(host: Target, targets: Sequence[Target]) -> list[str]:
     return [
         f"target {target.kind!r} has the host {str(target.host)!r}, and the configuration {str(host)!r}"
-        for target in config.targets
-        if isinstance(target.host, Target) and target.host.replace(name=None, host=None) != host
+        for target in targets
+        if isinstance(target.host, Target) and _bare(target.host) != host
     ]
+
+
+def _pair_problems(role: str, given: Executor | Runtime | None, stated: Sequence[Target]) -> list[str]:
+    """A build has one executor and one runtime, whoever states them."""
+    found = [("the configuration", given)] if given is not None else []
+    found += [(f"target {target.kind!r}", getattr(target, role)) for target in stated]
+    said = [(who, chosen) for who, chosen in found if chosen is not None]
+    return [
+        f"{who} has the {role} {str(chosen)!r}, and {said[0][0]} {str(said[0][1])!r}"
+        for who, chosen in said[1:]
+        if chosen != said[0][1]
+    ]
+
+
+def _is_written_host(tree: Target, path: str) -> bool:
+    around, _, name = path.rpartition("/")
+    return name == "host" and tree.at(around).child("host") is None
 
 
 def _unsayable(tree: Target) -> list[str]:
@@ -220,7 +344,8 @@ def _losses(tree: Target) -> list[str]:
     losses = []
     for path, node in tree.walk():
         place = f"@{path or '.'}"
-        losses += [f"links of {place}"] * bool(node.links) + [f"memory of {place}"] * bool(node.memory)
+        if node.is_composite:
+            losses += [f"links of {place}"] * bool(node.links) + [f"memory of {place}"] * bool(node.memory)
         losses += [f"level {place}"] * bool(path and node.is_composite)
         losses += [f"name {node.name!r} of {place}"] * bool(node.name and node.name != node.kind)
     return losses

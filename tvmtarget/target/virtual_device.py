@@ -13,42 +13,49 @@ from pydantic import Field
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.constraints.constraint import Condition, Constraint
+from tvmtarget.target.devices import read_device_type
+from tvmtarget.target.grammar import is_word
 from tvmtarget.target.node import Node
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target, read_target
+from tvmtarget.target.values import MAX_INT
 
 __all__ = ["VirtualDevice"]
 
 
 class VirtualDevice(Node):
-    """A device type by name, the number of a device of that type, a target, and a memory scope; each may be unknown.
+    """A device type, the number of a device of that type, a target, and a memory scope; each may be unknown.
+
+    The device type is a name, which is read from TVM's number too.
 
     >>> VirtualDevice(device_type="cuda").join(VirtualDevice(virtual_device_id=1))
     VirtualDevice(device_type='cuda', virtual_device_id=1, target=None, memory_scope='')
     """
 
     device_type: str | None = None
-    virtual_device_id: int | None = Field(default=None, ge=0)
+    virtual_device_id: int | None = Field(default=None, ge=0, le=MAX_INT)
     target: Target | None = None
     memory_scope: str = ""
 
     def __init__(
         self,
         *,
-        device_type: str | None = None,
+        device_type: str | int | None = None,
         virtual_device_id: int | None = None,
         target: Target | str | Mapping[str, object] | None = None,
         memory_scope: str = "",
     ) -> None:
+        read = None if target is None else read_target(target)
+        if device_type is not None and (read is None or device_type != read.device):  # a new kind has a type of its own
+            device_type = read_device_type(device_type)
         super().__init__(
-            device_type=device_type,
-            virtual_device_id=virtual_device_id,
-            target=None if target is None else read_target(target),
-            memory_scope=memory_scope,
+            device_type=device_type, virtual_device_id=virtual_device_id, target=read, memory_scope=memory_scope
         )
 
     def model_post_init(self, _context: object) -> None:
-        """Refuse a target of another device type."""
+        """Refuse a target of another device type, and a memory scope that is no word."""
+        if self.memory_scope and not is_word(self.memory_scope):
+            raise TargetError(f"{shown(self.memory_scope)} is no memory scope; write a word: global, shared.dyn, local")
         if self.target is not None and self.device_type not in (None, self.target.device):
             raise TargetError(
                 f"target {str(self.target)!r} is of device type {self.target.device!r}, not {shown(self.device_type)}"
