@@ -123,6 +123,9 @@ def plan_to_build(
     if isinstance(module, Plan):
         given = {"target_host": target_host, "executor": executor, "runtime": runtime, "params": params, "where": where}
         _refuse_changes(module, target, {**given, "entry": entry, **given_options})
+        supposed = module.hypotheses()
+        if supposed:
+            raise TargetError(f"the plan of a what-if question that supposes support is not built: {supposed[0]}")
         return module
     own = module.target if isinstance(module, IRModule) else None
     chosen = _configured(target if target is not None else own, target_host, executor, runtime)

@@ -267,9 +267,3 @@ def test_bonds_that_cannot_be_kept_name_the_constraints_that_are_to_blame():
         match=r"'conv1', 'conv2', 'conv3' and 'fc1' must be apart, and no choice of leaves keeps them so$",
     ):
         tt.decompose(module, FLAT, apart=[["conv*", "fc1"]])
-
-
-def test_a_word_that_is_the_name_of_a_node_is_told_how_to_name_it():
-    module = tt.IRModule.from_onnx(DIGITS)
-    with pytest.raises(InfeasibleError, match=r"a bare word is a kind or a key, a node is named by @gpu$"):
-        tt.decompose(module, "[gpu=numpy,cpu=numpy](host=@cpu)", where={"fc1": "gpu"})

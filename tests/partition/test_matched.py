@@ -151,7 +151,7 @@ def test_of_matches_that_overlap_those_count_by_which_the_whole_takes_least(tmp_
     assert sites_of(tt.decompose(module, board, timed(c=1, f=40)), "conv1", "relu1") == ["c", "cpu"]
     assert "c" in plan.sensitivity("conv1").longer
     plan.save(tmp_path / "a.plan")
-    for again in (tt.Plan.load(tmp_path / "a.plan"), plan.replay(module), plan.what_if("conv1", "c")):
+    for again in (tt.Plan.load(tmp_path / "a.plan"), plan.replay(module), plan.with_support("conv1", "c")):
         assert again.module == plan.module
 
 

@@ -16,7 +16,7 @@ from models import DIGITS, random_graph, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.errors import ArtifactError, TargetError, UnknownNameError
+from tvmtarget.errors import ArtifactError, InfeasibleError, TargetError, UnknownNameError
 from tvmtarget.partition.costs.costs import OpCost
 
 ROOT = Path(__file__).parents[2]
@@ -69,10 +69,18 @@ def test_a_difference_names_what_moved_and_what_it_changed():
 
 def test_what_if_supposes_support_and_nothing_else():
     plan = blocked()
-    assert str(plan.diff(plan.what_if("op:Det", "npu"))).splitlines() == ["Det_b: @cpu -> @npu", "regions: 3 -> 1"]
+    assert str(plan.diff(plan.what_if("op:Det", "npu"))).splitlines() == [
+        "Det_b: @cpu -> @npu",
+        "regions: 3 -> 1",
+        "hypothetical: @npu does not take 'Det_b' (NO_RULE: it has no rule for Det)",
+    ]
     assert plan.what_if("Det_b", "llvm").site_of("Det_b") == "npu"
     pinned = tt.decompose(plan.request.module, BLOCKED, where={"op:Det": "@cpu"})
-    assert not pinned.diff(pinned.what_if("op:Det", "npu"))
+    assert not pinned.diff(pinned.with_support("op:Det", "npu"))
+    with pytest.raises(
+        InfeasibleError, match=r"drop or change one of: @cpu \(.*\), @npu \(asked by what-if 'op:Det'\)"
+    ):
+        pinned.what_if("op:Det", "npu")
     with pytest.raises(UnknownNameError, match="no op 'op:Dett'"):
         plan.what_if("op:Dett", "npu")
     with pytest.raises(UnknownNameError, match="no site of the target is or bears 'npuu'"):

@@ -28,6 +28,7 @@ __all__ = [
     "progress",
     "read_policy",
     "read_where",
+    "split_rules",
 ]
 
 Model: TypeAlias = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
@@ -53,22 +54,33 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for ma
 
 
 def read_where(rules: Sequence[str] | None) -> dict[str, Constraint]:
-    """Split `NAME=CONSTRAINT` at the last '=' outside parentheses; all bad rules in one error."""
+    """Return the rules of `--where`; all bad ones in one error."""
     from tvmtarget.target.constraints.constraint import Constraint
 
     found: dict[str, Constraint] = {}
     problems: list[str] = []
-    for rule in rules or ():
+    for key, value in split_rules(rules or (), "--where").items():
+        try:
+            found[key] = Constraint.parse(value)
+        except TvmTargetError as error:
+            problems += [f"{problem} (in --where '{key}={value}')" for problem in str(error).splitlines()]
+    if problems:
+        raise TextError("\n".join(problems))
+    return found
+
+
+def split_rules(rules: Sequence[str], flag: str) -> dict[str, str]:
+    """Split `NAME=CONSTRAINT` at the last '=' outside parentheses; the last one of a name counts, and stands last."""
+    found: dict[str, str] = {}
+    problems: list[str] = []
+    for rule in rules:
         at = _last_equals(rule)
         key, value = rule[:at].strip(), rule[at + 1 :].strip()
         if at < 1 or not key or not value:
-            problems.append(f"--where {rule!r} is not NAME=CONSTRAINT, such as 'op:Gemm=@cpu'")
+            problems.append(f"{flag} {rule!r} is not NAME=CONSTRAINT, such as 'op:Gemm=@cpu'")
             continue
-        try:
-            found.pop(key, None)
-            found[key] = Constraint.parse(value)
-        except TvmTargetError as error:
-            problems += [f"{problem} (in --where {rule!r})" for problem in str(error).splitlines()]
+        found.pop(key, None)
+        found[key] = value
     if problems:
         raise TextError("\n".join(problems))
     return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tvmtarget.cli.options import split_rules
 from tvmtarget.errors import TextError
 
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ class Question:
 
     op: Annotated[str | None, typer.Option("--op", help="Explain one operation, by name.", show_default=False)] = None
     what_if: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--what-if",
             metavar="OP=SITE",
-            help="Say what would change if a site took an operation, or 'op:KIND', that it refuses.",
+            help="Say what changes if operations move to a site, both named as in --where; may be repeated.",
             show_default=False,
         ),
     ] = None
@@ -99,11 +100,8 @@ class Question:
         return Answer(str(found), found.to_json(), is_difference=self.diff is not None and bool(found))
 
     def _report(self, plan: Plan) -> Explanation | PlanDifference | Sensitivity:
-        if self.what_if is not None:
-            name, equals, site = self.what_if.rpartition("=")
-            if not equals:
-                raise TextError(f"--what-if {self.what_if!r} is not OP=SITE, such as 'op:Pad=npu'")
-            return plan.diff(plan.what_if(name, site))
+        if self.what_if:
+            return plan.diff(plan.what_if(split_rules(self.what_if, "--what-if")))
         if self.sensitivity is not None:
             return plan.sensitivity(self.sensitivity)
         if self.diff is not None:

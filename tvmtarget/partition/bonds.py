@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import NoReturn, TypeAlias
 
 from tvmtarget.errors import InfeasibleError, raise_all
 from tvmtarget.partition.colouring import coloured
 from tvmtarget.partition.conflict import blame, smallest
 from tvmtarget.partition.feasibility import Feasibility
-from tvmtarget.partition.program import Asked, Program, names_of
+from tvmtarget.partition.program import Program
 from tvmtarget.partition.regions.waves import Graph
+from tvmtarget.partition.where_rules import Asked
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["Banned", "Bonds", "Named", "bonds_of", "demands_of", "others_of", "with_demands", "with_units"]
@@ -90,8 +90,7 @@ def with_units(program: Program, atomic: Named, before: Sequence[str], after: Se
 def _calls(program: Program, names: Iterable[str]) -> Iterator[int]:
     """Yield the operations that names, globs or `op:KIND` speak of, those with nested bodies themselves."""
     for name in names:
-        found = [at for at, call in enumerate(program.body) if any(fnmatchcase(own, name) for own in names_of(call))]
-        yield from found or (program.find(name),)
+        yield from program.named(name)
 
 
 def _refusals(program: Program, group: tuple[int, ...]) -> Iterator[str]:
@@ -148,10 +147,7 @@ def _refuse_circles(program: Program, groups: tuple[tuple[int, ...], ...]) -> No
 def _select(program: Program, names: Iterable[str]) -> Iterator[int]:
     """Yield the operations that names, globs or `op:KIND` speak of; those with nested bodies by what is in them."""
     for name in names:
-        found = [at for at, call in enumerate(program.body) if any(fnmatchcase(own, name) for own in names_of(call))]
-        if not found:
-            program.find(name)
-        yield from (one for index in found for one in program.with_nested((index,)) if one not in program.bodies)
+        yield from (one for one in program.with_nested(program.named(name)) if one not in program.bodies)
 
 
 def demands_of(
@@ -305,7 +301,4 @@ def with_demands(feasibility: Feasibility, demands: Mapping[int, str], banned: I
         for index, leaves in one.leaves.items():
             off = (Constraint.at(leaf).replace(is_negated=True) for leaf in sorted(leaves))
             asked[index] = (*asked[index], *(Asked(constraint, one.origin) for constraint in off))
-    program = replace(program, asked=tuple(asked))
-    return Feasibility(
-        program, feasibility.assumed, splits=feasibility.splits, memo=feasibility.memo, first=feasibility.first
-    )
+    return feasibility.replace(program=replace(program, asked=tuple(asked)))

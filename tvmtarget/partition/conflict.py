@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from tvmtarget.ir.inline import Frame
-from tvmtarget.partition.program import Asked, Program
+from tvmtarget.partition.program import Program
+from tvmtarget.partition.where_rules import Asked
 
 __all__ = ["MAX_TESTS", "blame", "minimal_conflict", "smallest"]
 
@@ -19,17 +20,7 @@ def blame(program: Program, calls: Sequence[int], is_feasible: Callable[[Program
     guilty = minimal_conflict(program, calls, is_feasible)
     if not guilty:
         return ""
-    named = ", ".join(dict.fromkeys(place for item in guilty for place in _namesakes(program, item)))
-    hint = f"; a bare word is a kind or a key, a node is named by {named}" if named else ""
-    return f"; {'drop' if len(guilty) == 1 else 'drop or change one of'}: {', '.join(map(str, guilty))}{hint}"
-
-
-def _namesakes(program: Program, item: Asked) -> Iterator[str]:
-    """Yield the nodes that bear a word of a constraint as their name, and do not meet it."""
-    root, words = program.layout.root, set(item.constraint.words())
-    for path, node in root.walk():
-        if path.rpartition("/")[2] in words and not item.constraint.check(node, path, root):
-            yield f"@{path}"
+    return f"; {'drop' if len(guilty) == 1 else 'drop or change one of'}: {', '.join(map(str, guilty))}"
 
 
 def minimal_conflict(

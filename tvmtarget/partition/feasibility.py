@@ -18,9 +18,10 @@ from tvmtarget.partition.host_device.sides import host_takes
 from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.partition.matching import Groups, check_caps, groups_of
 from tvmtarget.partition.memo import Memo
-from tvmtarget.partition.program import Asked, Program, open_frame
+from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.strategies.registered import strategy_at
 from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy
+from tvmtarget.partition.where_rules import Asked
 from tvmtarget.target.layout import Site
 
 __all__ = ["Feasibility", "has_taste"]
@@ -57,6 +58,18 @@ class Feasibility:
         self._driven: dict[tuple[int, str], Reject | None] = {}
         self._places = {leaf.path: place for place, leaf in enumerate(self.leaves)}
         self._strategies = {leaf.path: strategy_at(leaf.target) for leaf in self.leaves}
+
+    def replace(
+        self, *, program: Program | None = None, assumed: frozenset[tuple[int, str]] | None = None
+    ) -> Feasibility:
+        """Return the same questions about another program, or with other leaves supposed to take operations."""
+        return Feasibility(
+            program or self.program,
+            self.assumed if assumed is None else assumed,
+            splits=self.splits,
+            memo=self.memo,
+            first=self.first,
+        )
 
     @cached_property
     def takes(self) -> npt.NDArray[np.bool_]:
@@ -335,7 +348,9 @@ class Feasibility:
             reasons.append(f"driven by @{root.host or '.'}: {self.why_not_driven(index, root)}")
         listed = "; ".join(reasons) if reasons else "the target has no leaves"
         about = tuple(self.program.with_nested((index,)))
-        guilty = blame(self.program, about, lambda program: Feasibility(program).fits((index,), program.layout[""]))
+        guilty = blame(
+            self.program, about, lambda program: self.replace(program=program).fits((index,), program.layout[""])
+        )
         name = call.source or next((output.name for output in call.outputs if output.name), "")
         return f"op {name!r} ({call.kind}) fits no site of the target: {listed}{guilty}"
 

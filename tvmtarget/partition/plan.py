@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.assignment.choose import ByCost
-from tvmtarget.partition.assignment.pipeline import ByPipeline
+from tvmtarget.partition.assignment.choosers import choosers_for
 from tvmtarget.partition.bonds import Banned, Bonds, bonds_of, demands_of, others_of, with_demands
+from tvmtarget.partition.constraint_paths import leaves_at
 from tvmtarget.partition.control.borders import check_borders
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
@@ -20,14 +20,13 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.fewer import given_up
+from tvmtarget.partition.hypotheses import hypotheses, read_moves
 from tvmtarget.partition.machines.pace import Pace, pace_of
 from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.memo import NOTHING, Memo, Reused
 from tvmtarget.partition.memory_graph import MemoryGraph
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
-from tvmtarget.partition.program import Program, names_of
-from tvmtarget.partition.recall import Recalling
-from tvmtarget.partition.replay import Keeping
+from tvmtarget.partition.program import Program
 from tvmtarget.partition.reports.alternatives import Alternative
 from tvmtarget.partition.reports.blockers import Blocker, blockers
 from tvmtarget.partition.reports.diagram import region_graph, to_dot, to_mermaid
@@ -35,14 +34,17 @@ from tvmtarget.partition.reports.difference import PlanDifference, difference, t
 from tvmtarget.partition.reports.explain import Explanation, explain_op
 from tvmtarget.partition.reports.listing import listing
 from tvmtarget.partition.reports.marking import marked_model
+from tvmtarget.partition.reports.rules import RuleEffects, RuleReport
 from tvmtarget.partition.reports.sensitivity import Sensitivity
 from tvmtarget.partition.reports.summary import summary_of
 from tvmtarget.partition.request import Request, read_plan, write_plan
-from tvmtarget.partition.split import Chooser, Region, by_preference, split
+from tvmtarget.partition.split import Chooser, Region, split
 from tvmtarget.partition.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.partition.whole import released
-from tvmtarget.target.layout import Layout, Site, is_below
+from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.layout import Layout
+from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:
     import networkx
@@ -116,20 +118,8 @@ class Plan:
         return codegen_options(self.module.functions, self.layout.root)
 
     def leaves_of(self, name: str) -> frozenset[str]:
-        """Return the leaves at and below a path, or that bear a kind or key; `UnknownNameError` if there are none."""
-        found = self._leaves(name)
-        if not found:
-            known = {word for leaf in self.layout.leaves() for word in (leaf.path, *_words(leaf))}
-            raise UnknownNameError(f"no site of the target is or bears {name!r}{did_you_mean(name, known)}")
-        return found
-
-    def _leaves(self, target: str) -> frozenset[str]:
-        """Return the leaves at and below a path, or those that bear a kind or key."""
-        leaves = list(self.layout.leaves())
-        if _is_path(self.layout, target):
-            path = self.layout.canonical(target)
-            return frozenset(leaf.path for leaf in leaves if is_below(leaf.path, path))
-        return frozenset(leaf.path for leaf in leaves if target in _words(leaf))
+        """Return the leaves at and below a path, or that meet a constraint; `UnknownNameError` if there are none."""
+        return leaves_at(name, self.layout)
 
     def sites(self) -> dict[str, str]:
         """Return the path of the leaf that runs it for every operation, by name; of control flow, of the driver."""
@@ -148,19 +138,39 @@ class Plan:
         """Say which operations are elsewhere in another plan, and what regions, copies and time are there."""
         return difference(self, other)
 
-    def what_if(self, op: str, site: str) -> Plan:
+    def what_if(
+        self, op: str | Mapping[str, Constraint | Target | str], site: Constraint | Target | str | None = None
+    ) -> Plan:
+        """Return the plan there would be if operations were required to be elsewhere; `plan.diff` says what changes.
+
+        The program is divided again with these requirements beside all others. Where no site that meets one takes an
+        operation, such a site is supposed to take it, and `plan.diff(...).hypothetical` says so.
+
+        Args:
+            op: operations by name, glob or `op:KIND`, as in `where`, or a mapping from these to sites.
+            site: a child's name, a path, a kind, or any constraint, as in `where`.
+
+        Raises:
+            InfeasibleError: if other requirements forbid it, with those of which one would have to go.
+            UnknownNameError: for names of no operation or site.
+        """
+        moves = read_moves(op if isinstance(op, Mapping) else {op: site}, self.layout)
+        request = replace(self.request, moves=(*self.request.moves, *moves))
+        memo = Memo(self.feasibility.memo)
+        return planned(request, request.feasibility(splits=self.feasibility.splits, memo=memo))
+
+    def with_support(self, op: str, site: str) -> Plan:
         """Return the plan there would be if a site took what its code generator refuses; for questions, not to build.
 
-        `op` is the name of an operation or `op:` and an operator, as in `where`; `site` a path, a kind or a key.
-        What constraints demand still holds.
+        `op` and `site` are as in `what_if`. Operations may go to the site then, and need not.
         """
-        leaves = self.leaves_of(site)
-        chosen = [index for index, call in enumerate(self.program.body) if op in names_of(call)]
-        if not chosen:
-            self.program.find(op)
+        chosen, leaves = self.program.named(op), self.leaves_of(site)
         assumed = self.feasibility.assumed.union((index, leaf) for index in chosen for leaf in leaves)
-        memo = Memo(self.feasibility.memo)
-        return planned(self.request, Feasibility(self.program, assumed, memo=memo, first=self.feasibility.first))
+        return planned(self.request, self.feasibility.replace(assumed=assumed))
+
+    def hypotheses(self) -> tuple[str, ...]:
+        """Return which operations are on sites that do not take them, as `what_if` supposed that they do."""
+        return tuple(hypotheses(self.feasibility, self.sites())) if self.feasibility.assumed else ()
 
     def blockers(self, limit: int = 5) -> tuple[Blocker, ...]:
         """Return the operators whose support by a site that refuses them would gain most; each is tried."""
@@ -218,7 +228,12 @@ class Plan:
         return planned(request, request.feasibility(memo=Memo(self.feasibility.memo)), self.sites())
 
     def save(self, path: str | Path) -> None:
-        """Write the undivided module, what was asked for and what was decided into one file, a saved module."""
+        """Write the undivided module, what was asked for and what was decided into one file, a saved module.
+
+        `TargetError` for the plan of a `what_if` question; ask for the same by `where`.
+        """
+        if self.request.moves or self.feasibility.assumed:
+            raise TargetError("the plan of a what-if question is not saved; ask for the same by 'where'")
         write_plan(path, self.request, self.sites())
 
     @classmethod
@@ -246,9 +261,21 @@ class Plan:
     def explain(self, op: str) -> Explanation:
         """Say why an operation is where it is, why nowhere else, and why its neighbours are in other regions."""
         objective = self.request.objective
-        return explain_op(
+        explained = explain_op(
             self.program, self.feasibility, self.root, self.outlined, op, self.estimates, objective=objective
         )
+        return replace(explained, rules=tuple(self._effects().lines(self.program.find(op))))
+
+    def rules(self) -> tuple[RuleReport, ...]:
+        """Return for each `where` rule how many operations it matches, and for how many it changes anything."""
+        if not self.program.rules:
+            return ()
+        return tuple(self._effects().reports())
+
+    def _effects(self) -> RuleEffects:
+        sites = {index: region.site for region in self.regions for index in self.program.with_nested(region.calls)}
+        sites |= {one.call: self.layout[one.system].host for one in self.outlined.driven}
+        return RuleEffects(self.feasibility, sites)
 
     def with_costs(self, costs: Costs | Mapping[str, object] | str | Path | Iterable[OpCost | RegionCost]) -> Plan:
         """Return the plan of the same program by other costs, as `decompose` takes them, or by more measurements.
@@ -272,7 +299,7 @@ class Plan:
             raise InfeasibleError(f"{len(sites)} sites are given for {len(self.program.body)} ops")
         unknown = next((site for site in sites if site not in self.layout), None)
         if unknown is not None:
-            raise UnknownNameError(f"no site {unknown!r} in the target{did_you_mean(unknown, self._leaves(''))}")
+            raise UnknownNameError(f"no site {unknown!r} in the target{did_you_mean(unknown, self.leaves_of(''))}")
         wanted = {call.source: site for call, site in zip(self.program.body, sites, strict=True)}
         plan = planned(self.request, self.feasibility, wanted)
         had = plan.sites()
@@ -389,25 +416,11 @@ def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] |
     estimates = None if request.costs is None else Estimates(feasibility.program, request.costs)
     ways = [feasibility] if estimates is None else [feasibility, *feasibility.others]
     plans = [
-        _made(request, way, estimates, choose) for way in ways for choose in _choosers(request, way, estimates, sites)
+        _made(request, way, estimates, choose)
+        for way in ways
+        for choose in choosers_for(way, estimates, request.objective, sites)
     ]
     return min(plans, key=lambda plan: (_moved(plan, sites), _rank(plan))).verify()
-
-
-def _choosers(
-    request: Request, feasibility: Feasibility, estimates: Estimates | None, sites: Mapping[str, str] | None
-) -> list[Chooser]:
-    program = feasibility.program
-    choosers: list[Chooser] = [by_preference] if estimates is None else [Recalling(ByCost(feasibility, estimates))]
-    is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
-    if estimates is not None and (is_deep or estimates.costs.regions):
-        choosers.append(by_preference)
-    if estimates is not None and request.objective == "throughput":
-        choosers.append(ByPipeline(feasibility, estimates))
-    if sites is None:
-        return choosers
-    names = tuple(call.source for call in program.body)
-    return [Keeping(sites, names, choose) for choose in choosers]
 
 
 def _moved(plan: Plan, sites: Mapping[str, str] | None) -> int:
@@ -434,11 +447,3 @@ def _made(request: Request, feasibility: Feasibility, estimates: Estimates | Non
     prediction = None if estimates is None else predict(estimates, outlined, module, root.least_time)
     pace = None if estimates is None else pace_of(estimates, outlined, module)
     return Plan(module, request, program, feasibility, root, outlined, estimates, prediction, pace)
-
-
-def _is_path(layout: Layout, target: str) -> bool:
-    return target == "" or layout.root.child(target.split("/")[0]) is not None
-
-
-def _words(leaf: Site) -> tuple[str, ...]:
-    return (leaf.target.kind, *leaf.target.all_keys)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
+from tvmtarget.errors import UnknownNameError, did_you_mean
 from tvmtarget.ir.flow import readers_of
 from tvmtarget.ir.function import Call, Constant, Function, reached_from
 from tvmtarget.ir.inline import Frame, inline_calls
@@ -24,25 +24,14 @@ from tvmtarget.partition.memories import asked_by_memories, check_entry
 from tvmtarget.partition.ranking import ranked
 from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.partition.told import Told, told_of
-from tvmtarget.target.constraints.constraint import Constraint, covers, known_words
-from tvmtarget.target.constraints.satisfaction import satisfies
+from tvmtarget.partition.where_rules import Asked, OnTree, names_of, rules_matching
+from tvmtarget.target.constraints.constraint import Constraint, covers
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 
-__all__ = ["Asked", "Program", "binds", "names_of", "normalise", "open_frame"]
+__all__ = ["Program", "binds", "normalise", "open_frame"]
 
 _Item = TypeVar("_Item")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A constraint and who wrote it."""
-
-    constraint: Constraint
-    origin: str
-
-    def __str__(self) -> str:
-        return f"{self.constraint} (asked by {self.origin})"
 
 
 @dataclass(frozen=True)
@@ -55,6 +44,7 @@ class Program:
     read it, be it in their own bodies. `others` are the functions of the module that this one does not call, and code
     that it calls: they stay as they are, as do `attrs`, those of the module. Operations of one group of `atomic` are in
     one function; `boundaries` are those that are in no function with what they read, and with what reads them.
+    `rules` are those of `where`, in order, and `matches[i]` the numbers of those that match operation `i`.
     """
 
     function: Function
@@ -74,6 +64,8 @@ class Program:
     results: frozenset[str]
     atomic: tuple[tuple[int, ...], ...] = ()
     boundaries: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    rules: tuple[Asked, ...] = ()
+    matches: tuple[tuple[int, ...], ...] = ()
 
     @property
     def top(self) -> tuple[int, ...]:
@@ -213,6 +205,16 @@ class Program:
             yield index
             yield from self.nested(index)
 
+    def named(self, name: str) -> list[int]:
+        """Return the operations of a name, glob or `op:KIND`, as in `where`; `UnknownNameError` if there are none."""
+        matching = re.compile(translate(name))
+        found = [
+            index
+            for index, call in enumerate(self.body)
+            if any(name == own or matching.match(own) for own in names_of(call))
+        ]
+        return found or [self.find(name)]
+
     def find(self, source: str) -> int:
         """Return the number of the operation of that name; `UnknownNameError` with the nearest ones."""
         for index, call in enumerate(self.body):
@@ -236,7 +238,12 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
     found = scopes_of(inline_calls(functions["main"], functions))
     codes = {one.name: one.constraint for one in kept if one.code is not None}
     check_entry(module.main, layout)
-    asked, spelled = _checked(_asked(found, where, codes, layout), layout)
+    read = OnTree(layout)
+    matches = rules_matching(where, found)
+    rules = tuple(read(constraint, f"where {key!r}") for key, constraint in where.items())
+    asked = _asked(found, read, codes, rules, matches)
+    frames = _mapped(found.frames, lambda frame: _on_tree(frame, read))
+    read.check()
     return Program(
         function=found.scopes[0].function,
         others=kept,
@@ -244,7 +251,7 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
         layout=layout,
         body=found.body,
         asked=asked,
-        frames=_mapped(found.frames, lambda frame: _spelled(frame, spelled)),
+        frames=frames,
         scopes=found.scopes,
         bodies=found.bodies,
         driven=_driven(found, module),
@@ -253,6 +260,8 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
         types=found.types(),
         constants=found.constants(),
         results=found.results(),
+        rules=rules,
+        matches=tuple(matches),
     )
 
 
@@ -262,8 +271,8 @@ def _driven(found: Scopes, module: IRModule) -> frozenset[int]:
     return frozenset(index for index, holder in holders.items() if module[holder].attr("role") == "driver")
 
 
-def _spelled(frame: Frame, spelled: Mapping[Constraint, Constraint]) -> Frame:
-    return replace(frame, asked=tuple((spelled[wanted], origin) for wanted, origin in frame.asked))
+def _on_tree(frame: Frame, read: OnTree) -> Frame:
+    return replace(frame, asked=tuple((read(wanted, origin).constraint, origin) for wanted, origin in frame.asked))
 
 
 def _uncalled(module: IRModule) -> tuple[Function, ...]:
@@ -274,37 +283,38 @@ def _uncalled(module: IRModule) -> tuple[Function, ...]:
 
 
 def _asked(
-    found: Scopes, where: Mapping[str, Constraint], codes: Mapping[str, Constraint | None], layout: Layout
+    found: Scopes,
+    read: OnTree,
+    codes: Mapping[str, Constraint | None],
+    rules: Sequence[Asked],
+    matches: Sequence[tuple[int, ...]],
 ) -> tuple[tuple[Asked, ...], ...]:
     """Return what is asked of each operation; what is asked of one holds for all in its nested bodies.
 
     One that calls code, a function that is not inlined, is asked what that is. Of the rules, the last that matches an
-    operation counts, else that of the one around it.
+    operation counts.
     """
-    rules = _Rules(where, found)
-    function = found.scopes[0].function
-    base = () if function.asks is None else (Asked(function.asks, f"function {function.name!r}"),)
+    layout, function = read.layout, found.scopes[0].function
+    base = () if function.asks is None else (read(function.asks, f"function {function.name!r}"),)
     plain: list[tuple[Asked, ...]] = []
-    rule: list[Asked | None] = []
     placed = {index for index, call in enumerate(found.body) for output in call.outputs if output.scope}
     for scope in found.scopes:
-        around, outer = (base, None) if scope.owner is None else (plain[scope.owner], rule[scope.owner])
+        around = base if scope.owner is None else plain[scope.owner]
         alone = _innermost(around, layout)
         depth = 0 if scope.owner is None else len(found.frames[scope.owner])
         for index in scope.calls:
             call = found.body[index]
             frames = found.frames[index][depth:]
-            own = [Asked(wanted, origin) for frame in frames for wanted, origin in frame.asked] if frames else []
+            own = [read(wanted, origin) for frame in frames for wanted, origin in frame.asked] if frames else []
             code = codes.get(call.callee or "") if codes else None
             if code is not None:
-                own.append(Asked(code, f"function {call.callee!r}"))
+                own.append(read(code, f"function {call.callee!r}"))
             if call.constraint is not None:
-                own.append(Asked(call.constraint, f"op {call.source!r}"))
+                own.append(read(call.constraint, f"op {call.source!r}"))
             if index in placed:
-                own += [Asked(wanted, origin) for wanted, origin in asked_by_memories(call, layout)]
+                own += [read(wanted, origin) for wanted, origin in asked_by_memories(call, layout)]
             plain.append(_innermost((*around, *own), layout) if own else alone)
-            rule.append(rules.last[index] or outer)
-    return tuple(ones if last is None else (*ones, last) for ones, last in zip(plain, rule, strict=True))
+    return tuple((*ones, rules[ranks[-1]]) if ranks else ones for ones, ranks in zip(plain, matches, strict=True))
 
 
 def _innermost(asked: tuple[Asked, ...], layout: Layout) -> tuple[Asked, ...]:
@@ -329,65 +339,6 @@ def _drives(layout: Layout, host: str, device: str | None) -> bool:
     return not layout[device].is_system and layout[device].host == host
 
 
-def names_of(call: Call) -> tuple[str, ...]:
-    """Return the names by which `where` speaks of an operation: its own, and `op:` with its operator's spellings."""
-    return (call.source, f"op:{call.kind}", f"op:{call.op}", f"op:{call.op.removeprefix('onnx.')}")
-
-
-class _Rules:
-    """The `where` rules: a name is matched exactly or as a glob; `op:Conv` by operator, with or without dialect."""
-
-    def __init__(self, where: Mapping[str, Constraint], found: Scopes) -> None:
-        self.found = found
-        self.rules = [Asked(value, f"where {key!r}") for key, value in where.items()]
-        self.exact = {key: rank for rank, key in enumerate(where)}
-        self.globs = [(rank, re.compile(translate(key))) for rank, key in enumerate(where) if set(key) & set("*?[")]
-        self.used: set[int] = set()
-        self.last = [self._last(index) if where else None for index in range(len(found.body))]
-        raise_all(
-            UnknownNameError, [_unmatched(key, found) for key, rank in self.exact.items() if rank not in self.used]
-        )
-
-    def _last(self, index: int) -> Asked | None:
-        """Return the last rule that matches an operation, or None."""
-        names = {*names_of(self.found.body[index]), self.found.sources[index]}
-        ranks = [self.exact[name] for name in names if name in self.exact]
-        ranks += [rank for rank, pattern in self.globs if any(pattern.match(name) for name in names)]
-        self.used.update(ranks)
-        return self.rules[max(ranks)] if ranks else None
-
-
-def _unmatched(key: str, found: Scopes) -> str:
-    if key.startswith("op:"):
-        return f"where {key!r} matches no op; no {key[3:]!r} in the model" + did_you_mean(
-            key[3:], {call.kind for call in found.body}, listing="it has"
-        )
-    return f"where {key!r} matches no op of the model" + did_you_mean(key, {call.source for call in found.body})
-
-
-def _checked(
-    asked: tuple[tuple[Asked, ...], ...], layout: Layout
-) -> tuple[tuple[tuple[Asked, ...], ...], dict[Constraint, Constraint]]:
-    """Spell every path as the layout does; refuse paths that name no node and words that nothing known bears.
-
-    Returns what is asked, spelled so, and how each constraint is spelled.
-    """
-    problems: list[str] = []
-    words = known_words() | {key for _, node in layout.root.walk() for key in (node.kind, *node.all_keys)}
-    spelled: dict[Asked, Asked] = {}
-    for item in dict.fromkeys(item for items in asked for item in items):
-        for word in item.constraint.words():
-            if word not in words:
-                problems.append(f"no target kind or key {word!r}{did_you_mean(word, words)} (asked by {item.origin})")
-        try:
-            spelled[item] = Asked(_canonical(item.constraint, layout), item.origin)
-        except UnknownNameError as error:
-            problems += [f"{problem} (asked by {item.origin})" for problem in error.problems]
-    raise_all(UnknownNameError, problems)
-    constraints = {item.constraint: new.constraint for item, new in spelled.items()}
-    return _mapped(asked, spelled.__getitem__), constraints
-
-
 def _mapped(rows: Iterable[tuple[_Item, ...]], change: Callable[[_Item], _Item]) -> tuple[tuple[_Item, ...], ...]:
     """Change the items of all rows; rows that are equal are looked at once."""
     seen: dict[tuple[_Item, ...], tuple[_Item, ...]] = {}
@@ -399,27 +350,6 @@ def _mapped(rows: Iterable[tuple[_Item, ...]], change: Callable[[_Item], _Item])
     return tuple(found)
 
 
-def _canonical(constraint: Constraint, layout: Layout) -> Constraint:
-    """Return the constraint with every path as the layout spells it, and systems as paths of what meets them."""
-    if constraint.path is not None:
-        return constraint.replace(path=layout.canonical(constraint.path))
-    if constraint.children:
-        return _located(constraint, layout)
-    return constraint.map_nested(lambda nested: _canonical(nested, layout))
-
-
-def _located(constraint: Constraint, layout: Layout) -> Constraint:
-    """Return the paths of the systems that meet a constraint with children; work that asks for one runs inside it."""
-    plain = constraint.replace(is_negated=False, weight=None)
-    found = [path for path, node in layout.root.walk() if plain.check(node, path, layout.root)]
-    if not found:
-        missed = [part.text for reason in satisfies(layout.root, plain).parts for part in reason.parts if not part]
-        raise UnknownNameError(f"no system of the target meets {plain}: {', '.join(missed) or 'it has none'}")
-    options = tuple(Constraint.at(path) for path in found)
-    located = options[0] if len(options) == 1 else Constraint(any_of=options)
-    return located.replace(is_negated=constraint.is_negated, weight=constraint.weight)
-
-
 def open_frame(frames: tuple[Frame, ...], path: str) -> int | None:
     """Return the number of the outermost call around an operation that must stay whole at the node at `path`.
 
@@ -427,14 +357,21 @@ def open_frame(frames: tuple[Frame, ...], path: str) -> int | None:
     """
     for frame in frames:
         required = [wanted for wanted in frame.constraints if wanted.is_required]
-        positive = [wanted for wanted in required if not wanted.is_negated]
-        if required and not (positive and all(_is_inside(wanted, path) for wanted in positive)):
+        naming = [wanted for wanted in required if not wanted.is_negated or next(_nodes(wanted), None) is not None]
+        if required and not (naming and all(_is_inside(wanted, path) for wanted in naming)):
             return frame.ordinal
     return None
 
 
 def _is_inside(wanted: Constraint, path: str) -> bool:
     """Whether a node is, or is in, one that a constraint names: itself, as a choice, or beside other conditions."""
-    if wanted.is_negated or wanted.path is not None:
-        return not wanted.is_negated and covers(wanted.path or "", path)
-    return any(_is_inside(one, path) for one in (*wanted.any_of, *wanted.all_of))
+    return any(covers(node, path) for node in _nodes(wanted))
+
+
+def _nodes(wanted: Constraint, *, is_negated: bool = False) -> Iterator[str]:
+    """Yield the paths in a constraint that are not excluded; what is negated twice is not."""
+    excludes = is_negated != wanted.is_negated
+    if wanted.path is not None and not excludes:
+        yield wanted.path
+    for one in (*wanted.any_of, *wanted.all_of):
+        yield from _nodes(one, is_negated=excludes)

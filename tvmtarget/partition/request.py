@@ -17,9 +17,11 @@ from tvmtarget.partition.bonds import Named, with_units
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.hypotheses import Moves, supposing, with_moves
 from tvmtarget.partition.memo import Memo
-from tvmtarget.partition.program import Program, names_of, normalise
+from tvmtarget.partition.program import Program, normalise
 from tvmtarget.partition.weights import CONSTANTS, Constants
+from tvmtarget.partition.where_rules import names_of
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
@@ -40,7 +42,7 @@ class Request:
     `objective` is what costs make small: the time of one input, or of the busiest machine. `same_site`, `apart` and
     `atomic` are groups of operations by name, glob or `op:KIND`; `boundary_before` and `boundary_after` are such names.
     `max_regions` are numbers by path, kind or key. `constants` says which weights are parameters of functions, None
-    leaves that to the strategies.
+    leaves that to the strategies. `moves` are requirements of a question (`Plan.what_if`).
     """
 
     module: IRModule
@@ -55,6 +57,7 @@ class Request:
     boundary_after: tuple[str, ...] = ()
     max_regions: Mapping[str, int] = field(default_factory=dict)
     constants: Constants | None = None
+    moves: Moves = ()
 
     def feasibility(self, *, splits: bool = False, memo: Memo | None = None) -> Feasibility:
         """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere.
@@ -65,7 +68,9 @@ class Request:
         program = normalise(self.module.verify(), self.target, self.where)
         self._check_names(program)
         program = with_units(program, self.atomic, self.boundary_before, self.boundary_after)
+        program = with_moves(program, self.moves) if self.moves else program
         feasibility = Feasibility(program, splits=splits, memo=memo)
+        feasibility = supposing(feasibility, self.moves) if self.moves else feasibility
         if not feasibility.is_complete:
             feasibility = next(iter(feasibility.others), feasibility)
         feasibility.check_all()
@@ -102,6 +107,7 @@ class Request:
             atomic=kept(self.atomic),
             boundary_before=tuple(filter(speaks, self.boundary_before)),
             boundary_after=tuple(filter(speaks, self.boundary_after)),
+            moves=tuple((name, site) for name, site in self.moves if speaks(name)),
         )
 
 

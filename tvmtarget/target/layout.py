@@ -75,6 +75,19 @@ class Layout:
         """Return the path of a node as this layout spells it; `UnknownNameError` with the nearest ones."""
         return self.root.locate(path)[0]
 
+    def named(self, name: str) -> tuple[str, ...]:
+        """Return the paths of the nodes that a tree gives a name, or of one replica; of several levels the first.
+
+        A child without a name of its own is not called by its kind.
+        """
+        found = [
+            join(path.rpartition("/")[0], name)
+            for path, node in self.root.walk()
+            if path and node.name is not None and (name == node.name or node.has_replica(name))
+        ]
+        least = min((path.count("/") for path in found), default=0)
+        return tuple(path for path in found if path.count("/") == least)
+
     def _add(self, path: str, slots: str, node: Target) -> None:
         """Add a node, its children, and its host if that is no child; `slots` is the path without replica numbers."""
         driver = self._drivers[slots]

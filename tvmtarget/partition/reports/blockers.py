@@ -62,7 +62,7 @@ def blockers(plan: Plan, limit: int) -> tuple[Blocker, ...]:
     found = []
     before = totals(plan)
     for (kind, site), count in refused.most_common(MAX_TRIED):
-        after = totals(plan.what_if(f"op:{kind}", site))
+        after = totals(plan.with_support(f"op:{kind}", site))
         if _rank(after) < _rank(before):
             found.append(Blocker(kind, site, count, reasons[kind, site], before, after))
     return tuple(sorted(found, key=lambda blocker: _rank(blocker.after))[:limit])

@@ -35,7 +35,7 @@ class Totals:
 class PlanDifference:
     """Operations by name: those that moved, with both sites, and those that only one plan has.
 
-    It is true where anything differs.
+    `hypothetical` says what the second plan supposes that sites take. It is true where anything differs.
     """
 
     moved: Mapping[str, tuple[str, str]]
@@ -43,6 +43,7 @@ class PlanDifference:
     new: tuple[str, ...]
     before: Totals
     after: Totals
+    hypothetical: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.moved or self.gone or self.new or self.before != self.after)
@@ -68,16 +69,19 @@ class PlanDifference:
                 yield f"{name}: {old} -> {new}"
         if self.before.time != self.after.time:
             yield f"predicted: {time_text(self.before.time)} -> {time_text(self.after.time)}"
+        for supposed in self.hypothetical:
+            yield f"hypothetical: {supposed}"
 
     def to_json(self) -> dict[str, object]:
         """Return the difference as data."""
-        return {
+        flat: dict[str, object] = {
             "moved": {op: {"before": old, "after": new} for op, (old, new) in self.moved.items()},
             "gone": list(self.gone),
             "new": list(self.new),
             "before": self.before.to_json(),
             "after": self.after.to_json(),
         }
+        return flat | ({"hypothetical": list(self.hypothetical)} if self.hypothetical else {})
 
 
 def difference(before: Plan, after: Plan) -> PlanDifference:
@@ -89,6 +93,7 @@ def difference(before: Plan, after: Plan) -> PlanDifference:
         new=tuple(op for op in new if op not in old),
         before=totals(before),
         after=totals(after),
+        hypothetical=after.hypotheses(),
     )
 
 

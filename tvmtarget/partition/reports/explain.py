@@ -26,7 +26,7 @@ class Explanation:
     alone on another site, calls not counted. `structure` is by what measurements name such an operation. For control
     flow that a driver runs, `site` is the driver's host and `members` counts what is in the nested bodies. `levels`
     tells, from the root down, which part of a system took the operation and with how many; there are several in a deep
-    tree. `released` are preferences that the site does not meet.
+    tree. `released` are preferences that the site does not meet, `rules` what each rule of `where` does for it.
     """
 
     op: str
@@ -44,6 +44,7 @@ class Explanation:
     levels: tuple[tuple[str, str, int], ...] = ()
     alone: tuple[tuple[str, int], ...] = ()
     released: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -57,6 +58,7 @@ class Explanation:
             yield f"  @{site or '.'}: {verdict}{time}" + (f"; {_longer(alone[site])}" if site in alone else "")
         for item in self.released:
             yield f"  RELEASED_PIN: {item} is not kept"
+        yield from (f"  {rule}" for rule in self.rules)
         if self.is_driven:
             yield f"  run by driver {self.function!r}, with {self.members} ops in its bodies"
         else:
@@ -83,6 +85,7 @@ class Explanation:
         } | ({"driven": True} if self.is_driven else {})
         flat |= {"levels": [list(level) for level in self.levels]} if len(self.levels) > 1 else {}
         flat |= {"released": list(self.released)} if self.released else {}
+        flat |= {"rules": list(self.rules)} if self.rules else {}
         flat |= {"alone": {site: longer / 10**6 for site, longer in self.alone}} if self.alone else {}
         return flat | ({"times": times, "structure": self.structure} if times else {})
 

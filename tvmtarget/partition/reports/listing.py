@@ -18,7 +18,7 @@ def listing(plan: Plan) -> dict[str, Any]:
 
     Sizes of copies are in bytes, None where the shape is open; `least` is a number of regions that no division with
     these sites can go below; `runs` says how often a region or copy in a nested body is expected to run, where that is
-    not once.
+    not once. `rules` counts for each `where` rule the operations that it matches by what it does for them.
     """
     listed = {
         "regions": [_region(region) for region in plan.regions],
@@ -31,9 +31,11 @@ def listing(plan: Plan) -> dict[str, Any]:
             for system in systems_in(plan.root)
         ],
     }
+    rules = [rule.to_json() for rule in plan.rules()]
     driven = [_driven(plan, one) for one in plan.outlined.driven]
     return (
         listed
+        | ({"rules": rules} if rules else {})
         | ({"driven": driven} if driven else {})
         | ({} if plan.prediction is None else {"predicted": plan.prediction.to_json()})
         | ({} if plan.pace is None else {"machines": plan.pace.to_json()})

@@ -54,6 +54,11 @@ def summary_of(plan: Plan) -> Iterator[str]:
         yield from plan.pace.lines()
     yield from _bound(plan)
     yield from _released(plan)
+    idle = [rule for rule in plan.rules() if not rule.effective]
+    for rule in idle[:MAX_SHOWN]:
+        yield f"  {rule.rule.origin}, {rule.rule.text or rule.rule.constraint}, changes nothing: {rule.why()}"
+    if len(idle) > MAX_SHOWN:
+        yield f"  ... and {len(idle) - MAX_SHOWN} more rules that change nothing"
 
 
 def _bound(plan: Plan) -> Iterator[str]:

@@ -1,0 +1,32 @@
+"""The ways of choosing sites that are tried for one plan, of which the best is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tvmtarget.partition.assignment.choose import ByCost
+from tvmtarget.partition.assignment.pipeline import ByPipeline
+from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.recall import Recalling
+from tvmtarget.partition.replay import Keeping
+from tvmtarget.partition.split import Chooser, by_preference
+
+__all__ = ["choosers_for"]
+
+
+def choosers_for(
+    feasibility: Feasibility, estimates: Estimates | None, objective: str, sites: Mapping[str, str] | None
+) -> list[Chooser]:
+    """Return by preference, by costs if there are any, or both; each keeps the `sites` of operations that are given."""
+    program = feasibility.program
+    choosers: list[Chooser] = [by_preference] if estimates is None else [Recalling(ByCost(feasibility, estimates))]
+    is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
+    if estimates is not None and (is_deep or estimates.costs.regions):
+        choosers.append(by_preference)
+    if estimates is not None and objective == "throughput":
+        choosers.append(ByPipeline(feasibility, estimates))
+    if sites is None:
+        return choosers
+    names = tuple(call.source for call in program.body)
+    return [Keeping(sites, names, choose) for choose in choosers]

@@ -1,0 +1,100 @@
+"""Constraints as a tree reads them: names of children and paths are resolved to the paths of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tvmtarget.errors import UnknownNameError, did_you_mean
+from tvmtarget.target.constraints.constraint import Constraint, known_words
+from tvmtarget.target.constraints.satisfaction import satisfies
+from tvmtarget.target.layout import Layout
+from tvmtarget.target.nesting import NestedNode
+
+__all__ = ["any_node", "leaves_at", "on_tree", "site_constraint", "unknown_words"]
+
+
+def on_tree(constraint: Constraint, layout: Layout) -> Constraint:
+    """Return a constraint with the paths that it means in a tree.
+
+    A bare word that is the name of a child means that child, else it is a kind or a key; a word with conditions always
+    is a kind or a key. Paths are spelled as the layout does. A constraint with children is replaced by the paths of the
+    systems that meet it, as work that asks for one runs inside it.
+
+    Args:
+        constraint: a constraint as a user or a module wrote it, in any expression.
+        layout: the sites of the tree.
+
+    Returns:
+        An equivalent constraint without names of children.
+
+    Raises:
+        UnknownNameError: for a path of no node, and for children that no system has.
+    """
+    if constraint.path is not None:
+        return constraint.replace(path=layout.canonical(constraint.path))
+    if constraint.children:
+        return _in_systems(constraint, layout)
+    nodes = layout.named(constraint.word) if constraint.word is not None and _is_bare(constraint) else ()
+    if nodes:
+        return _with_modifiers(any_node(nodes), constraint)
+    return constraint.map_nested(lambda nested: on_tree(nested, layout))
+
+
+def site_constraint(site: Constraint | NestedNode | str, layout: Layout) -> Constraint:
+    """Read how sites are named: a path (`node0/cpu`, `@cpu`), a child's name, a kind, a key or any other constraint.
+
+    `UnknownNameError` if it names no leaf.
+    """
+    is_path = isinstance(site, str) and (site == "" or "/" in site.partition("(")[0]) and not site.startswith("@")
+    read = Constraint.at(str(site)) if is_path else Constraint.parse(site)
+    on = on_tree(read, layout)
+    if any(unknown_words(on, layout)):
+        raise UnknownNameError(_no_site(site, layout))
+    return on
+
+
+def leaves_at(site: Constraint | NestedNode | str, layout: Layout) -> frozenset[str]:
+    """Return the leaves at and below sites, named as for `site_constraint`; `UnknownNameError` if there are none."""
+    wanted, root = site_constraint(site, layout), layout.root
+    found = frozenset(leaf.path for leaf in layout.leaves() if wanted.check(leaf.target, leaf.path, root))
+    if not found:
+        raise UnknownNameError(_no_site(site, layout))
+    return found
+
+
+def _no_site(site: Constraint | NestedNode | str, layout: Layout) -> str:
+    known = {word for leaf in layout.leaves() for word in (leaf.path, leaf.target.kind, *leaf.target.all_keys)}
+    return f"no site of the target is or bears {str(site)!r}{did_you_mean(str(site), known)}"
+
+
+def any_node(paths: Sequence[str]) -> Constraint:
+    """Return the constraint that is met by any of some nodes, none of them preferred; `a|b` is an ordered choice."""
+    nodes = tuple(map(Constraint.at, paths))
+    return nodes[0] if len(nodes) == 1 else Constraint(all_of=tuple(~node for node in nodes), is_negated=True)
+
+
+def unknown_words(constraint: Constraint, layout: Layout) -> Iterator[str]:
+    """Yield what is wrong with each word that is no name, kind or key of the tree or of any registered kind."""
+    words = known_words() | {key for _, node in layout.root.walk() for key in (node.kind, *node.all_keys)}
+    for word in constraint.words():
+        if word not in words:
+            names = {node.name for _, node in layout.root.walk() if node.name is not None}
+            yield f"no target kind, key or child {word!r}{did_you_mean(word, words | names)}"
+
+
+def _is_bare(constraint: Constraint) -> bool:
+    return not constraint.conditions and not any(constraint.parts())
+
+
+def _in_systems(constraint: Constraint, layout: Layout) -> Constraint:
+    plain = constraint.replace(is_negated=False, weight=None)
+    found = [path for path, node in layout.root.walk() if plain.check(node, path, layout.root)]
+    if not found:
+        missed = [part.text for reason in satisfies(layout.root, plain).parts for part in reason.parts if not part]
+        raise UnknownNameError(f"no system of the target meets {plain}: {', '.join(missed) or 'it has none'}")
+    return _with_modifiers(any_node(found), constraint)
+
+
+def _with_modifiers(nodes: Constraint, written: Constraint) -> Constraint:
+    """Return a constraint on nodes negated and preferred as one that means them is."""
+    return nodes.replace(is_negated=nodes.is_negated != written.is_negated, weight=written.weight)

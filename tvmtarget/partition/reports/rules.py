@@ -1,0 +1,168 @@
+"""What the `where` rules of a plan do: for which operations they exclude or prefer sites, and which change nothing.
+
+A rule changes nothing for an operation if a later rule overrides it, if no site that could take the operation without
+any rules is excluded by it or preferred less than another one, or if it is a preference that the chosen site does not
+meet. That another plan might have been the same anyway does not count: no second plan is made to find out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.where_rules import Asked
+
+__all__ = ["RuleEffects", "RuleReport"]
+
+_Effect: TypeAlias = Literal["effective", "overridden", "met", "released"]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleReport:
+    """A rule, and for how many of the operations that it matches it has which effect.
+
+    `effective` counts operations for which it excludes or prefers sites, `overridden` those for which a later rule
+    counts, `met` those whose possible sites all meet it alike, `released` those for which a preference is not kept.
+    """
+
+    rule: Asked
+    effective: int = 0
+    overridden: int = 0
+    met: int = 0
+    released: int = 0
+
+    @property
+    def ops(self) -> int:
+        """How many operations the rule matches, those in nested bodies included."""
+        return self.effective + self.overridden + self.met + self.released
+
+    def why(self) -> str:
+        """Return why the rule changes nothing; '' if it does something."""
+        reasons = {
+            "a later rule overrides it": self.overridden,
+            "every site that can take the op meets it": self.met,
+            "the preference is not kept": self.released,
+        }
+        found = [f"{reason} ({count} op{'' if count == 1 else 's'})" for reason, count in reasons.items() if count]
+        return "" if self.effective else ", ".join(found)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the report as data."""
+        flat: dict[str, object] = {"rule": self.rule.origin, "constraint": self.rule.text or str(self.rule.constraint)}
+        flat |= {"ops": self.ops, "effective": self.effective, "overridden": self.overridden}
+        return flat | {"met": self.met, "released": self.released}
+
+
+class RuleEffects:
+    """What rules do in a plan; `sites` are the paths of the leaves on which operations run, by number."""
+
+    def __init__(self, feasibility: Feasibility, sites: Mapping[int, str]) -> None:
+        self.feasibility = feasibility
+        self.program = feasibility.program
+        self.sites = sites
+
+    def reports(self) -> Iterator[RuleReport]:
+        """Yield a report on each rule, in order."""
+        counts: list[Counter[_Effect]] = [Counter() for _ in self.program.rules]
+        for index, matches in enumerate(self.program.matches if self.program.rules else ()):
+            for number in matches:
+                counts[number][self._effect(index, number)] += 1
+        for rule, counted in zip(self.program.rules, counts, strict=True):
+            yield RuleReport(rule, counted["effective"], counted["overridden"], counted["met"], counted["released"])
+
+    def lines(self, index: int) -> Iterator[str]:
+        """Yield what each rule that matches an operation does for it."""
+        rules = self.program.rules
+        for number in self.program.matches[index] if rules else ():
+            rule, effect = rules[number], self._effect(index, number)
+            if effect == "overridden":
+                done = f"overridden by {rules[self.program.matches[index][-1]].origin}"
+            elif effect == "met":
+                done = "changes nothing, as every site that can take it meets it"
+            elif effect == "released":
+                done = f"not kept, {self._why_released(index, number)}"
+            else:
+                done = self._what(index, number)
+            yield f"{rule.origin}, {rule.text or rule.constraint}: {done}"
+
+    def _effect(self, index: int, number: int) -> _Effect:
+        if number != self.program.matches[index][-1]:
+            return "overridden"
+        able = self.feasibility.takes[index].tobytes(), self._free.takes[index].tobytes()
+        key = number, self.sites.get(index), able
+        if key not in self._known:
+            self._known[key] = self._judge(index, number)
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[Hashable, _Effect]:
+        """Effects of rules, as they are the same for operations that the same leaves can take."""
+        return {}
+
+    def _judge(self, index: int, number: int) -> _Effect:
+        constraint = self.program.rules[number].constraint
+        if not constraint.is_required and not self._met[number, self._place(index)]:
+            return "released"
+        could = self._could(index, number)
+        if len(could) and (not self._met[number, could].all() or len(set(self._ranks[number][could].tolist())) > 1):
+            return "effective"
+        return "met"
+
+    def _could(self, index: int, number: int) -> npt.NDArray[np.int64]:
+        """Return the leaves, by number, that could take an operation, for a requirement without any rules."""
+        is_required = self.program.rules[number].constraint.is_required
+        return np.flatnonzero((self._free if is_required else self.feasibility).takes[index])
+
+    def _what(self, index: int, number: int) -> str:
+        constraint = self.program.rules[number].constraint
+        leaves = self.feasibility.leaves
+        out = [f"@{leaves[place].path}" for place in self._could(index, number) if not self._met[number, place]]
+        if constraint.is_required and out:
+            return f"excludes {', '.join(out)}"
+        return "preferred, and kept" if not constraint.is_required else "orders the sites that can take it"
+
+    def _why_released(self, index: int, number: int) -> str:
+        able = self.feasibility.takes[index]
+        if (able & self._met[number]).any():
+            return "though a site that meets it could take it"
+        return "as no site that meets it can take it"
+
+    def _place(self, index: int) -> int:
+        paths = [leaf.path for leaf in self.feasibility.leaves]
+        return paths.index(self.sites[index]) if self.sites.get(index) in paths else 0
+
+    @cached_property
+    def _met(self) -> npt.NDArray[np.bool_]:
+        """Which rule (row) which leaf (column) meets."""
+        root = self.program.layout.root
+        rows = [
+            [bool(rule.constraint.check(leaf.target, leaf.path, root)) for leaf in self.feasibility.leaves]
+            for rule in self.program.rules
+        ]
+        return np.array(rows, dtype=np.bool_).reshape(len(rows), len(self.feasibility.leaves))
+
+    @cached_property
+    def _ranks(self) -> npt.NDArray[np.int64]:
+        """How much each rule (row) prefers each leaf (column)."""
+        rows = [
+            [rule.constraint.rank(leaf.target, leaf.path) for leaf in self.feasibility.leaves]
+            for rule in self.program.rules
+        ]
+        return np.array(rows, dtype=np.int64).reshape(len(rows), len(self.feasibility.leaves))
+
+    @cached_property
+    def _free(self) -> Feasibility:
+        """What fits where if there were no rules."""
+        program = self.program
+        asked = tuple(
+            tuple(one for one in asked if not matches or one != program.rules[matches[-1]])
+            for asked, matches in zip(program.asked, program.matches, strict=True)
+        )
+        return self.feasibility.replace(program=replace(program, asked=asked))
