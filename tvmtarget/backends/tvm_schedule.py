@@ -28,6 +28,7 @@ from tvmtarget.backends.tvm_tiles import PARALLEL_TASKS, Access, Layout, Nest, T
 from tvmtarget.backends.tvm_traces import applied
 from tvmtarget.backends.tvm_units import vector_unit
 from tvmtarget.backends.tvm_uses import Use, pack_constants, uses_of
+from tvmtarget.ir.relax.code import hide_subroutines
 
 __all__ = [
     "PASS_CONFIG",
@@ -112,6 +113,7 @@ def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Modul
         tvm.transform.module_pass(scheduled, opt_level=0, name="Schedule"),
         *theirs.dataflow_lower_passes(target),
         *theirs.finalize_passes(target),
+        tvm.transform.module_pass(lambda module, _: hide_subroutines(module), opt_level=0, name="HideSubroutines"),
     )
 
     def run(module: Module, _context: object) -> Module:

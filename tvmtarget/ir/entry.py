@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
-from tvmtarget.ir.function import Function, callees_of
+from tvmtarget.ir.function import Function, callees_of, calling
 from tvmtarget.ir.names import Names
 
-__all__ = ["OWN_NAME", "calling", "entered", "own_names", "roots_of"]
+__all__ = ["OWN_NAME", "entered", "own_names", "roots_of"]
 
 OWN_NAME = "own_name"  # the attribute of a function that says what it is called when `main` is, or was, another one
 
@@ -56,21 +55,6 @@ def own_names(functions: Sequence[Function]) -> tuple[Function, ...]:
     if clash is not None:
         raise ModelError(f"two functions are called {clash!r}: one was the entry meanwhile; rename the other")
     return _named(functions, names) if names else tuple(functions)
-
-
-def calling(function: Function, names: Mapping[str, str]) -> Function:
-    """Return a function that calls others in the place of some."""
-    if callees_of(function).isdisjoint(names):
-        return function
-    body = tuple(
-        replace(
-            call,
-            op=call.op if call.callee is None else f"@{names.get(call.callee, call.callee)}",
-            regions=tuple((label, calling(region, names)) for label, region in call.regions),
-        )
-        for call in function.body
-    )
-    return function.replace(body=body)
 
 
 def _named(functions: Iterable[Function], names: Mapping[str, str]) -> tuple[Function, ...]:

@@ -23,6 +23,7 @@ from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = [
+    "CALLEES",
     "CODE",
     "COPY",
     "DIMS",
@@ -38,7 +39,9 @@ __all__ = [
     "Value",
     "all_names",
     "callees_of",
+    "calling",
     "calls_in",
+    "code_callees",
     "constants_of",
     "reached_from",
 ]
@@ -47,6 +50,9 @@ COPY = "tt.copy"
 SEND = "tt.send"
 RECV = "tt.recv"
 CODE = "tt.code"
+# The attribute of a call of code that names the functions which that code calls: pairs of the name that the code uses,
+# for a call or as the symbol of a kernel that it launches, and the function of the module.
+CALLEES = "callees"
 OPS = "ops"  # the attribute of a call of a function that names the operations it leads to (`op_names.py`)
 DIMS = "dims"  # beside it: symbolic dimensions of the function, each followed by what it is where that is called
 DRIVES = "drives"  # the attribute of a host function that names, by its path, the device it works for
@@ -229,10 +235,36 @@ def calls_in(function: Function) -> Iterator[Call]:
 
 
 def callees_of(function: Function) -> frozenset[str]:
-    """Return the names of the functions that one calls, in nested bodies too."""
+    """Return the names of the functions that one calls, in nested bodies and in code too."""
     own = {call.op[1:] for call in function.body if call.op.startswith("@")}
+    if function.code is not None:
+        own.update(code_callees(function).values())
     nested = [callees_of(region) for call in function.body for _, region in call.regions]
     return frozenset(own).union(*nested)
+
+
+def code_callees(function: Function) -> dict[str, str]:
+    """Return the functions that an opaque function calls, by the names that its code uses for them."""
+    pairs = function.body[0].attr(CALLEES) if function.code is not None else None
+    names = [str(name) for name in pairs] if isinstance(pairs, tuple) else []
+    return dict(zip(names[::2], names[1::2], strict=False))
+
+
+def calling(function: Function, names: Mapping[str, str]) -> Function:
+    """Return a function that calls other functions in place of those that are keys of `names`."""
+    if callees_of(function).isdisjoint(names):
+        return function
+    return function.replace(body=tuple(_calling(call, names) for call in function.body))
+
+
+def _calling(call: Call, names: Mapping[str, str]) -> Call:
+    op = call.op if call.callee is None else f"@{names.get(call.callee, call.callee)}"
+    attrs, pairs = call.attrs, call.attr(CALLEES)
+    if call.op == CODE and isinstance(pairs, tuple):
+        renamed = tuple(names.get(str(one), str(one)) if place % 2 else str(one) for place, one in enumerate(pairs))
+        attrs = tuple((key, renamed if key == CALLEES else value) for key, value in attrs)
+    regions = tuple((label, calling(region, names)) for label, region in call.regions)
+    return replace(call, op=op, attrs=attrs, regions=regions)
 
 
 def reached_from(names: Iterable[str], functions: Mapping[str, Function]) -> tuple[str, ...]:

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.entry import OWN_NAME
-from tvmtarget.ir.function import DIMS, OPS, Call, Constant, Function, Value, callees_of
+from tvmtarget.ir.function import CALLEES, CODE, DIMS, OPS, Call, Constant, Function, Value, callees_of, code_callees, reached_from
 from tvmtarget.ir.json_form import write_value
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type
@@ -58,7 +58,8 @@ def structure_of(
     functions about targets, symbols and schedules is left out.
     """
     options = _Options(constraints, shapes, weights, marks)
-    return _Writer(options, _hashes([function], functions or {}, options)).function(function)
+    known = functions or {}
+    return _Writer(options, _hashes([function], known, options), known).function(function)
 
 
 def structural_hash(
@@ -110,7 +111,8 @@ def difference(a: IRModule | Function, b: IRModule | Function) -> str | None:
 
 def _public(module: IRModule) -> set[str]:
     called = {name for function in module for name in callees_of(function)}
-    return {function.name for function in module if function.name == "main" or function.name not in called}
+    public = {function.name for function in module if function.name == "main" or function.name not in called}
+    return public | (module.by_name.keys() - set(reached_from(public, module.by_name)))  # code that calls itself
 
 
 def _hash(body: object) -> str:
@@ -129,14 +131,19 @@ def _hashes(roots: Iterable[Function], functions: Mapping[str, Function], option
     """Return the hash of each function that the roots call, and of the roots that are among `functions`."""
     hashes: dict[str, str] = {}
     for function in _callees_first(roots, functions):
-        hashes[function.name] = _hash(_Writer(options, hashes).function(function))
+        hashes[function.name] = _hash(_Writer(options, hashes, functions).function(function))
     return hashes
+
+
+def _called_by_operations(function: Function) -> list[str]:
+    """Return the functions that the operations of a function call; those that code calls may call each other."""
+    return sorted(callees_of(function)) if function.code is None else []
 
 
 def _callees_first(roots: Iterable[Function], functions: Mapping[str, Function]) -> Iterator[Function]:
     done: set[str] = set()
     for root in roots:
-        stack = [(root.name, iter(sorted(callees_of(root))))]
+        stack = [(root.name, iter(_called_by_operations(root)))]
         open_ = {root.name}
         while stack:
             name, rest = stack[-1]
@@ -151,7 +158,7 @@ def _callees_first(roots: Iterable[Function], functions: Mapping[str, Function])
                 raise ModelError(f"function {callee!r} calls itself, so that it has no finite structure")
             else:
                 open_.add(callee)
-                stack.append((callee, iter(sorted(callees_of(functions[callee])))))
+                stack.append((callee, iter(_called_by_operations(functions[callee]))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +175,7 @@ class _Writer:
 
     options: _Options
     hashes: Mapping[str, str]
+    functions: Mapping[str, Function] = field(default_factory=dict)
     symbols: dict[str, int] = field(default_factory=dict)
     orders: dict[int, _Order] = field(default_factory=dict)
 
@@ -197,6 +205,8 @@ class _Writer:
         flat["opsets"] = sorted([domain, version] for domain, version in function.opsets if domain in domains)
         said = ((name, value) for name, value in function.attrs if not name.startswith(_NOTES))
         flat["attrs"] = sorted([name, write_value(value, name)] for name, value in said if self.counts(name))
+        if self.functions and code_callees(function):
+            flat["code"] = self.called_code(function)
         return flat | self.constraint(function.constraint)
 
     def call(self, call: Call, names: dict[str, str], constants: _Constants, depth: int) -> dict[str, object]:
@@ -205,6 +215,7 @@ class _Writer:
         flat["inputs"] = [_refer(name, names, constants) for name in call.inputs]
         flat["outputs"] = [self.typed(output) for output in call.outputs]
         attrs = [(name, value) for name, value in call.attrs if call.callee is None or name not in (DIMS, OPS)]
+        attrs = [item for item in attrs if not self.functions or call.op != CODE or item[0] != CALLEES]
         if attrs:
             flat["attrs"] = sorted(([name, self.value(value, name)] for name, value in attrs), key=_first)
         if call.regions:
@@ -216,6 +227,19 @@ class _Writer:
             regions = [[label, self.function(region, outside, depth + 1)] for label, region in call.regions]
             flat["regions"] = sorted(regions, key=_first)
         return flat | self.constraint(call.constraint)
+
+    def called_code(self, function: Function) -> list[object]:
+        """Return a function of code and the code it calls at any depth, numbered in the order of calls."""
+        members, numbers, rows = [function], {function.name: 0}, list[object]()
+        for member in members:  # grows while it is read
+            calls: list[object] = []
+            for used, name in code_callees(member).items():
+                if name not in numbers and name in self.functions:
+                    numbers[name] = len(members)
+                    members.append(self.functions[name])
+                calls.append([used, numbers.get(name, name)])
+            rows.append([_Writer(self.options, {}).function(_without_callees(member)), calls])
+        return rows
 
     def order(self, function: Function, depth: int) -> _Order:
         """Number the calls of a function from its results backwards."""
@@ -316,6 +340,11 @@ class _Constants:
             self.numbers[name] = len(self.used)
             self.used.append(self.by_name[name])
         return self.numbers[name]
+
+
+def _without_callees(function: Function) -> Function:
+    (call,) = function.body
+    return function.replace(body=(replace(call, attrs=tuple(item for item in call.attrs if item[0] != CALLEES)),))
 
 
 def _refer(name: str, names: Mapping[str, str], constants: _Constants) -> str:

@@ -10,7 +10,21 @@ from typing import TypeAlias
 
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.dims import are_dims
-from tvmtarget.ir.function import CODE, COPY, DIMS, OPS, RECV, SEND, Call, Function, Value, callees_of, constants_of
+from tvmtarget.ir.function import (
+    CALLEES,
+    CODE,
+    COPY,
+    DIMS,
+    OPS,
+    RECV,
+    SEND,
+    Call,
+    Function,
+    Value,
+    callees_of,
+    code_callees,
+    constants_of,
+)
 from tvmtarget.ir.op_names import count_of_ops
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.types import DTYPES, TensorType, Type, dtype_of
@@ -211,6 +225,20 @@ def _opaque_code_is_alone(_module: Functions, function: Function) -> Iterator[st
             yield f"{_op(call)} is code, which stands alone in a function of its own, with an attribute 'code'"
 
 
+def _code_calls_functions_of_the_module(module: Functions, function: Function) -> Iterator[str]:
+    pairs = function.body[0].attr(CALLEES) if function.code is not None else None
+    if pairs is None:
+        return
+    if not isinstance(pairs, tuple) or len(pairs) % 2 or not all(isinstance(name, str) for name in pairs):
+        yield f"code has {CALLEES}={pairs!r}, which should be names in pairs: in the code, and of the function"
+        return
+    for name in code_callees(function).values():
+        if name not in module:
+            yield f"code calls {name!r}, which is not in the module{did_you_mean(name, module)}"
+        elif module[name].code is None:
+            yield f"code calls {name!r}, which is a function of operations and no code"
+
+
 def _copies_have_ends(_module: Functions, function: Function) -> Iterator[str]:
     for _, call in _all_calls(function):
         if call.op == COPY and (
@@ -313,6 +341,7 @@ RULES: tuple[Rule, ...] = (
     _copies_have_ends,
     _transfers_have_ends,
     _opaque_code_is_alone,
+    _code_calls_functions_of_the_module,
     _effects_are_told,
     _opsets_are_stated,
 )
@@ -322,7 +351,11 @@ RULES_OF_PLACES: tuple[Callable[[Function, _Places], Iterator[str]], ...] = (_pa
 
 
 def _cycles(module: Functions) -> Iterator[str]:
-    calls = {function.name: sorted(callees_of(function) & module.keys()) for function in module.values()}
+    """Find a circle of calls; code alone may recurse."""
+    calls = {
+        function.name: sorted(callees_of(function) & module.keys()) if function.code is None else []
+        for function in module.values()
+    }
     done: set[str] = set()
     for root in calls:
         path: list[str] = []

@@ -17,8 +17,9 @@ from tvmtarget.ir.entry import own_names, roots_of
 from tvmtarget.ir.function import COPY, Attribute, Call, Function, Opaque, Value, all_names, reached_from
 from tvmtarget.ir.inline import Frame, Inlined, inline_calls, rename_values
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.relax.attributes import read_blob, write_blob
+from tvmtarget.ir.relax.attributes import write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS
+from tvmtarget.ir.relax.code import CodeCall, read_code, with_callees, with_code, without_host
 from tvmtarget.ir.relax.leaf import loose_symbols
 from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.ir.relax.spelling import fields_of_tuple, on_vdevice
@@ -295,7 +296,7 @@ class _Writer:
         if call.callee is not None and call.callee in self._outside:
             call = self._with_symbols(call, self._outside[call.callee])
         elif call.callee is not None:
-            call = replace(call, op=f"@{self._code(call.callee, site)}")
+            call = replace(call, op=f"@{self._code(call.callee, self._devices.target_of(site))}")
         self._body.append(call)
         for output in outputs:
             self._where[output.name] = {scope: output.name}
@@ -339,15 +340,15 @@ class _Writer:
         self._body.append(Call(op, inputs, (made,), attrs, source=made.name))
         return made.name
 
-    def _code(self, name: str, site: Site | None) -> str:
-        """Return the name of code for the site that runs it; it bears the target of that site."""
-        function = self._by_name[name]
-        target = self._devices.target_of(site)
+    def _code(self, name: str, target: Any) -> str:
+        """Return the name of code for a target; it and the code that it calls, at any depth, bear that."""
         key = (name, str(target))
         if key not in self._clones:
+            function = self._by_name[name]
             taken = [clone for (known, _), clone in self._clones.items() if known == name]
-            self._clones[key] = self._functions.fresh(name) if taken else name
-            self.codes[self._clones[key]] = _with_target(function, self._clones[key], target)
+            self._clones[key] = self._functions.fresh(name) if taken else name  # known before what it calls: circles
+            made = with_callees(function, lambda callee, call: self._code(callee, _target_of_call(call, target)))
+            self.codes[self._clones[key]] = _with_target(made, self._clones[key], target)
         return self._clones[key]
 
     def _with_symbols(self, call: Call, callee: Function) -> Call:
@@ -426,8 +427,17 @@ def _with_target(function: Function, name: str, target: Any) -> Function:
     code = function.code
     if code is None:
         raise ModelError(f"function {function.name!r} is called, but neither code nor part of the program")
-    made = read_blob(code)
+    made = read_code(function)
     if "target" not in made.attrs.keys():  # noqa: SIM118 - attributes of TVM are no mapping
         made = made.with_attr("target", target)
-    call = replace(function.body[0], attrs=(("code", write_blob(made)),))
-    return function.replace(name=name, body=(call,))
+    return with_code(function, made).replace(name=name)
+
+
+def _target_of_call(call: CodeCall, target: Any) -> Any:
+    """Return what a call in code for a target runs on: the device without its host in a device region, else the host.
+
+    A region may name a target of its own.
+    """
+    if call.target is not None:
+        return without_host(call.target)
+    return target if target.host is None else without_host(target) if call.is_device else target.host

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import CODE, Attribute, Call, Constant, Function, Value
+from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import fields_of, write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS, INLINE, RESULT, Block, canonical_blocks
 from tvmtarget.ir.relax.calls import CALLEE, TYPED, Sites, buffers_of, is_pure, is_tensor_constant
+from tvmtarget.ir.relax.code import code_function, is_prim, symbols_of
 from tvmtarget.ir.relax.spelling import Printer, Symbols, symbols_in
 from tvmtarget.ir.relax.tvm_library import are_same, checked_module, the_tvm
 from tvmtarget.ir.types import DTYPES, OpaqueType, TensorType, Type, dtype_of
@@ -36,6 +37,7 @@ class _ModuleReader:
         self.vdevices = list(module.global_infos.get("vdevice", []))
         self.symbols = Symbols()
         self.sites = Sites(module)
+        self.symbols_called = symbols_of({str(var.name_hint): module[var] for var in module.get_global_vars()})
 
     def read(self) -> tuple[tuple[Function, ...], dict[str, Any]]:
         named = sorted(((str(var.name_hint), var) for var in self.module.get_global_vars()), key=lambda one: one[0])
@@ -56,17 +58,17 @@ class _ModuleReader:
 
     def _code(self, name: str, function: Any) -> Function:
         """Return code as an opaque function, whose last buffers are its results if all its calls say so."""
-        code = _located(write_blob, function, f"function {name!r}")
-        buffers = []
-        if isinstance(function, self.tvm.tirx.PrimFunc):
-            buffers = buffers_of(function)
+        place = f"function {name!r}"
+        buffers = buffers_of(function) if is_prim(function) else []
         printer = Printer(Symbols(), (), lambda _: None)
         names = Names()
         values = [Value(names.fresh(str(buffer.name)), _buffer_type(buffer.ty, printer)) for buffer in buffers]
         first = len(values) - (self.sites.results(name) or 0)
         params, results = tuple(values[:first]), tuple(values[first:])
-        call = Call(CODE, tuple(param.name for param in params), results, (("code", code),), source=name)
-        return Function(name, params, (call,), tuple(result.name for result in results))
+        made: Function = _located(
+            lambda code: code_function(name, code, params, results, self.symbols_called), function, place
+        )
+        return made
 
 
 def _located(read: Any, value: Any, place: str) -> Any:

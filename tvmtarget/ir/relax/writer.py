@@ -9,10 +9,11 @@ import numpy as np
 
 from tvmtarget.errors import ModelError, did_you_mean
 from tvmtarget.ir.entry import OWN_NAME
-from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
+from tvmtarget.ir.function import Call, Constant, Function, Value
 from tvmtarget.ir.relax.attributes import node_of, read_blob, write_any
 from tvmtarget.ir.relax.blocks import RESULT, blocks_of, is_inline
 from tvmtarget.ir.relax.calls import CALLEE, TYPED
+from tvmtarget.ir.relax.code import read_code
 from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.ir.relax.spelling import Reader, tvm_dtype
 from tvmtarget.ir.relax.tvm_library import the_tvm
@@ -44,8 +45,7 @@ class _ModuleWriter:
         written: dict[Any, Any] = {}
         for name in self._callees_first():
             function = self.functions[name]
-            code = function.code
-            made = self._code(function, code) if code is not None else _FunctionWriter(self, function).write()
+            made = self._code(function) if function.code is not None else _FunctionWriter(self, function).write()
             written[self.variables[name]] = made
             if not made.ty.is_missing():
                 self.tvm.relax.expr._update_type(self.variables[name], made.ty)
@@ -56,10 +56,8 @@ class _ModuleWriter:
         }
         return self.tvm.IRModule(written, attrs=own, global_infos=self.infos)
 
-    def _code(self, function: Function, code: Opaque) -> Any:
-        if code.kind != "tvm":
-            raise ModelError(f"function {function.name!r} is code of kind {code.kind!r}, which TVM does not hold")
-        return read_blob(code)
+    def _code(self, function: Function) -> Any:
+        return read_code(function, self.variables)
 
     def _callees_first(self) -> list[str]:
         from tvmtarget.ir.function import callees_of
@@ -68,7 +66,8 @@ class _ModuleWriter:
         stack = list(reversed(self.functions))
         while stack:
             name = stack[-1]
-            waiting = [one for one in sorted(callees_of(self.functions[name])) if one not in order]
+            is_code = name in self.functions and self.functions[name].code is not None  # its variables need no types
+            waiting = [] if is_code else [one for one in sorted(callees_of(self.functions[name])) if one not in order]
             if name in order or not waiting:
                 order[stack.pop()] = None
             elif any(one not in self.functions for one in waiting):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import CODE, Call, Function, Opaque, Value
+from tvmtarget.ir.function import Function, Value
+from tvmtarget.ir.relax.code import code_function, symbols_of, with_code
 from tvmtarget.ir.types import DTYPES, TensorType, Type
 from tvmtarget.partition.host_device.attributes import as_device, as_host
 from tvmtarget.partition.host_device.tir import callees_of_prim, side_of_prim, split_tir, the_tvm
@@ -33,13 +33,18 @@ def prim_of(function: Function) -> Any:  # noqa: ANN401 - TVM ships no types
     return prim
 
 
-def function_of(name: str, prim: Any, constraint: Constraint | None = None) -> Function:  # noqa: ANN401
-    """Return an opaque function for a PrimFunc; it writes through its parameters, and so has an effect."""
+def function_of(
+    name: str,
+    prim: Any,  # noqa: ANN401
+    constraint: Constraint | None = None,
+    symbols: Mapping[str, str] | None = None,
+) -> Function:
+    """Return an opaque function for a PrimFunc; it writes through its parameters, and so has an effect.
+
+    `symbols` are the functions that it can launch, by their symbols.
+    """
     params = tuple(Value(str(param.name), _type(param.ty)) for param in prim.params)
-    code = Opaque(TVM, str(the_tvm().ir.save_json(prim)).encode())
-    names = tuple(param.name for param in params)
-    call = Call(CODE, names, (), (("code", code),), source=name, has_effect=True)
-    return Function(name, params, (call,), (), constraint=constraint)
+    return code_function(name, prim, params, (), symbols or {}, has_effect=True).replace(constraint=constraint)
 
 
 def split_code(functions: Sequence[Function], helpers: Mapping[str, Function], layout: Layout) -> tuple[Function, ...]:
@@ -81,23 +86,16 @@ def _split(prims: Mapping[str, Any], old: Mapping[str, Function], layout: Layout
     module = tvm.IRModule({tvm.ir.GlobalVar(name): prim for name, prim in sorted(prims.items())})
     host = layout[site.host].target.replace(name=None, host=None, count=1)
     split = split_tir(module, site.target.replace(name=None, count=1, host=host))
+    symbols = symbols_of({str(var.name_hint): prim for var, prim in split.functions.items()})
     made: list[Function] = []
     for var in sorted(split.functions.keys(), key=lambda var: str(var.name_hint)):
         name, prim = str(var.name_hint), split[var]
-        function = _holding(old[name], prim) if name in old else function_of(name, prim)
+        function = with_code(old[name], prim, symbols) if name in old else function_of(name, prim, symbols=symbols)
         if side_of_prim(prim) == "device":
             made.append(as_device(function.replace(constraint=Constraint.at(site.path))))
         else:
             made.append(as_host(function, site.host, site.path))
     return made
-
-
-def _holding(function: Function, prim: Any) -> Function:  # noqa: ANN401
-    """Return an opaque function with other code."""
-    (call,) = function.body
-    code = Opaque(TVM, str(the_tvm().ir.save_json(prim)).encode())
-    attrs = tuple((key, code if key == "code" else value) for key, value in call.attrs)
-    return function.replace(body=(replace(call, attrs=attrs),))
 
 
 def _type(type_: Any) -> Type:  # noqa: ANN401
