@@ -63,6 +63,30 @@ def test_a_mixed_function_becomes_a_driver_on_the_host_and_device_functions():
     np.testing.assert_allclose(tt.build(split).run(X)["z"], expected["z"], rtol=1e-6)
 
 
+def test_a_split_stays_through_every_form_and_step(tmp_path):
+    """Host and device functions are a decision of the module: no later step makes one mixed function of them."""
+    for target in ("probe(host=numpy)", PAIR):
+        split = tt.split_host_device(tt.IRModule.parse(RESHAPED).constrain("main", "probe"), target)
+        split.save(tmp_path / "split.irm")
+        for same in (
+            tt.IRModule.parse(str(split)),
+            tt.IRModule.from_json(split.to_json(), split.constants()),
+            tt.IRModule.load(tmp_path / "split.irm"),
+        ):
+            assert same == split
+            assert tt.decompose(same).module == split
+            assert tt.decompose(same, target).module == split
+        exe = tt.build(split)
+        assert len(exe.backends) == 2
+        exe.save(tmp_path / "split.tta")
+        expected = tt.build(tt.IRModule.parse(RESHAPED), "numpy").run(X)["z"]
+        for one in (exe, tt.load(tmp_path / "split.tta")):
+            assert [region["site"] for region in one.report()["regions"]] == [
+                region["site"] for region in exe.report()["regions"]
+            ]
+            np.testing.assert_allclose(one.run(X)["z"], expected, rtol=1e-6)
+
+
 def test_functions_stay_whole_where_the_generator_takes_mixed_ones():
     plan = tt.decompose(tt.IRModule.parse(RESHAPED), "probe(host=numpy)")
     assert [(region.site, region.device, len(region.ops)) for region in plan.regions] == [("", None, 5)]

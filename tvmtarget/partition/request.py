@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from tvmtarget.errors import ArtifactError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
-from tvmtarget.ir.function import Call, calls_in
+from tvmtarget.ir.function import DRIVES, FUNCTION, Call, calls_in
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.bonds import Named, with_units
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
@@ -62,9 +62,10 @@ class Request:
     def feasibility(self, *, splits: bool = False, memo: Memo | None = None) -> Feasibility:
         """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere.
 
-        `splits` has mixed functions of host and device code split, whatever their code generator takes; `memo` is what
-        is known from earlier.
+        `splits` has mixed functions of host and device code split, whatever their code generator takes, as does a
+        module that was split before; `memo` is what is known from earlier.
         """
+        splits = splits or any(function.attr(DRIVES) is not None for function in self.module)
         program = normalise(self.module.verify(), self.target, self.where)
         self._check_names(program)
         program = with_units(program, self.atomic, self.boundary_before, self.boundary_after)
@@ -101,7 +102,11 @@ class Request:
         return replace(
             self,
             module=module,
-            where={name: rule for name, rule in self.where.items() if speaks(name)},
+            where={
+                name: rule
+                for name, rule in self.where.items()
+                if speaks(name) or name.removeprefix(FUNCTION) in (*module.by_name, "main")
+            },
             same_site=kept(self.same_site),
             apart=kept(self.apart),
             atomic=kept(self.atomic),

@@ -39,8 +39,8 @@ def given_weights(
     found: dict[int, frozenset[str]] = {}
     machines = Machines(program.layout)
     shared: dict[object, list[tuple[Region, Shape]]] = {}
-    policies = {leaf.path: _policy(leaf, wanted) for leaf in program.layout.leaves()}
     regions = [one for one in root.walk() if one.is_leaf and one is not root and not _is_sent(machines, one)]
+    policies = {one.site.path: _policy(one.site, wanted) for one in regions}  # a host may be no leaf of the tree
     regions = [region for region in regions if policies[region.site.path] != "bind"]
     unbound = _matched_without(program, shapes, regions)
     for region in regions:
