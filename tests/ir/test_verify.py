@@ -172,7 +172,7 @@ def test_modules_are_frozen_and_changed_by_replacement():
     assert m.with_attrs(woof="woof").attrs["woof"] == "woof"
     assert m.with_target("llvm").target == tt.Target("llvm")
     assert str(m.constrain("r", "@cpu").main.body[0].constraint) == "@cpu"
-    with pytest.raises(UnknownNameError, match="no op 'rr' in function 'main'; did you mean 'r'"):
+    with pytest.raises(UnknownNameError, match="no function or op 'rr'; did you mean 'r'"):
         m.constrain("rr", "@cpu")
     with pytest.raises(UnknownNameError, match="no function 'mian' in the module; did you mean 'main'"):
         m["mian"]

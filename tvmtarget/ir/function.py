@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tvmtarget.errors import TvmTargetError
 from tvmtarget.ir.spelling import quote, spell
 from tvmtarget.ir.tensors import digest_of
 from tvmtarget.ir.types import TensorType, Type
@@ -28,6 +29,7 @@ __all__ = [
     "COPY",
     "DIMS",
     "DRIVES",
+    "FUNCTION",
     "OPS",
     "RECV",
     "SEND",
@@ -55,6 +57,7 @@ CODE = "tt.code"
 CALLEES = "callees"
 OPS = "ops"  # the attribute of a call of a function that names the operations it leads to (`op_names.py`)
 DIMS = "dims"  # beside it: symbolic dimensions of the function, each followed by what it is where that is called
+FUNCTION = "function:"  # what begins the name of a function where operations are named, too
 DRIVES = "drives"  # the attribute of a host function that names, by its path, the device it works for
 
 Attribute: TypeAlias = "int | float | str | bytes | Constant | Opaque | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | tuple[Constant, ...]"  # noqa: E501
@@ -112,6 +115,8 @@ class Opaque:
 class Call:
     """One operation: operands by name ('' where an optional one is absent), results, attributes, nested bodies.
 
+    A constraint is a `Constraint`, or its text or a target, which are read when the call is made.
+
     `source` is the name the operation had in the model that it came from; it survives every pass. An operation that
     `has_effect` is never dropped, and never moved before or behind another one.
     """
@@ -124,6 +129,10 @@ class Call:
     constraint: Constraint | None = None
     source: str = ""
     has_effect: bool = False
+
+    def __post_init__(self) -> None:
+        if self.constraint is not None and type(self.constraint) is not Constraint:
+            object.__setattr__(self, "constraint", _constraint(self.constraint, f"op {self.source or self.op!r}"))
 
     @property
     def kind(self) -> str:
@@ -149,7 +158,7 @@ class Call:
 class Function:
     """A function: typed parameters, constants, a flat body, and the names of its results.
 
-    `constraint` says which node of the target it runs on; `opsets` are versions of operator sets by domain.
+    `constraint` says which node of the target it runs on; a text or a target is read when it is set. `opsets` are versions of operator sets by domain.
     A nested body of a call is a Function too; it may also read values of the functions around it.
     """
 
@@ -161,6 +170,10 @@ class Function:
     constraint: Constraint | None = None
     opsets: tuple[tuple[str, int], ...] = ()
     attrs: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.constraint is not None and type(self.constraint) is not Constraint:
+            object.__setattr__(self, "constraint", _constraint(self.constraint, f"function {self.name!r}"))
 
     @cached_property
     def types(self) -> Mapping[str, Type]:
@@ -201,6 +214,14 @@ class Function:
     def replace(self, **changes: Any) -> Function:  # noqa: ANN401
         """Return a copy with some fields changed."""
         return replace(self, **changes)
+
+
+def _constraint(value: Any, place: str) -> Constraint:  # noqa: ANN401 - what is no constraint is refused
+    """Read a constraint where it is set; what is none is refused there."""
+    try:
+        return Constraint.parse(value)
+    except TvmTargetError as error:
+        raise type(error)(*[f"{problem} (constraint of {place})" for problem in error.problems]) from error
 
 
 def all_names(function: Function) -> Iterator[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.archive import read_archive, write_archive
 from tvmtarget.ir.entry import entered
-from tvmtarget.ir.function import Constant, Function, constants_of
+from tvmtarget.ir.function import FUNCTION, Constant, Function, constants_of
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.json_form import read_module, write_module
 from tvmtarget.ir.parser import parse_functions
@@ -241,13 +241,43 @@ class IRModule:
         params = tuple(param for param in self.main.params if param.name not in values)
         return self.with_function(self.main.replace(params=params, constants=(*self.main.constants, *constants)))
 
-    def constrain(self, name: str, constraint: Constraint | str, *, function: str = "main") -> IRModule:
-        """Return the module with a constraint on one call, named by its source; earlier ones on it are replaced."""
-        old = self[function]
-        sources = {call.source for call in old.body}
-        if name not in sources:
-            raise UnknownNameError(f"no op {name!r} in function {function!r}{did_you_mean(name, sources)}")
+    def constrain(self, name: str, constraint: Constraint | str | Target, *, function: str | None = None) -> IRModule:
+        """Return the module with a constraint on a function, or on one call; an earlier one on it is replaced.
+
+        Args:
+            name: a function (`main`, or `function:NAME`), or a call of `main` by its source. A name that is both is
+                refused.
+            constraint: what it must run on.
+            function: the function that the call is in; `name` then is the name of a call and of nothing else.
+
+        Raises:
+            UnknownNameError: there is no such function or call; the nearest names are listed.
+            ModelError: the name is that of a function and of a call.
+            TargetError: what is given is no constraint.
+
+        >>> module = IRModule.parse("func @main(%x) opsets(onnx=17) { %y = onnx.Relu(%x) as relu return %y }")
+        >>> constrained = module.constrain("main", "gpu").constrain("relu", "cuda")
+        >>> str(constrained.main.constraint), str(constrained.main.body[0].constraint)
+        ('gpu', 'cuda')
+        """
         wanted = Constraint.parse(constraint)
+        if not isinstance(name, str):
+            raise UnknownNameError(f"a function or an op is named by a text, not {shown(name)}")
+        if function is None and name.startswith(FUNCTION):
+            return self.with_function(self[name.removeprefix(FUNCTION)].replace(constraint=wanted))
+        old = self[function] if function is not None else self.by_name.get("main")
+        sources = {call.source for call in old.body if call.source} if old is not None else set()
+        if function is None and name in self:
+            if name in sources:
+                raise ModelError(
+                    f"{name!r} is a function and an op of function 'main'; write {FUNCTION + name!r} for the function, "
+                    f"or function='main' beside {name!r} for the op"
+                )
+            return self.with_function(self[name].replace(constraint=wanted))
+        if old is None or name not in sources:
+            known = sources if function is not None else sources.union(self.by_name)
+            what = f"op {name!r} in function {function!r}" if function is not None else f"function or op {name!r}"
+            raise UnknownNameError(f"no {what}{did_you_mean(name, known)}")
         body = tuple(replace(call, constraint=wanted) if call.source == name else call for call in old.body)
         return self.with_function(old.replace(body=body))
 

@@ -22,7 +22,19 @@ from typing import TYPE_CHECKING
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.entry import OWN_NAME
-from tvmtarget.ir.function import CALLEES, CODE, DIMS, OPS, Call, Constant, Function, Value, callees_of, code_callees, reached_from
+from tvmtarget.ir.function import (
+    CALLEES,
+    CODE,
+    DIMS,
+    OPS,
+    Call,
+    Constant,
+    Function,
+    Value,
+    callees_of,
+    code_callees,
+    reached_from,
+)
 from tvmtarget.ir.json_form import write_value
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type

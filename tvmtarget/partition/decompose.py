@@ -54,8 +54,8 @@ def decompose(
         costs: what operations and copies take (`load_costs`): data, a JSON file, or `roofline`, the target's own facts
             alone. Sites are then chosen by time among those that are allowed and preferred alike; without costs it
             is the first of these.
-        where: constraints by name or glob of operations (`decoder.*`), or by operator (`op:TopK`); the last
-            rule that matches an operation counts.
+        where: constraints by name or glob of operations (`decoder.*`), by operator (`op:TopK`), or by function, for
+            all operations in it (`features`, or `function:features`); the last rule that matches an operation counts.
         objective: what costs make small: `latency`, the time of one input, or `throughput`, what the busiest machine of
             a cluster has to do for each of many inputs.
         same_site: groups of operations, named as in `where`, that must share a leaf.

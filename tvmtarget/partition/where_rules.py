@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import translate
 
-from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
-from tvmtarget.ir.function import Call
+from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.ir.function import FUNCTION, Call
 from tvmtarget.partition.constraint_paths import on_tree, unknown_words
 from tvmtarget.partition.control.scopes import Scopes
 from tvmtarget.target.constraints.constraint import Constraint
@@ -70,17 +70,31 @@ def names_of(call: Call) -> tuple[str, ...]:
 def rules_matching(where: Mapping[str, Constraint], found: Scopes) -> list[tuple[int, ...]]:
     """Return for each operation the numbers of the rules that match it, in order; the last one counts.
 
-    A name is matched exactly or as a glob; `op:Conv` by operator, with or without dialect. What matches the operation
-    around a nested body matches those in it that nothing else does. `UnknownNameError` for rules that match nothing.
+    A name is matched exactly or as a glob; `op:Conv` by operator, with or without dialect; `function:NAME`, or NAME
+    alone if no operation is called so, by the functions around the operation, or by the code that it calls. What matches
+    the operation around a nested body matches those in it that nothing else does. `UnknownNameError` for rules that
+    match nothing, `ModelError` for the name of a function and of an operation.
     """
     if not where:
         return [()] * len(found.body)
+    functions = [_functions_of(index, found) for index in range(len(found.body))]
+    both = {name for names in functions for name in names} & {call.source for call in found.body}
+    raise_all(
+        ModelError,
+        [
+            f"where {key!r} is a function and an op; write '{FUNCTION}{key}' for the function, or constrain the op in "
+            f"the module: constrain({key!r}, ..., function=...)"
+            for key in where
+            if key in both
+        ],
+    )
     exact = {key: rank for rank, key in enumerate(where)}
     globs = [(rank, re.compile(translate(key))) for rank, key in enumerate(where) if set(key) & set("*?[")]
 
     def ranks(index: int) -> tuple[int, ...]:
         names = {*names_of(found.body[index]), found.sources[index]}
-        named = {exact[name] for name in names if name in exact}
+        names |= {f"{FUNCTION}{name}" for name in functions[index]}
+        named = {exact[name] for name in names | functions[index] if name in exact}
         named.update(rank for rank, pattern in globs if any(pattern.match(name) for name in names))
         return tuple(sorted(named))
 
@@ -92,6 +106,12 @@ def rules_matching(where: Mapping[str, Constraint], found: Scopes) -> list[tuple
             for index in scope.calls:
                 matches[index] = matches[index] or matches[scope.owner]
     return matches
+
+
+def _functions_of(index: int, found: Scopes) -> frozenset[str]:
+    """Return the functions that an operation of the flat program was in, at any depth, and the code that it calls."""
+    callee = found.body[index].callee
+    return frozenset({"main", *(frame.callee for frame in found.frames[index]), *([callee] if callee else [])})
 
 
 def _unmatched(key: str, found: Scopes) -> str:
