@@ -158,7 +158,8 @@ class Call:
 class Function:
     """A function: typed parameters, constants, a flat body, and the names of its results.
 
-    `constraint` says which node of the target it runs on; a text or a target is read when it is set. `opsets` are versions of operator sets by domain.
+    `constraint` says which node of the target it runs on; a text or a target is read when it is set. `opsets` are
+    versions of operator sets by domain.
     A nested body of a call is a Function too; it may also read values of the functions around it.
     """
 
