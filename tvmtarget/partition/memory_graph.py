@@ -88,6 +88,10 @@ class MemoryGraph:
             for domain in domains if system.path in named else ():
                 if domain not in named[system.path]:
                     self._join(system.domain, domain)
+        sites = {leaf.path for leaf in layout.leaves()}
+        for leaf in layout.leaves():
+            if leaf.host not in sites:  # a host of its own, which is no option of a system
+                self._join(layout[leaf.host].domain, leaf.domain)
         self._attach(layout)
 
     def route(self, src: str, dst: str, nbytes: int | None) -> Route:

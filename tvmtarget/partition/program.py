@@ -20,7 +20,6 @@ from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.dataflow import Dataflow, Kinds, dataflow_of, kinds_of, signatures_of
-from tvmtarget.partition.function_names import FunctionNames
 from tvmtarget.partition.memories import asked_by_memories, check_entry
 from tvmtarget.partition.ranking import ranked
 from tvmtarget.partition.strategies.strategy import Op

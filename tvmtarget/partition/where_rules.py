@@ -71,9 +71,9 @@ def rules_matching(where: Mapping[str, Constraint], found: Scopes) -> list[tuple
     """Return for each operation the numbers of the rules that match it, in order; the last one counts.
 
     A name is matched exactly or as a glob; `op:Conv` by operator, with or without dialect; `function:NAME`, or NAME
-    alone if no operation is called so, by the functions around the operation, or by the code that it calls. What matches
-    the operation around a nested body matches those in it that nothing else does. `UnknownNameError` for rules that
-    match nothing, `ModelError` for the name of a function and of an operation.
+    alone if no operation is called so, by the functions around the operation, or by the code that it calls. What
+    matches the operation around a nested body matches those in it that nothing else does. `UnknownNameError` for rules
+    that match nothing, `ModelError` for the name of a function and of an operation.
     """
     if not where:
         return [()] * len(found.body)
