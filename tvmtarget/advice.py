@@ -17,6 +17,7 @@ from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.keys import key_of
+from tvmtarget.target.renaming import renamed_path
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.applied import Applied
 from tvmtarget.tuning.keys import workload_of
@@ -38,6 +39,7 @@ __all__ = [
     "placement_body",
     "placement_identity",
     "sites_of",
+    "whole_match",
     "whole_workload",
 ]
 
@@ -101,7 +103,15 @@ def whole_workload(plan: Plan, level: Level) -> Workload:
 
 def placement_body(plan: Plan) -> dict[str, object]:
     """Return a placement as the log holds it: sites, and for how many operations in a row each stands."""
-    return {"sites": [[site, len(list(group))] for site, group in groupby(sites_of(plan))]}
+    return _body(sites_of(plan))
+
+
+def _body(sites: Sequence[str]) -> dict[str, object]:
+    return {"sites": [[site, len(list(group))] for site, group in groupby(sites)]}
+
+
+def _identity(sites: Sequence[str]) -> str:
+    return key_of("s1", _body(sites))
 
 
 def sites_of(plan: Plan) -> tuple[str, ...]:
@@ -112,7 +122,46 @@ def sites_of(plan: Plan) -> tuple[str, ...]:
 
 def placement_identity(plan: Plan) -> str:
     """Return `s1:` and a digest of where a plan has what: the default beside which placement and settings count."""
-    return key_of("s1", placement_body(plan))
+    return _identity(sites_of(plan))
+
+
+def whole_match(
+    log: TuningLog,
+    plan: Plan,
+    level: Level,
+    policy: Policy,
+    refuses: Callable[[Candidate, Mapping[str, str]], str | None] = lambda _candidate, _paths: None,
+) -> Match:
+    """Return the best that a log knows for the placement or the settings of a program.
+
+    Where nothing is known on the plan's target, what was measured on one with other names of children counts as equal.
+    `refuses` gets the paths in the plan's target by those of the record; none where they are the same.
+    """
+    workload, root = whole_workload(plan, level), plan.layout.root
+    match = log.lookup(
+        workload,
+        root,
+        policy=policy,
+        default=placement_identity(plan),
+        refuses=lambda candidate: refuses(candidate, {}),
+    )
+    if match.tier != "default":
+        return match
+    for source, paths in log.renamed(workload, root):
+        back = {new: old for old, new in paths.items()}
+        sites = [renamed_path(site, back) for site in sites_of(plan)]
+        found = log.lookup(
+            workload, source, policy=policy, default=_identity(sites), refuses=partial(_refused_as, refuses, paths)
+        )
+        if found.tier in ("pin", "exact", "equal"):
+            return replace(found, target=root, tier="equal" if found.tier == "exact" else found.tier)
+    return match
+
+
+def _refused_as(
+    refuses: Callable[[Candidate, Mapping[str, str]], str | None], paths: Mapping[str, str], candidate: Candidate
+) -> str | None:
+    return refuses(candidate, paths)
 
 
 class Advice:
@@ -127,35 +176,41 @@ class Advice:
         """Return the plan with the sites that were measured best for its program; itself if nothing is known."""
         if not plan.layout.root.is_composite:
             return plan
-        return (
-            self._whole(plan, "graph", PLACEMENT, lambda body: plan.with_sites(_sites(body, len(plan.program.body))))
-            or plan
-        )
+
+        def read(body: object, paths: Mapping[str, str]) -> Plan:
+            return plan.with_sites([renamed_path(site, paths) for site in _sites(body, len(plan.program.body))])
+
+        return self._whole(plan, "graph", PLACEMENT, read) or plan
 
     def settings(self, plan: Plan) -> Settings:
         """Return the attributes to set by leaf, as they were measured best for the program."""
-        return self._whole(plan, "executor", SETTINGS, lambda body: _checked(plan, _settings(body))) or {}
+
+        def read(body: object, paths: Mapping[str, str]) -> Settings:
+            return _checked(plan, {renamed_path(site, paths): values for site, values in _settings(body).items()})
+
+        return self._whole(plan, "executor", SETTINGS, read) or {}
 
     def for_leaf(self, leaf: Target) -> LeafAdvice:
         """Return what is known of the kernels of a leaf."""
         return LeafAdvice(self.log, alone(leaf), self.policy)
 
-    def _whole(self, plan: Plan, level: Level, format_: str, read: Callable[[object], _Read]) -> _Read | None:
+    def _whole(
+        self, plan: Plan, level: Level, format_: str, read: Callable[[object, Mapping[str, str]], _Read]
+    ) -> _Read | None:
         """Return what is read of the best candidate that can be, and remember what the log said."""
         known: dict[str, _Read] = {}
 
-        def reason(candidate: Candidate) -> str | None:
+        def reason(candidate: Candidate, paths: Mapping[str, str]) -> str | None:
             if candidate.format != format_:
                 return f"the candidate is of format {candidate.format!r}, not {format_!r}"
             try:
-                known[candidate.key] = read(candidate.body)
+                known[candidate.key] = read(candidate.body, paths)
             except (TvmTargetError, ValueError) as error:
                 return str(error).splitlines()[0]
             return None
 
-        workload, default = whole_workload(plan, level), placement_identity(plan)
-        match = self.log.lookup(workload, plan.layout.root, policy=self.policy, default=default, refuses=reason)
-        self.applied.append(Applied.of("whole program", workload.key, match))
+        match = whole_match(self.log, plan, level, self.policy, reason)
+        self.applied.append(Applied.of("whole program", match.workload.key, match))
         return None if match.candidate is None else known[match.candidate.key]
 
 

@@ -17,6 +17,9 @@ from tvmtarget import TuningLog
 TARGET = str(ZNVER4)
 
 
+SYSTEM = f"[cpu={TARGET}](host=@cpu)"
+
+
 @pytest.fixture
 def log(tmp_path):
     path = tmp_path / "log.jsonl"
@@ -65,7 +68,7 @@ def test_lookup_explains(cli, log, workload):
         (["lookup", "{log}", "w1:", "-t", "cuda", "--require", "nearer"], "error: unknown tier 'nearer'; did you mean"),
         (["stats", "none.jsonl"], "error: there is no log 'none.jsonl'"),
         (["retract", "{log}", "d1:zz", "--why", "x"], "error: no line of"),
-        (["import", "{log}", "none.log"], "error: 'none.log' cannot be read: No such file"),
+        (["import", "{log}", "none.log"], "error: no file 'none.log'"),
         (["export", "{log}", "/no/such/place.jsonl"], "error: '/no/such/place.jsonl' cannot be written"),
     ],
 )
@@ -80,8 +83,10 @@ def test_merge_export_and_diff(cli, log, tmp_path):
     TuningLog(str(other)).extend([*known(ZNVER4), trial(3, 100)])
     assert cli("log", "merge", tmp_path / "new.db", log, other)[1] == "6 lines new\n"
     assert cli("log", "export", tmp_path / "new.db", out)[1] == f"6 lines written to {out}\n"
-    family = cli("log", "export", tmp_path / "new.db", out, "--target-family", "hexagon")[1]
-    assert family == f"0 lines written to {out}\n"
+    code, _, err = cli("log", "export", tmp_path / "new.db", tmp_path / "none.jsonl", "--target-family", "hexagon")
+    assert (code, "may be carried over to 'hexagon'" in err, (tmp_path / "none.jsonl").exists()) == (1, True, False)
+    code, told, _ = cli("log", "export", tmp_path / "new.db", out, "--target-family", SYSTEM)
+    assert (code, told) == (0, f"6 lines written to {out}\n")
     cli("log", "export", tmp_path / "new.db", out)
     assert cli("log", "diff", out, tmp_path / "new.db") == (0, "0 lines only in the first, 0 only in the second\n", "")
     code, said, _ = cli("log", "diff", log, other)
@@ -173,3 +178,45 @@ def test_lines_go_through_pipes(cli, log, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
         assert cli("log", *words)[0] == 0
     assert not TuningLog(str(tmp_path / "new.db")).diff(TuningLog(str(log)))
+
+
+def test_a_kernel_is_looked_up_and_pinned_on_the_only_leaf_of_a_system(cli, log):
+    assert "-> EXACT" in cli("log", "lookup", log, "w1:", "-t", SYSTEM)[1]
+    assert cli("log", "lookup", log, "w1:", "-t", "aws/c5")[0] == 0
+    words = "--candidate", trial(1, 1000).digest, "--why", "stable"
+    assert cli("log", "pin", log, "w1:", "-t", SYSTEM, *words)[0] == 0
+    for target in (TARGET, SYSTEM):
+        assert "-> PIN: " in cli("log", "lookup", log, "w1:", "-t", target)[1]
+
+
+def test_a_kernel_is_not_pinned_on_a_system_of_several_leaves(cli, log):
+    before = log.read_bytes()
+    for words in (["lookup", log, "w1:"], ["pin", log, "w1:", "--candidate", trial(1, 1000).digest, "--why", "x"]):
+        code, _, err = cli("log", *words, "-t", "nvidia/jetson-nano")
+        assert (code, "name one: nvidia/jetson-nano:gpu or nvidia/jetson-nano:cpu" in err) == (1, True), err
+    assert log.read_bytes() == before
+
+
+def test_an_export_for_tvm_without_records_says_why(cli, log, tmp_path):
+    code, out, err = cli("log", "export", log, tmp_path / "tvm", "--format", "metaschedule")
+    assert (code, out, (tmp_path / "tvm").exists()) == (1, "", False)
+    assert err.splitlines() == [
+        "error: no record of the log can be written for MetaSchedule",
+        "error: 2 trials: it is no trace of MetaSchedule, but of format 'knobs/1'",
+    ]
+    TuningLog(str(tmp_path / "empty.jsonl")).append(known(ZNVER4)[0])
+    assert cli("log", "export", tmp_path / "empty.jsonl", tmp_path / "tvm", "--format", "metaschedule")[0] == 1
+
+
+def test_an_export_for_tvm_counts_what_it_leaves_out(cli, log, tmp_path):
+    folder = database(tmp_path / "db", [b"p"], [[0, [TRACE, [0.001], LLVM, []]]])
+    assert cli("log", "import", log, folder)[0] == 0
+    code, out, err = cli("log", "export", log, tmp_path / "tvm", "--format", "metaschedule")
+    assert (code, len(out.splitlines())) == (0, 1)
+    assert err == "left out: 2 trials: it is no trace of MetaSchedule, but of format 'knobs/1'\n"
+
+
+def test_an_import_of_which_nothing_is_taken_fails(cli, tmp_path):
+    (tmp_path / "a.log").write_text("[]\n")
+    code, _, err = cli("log", "import", tmp_path / "new.db", tmp_path / "a.log")
+    assert (code, err.splitlines()[-1]) == (1, "error: nothing was taken in: every line was rejected")

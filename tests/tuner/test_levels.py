@@ -8,7 +8,7 @@ from models import DIGITS, inputs_of, light, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.advice import PLACEMENT, SETTINGS, sites_of, whole_workload
+from tvmtarget.advice import PLACEMENT, SETTINGS, placement_body, placement_identity, sites_of, whole_workload
 from tvmtarget.backends.machine import processors
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimates
@@ -17,7 +17,7 @@ from tvmtarget.tuner.learning import learned
 from tvmtarget.tuner.placement import PlacementTuner
 from tvmtarget.tuner.programs import Programs
 from tvmtarget.tuner.result import Budget
-from tvmtarget.tuning.records import Candidate, Measurement, Trial, Workload
+from tvmtarget.tuning.records import Baseline, Candidate, Measurement, Trial, Workload
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
@@ -47,6 +47,23 @@ def test_the_plan_by_measured_costs_is_predicted_no_slower_than_the_one_by_prefe
     by_cost = plan.with_costs(tuner.costs)
     assert not by_cost.prediction.unknown
     assert by_cost.prediction.total <= by_preference.prediction.total
+
+
+def test_a_placement_and_settings_outlive_the_renaming_of_children(tmp_path):
+    plan = tt.decompose(digits(), QUICK)
+    sites = ["ort" if number else "cpu" for number in range(len(sites_of(plan)))]
+    log = tt.TuningLog(tmp_path / "log.db")
+    placed = Candidate(format=PLACEMENT, body=placement_body(plan.with_sites(sites)))
+    beside = Baseline(name="preference", costs=(200,), identity=placement_identity(plan))
+    ran = Measurement(status="ok", kind="confirm", costs=(100,), baseline=beside)
+    log.add(whole_workload(plan, "graph"), plan.layout.root, placed, ran)
+    renamed = tt.Target.parse(str(QUICK).replace("cpu=", "first=").replace("ort=", "second="))
+    built = tt.build(digits(), renamed, log=log)
+    assert {region["site"] for region in built.report()["regions"]} == {"first", "second"}
+    placement = built.tuned[0]
+    assert (placement.tier, placement.is_used) == ("equal", True)
+    other = tt.build(digits(), "composite[first=numpy,second=numpy]", log=log)
+    assert other.tuned[0].tier == "default"
 
 
 def confirmed_ratio(module, log):

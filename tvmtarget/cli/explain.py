@@ -128,15 +128,15 @@ def _made(
 
 def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
     """Yield what a log answers to all that a build of a plan would ask of it."""
-    from tvmtarget.advice import alone, kernel_match, placement_identity, whole_workload
+    from tvmtarget.advice import alone, kernel_match, whole_match
     from tvmtarget.backends.protocol import TunableBackend
     from tvmtarget.building import choose_backend, part_of, standing_alone
     from tvmtarget.errors import BackendError
 
     root = plan.layout.root
     if root.is_composite:
-        yield log.lookup(whole_workload(plan, "graph"), root, policy=policy)
-    yield log.lookup(whole_workload(plan, "executor"), root, policy=policy, default=placement_identity(plan))
+        yield whole_match(log, plan, "graph", policy)
+    yield whole_match(log, plan, "executor", policy)
     asked = set[tuple[str, str]]()
     for region in plan.regions:
         leaf = standing_alone(plan.layout, region.site)

@@ -98,10 +98,14 @@ def lookup(
             typer.echo("\n".join(match.explain() for match in matches) or "no record")
         return
     match = opened.lookup(asked, tree, policy=policy)
+    renamed = list(opened.renamed(asked, tree)) if match.tier == "default" else []
     if as_json:
-        print_json(match.to_json())
+        print_json(match.to_json() | {"renamed": [paths for _, paths in renamed]})
     else:
         typer.echo(match.explain())
+        for source, paths in renamed:
+            names = ", ".join(f"{old} is {new}" for old, new in paths.items() if old != new)
+            typer.echo(f"  note: builds take what was measured on {source}, where {names}")
 
 
 @app.command("merge")
@@ -125,7 +129,7 @@ def import_(
     strict: Annotated[bool, typer.Option("--strict", help="Fail if a line is rejected.")] = False,
 ) -> None:
     """Take in logs of other tools; every line that is rejected is told with its reason."""
-    rejected, targets = 0, [read_target(one) for one in target or ()]
+    taken, rejected, targets = 0, 0, [read_target(one) for one in target or ()]
     with read_log(log, new=True) as opened:
         for source in sources:
             outcome = _import(opened, source, targets)
@@ -133,6 +137,9 @@ def import_(
             for line in outcome.rejected:
                 typer.echo(f"warning: {source}: {line}", err=True)
             rejected += len(outcome.rejected)
+            taken += outcome.read - len(outcome.rejected)
+    if rejected and not taken:
+        raise LogError("nothing was taken in: every line was rejected")
     if strict and rejected:
         raise typer.Exit(1)
 
@@ -166,10 +173,12 @@ def export(
         return
     if relative is not None:
         raise LogError("--target-family is for lines; a folder for TVM has one database for each tuning key anyway")
-    from tvmtarget.tuning.importers.metaschedule import export_metaschedule
+    from tvmtarget.tuning.importers.metaschedule import export_metaschedule, left_out
 
     for key, folder in export_metaschedule(opened, output, best=best or 1).items():
         typer.echo(f"{key}  {folder}")
+    for reason, count in left_out(opened).items():
+        typer.echo(f"left out: {count} trials: {reason}", err=True)
 
 
 @app.command("verify")
@@ -235,7 +244,12 @@ def pin(
     """Choose a candidate for a workload on a target, whatever was or will be measured."""
     opened = read_log(log)
     chosen = _candidate(opened, candidate)
-    pinned = opened.pin(_workload(opened, workload), read_target(target), chosen, why)
+    asked, tree = _workload(opened, workload), read_target(target)
+    pinned = opened.pin(asked, tree, chosen, why)
+    found = opened.lookup(asked, tree).record
+    if found is None or found.digest != pinned.digest:
+        other = "nothing" if found is None else found.digest
+        raise LogError(f"{pinned.digest} is written, but a lookup finds {other}; retract that, or pin again")
     typer.echo(f"{pinned.digest} pinned")
 
 

@@ -137,6 +137,15 @@ class Index(Tables):
         rows = self._ask(_TRIALS, workload, target)
         return [text for (text,) in rows]
 
+    def targets_of(self, workload: str) -> list[str]:
+        """List the targets on which a workload was measured or pinned, by their digests, sorted."""
+        of = "WHERE {0}.workload = (SELECT id FROM name WHERE key = ?)"
+        return self._keys(
+            f"SELECT n.key FROM trial t JOIN name n ON n.id = t.target {of.format('t')} UNION "
+            f"SELECT n.key FROM pin p JOIN name n ON n.id = p.target {of.format('p')}",
+            workload, workload,
+        )  # fmt: skip
+
     def targets_by_key(self, level: Level, key: str) -> list[str]:
         """List the targets with a tuning key, by their digests, sorted."""
         return self._keys(

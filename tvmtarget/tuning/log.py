@@ -16,6 +16,7 @@ from tvmtarget.ir.function import Function
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.identity import identity_of
 from tvmtarget.target.problems import shown
+from tvmtarget.target.renaming import renaming
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.distance import family_of
 from tvmtarget.tuning.environment import environment
@@ -135,7 +136,8 @@ class TuningLog:
 
     def pin(self, workload: Workload | Function, target: Target | str, candidate: Candidate, why: str) -> Pin:
         """Choose a candidate for a workload on a target and those equal to it, whatever was or will be measured."""
-        workload, target = _workload(workload), _target(target)
+        workload = _workload(workload)
+        target = _target_of(workload, target)
         known = TargetRecord(key=target.digest, body=identity_of(target))
         pin = Pin(
             level=workload.level,
@@ -197,6 +199,23 @@ class TuningLog:
         """Return all trials on the target or on one equal to it that were not retracted, in all layers, once each."""
         return self._question(workload, target).trials()
 
+    def renamed(self, workload: Workload, target: Target) -> Iterator[tuple[Target, dict[str, str]]]:
+        """Yield the targets with records of a workload that differ from one in the names of children only.
+
+        Each comes with the paths in the target by those that its records use. Kernels run on leaves, which have none.
+        """
+        if workload.level == "kernel":
+            return
+        for digest in dict.fromkeys(one for store in self._layers for one in store.targets_of(workload.key)):
+            body = next((found for store in self._layers if (found := store.body_of(digest)) is not None), None)
+            if digest == target.digest or not isinstance(body, TargetRecord):
+                continue
+            with suppress(TvmTargetError):  # of a kind that nobody knows
+                source = Target.from_json(body.body, tags={})
+                paths = renaming(source, target, workload.level)
+                if paths is not None and any(old != new for old, new in paths.items()):
+                    yield source, paths
+
     def _question(
         self,
         workload: Workload | Function,
@@ -205,10 +224,11 @@ class TuningLog:
         env: Environment | None = None,
         default: str | None = None,
     ) -> Lookup:
+        workload = _workload(workload)
         return Lookup(
             stores=self._layers,
-            asked=_workload(workload),
-            target=_target(target),
+            asked=workload,
+            target=_target_of(workload, target),
             here=environment() if env is None else env,
             policy=policy or _POLICY,
             default=default,
@@ -232,7 +252,7 @@ class TuningLog:
         def lines() -> Iterator[str]:
             return (line for line in self._store.sorted_texts() if line[-38:] not in left_out)
 
-        return lines() if family is None else about(lines, set(self._relatives(family)))
+        return lines() if family is None else about(lines, self._family(family))
 
     def export(self, path: str | Path, *, best: int | None = None, family: Target | None = None) -> int:
         """Write the lines, sorted, to a new file, `.gz` compressed; return how many. The file is whole or not there."""
@@ -242,13 +262,31 @@ class TuningLog:
             )
         return write_lines(Path(path), self.lines(best=best, family=family))
 
+    def _family(self, target: Target) -> set[str]:
+        """Return the relatives of a target; a `LogError` says what there is where nothing was measured on one."""
+        found = set(self._relatives(target))
+        records = (record for type_ in ("trial", "pin") for record in _records(self._store, type_))
+        if not any(record.target in found for record in records if isinstance(record, Trial | Pin)):
+            bodies = (one.body for one in _records(self._store, "target") if isinstance(one, TargetRecord))
+            kinds = sorted({str(body.get("kind", "?")) for body in bodies}) or ["nothing"]
+            raise LogError(
+                f"nothing in {self.url!r} may be carried over to {str(target)!r}, which neither equals a system there "
+                f"nor has a leaf of the family of one; it has records of: {', '.join(kinds)}"
+            )
+        return found
+
     def _relatives(self, target: Target) -> Iterator[str]:
-        """Yield the targets of the log, by digest, that are of the family of a leaf, or equal to a system."""
+        """Yield the targets of the log, by digest, of the families of a target's leaves, or equal to a system."""
+        leaves = {family_of(leaf) for _, leaf in target.walk() if not leaf.is_composite}
+        systems = {target.tuning_key("graph"), target.tuning_key("executor")}
         for record in _records(self._store, "target"):
             with suppress(TvmTargetError):  # of a kind that nobody knows
                 other = Target.from_json(record.body, tags={}) if isinstance(record, TargetRecord) else target
-                is_leaf = not (other.is_composite or target.is_composite)
-                if family_of(other) == family_of(target) if is_leaf else other.digest == target.digest:
+                if other.is_composite:
+                    is_relative = bool({other.tuning_key("graph"), other.tuning_key("executor")} & systems)
+                else:
+                    is_relative = family_of(other) in leaves
+                if is_relative:
                     yield other.digest
 
     def stats(self) -> Stats:
@@ -323,6 +361,22 @@ def _workload(given: Workload | Function) -> Workload:
 
 def _target(given: Target | str) -> Target:
     return given if isinstance(given, Target) else Target.parse(given)
+
+
+def _target_of(workload: Workload, given: Target | str) -> Target:
+    """Return a target for a workload; a kernel runs on a leaf, which of a system has to be the only sort."""
+    target = _target(given)
+    if workload.level != "kernel" or not target.is_composite:
+        return target
+    found: dict[str, tuple[str, Target]] = {}
+    for path, node in target.walk():
+        if not node.is_composite:
+            leaf = node.replace(name=None, host=None, count=1, executor=None, runtime=None)
+            found.setdefault(leaf.tuning_key(), (path, leaf))
+    if len(found) == 1:
+        return next(leaf for _, leaf in found.values())
+    parts = " or ".join(f"{target.tag or '...'}:{path}" for path, _ in found.values())
+    raise LogError(f"a kernel runs on a leaf, and {target.tag or str(target)!r} has several; name one: {parts}")
 
 
 def _at_least_one(best: int) -> int:

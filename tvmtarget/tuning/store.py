@@ -45,6 +45,9 @@ class Store(Protocol):
     def trials(self, workload: str, target: str) -> list[str]:
         """Return the lines of all trials of a workload on exactly one target that were not retracted, as added."""
 
+    def targets_of(self, workload: str) -> list[str]:
+        """List the targets on which a workload was measured or pinned."""
+
     def targets_by_key(self, level: Level, key: str) -> list[str]:
         """List the targets with a tuning key."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,7 @@ from tvmtarget.tuning.records import (
 )
 from tvmtarget.tuning.report import write_lines
 
-__all__ = ["RECORDS", "WORKLOADS", "export_metaschedule", "import_metaschedule"]
+__all__ = ["RECORDS", "WORKLOADS", "export_metaschedule", "import_metaschedule", "left_out"]
 
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
@@ -122,8 +123,8 @@ def _records(workloads: Sequence[Workload | str], device: Callable[[Target], Tar
 def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) -> dict[str, Path]:
     """Write a database of TVM for each tuning key in the log: the `best` traces for each workload.
 
-    Return the folders by key. Traces from before TVM renamed an instruction are written with its name of today; so are
-    those that the log's own aliases of instructions name.
+    Return the folders by key; `LogError` says why not where there would be none. Traces from before TVM renamed an
+    instruction are written with its name of today; so are those that the log's own aliases of instructions name.
     """
     targets: dict[str, Target] = {}
     programs: dict[str, Workload] = {}
@@ -143,7 +144,41 @@ def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) ->
         place = Path(folder) / key.replace(":", "-")
         if _export_pair(place, workloads, [_best(log, one, target, best) for one in workloads], target, aliases):
             written[key] = place
+    if not written:
+        reasons = [f"{count} trials: {reason}" for reason, count in left_out(log).items()]
+        raise LogError("no record of the log can be written for MetaSchedule", *(reasons or ["it has no trial"]))
     return written
+
+
+def left_out(log: TuningLog) -> dict[str, int]:
+    """Count the trials that an export for MetaSchedule cannot hold, by the reason."""
+    records = list(log)
+    gone = {record.of for record in records if isinstance(record, Retraction)}
+    programs = {one.key for one in records if isinstance(one, Workload) and _program(one) is not None}
+    targets = {one.key: _tvm_problem(one) for one in records if isinstance(one, TargetRecord)}
+    found = Counter[str]()
+    for trial in (one for one in records if isinstance(one, Trial) and one.digest not in gone):
+        reason = _no_trace(trial.candidate)
+        if trial.measured.status != "ok":
+            found[f"they did not run: {trial.measured.status}"] += 1
+        elif reason is not None:
+            found[f"{reason}, but of format {trial.candidate.format!r}"] += 1
+        elif trial.workload not in programs:
+            found["the log has no program of TVM of their workload"] += 1
+        elif targets.get(trial.target, "nothing says what their target is"):
+            found[targets.get(trial.target, "nothing says what their target is")] += 1
+    return dict(sorted(found.items()))
+
+
+def _tvm_problem(record: TargetRecord) -> str:
+    """Return why TVM cannot have a target; nothing if it can."""
+    try:
+        target = Target.from_json(record.body, tags={})
+        target.to_tvm()
+        target.tuning_key()
+    except TvmTargetError as error:
+        return str(error).splitlines()[0]
+    return ""
 
 
 def _program(workload: Workload) -> list[str] | None:
