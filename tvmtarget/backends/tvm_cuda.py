@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +17,7 @@ from tvmtarget.backends.tvm_cuda_compiler import EXTRA, compiling, wheel
 from tvmtarget.backends.tvm_gpu_schedule import schedule_for_gpu
 from tvmtarget.backends.tvm_schedule import Choose, scheduling
 from tvmtarget.target.attributes import Value
+from tvmtarget.target.gpu_archs import runs_machine_code
 from tvmtarget.target.tree import Target
 
 __all__ = ["capability", "cuda_pipeline", "cuda_target", "fusing_passes", "generating", "is_loaded", "refusal"]
@@ -59,7 +59,7 @@ def refusal(tvm: Tvm, target: Target, device: int) -> str | None:
     if device >= count:
         return f"it is NVIDIA GPU number {device}, and there {'is' if count == 1 else 'are'} {count} here, from 0"
     wanted, there = str(target.attrs.get("arch", "")), capability(tvm, device)
-    if wanted and not _runs_on(wanted, there):
+    if wanted and not runs_machine_code(there, wanted):
         return f"code for {wanted} does not run on a GPU of {there}"
     return None
 
@@ -67,20 +67,6 @@ def refusal(tvm: Tvm, target: Target, device: int) -> str | None:
 def capability(tvm: Tvm, device: int = 0) -> str:
     """Return the compute capability of a GPU that is here, as compilers spell it: sm_90."""
     return f"sm_{str(tvm.cuda(device).compute_version).replace('.', '')}"
-
-
-def _runs_on(wanted: str, there: str) -> bool:
-    """Whether machine code for a compute capability runs on another: the same major one, and no later minor one.
-
-    >>> _runs_on("sm_80", "sm_86"), _runs_on("sm_90a", "sm_90"), _runs_on("sm_86", "sm_80"), _runs_on("sm_80", "sm_90")
-    (True, True, False, False)
-    """
-    said, here = (re.fullmatch(r"sm_(\d+)(\d)([af]?)", arch) for arch in (wanted, there))
-    if said is None or here is None:
-        return True  # a spelling of later chips; the driver has the last word
-    if said[3] == "a":
-        return said.groups()[:2] == here.groups()[:2]
-    return said[1] == here[1] and said[2] <= here[2]
 
 
 def cuda_target(tvm: Tvm, attributes: Mapping[str, Value], host: TvmTarget) -> TvmTarget:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import log2
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.tags.registry import Registry
+from tvmtarget.target.constraints.comparing import doublings
 from tvmtarget.target.constraints.constraint import Condition, Constraint, known_words
 from tvmtarget.target.constraints.place import Place, places
 from tvmtarget.target.constraints.reasons import Reason, Truth
@@ -79,9 +79,12 @@ class Answer:
         return {"reason": self.reason.to_json(), "nearest": list(self.nearest)}
 
 
-def answer(registry: Registry, target: Target, constraint: Constraint) -> Answer:
-    """Say why a target satisfies a constraint or not, and which tags like it do if not."""
-    reason = target.satisfies(constraint)
+def answer(registry: Registry, target: Target, constraint: Constraint, *, measured: bool = False) -> Answer:
+    """Say why a target satisfies a constraint or not, and which tags like it do if not.
+
+    `measured` says that the target is a machine as it was measured (`Target.satisfies`).
+    """
+    reason = target.satisfies(constraint, measured=measured)
     return Answer(reason, () if reason else nearest(registry, constraint, target))
 
 
@@ -135,14 +138,5 @@ def _vendor(target: Target) -> str:
 
 def _apart(one: object, other: object) -> float:
     """Return how far two values are apart: numbers by doublings, all others by being unequal."""
-    left, right = _number(one), _number(other)
-    if left is not None and right is not None and left > 0 and right > 0:
-        return abs(log2(left / right))
-    return float(one != other)
-
-
-def _number(value: object) -> int | None:
-    if isinstance(value, str):
-        digits = re.fullmatch(r"sm_([0-9]+)[af]?", value)
-        return int(digits.group(1)) if digits else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    far = doublings(one, other)
+    return float(one != other) if far is None else far

@@ -301,8 +301,11 @@ class Target(NestedNode):
         """Return one node as a tree of its own: what it inherits (host, executor, runtime) is written on it."""
         return changing.part(self, path)
 
-    def satisfies(self, constraint: Constraint | Target | str) -> Reason:
+    def satisfies(self, constraint: Constraint | Target | str, *, measured: bool = False) -> Reason:
         """Say whether this node or one below it meets a constraint; a target asks for at least what it states.
+
+        `measured` says that this tree describes a machine as it was measured, as `detect` returns it: a GPU of
+        `sm_90` then has the features that `sm_90a` asks for, and a default is no measurement.
 
         >>> print(Target.parse("[gpu=cuda(arch=sm_53),cpu=llvm]").satisfies("gpu(arch>=sm_80)"))
         NO composite does not satisfy gpu(arch>=sm_80)
@@ -312,7 +315,7 @@ class Target(NestedNode):
         from tvmtarget.target.constraints.constraint import Constraint
         from tvmtarget.target.constraints.satisfaction import satisfies
 
-        return satisfies(self, Constraint.parse(constraint))
+        return satisfies(self, Constraint.parse(constraint), measured=measured)
 
     def resolve(self) -> Target:
         """Return the tree with the root's host, executor and runtime filled in; all conflicts in one error.

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.attributes import Value
+from tvmtarget.target.constraints.comparing import doublings
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.cpu.isa import Features, features_of, is_cpu
+from tvmtarget.target.cpu.isa import Features, features_of, is_cpu, vector_bits
 from tvmtarget.target.keys import key_of
 from tvmtarget.target.kinds import AttributeClass, find_kind
 from tvmtarget.target.tree import Target
@@ -57,8 +58,6 @@ _GROUPS = re.compile(
     r"avx512|avx10|avx2|avxvnni|avx|amx|sse4|s?sse|fma|f16c|neon|dotprod|i8mm|bf16|fullfp16|sve2|sve|sme|mve|hvx|zve|zvl"
     r"|v$|dsp$"
 )
-
-_X86_WIDTHS = (("avx512f", 512), ("avx", 256), ("sse2", 128))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ def device_of(leaf: Target) -> Device:
     if not is_cpu(leaf.kind):
         return Device(leaf.kind, values)
     features, stated = _once(_features(leaf).names), leaf.attrs.get("vector-width")
-    width = stated if isinstance(stated, int) else _width(features)
+    width = stated if isinstance(stated, int) else vector_bits(features)
     return Device(leaf.kind, values, features, width, str(leaf["mcpu"] or "unknown"))
 
 
@@ -253,22 +252,11 @@ def _group(feature: str) -> str:
     return found.group() if found else ""
 
 
-def _width(features: frozenset[str]) -> int:
-    """Return the bits of the widest vectors that features imply; 0 where they do not say."""
-    if width := next((bits for name, bits in _X86_WIDTHS if name in features), 0):
-        return width
-    hvx = next((name for name in features if name.startswith("hvx-length")), "")
-    if hvx:
-        return 8 * int("".join(letter for letter in hvx if letter.isdigit()))
-    return 128 if features & {"neon", "mve"} else 0
-
-
 def _cost(row: _Row, before: Value | None, after: Value | None) -> float:
     """Return what a difference costs; a number that one side does not state counts as a factor of two."""
     _, weight, is_ratio = row
-    if is_ratio and isinstance(before, int) and isinstance(after, int) and before > 0 and after > 0:
-        return round(weight * abs(log2(before / after)), 2)
-    return weight
+    far = doublings(before, after) if is_ratio else None
+    return weight if far is None else round(weight * far, 2)
 
 
 def _plain(value: Value) -> object:

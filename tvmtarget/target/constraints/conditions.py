@@ -9,13 +9,26 @@ from typing import cast
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import Attributes, Value, Word, fold
-from tvmtarget.target.constraints.comparing import ORDERED, Operator, canonical, compare, has_order
-from tvmtarget.target.constraints.instructions import check_cpu, check_feature, cpu_names, is_cpu, is_cpu_kind
+from tvmtarget.target.constraints.comparing import (
+    ORDERED,
+    Operator,
+    compare_attribute,
+    compare_feature,
+    compare_memory,
+    has_order,
+)
+from tvmtarget.target.constraints.instructions import (
+    check_cpu,
+    check_feature,
+    check_vector_width,
+    cpu_names,
+    is_cpu,
+    is_cpu_kind,
+)
 from tvmtarget.target.constraints.place import Place
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.grammar import is_word
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names
-from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Node
 from tvmtarget.target.printing import write_value
 from tvmtarget.target.problems import shown
@@ -82,15 +95,18 @@ class Condition(Node):
             case "memory":
                 return self._check_memory(place)
         kind = find_kind(place.node.kind)
+        if self.name == "vector-width" and self.operator == "ge" and isinstance(self.value, int):
+            truth, said = check_vector_width(place.node, self.value)
+            return Reason(truth=truth, text=f"{self}: {said}")
         if self._is_of_cpu(kind):
-            return self._check_instructions(place.node)
-        return self.check_attributes(place.node.kind, kind, place.node.attrs)
+            return self._check_instructions(place)
+        return self.check_attributes(place.node.kind, kind, place.node.attrs, measured=place.measured)
 
-    def _check_instructions(self, node: NestedNode) -> Reason:
+    def _check_instructions(self, place: Place) -> Reason:
         if self.name != "+":
-            truth, said = check_cpu(node, self.operator, str(self.value))
+            truth, said = check_cpu(place.node, self.operator, str(self.value), measured=place.measured)
         else:
-            truth, said = check_feature(node, str(self.value))
+            truth, said = check_feature(place.node, str(self.value), measured=place.measured)
             truth = Truth(Truth.YES - truth) if self.operator == "lacks" else truth
         return Reason(truth=truth, text=f"{self}: {said}")
 
@@ -101,25 +117,28 @@ class Condition(Node):
         is_level = self.name == "mcpu" and self.operator in ORDERED and is_cpu(str(self.value))
         return is_level or self.name == "+"
 
-    def check_attributes(self, name: str, kind: Kind | None, attrs: Attributes) -> Reason:
-        """Compare with an attribute or its default; `kind` is None for one that nobody knows."""
+    def check_attributes(self, name: str, kind: Kind | None, attrs: Attributes, *, measured: bool = False) -> Reason:
+        """Compare with an attribute or its default; `kind` is None for one that nobody knows.
+
+        A default is what code is generated with, and says nothing of a machine that was measured.
+        """
         row = None
         if kind is not None:
             row = kind.features if self.name == "+" else kind.attribute(self.name)
             if row is None:
                 return Reason(truth=Truth.NO, text=f"{self}: kind {name!r} has no such attribute")
-        actual = attrs.get(
-            self.name if row is None else row.name, row.default_beside(attrs) if row is not None else None
-        )
+        default = row.default_beside(attrs) if row is not None and not measured else None
+        actual = attrs.get(self.name if row is None else row.name, default)
         if actual is None:
             return Reason(truth=Truth.UNKNOWN, text=f"{self}: the target does not say")
-        return self._answer(actual, row)
+        return self._answer(actual, row, measured=measured)
 
-    def _answer(self, actual: Value, row: Attribute | None = None) -> Reason:
-        wanted = self.value if row is None else self._as(row)
-        truth = _feature(self.operator, actual, self.value) if self.name == "+" else None
-        if truth is None:
-            truth = compare(self.operator, canonical(self.name, actual), canonical(self.name, wanted))
+    def _answer(self, actual: Value, row: Attribute | None = None, *, measured: bool = False) -> Reason:
+        if self.name == "+" and self.operator in ("has", "lacks"):
+            truth = compare_feature(self.operator, actual, self.value)
+        else:
+            wanted = self.value if row is None else self._as(row)
+            truth = compare_attribute(self.name, self.operator, actual, wanted, measured=measured)
         return Reason(truth=truth, text=f"{self}: it is {_shown(actual)}")
 
     def _check_keys(self, place: Place) -> Reason:
@@ -134,7 +153,8 @@ class Condition(Node):
         if not sizes:
             return Reason(truth=Truth.UNKNOWN, text=f"{self}: the target does not say")
         total = sum(size for size in sizes if size is not None)
-        reason = self._answer(total)
+        truth = compare_memory(self.operator, total, self.value, measured=place.measured)
+        reason = Reason(truth=truth, text=f"{self}: it is {total}")
         settled = {"ge": Truth.YES, "gt": Truth.YES, "le": Truth.NO, "lt": Truth.NO}.get(self.operator)
         if None not in sizes or reason.truth is settled:
             return reason
@@ -154,16 +174,6 @@ class Condition(Node):
 
 def _read_as(row: Attribute, value: object) -> Value:
     return row.read(str(value).lower() if isinstance(value, bool) else value)
-
-
-def _feature(operator: Operator, actual: Value, wanted: Value) -> Truth | None:
-    """Compare with signed features; an equality with all of them is no question of one feature."""
-    if operator not in ("has", "lacks") or not isinstance(actual, tuple):
-        return None
-    sign, other = ("+", "-") if operator == "has" else ("-", "+")
-    if f"{sign}{wanted}" in actual:
-        return Truth.YES
-    return Truth.NO if f"{other}{wanted}" in actual else Truth.UNKNOWN
 
 
 def _shown(value: Value) -> str:

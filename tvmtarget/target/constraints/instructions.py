@@ -6,26 +6,30 @@ those left out that hypervisors hide; `+avx2` by any node that is known to have 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.constraints.comparing import Operator
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.cpu.features import FeatureTable, families, table_of
-from tvmtarget.target.cpu.isa import Features
+from tvmtarget.target.cpu.isa import Features, vector_bits
+from tvmtarget.target.detection.processors import unasked
 from tvmtarget.target.nesting import NestedNode
 
 __all__ = [
     "all_needed",
     "check_cpu",
     "check_feature",
+    "check_vector_width",
     "cpu_names",
+    "implied_only",
     "is_cpu",
     "is_cpu_kind",
     "is_reduced",
     "known_features",
     "level",
+    "missing",
     "needed",
     "runs_all_of",
 ]
@@ -78,7 +82,48 @@ def all_needed(features: Iterable[str]) -> frozenset[str]:
     return frozenset().union(*map(needed, features))
 
 
-def check_feature(node: NestedNode, name: str) -> tuple[Truth, str]:
+# An option of Arm's cores that LLVM takes to be there, and that a chip may lack (the Raspberry Pi's up to the 4);
+# only programs that ask for these instructions by name have them.
+_CRYPTOGRAPHY = frozenset({"aes", "sha2"})
+
+
+def missing(
+    have: Features, names: Iterable[str], family: str, *, named: Collection[str] = (), measured: bool
+) -> tuple[list[str], list[str]]:
+    """Return which of the features that code uses are not there, and of which nothing is known.
+
+    Args:
+        have: What a node or a machine has.
+        names: Features that the code may use, closed under what they need.
+        family: The table that they are of.
+        named: Those of them that somebody wrote, which are needed whatever they are.
+        measured: Whether `have` was measured: then features that no code generator uses by itself are not missed,
+            and a version of the architecture is compared by what it consists of.
+    """
+    table = table_of(family)
+    spared = implied_only(family, measured=measured)
+    needed = {name for name in names if name in named or name not in spared}
+    if measured and table is not None:
+        needed = {name for name in needed if not _is_of_parts(table, name)}
+    answers = {name: have.has(name) for name in sorted(needed)}
+    return [name for name in answers if answers[name] is False], [name for name in answers if answers[name] is None]
+
+
+def implied_only(family: str, *, measured: bool) -> frozenset[str]:
+    """Return the features of a family that code does not use because its CPU has them."""
+    table = table_of(family)
+    if table is None:
+        return frozenset()
+    cryptography = _CRYPTOGRAPHY if family in ("arm", "aarch64") else frozenset()
+    return table.system | (unasked() | cryptography if measured else frozenset())
+
+
+def _is_of_parts(table: FeatureTable, name: str) -> bool:
+    """Whether a feature is a level that consists of more than older levels."""
+    return table.is_level(name) and any(not table.is_level(part) for part in table.need([name]))
+
+
+def check_feature(node: NestedNode, name: str, *, measured: bool = False) -> tuple[Truth, str]:
     """Say whether a node has a feature, and by what."""
     written = node.attrs.get("mattr")
     signs = {str(item)[1:]: str(item)[0] for item in written} if isinstance(written, tuple) else {}
@@ -92,6 +137,9 @@ def check_feature(node: NestedNode, name: str) -> tuple[Truth, str]:
     if features is None:
         return Truth.UNKNOWN, "its features contradict each other"
     has = features.has(name)
+    if has is False and measured and (table := table_of(features.family)) and _is_of_parts(table, name):
+        lacking, unknown = missing(features, table.need([name]), table.family, measured=True)
+        has = False if lacking else None if unknown else True
     if has is None and name in all_needed(feature for feature, sign in signs.items() if sign == "+"):
         has = True
     if has is None or (not has and not any(name in table.implies for table in _tables())):
@@ -100,7 +148,7 @@ def check_feature(node: NestedNode, name: str) -> tuple[Truth, str]:
     return _truth(has), f"{source} {'has' if has else 'lacks'} it"
 
 
-def check_cpu(node: NestedNode, operator: Operator, cpu: str) -> tuple[Truth, str]:
+def check_cpu(node: NestedNode, operator: Operator, cpu: str, *, measured: bool = False) -> tuple[Truth, str]:
     """Say whether a node's features are those of a CPU and more (`ge`), no more (`le`), or one but not the other."""
     features, own = known_features(node), node.attrs.get("mcpu")
     said = f"it is {own}" if own is not None else "the target does not say"
@@ -115,16 +163,42 @@ def check_cpu(node: NestedNode, operator: Operator, cpu: str) -> tuple[Truth, st
         return Truth.YES, said
     if features.family and features.family not in {table.family for table in _tables_with(cpu)}:
         return Truth.NO, f"{said}, of {features.family}"
-    covers = Truth.UNKNOWN if (answer := features.covers(cpu)) is None else _truth(answer)
-    missing = sorted(level(cpu) - features.names) if covers is Truth.NO else []
-    if missing:
-        said += f", without {', '.join(missing[:4])}" + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+    covers, lacking = _covers(features, cpu, measured=measured)
+    if lacking:
+        said += f", without {', '.join(lacking[:4])}" + (f" and {len(lacking) - 4} more" if len(lacking) > 4 else "")
     if operator == "ge":
         return covers, said
     within = _is_within(features, cpu)
     turned = Truth(Truth.YES - covers), Truth(Truth.YES - within)
     answers = {"le": within, "gt": min(covers, turned[1]), "lt": min(within, turned[0])}
     return answers.get(operator, Truth.UNKNOWN), said
+
+
+def _covers(features: Features, cpu: str, *, measured: bool) -> tuple[Truth, list[str]]:
+    """Say whether features are all that code for a CPU takes for granted, and what is missing."""
+    table = table_of(features.family)
+    if table is None or cpu not in table.cpus:
+        answer = features.covers(cpu)
+        return (Truth.UNKNOWN if answer is None else _truth(answer)), []
+    lacking, unknown = missing(features, table.level(cpu), table.family, measured=measured)
+    return (Truth.NO if lacking else Truth.UNKNOWN if unknown else Truth.YES), lacking
+
+
+def check_vector_width(node: NestedNode, bits: int) -> tuple[Truth, str]:
+    """Say whether a node has vectors of so many bits: as it states, else as its instructions imply."""
+    stated, features = node.attrs.get("vector-width"), known_features(node)
+    if isinstance(stated, int):
+        return _truth(stated >= bits), f"it is {stated}"
+    width = vector_bits(features.names) if features is not None else 0
+    if width >= bits:
+        return Truth.YES, f"it is {width}"
+    if features is None or not features.is_complete or not width or features.names & _SCALABLE:
+        return Truth.UNKNOWN, "the target does not say"
+    return Truth.NO, f"it is {width}"
+
+
+# Vectors of which the instruction set leaves the length open.
+_SCALABLE = frozenset({"sve", "sme", "zve32x"})
 
 
 def _is_within(features: Features, cpu: str) -> Truth:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from tvmtarget.target.attributes import Attributes
-from tvmtarget.target.constraints.comparing import has_order
+from tvmtarget.target.constraints.comparing import required_operator
 from tvmtarget.target.constraints.conditions import Condition
 from tvmtarget.target.constraints.instructions import is_cpu, is_cpu_kind, is_reduced, known_features, needed
 from tvmtarget.target.constraints.place import Place
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["constraint_of"]
 
 _Read: TypeAlias = "Callable[[type[Constraint], Place], Constraint]"
-
-_UNCOMPARED = frozenset({"model", "soft", "none"})
-_GROWING = frozenset({"isa", "capacity", "scale"})
 
 
 def constraint_of(make: type[Constraint], place: Place) -> Constraint:
@@ -104,9 +101,8 @@ def _conditions(kind: Kind | None, attrs: Attributes) -> Iterator[Condition]:
         elif row.type == "features" and isinstance(value, tuple):
             for feature in map(str, value):
                 yield Condition(name="+", operator="has" if feature[0] == "+" else "lacks", value=feature[1:])
-        elif row.class_ not in _UNCOMPARED:
-            grows = row.class_ in _GROWING and has_order("ge", value)
-            yield Condition(name=row.name, operator="ge" if grows else "eq", value=value)
+        elif (operator := required_operator(row, value)) is not None:
+            yield Condition(name=row.name, operator=operator, value=value)
 
 
 def _sorted(conditions: Iterable[Condition]) -> tuple[Condition, ...]:

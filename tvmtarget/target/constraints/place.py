@@ -24,6 +24,7 @@ class Place:
     node: NestedNode
     path: str = ""
     around: Place | None = None
+    measured: bool = False  # whether the values of the tree were measured on this machine
     _driven: dict[str, Driver] = field(default_factory=dict, repr=False, compare=False)  # of a root, once asked for
 
     @property
@@ -34,7 +35,7 @@ class Place:
     def children(self) -> Iterator[Place]:
         """Yield the places of the children."""
         for child in self.node.targets:
-            yield Place(child, join(self.path, child.slot), self)
+            yield Place(child, join(self.path, child.slot), self, self.measured)
 
     def below(self, path: str) -> Place | None:
         """Return the place at a path of names below this one, or None; `host` is a host that is written there."""
@@ -46,7 +47,7 @@ class Place:
             if child is None:
                 return None
             name = segment if segment == "host" or child.has_replica(segment) else child.slot
-            place = Place(child, join(place.path, name), place)
+            place = Place(child, join(place.path, name), place, self.measured)
         return place
 
     def host(self) -> Place | None:
@@ -107,7 +108,7 @@ def places(root: Place) -> Iterator[Place]:
     for child in root.children():
         yield from places(child)
     if root.node.targets and isinstance(root.node.host, NestedNode):
-        yield Place(root.node.host, join(root.path, "host"), root)
+        yield Place(root.node.host, join(root.path, "host"), root, root.measured)
 
 
 def answers_to(node: NestedNode, word: str) -> Truth:

@@ -28,9 +28,9 @@ __all__ = ["Wanted", "meets", "satisfies", "wanted_children"]
 _MAX_SHOWN = 8  # nodes of a tree that miss a constraint
 
 
-def satisfies(root: NestedNode, constraint: Constraint) -> Reason:
+def satisfies(root: NestedNode, constraint: Constraint, *, measured: bool = False) -> Reason:
     """Say whether some node of a tree meets a constraint; a negation speaks of leaves, as placement does."""
-    found = list(places(Place(root)))
+    found = list(places(Place(root, measured=measured)))
     if _is_about_leaves(constraint):
         found = [place for place in found if not place.node.targets]
     reasons = [(place, meets(constraint, place)) for place in found]

@@ -18,7 +18,7 @@ from tvmtarget.target.cpu.features import FeatureTable, families, table_of
 from tvmtarget.target.cpu.riscv import expand_isa, is_isa_string, isa_string
 from tvmtarget.target.cpu.triples import Triple
 
-__all__ = ["Features", "Written", "family_of", "features_of", "is_arm", "is_cpu", "read_isa"]
+__all__ = ["Features", "Written", "family_of", "features_of", "is_arm", "is_cpu", "read_isa", "vector_bits"]
 
 # Kinds whose code is for a CPU, and the family where it is not in the attributes.
 _FAMILIES = {"llvm": "", "c": "", "hexagon": "hexagon", "cmsis-nn": "arm"}
@@ -74,6 +74,8 @@ _WITHOUT: dict[str, dict[str, str]] = {"aarch64": {"crypto": "aes sha2 sm4"}, "a
 # What a C compiler for 32-bit Arm takes; armv8-a is the name of 64-bit machines, too.
 _ARMV7_OR_M = re.compile(r"armv([4-7].*|[89](\.[0-9])?-[mr].*)")
 _ARMV8_A = re.compile(r"armv([89](?:\.[0-9])?)-a")
+
+_X86_WIDTHS = (("avx512f", 512), ("avx", 256), ("sse2", 128))
 
 _NVIDIA = re.compile(r"sm_([0-9]+)([0-9])[af]?")
 _AMD = re.compile(r"gfx([0-9]+)([0-9])([0-9a-f])")
@@ -203,6 +205,16 @@ def _is_arm_of_any_width(kind: str, attrs: Mapping[str, Value]) -> bool:
     """Whether a C compiler's `-march=armv8-a` is all that names the machine: 32-bit Arm has it, and AArch64."""
     march = _text(attrs, "march").partition("+")[0]
     return _FAMILIES.get(kind) == "" and not _text(attrs, "mcpu") and _ARMV8_A.fullmatch(march) is not None
+
+
+def vector_bits(features: frozenset[str]) -> int:
+    """Return the bits of the widest vectors that features imply for certain; 0 where they do not say."""
+    if width := next((bits for name, bits in _X86_WIDTHS if name in features), 0):
+        return width
+    hvx = next((name for name in features if name.startswith("hvx-length")), "")
+    if hvx:
+        return 8 * int("".join(letter for letter in hvx if letter.isdigit()))
+    return 128 if features & {"neon", "mve"} else 0
 
 
 def is_cpu(kind: str) -> bool:

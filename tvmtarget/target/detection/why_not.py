@@ -5,14 +5,12 @@ memory or instructions do no harm. Not compared is what no machine has of itself
 runtimes, options of code generators, and external code generators, which are software. An answer is unknown where
 detection does not look, or where the machine did not say.
 
-`Target.satisfies` asks the same of what two trees state. Here one of them was measured: a leaf stands for a system of
-one, instructions that no code generator uses are not missed, a chip runs what is for its own capability, and firmware
-may keep a part of the memory.
+Values are compared as `Target.satisfies(..., measured=True)` compares them (`constraints/comparing.py`). Here a leaf
+stands for a system of one, and a limit of NVIDIA's GPUs may follow from the capability that was measured.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -20,12 +18,17 @@ from typing import TypeAlias
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.attributes import Attributes, Value
+from tvmtarget.target.constraints.comparing import (
+    compare_attribute,
+    compare_feature,
+    compare_memory,
+    required_operator,
+)
+from tvmtarget.target.constraints.instructions import check_vector_width, implied_only, is_cpu_kind, is_reduced, missing
 from tvmtarget.target.constraints.matching import assign
 from tvmtarget.target.constraints.reasons import Reason, Truth
-from tvmtarget.target.cpu.features import table_of
 from tvmtarget.target.cpu.isa import read_isa
-from tvmtarget.target.cpu.triples import Triple
-from tvmtarget.target.detection.processors import unasked
+from tvmtarget.target.gpu_archs import NvidiaArch
 from tvmtarget.target.kinds import Attribute, find_kind
 from tvmtarget.target.nesting import NestedNode, join
 
@@ -44,15 +47,7 @@ _NVIDIA = {
 }
 _FEWER_REGISTERS = {"sm_53": 32768, "sm_62": 32768}
 
-# Firmware and kernel keep some of the memory that a data sheet counts.
-_KEPT = 8
-
-# Features that stand for the version of an architecture; what it consists of is compared.
-_ARCHITECTURE = re.compile(r"armv.*|v[89](\.[0-9])?a")
-
 _LISTED = 12  # names of features in a message
-
-_CAPABILITY = re.compile(r"sm_([0-9]+)([af]?)")
 
 
 _Facts: TypeAlias = tuple[str, Attributes, int | None]
@@ -192,36 +187,31 @@ def _compare(have: _Leaf, wanted: _Leaf) -> Reason:
     return Reason(truth=truth, text=wanted.node.kind, parts=parts)
 
 
-# An option of Arm's cores that LLVM takes to be there, and that a chip may lack (the Raspberry Pi's up to the 4);
-# only programs that ask for these instructions by name have them.
-_CRYPTOGRAPHY = frozenset({"aes", "sha2"})
-
-
 def instructions(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
-    """Compare what code may use: of a CPU by features, of NVIDIA's GPUs by compute capability, of others by name."""
-    if wanted.device == "cpu":
+    """Compare what code may use: of a CPU by features, of others by the attributes that name instructions."""
+    if is_cpu_kind(wanted.kind):
         yield from _cpu_instructions(have, wanted)
+        if isinstance(width := wanted.attrs.get("vector-width"), int):
+            truth, said = check_vector_width(have, width)
+            yield _answer(truth, f"vector-width {width}", said)
         return
-    for name in ("arch", "mcpu"):
-        value = wanted.attrs.get(name)
-        if value is None:
+    kind = find_kind(wanted.kind)
+    for name, value in wanted.attrs.items():
+        row = kind.attribute(name) if kind is not None else None
+        if row is None or row.class_ != "isa":
             continue
-        actual = have.attrs.get("arch", have.attrs.get("mcpu"))
-        if actual is None:
-            yield Reason(truth=Truth.UNKNOWN, text=f"{name} {value}: not measured")
-        else:
-            yield _answer(_runs(str(actual), str(value)), f"{name} {value}", f"it is {actual}")
+        if row.type == "features":
+            yield from _features(have, name, value)
+            continue
+        actual = have.attrs.get("arch", have.attrs.get("mcpu")) if name in ("arch", "mcpu") else have.attrs.get(name)
+        yield _compare_values(row, actual, value)
 
 
-def _runs(actual: str, wanted: str) -> bool:
-    """Whether a chip runs code for another; a suffix asks for features of that chip (a) or its family (f)."""
-    here, there = _CAPABILITY.fullmatch(actual), _CAPABILITY.fullmatch(wanted)
-    if here is None or there is None:
-        return actual == wanted
-    number, least = int(here[1]), int(there[1])
-    if there[2] == "a":
-        return number == least
-    return number >= least and (there[2] != "f" or number // 10 == least // 10)
+def _features(have: NestedNode, name: str, wanted: Value) -> Iterator[Reason]:
+    """Compare signed features, each by itself."""
+    for feature in map(str, wanted if isinstance(wanted, tuple) else ()):
+        truth = compare_feature("has" if feature[0] == "+" else "lacks", have.attrs.get(name, ()), feature[1:])
+        yield Reason(truth=truth, text=feature if truth else f"{feature}: it is {_shown(have.attrs.get(name, ()))}")
 
 
 def _cpu_instructions(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
@@ -235,19 +225,17 @@ def _cpu_instructions(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
     if here.family and there.family and here.family != there.family:
         yield Reason(truth=Truth.NO, text=f"{label}: that is {there.family}, and this is {here.family}")
         return
-    table = table_of(there.family)
-    spared = table.system | unasked() if table is not None else frozenset[str]()
-    spared |= _CRYPTOGRAPHY if there.family in ("arm", "aarch64") else frozenset()
-    implied = {feature for feature in there.names - spared if not _ARCHITECTURE.fullmatch(feature)}
-    needed = implied | (there.names & {*read_isa(wanted.kind, wanted.attrs).added})
-    lacking = sorted(feature for feature in needed if here.has(feature) is False)
-    unknown = sorted(feature for feature in needed if here.has(feature) is None)
+    named = {*read_isa(wanted.kind, wanted.attrs).added} & there.names
+    lacking, unknown = missing(here, there.names, there.family, named=named, measured=True)
+    is_same = name is not None and name == have.attrs.get("mcpu") and not is_reduced(have)
+    if is_same:  # what a CPU is called says more than no table
+        unknown = [feature for feature in unknown if feature in named]
     if lacking:
         yield Reason(truth=Truth.NO, text=f"{label}: lacks {_listed(lacking)}")
-    elif unknown or (name is not None and not there.is_complete):
+    elif unknown or (name is not None and not is_same and not there.is_complete):
         said = f"not known: {_listed(unknown)}" if unknown else "what it has is not known"
         yield Reason(truth=Truth.UNKNOWN, text=f"{label}: {said}")
-    elif needed:
+    elif there.names - implied_only(there.family, measured=True):
         yield Reason(truth=Truth.YES, text=f"{label}: all of it is here")
 
 
@@ -269,55 +257,41 @@ def triples(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
     if not isinstance(actual, str):
         yield Reason(truth=Truth.UNKNOWN, text=f"mtriple {asked}: not measured")
         return
-    yield _answer(_runs_triple(actual, asked), f"mtriple {asked}", f"it is {actual}")
-
-
-def _runs_triple(actual: str, wanted: str) -> bool:
-    """Whether two triples are of one architecture and system; what either leaves open is no difference."""
-    try:
-        here, there = Triple.parse(actual), Triple.parse(wanted)
-    except TargetError:
-        return actual == wanted
-    systems = ["macos" if triple.os == "darwin" else triple.os for triple in (here, there)]
-    environments = [here.environment, there.environment]
-    return here.arch == there.arch and all("" in pair or pair[0] == pair[1] for pair in (systems, environments))
+    truth = compare_attribute("mtriple", "eq", actual, asked, measured=True)
+    yield _answer(truth, f"mtriple {asked}", f"it is {actual}")
 
 
 def _rows(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
-    """Compare the other attributes by their class: hard ones are equal, capacities and scales at least as large."""
+    """Compare the other attributes by their class."""
     kind = find_kind(wanted.kind)
     for name, value in wanted.attrs.items():
         row = kind.attribute(name) if kind is not None else None
         if row is None or name == "mtriple" or row.class_ not in ("hard", "capacity", "scale"):
             continue
-        actual = have.attrs.get(name)
-        if actual is None and _follows(have, name, value):
+        if name not in have.attrs and _follows(have, name, value):
             yield Reason(truth=Truth.YES, text=f"{name} {value}: follows from {have.attrs['arch']}")
-        elif actual is None:
-            # A default is what code is generated with, and no measurement.
-            yield Reason(truth=Truth.UNKNOWN, text=f"{name} {_shown(value)}: not measured")
         else:
-            yield _compare_values(row, actual, value)
+            yield _compare_values(row, have.attrs.get(name), value)
 
 
 def _follows(have: NestedNode, name: str, value: Value) -> bool:
     """Whether a limit follows from the compute capability that was measured."""
     arch = str(have.attrs.get("arch", ""))
-    if have.device != "cuda" or not _CAPABILITY.fullmatch(arch) or not isinstance(value, int):
+    if have.device != "cuda" or NvidiaArch.parse(arch) is None or not isinstance(value, int):
         return False
     limit = _FEWER_REGISTERS.get(arch, _NVIDIA[name]) if name == "registers_per_block" else _NVIDIA.get(name, 0)
     return value == limit if name == "thread_warp_size" else value <= limit
 
 
-def _compare_values(row: Attribute, actual: Value, value: Value) -> Reason:
-    if row.class_ != "hard" and isinstance(actual, int) and isinstance(value, int):
-        return _at_least(row.name, actual, value)
-    return _answer(actual == value, f"{row.name} {_shown(value)}", f"it is {_shown(actual)}")
-
-
-def _at_least(name: str, actual: int, least: int) -> Reason:
-    truth = Truth.YES if actual >= least else Truth.NO
-    return Reason(truth=truth, text=f"{name} {actual} {'>=' if truth else '<'} {least}")
+def _compare_values(row: Attribute, actual: Value | None, value: Value) -> Reason:
+    """Compare one attribute; a default is what code is generated with, and no measurement."""
+    operator = required_operator(row, value)
+    if actual is None or operator is None:
+        return Reason(truth=Truth.UNKNOWN, text=f"{row.name} {_shown(value)}: not measured")
+    truth = compare_attribute(row.name, operator, actual, value, measured=True)
+    if isinstance(actual, int) and isinstance(value, int) and operator == "ge":
+        return Reason(truth=truth, text=f"{row.name} {actual} {'>=' if truth else '<'} {value}")
+    return _answer(truth, f"{row.name} {_shown(value)}", f"it is {_shown(actual)}")
 
 
 def _memory(have: _Leaf, wanted: _Leaf) -> Iterator[Reason]:
@@ -325,14 +299,16 @@ def _memory(have: _Leaf, wanted: _Leaf) -> Iterator[Reason]:
         return
     if have.memory is None:
         yield Reason(truth=Truth.UNKNOWN, text=f"memory {wanted.memory}: not measured")
-    elif have.memory < wanted.memory <= have.memory * _KEPT // (_KEPT - 1):
+    elif not compare_memory("ge", have.memory, wanted.memory, measured=True):
+        yield Reason(truth=Truth.NO, text=f"memory {have.memory} < {wanted.memory}")
+    elif have.memory < wanted.memory:
         yield Reason(truth=Truth.YES, text=f"memory {have.memory}: {wanted.memory} but for what the system keeps")
     else:
-        yield _at_least("memory", have.memory, wanted.memory)
+        yield Reason(truth=Truth.YES, text=f"memory {have.memory} >= {wanted.memory}")
 
 
-def _answer(holds: bool, what: str, but: str) -> Reason:
-    return Reason(truth=Truth.YES if holds else Truth.NO, text=what if holds else f"{what}: {but}")
+def _answer(truth: Truth, what: str, but: str) -> Reason:
+    return Reason(truth=truth, text=what if truth is Truth.YES else f"{what}: {but}")
 
 
 def _shown(value: Value) -> str:
