@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tvmtarget import Target
+
 
 def test_a_target_without_constraints_is_consistent_or_all_that_is_wrong_is_said(cli):
     assert cli("check", "llvm(num-cores=4)") == (0, "consistent: llvm(num-cores=4)\n", "")
@@ -53,3 +55,13 @@ def test_letters_that_standard_output_cannot_encode_are_escaped(command):
     done = subprocess.run(line, env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert "é→" in done.stdout.decode() or r"\xe9\u2192" in done.stdout.decode()
+
+
+def test_this_machine_is_compared_as_measured(cli):
+    """A triple of a machine leaves open what the constraint does not say; a tree that is written says it all."""
+    here = Target.detect()
+    triple = next(node["mtriple"] for _, node in here.walk() if node.kind == "llvm")
+    constraint = f"llvm(mtriple={triple.rpartition('-')[0]})"
+    assert cli("check", "native", "--satisfies", constraint)[0] == 0
+    assert cli("check", str(here), "--satisfies", constraint)[0] == 1
+    assert cli("check", "native", "--set", "model=x", "--satisfies", constraint)[0] == 1

@@ -32,7 +32,8 @@ def check(
     tree, registry = read_target(target, changes, context.args), default_registry()
     tree.resolve()
     asked = {text: read_constraint(registry, text) for text in satisfies or ()}
-    answers = {text: answer(registry, tree, constraint) for text, constraint in asked.items()}
+    measured = target == "native" and not changes and not context.args
+    answers = {text: answer(registry, tree, constraint, measured=measured) for text, constraint in asked.items()}
     met = {text: one.reason.is_possible if unknown else bool(one.reason) for text, one in answers.items()}
     if as_json:
         told = [{"constraint": text, "is_met": met[text], **one.to_json()} for text, one in answers.items()]
