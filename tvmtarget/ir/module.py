@@ -14,7 +14,7 @@ import numpy as np
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.archive import read_archive, write_archive
 from tvmtarget.ir.entry import entered
-from tvmtarget.ir.function import FUNCTION, Constant, Function, constants_of
+from tvmtarget.ir.function import CODE, FUNCTION, Constant, Function, constants_of
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.json_form import read_module, write_module
 from tvmtarget.ir.parser import parse_functions
@@ -266,7 +266,7 @@ class IRModule:
         if function is None and name.startswith(FUNCTION):
             return self.with_function(self[name.removeprefix(FUNCTION)].replace(constraint=wanted))
         old = self[function] if function is not None else self.by_name.get("main")
-        sources = {call.source for call in old.body if call.source} if old is not None else set()
+        sources = {call.source for call in old.body if call.op != CODE} - {""} if old is not None else set()
         if function is None and name in self:
             if name in sources:
                 raise ModelError(

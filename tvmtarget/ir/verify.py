@@ -50,7 +50,8 @@ def verify_functions(module: Functions, target: Target | None = None) -> None:
             problems += [f"{problem} (function {function.name!r})" for problem in rule(module, function)]
         placed = () if deep or places is None else (rule(function, places) for rule in RULES_OF_PLACES)
         problems += [f"{problem} (function {function.name!r})" for found in placed for problem in found]
-    if "main" not in module and not any(function.attr("global_symbol") for function in module.values()):
+    is_code = bool(module) and all(function.code is not None for function in module.values())  # which has its symbols
+    if "main" not in module and not is_code and not any(f.attr("global_symbol") for f in module.values()):
         problems.append("the module has no function 'main'")
     problems += [] if problems else _cycles(module)  # what calls what is clear only where all else holds
     if len(problems) > MAX_SHOWN:

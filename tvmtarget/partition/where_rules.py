@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean, raise_all
-from tvmtarget.ir.function import FUNCTION, Call
+from tvmtarget.ir.function import CODE, FUNCTION, Call
 from tvmtarget.partition.constraint_paths import on_tree, unknown_words
 from tvmtarget.partition.control.scopes import Scopes
 from tvmtarget.target.constraints.constraint import Constraint
@@ -78,7 +78,7 @@ def rules_matching(where: Mapping[str, Constraint], found: Scopes) -> list[tuple
     if not where:
         return [()] * len(found.body)
     functions = [_functions_of(index, found) for index in range(len(found.body))]
-    both = {name for names in functions for name in names} & {call.source for call in found.body}
+    both = {name for names in functions for name in names} & {call.source for call in found.body if call.op != CODE}
     raise_all(
         ModelError,
         [

@@ -21,6 +21,7 @@ __all__ = [
     "calls_of_code",
     "code_attrs",
     "code_function",
+    "device_region",
     "hide_subroutines",
     "is_prim",
     "read_code",
@@ -28,6 +29,7 @@ __all__ = [
     "with_callees",
     "with_calls",
     "with_code",
+    "with_variables",
     "without_host",
 ]
 
@@ -95,6 +97,22 @@ def with_calls(code: Any, change: Callable[[Any, CodeCall], Any]) -> Any:
 
     body = structural_mutate(code.body, [(tvm.tirx.AttrStmt, scope), (tvm.tirx.For, scope), (tvm.ir.Call, call)])
     return code if body.same_as(code.body) else code.with_body(body, code.span)
+
+
+def device_region(code: Any) -> str | None:
+    """Return what begins the first device region of a TIR function: the key of an attribute, or `thread_binding`."""
+    from tvm_ffi import structural_mutate
+
+    tvm = the_tvm()
+    found: list[str] = []
+
+    def scope(node: Any, mutator: Any) -> Any:
+        if _region(tvm, node)[1]:
+            found.append("thread_binding" if isinstance(node, tvm.tirx.For) else str(node.attr_key))
+        return mutator.default_mutate(node)
+
+    structural_mutate(code.body, [(tvm.tirx.AttrStmt, scope), (tvm.tirx.For, scope)])
+    return found[0] if found else None
 
 
 def _region(tvm: Any, node: Any) -> tuple[Any, bool]:
@@ -222,11 +240,16 @@ def read_code(function: Function, variables: Mapping[str, Any] | None = None) ->
     made = read_blob(code)
     if variables is None or not is_prim(made):
         return made
+    return with_variables(function, made, variables)
+
+
+def with_variables(function: Function, code: Any, variables: Mapping[str, Any]) -> Any:
+    """Return the TIR code of a function with calls of the variables of a module; `ModelError` for one it has not."""
     callees = code_callees(function)
-    for call in calls_of_code(made):
+    for call in calls_of_code(code):
         if callees.get(call.name, call.name) not in variables:
             raise ModelError(
                 f"code of function {function.name!r} calls {call.name!r}, which is not in the module"
                 f"{did_you_mean(call.name, variables)}"
             )
-    return with_calls(made, lambda _, call: variables[callees.get(call.name, call.name)])
+    return with_calls(code, lambda _, call: variables[callees.get(call.name, call.name)])

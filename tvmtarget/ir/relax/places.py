@@ -18,7 +18,7 @@ from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout, Site
 from tvmtarget.target.tree import Target
 
-__all__ = ["constrained"]
+__all__ = ["constrained", "site_of_function"]
 
 
 def constrained(functions: Sequence[Function], attrs: Mapping[str, Any], tree: Target | None) -> tuple[Function, ...]:
@@ -32,7 +32,7 @@ def constrained(functions: Sequence[Function], attrs: Mapping[str, Any], tree: T
 
 
 def _constrained(function: Function, vdevices: Mapping[str, str | None], leaves: Sequence[Site]) -> Function:
-    path = _site_of_function(function, leaves)
+    path = site_of_function(function, leaves)
     body = tuple(_placed(call, vdevices) for call in function.body)
     return function.replace(body=body, constraint=function.constraint if path is None else Constraint.at(path))
 
@@ -44,7 +44,7 @@ def _placed(call: Call, vdevices: Mapping[str, str | None]) -> Call:
     return call if path is None else replace(call, constraint=Constraint.at(path))
 
 
-def _site_of_function(function: Function, leaves: Sequence[Site]) -> str | None:
+def site_of_function(function: Function, leaves: Sequence[Site]) -> str | None:
     """Return the leaf that a function is for: the generator in `Codegen`, or what its `target` corresponds to."""
     codegen = function.attr("Codegen")
     if codegen is not None:

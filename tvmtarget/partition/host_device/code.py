@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import Function, Value
-from tvmtarget.ir.relax.code import code_function, symbols_of, with_code
+from tvmtarget.ir.function import Function, Value, callees_of, code_callees
+from tvmtarget.ir.relax.attributes import TVM
+from tvmtarget.ir.relax.code import (
+    code_function,
+    device_region,
+    is_prim,
+    read_code,
+    symbols_of,
+    with_code,
+    with_variables,
+)
+from tvmtarget.ir.relax.places import site_of_function
+from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import DTYPES, TensorType, Type
-from tvmtarget.partition.host_device.attributes import as_device, as_host
-from tvmtarget.partition.host_device.tir import callees_of_prim, side_of_prim, split_tir, the_tvm
+from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host, side_of
+from tvmtarget.partition.host_device.tir import side_of_prim, split_tir
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout, Site
 
 __all__ = ["function_of", "prim_of", "split_code"]
-
-TVM = "tvm"  # the kind of opaque code that is TVM's JSON
 
 
 def prim_of(function: Function) -> Any:  # noqa: ANN401 - TVM ships no types
@@ -47,55 +56,128 @@ def function_of(
     return code_function(name, prim, params, (), symbols or {}, has_effect=True).replace(constraint=constraint)
 
 
-def split_code(functions: Sequence[Function], helpers: Mapping[str, Function], layout: Layout) -> tuple[Function, ...]:
-    """Split opaque TIR functions on devices; those of one device in one go, with the `helpers` that they call.
+def split_code(functions: Mapping[str, Function], layout: Layout) -> tuple[Function, ...]:
+    """Split the opaque TIR functions of a module; those of one device in one go, with the private ones that they call.
 
-    Helpers are functions without a constraint: they get that of the code that calls them. The host function keeps name
-    and signature, and launches its kernels by name. `ModelError` for a helper that code of two devices calls.
+    A function that is constrained to a device is split for it. One without a constraint is split for the device that
+    its own target corresponds to, else for the only one of the tree, unless it has the device of its callers. The host
+    function keeps name and signature, and launches its kernels by name. Other functions stay as they are.
+
+    Raises:
+        ModelError: code of two devices calls one private function, or a function does not say which device it is for.
     """
-    by_site: dict[str, dict[str, Function]] = {}
-    for function in functions:
-        path = function.constraint.path if function.constraint is not None else None
-        by_site.setdefault(layout.canonical(path or ""), {})[function.name] = function
-    owner: dict[str, str] = {}
+    codes = {name: function for name, function in functions.items() if function.code is not None}
+    owner = {name: path for name, function in codes.items() if (path := _constrained(function, layout)) is not None}
+    for name in list(owner):
+        _own(name, owner[name], owner, codes)
+    operations = {one for function in functions.values() if function.code is None for one in callees_of(function)}
+    called = operations.union(*(code_callees(function).values() for function in codes.values()))
+    for name in sorted(codes, key=lambda one: one in called):  # first those that no other function calls
+        function = codes[name]
+        is_free = function.constraint is None and name not in owner and name not in operations
+        if is_free and not any(function.attr(key) is not None for key in SIDED) and _is_tir(function):
+            path = _free(function, layout)
+            if path is not None:
+                owner[name] = path
+                _own(name, path, owner, codes)
     made: list[Function] = []
-    for path, ones in sorted(by_site.items()):
-        prims = _with_helpers(ones, helpers)
-        for name in sorted(prims.keys() - ones.keys()):
-            if owner.setdefault(name, path) != path:
-                raise ModelError(
-                    f"function {name!r} is called by code for @{owner[name]} and for @{path}; make a copy for each"
-                )
-        made += _split(prims, ones | dict(helpers), layout, layout[path])
+    for path in sorted(set(owner.values())):
+        names = {name for name, one in owner.items() if one == path}
+        made += _split({name: codes[name] for name in sorted(names)}, functions, layout, layout[path])
     return tuple(made)
 
 
-def _with_helpers(functions: Mapping[str, Function], helpers: Mapping[str, Function]) -> dict[str, Any]:
-    prims: dict[str, Any] = {}
-    waiting = list(functions.values())
+def _constrained(function: Function, layout: Layout) -> str | None:
+    """Return the device that a mixed function is constrained to."""
+    if side_of(function, layout) != "mixed" or function.constraint is None:
+        return None
+    return layout.canonical(function.constraint.path or "")
+
+
+def _own(name: str, path: str, owner: dict[str, str], codes: Mapping[str, Function]) -> None:
+    """Give a device what its code calls: functions without a constraint, and those that its host runs."""
+    waiting = [name]
     while waiting:
-        function = waiting.pop()
-        if function.name not in prims:
-            prims[function.name] = prim_of(function)
-            waiting += [helpers[name] for name in callees_of_prim(prims[function.name]) if name in helpers]
-    return prims
+        for callee in code_callees(codes[waiting.pop()]).values():
+            if callee not in codes or codes[callee].constraint is not None:
+                continue
+            if owner.setdefault(callee, path) != path:
+                raise ModelError(
+                    f"function {callee!r} is called by code for @{owner[callee]} and for @{path}; make a copy for each"
+                )
+            waiting += [callee] if callee not in waiting and callee != name else []
 
 
-def _split(prims: Mapping[str, Any], old: Mapping[str, Function], layout: Layout, site: Site) -> list[Function]:
+def _is_tir(function: Function) -> bool:
+    return function.code is not None and function.code.kind == TVM and is_prim(read_code(function))
+
+
+def _free(function: Function, layout: Layout) -> str | None:
+    """Return the device that a function without a constraint is split for; None for host code of a system."""
+    root = layout[""]
+    if not root.is_system:
+        return "" if root.host != "" or device_region(read_code(function)) is not None else None
+    devices = [leaf for leaf in layout.leaves() if leaf.host != leaf.path]
+    own = site_of_function(function, devices)
+    if own is not None:
+        return own
+    if len(devices) == 1:
+        return devices[0].path
+    if device_region(read_code(function)) is None:
+        return None
+    listed = ", ".join(f"@{leaf.path}" for leaf in devices) or "none"
+    raise ModelError(
+        f"function {function.name!r} has device code, but does not say for which of the devices: {listed}; constrain "
+        f"it to one: module.constrain({function.name!r}, '@...')"
+    )
+
+
+def _split(
+    functions: Mapping[str, Function], every: Mapping[str, Function], layout: Layout, site: Site
+) -> list[Function]:
     tvm = the_tvm()
-    module = tvm.IRModule({tvm.ir.GlobalVar(name): prim for name, prim in sorted(prims.items())})
+    # Functions of the host that these call are there while they are split, and stay as they are.
+    beside = {
+        name: every[name]
+        for function in functions.values()
+        for name in code_callees(function).values()
+        if name in every and name not in functions
+    }
+    variables = {name: tvm.ir.GlobalVar(name) for name in every}
+    prims = {name: prim_of(function) for name, function in functions.items()}
     host = layout[site.host].target.replace(name=None, host=None, count=1)
-    split = split_tir(module, site.target.replace(name=None, count=1, host=host))
+    pair = site.target.replace(name=None, count=1, host=host)
+    given = {variables[name]: with_variables(functions[name], prim, variables) for name, prim in prims.items()}
+    given |= {variables[name]: _declared(tvm, prim_of(function), function, site) for name, function in beside.items()}
+    split = split_tir(tvm.IRModule(given), pair, every)
     symbols = symbols_of({str(var.name_hint): prim for var, prim in split.functions.items()})
     made: list[Function] = []
     for var in sorted(split.functions.keys(), key=lambda var: str(var.name_hint)):
         name, prim = str(var.name_hint), split[var]
-        function = with_code(old[name], prim, symbols) if name in old else function_of(name, prim, symbols=symbols)
-        if side_of_prim(prim) == "device":
-            made.append(as_device(function.replace(constraint=Constraint.at(site.path))))
-        else:
-            made.append(as_host(function, site.host, site.path))
+        if name in beside:
+            continue
+        known = every.get(name)
+        function = function_of(name, prim, symbols=symbols) if known is None else with_code(known, prim, symbols)
+        made.append(_on_its_side(function, prim, layout, site))
     return made
+
+
+def _declared(tvm: Any, prim: Any, function: Function, site: Site) -> Any:  # noqa: ANN401
+    """Return a function that stays as it is as one of the side that it is for."""
+    path = None if function.constraint is None else function.constraint.path
+    is_decided = any(key in prim.attrs for key in ("target", "tirx.is_host_func"))
+    return prim if is_decided or path != site.host else prim.with_attr("tirx.is_host_func", tvm.tirx.IntImm("bool", 1))
+
+
+def _on_its_side(function: Function, prim: Any, layout: Layout, site: Site) -> Function:  # noqa: ANN401
+    """Return a function of host or device code as one; a kernel may be for another device than the function was."""
+    if side_of_prim(prim) == "host":
+        return as_host(function, site.host, site.path)
+    own = prim.attrs["target"]
+    path: str | None = site.path
+    if own.kind.name != site.target.kind:
+        path = site_of_function(function.replace(constraint=None), tuple(layout.leaves()))
+    return as_device(function.replace(constraint=None if path is None else Constraint.at(path)))
 
 
 def _type(type_: Any) -> Type:  # noqa: ANN401

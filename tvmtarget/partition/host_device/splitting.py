@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tvmtarget.errors import TargetError
-from tvmtarget.ir.function import Function, reached_from
+from tvmtarget.ir.function import reached_from
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.host_device.attributes import side_of
 from tvmtarget.partition.host_device.code import split_code
 from tvmtarget.partition.plan import planned
 from tvmtarget.partition.request import Request
@@ -21,7 +20,8 @@ def split_host_device(module: IRModule, target: Target | str | None = None) -> I
     A function that is constrained to a device which another site drives is mixed. It becomes a function that runs on
     the host (`is-host-function`, calling convention `packed`, `drives` the device, constrained to the host), which
     only calls, copies and branches; device functions (calling convention `device-kernel-launch`, constrained to the
-    device); and functions on the host for shape and scalar work. Opaque TIR functions are split by TVM's own pass.
+    device); and functions on the host for shape and scalar work. Opaque TIR functions are split by TVM's own pass:
+    those that are constrained to a device, those whose own target is one, and others for the only device there is.
 
     `target` is the tree, the module's own unless given. Raises what `decompose` raises. Doing it twice changes
     nothing.
@@ -31,21 +31,13 @@ def split_host_device(module: IRModule, target: Target | str | None = None) -> I
         raise TargetError("no target is given and the module has none; pass one, such as 'cuda'")
     placed = module.with_target(chosen.resolve())
     layout = Layout(chosen.resolve())
-    coded = [function for function in placed if function.code is not None]
-    mixed = [function for function in coded if side_of(function, layout) == "mixed"]
-    if mixed:
-        helpers = {one.name: one for one in coded if one.constraint is None and one.name != "main"}
-        placed = _with_split(placed, split_code(mixed, helpers, layout))
-    if _calls_code(placed, {function.name for function in coded}):
+    coded = {function.name for function in placed if function.code is not None}
+    for function in split_code(placed.by_name, layout) if coded else ():
+        placed = placed.with_function(function)
+    if "main" not in placed or _calls_code(placed, coded):
         return placed.verify()
     request = Request(placed, chosen, {})
     return planned(request, request.feasibility(splits=True)).module
-
-
-def _with_split(module: IRModule, made: tuple[Function, ...]) -> IRModule:
-    for function in made:
-        module = module.with_function(function)
-    return module
 
 
 def _calls_code(module: IRModule, coded: set[str]) -> bool:
