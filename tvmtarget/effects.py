@@ -1,7 +1,7 @@
 """What the attributes of a tree do when a program is built: change the result, describe, or be refused.
 
 Code generators name the attributes that they honour, and so does the table of executors and runtimes here. An attribute
-of another class than those that only describe (`model`, `scale`) is refused where nothing honours it.
+of another class than those that may only describe (`model`, `scale`, `capacity`) is refused where nothing honours it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUILT: Mapping[Role, Mapping[str, frozenset[str]]] = {
 }
 
 # Classes of attributes that costs, constraints and tuning keys read, and code does not depend on.
-_DESCRIBING = frozenset({"model", "scale"})
+_DESCRIBING = frozenset({"model", "scale", "capacity"})
 # What the target itself reads: keys and device types follow from the first two.
 _OF_THE_TARGET = frozenset({"device", "target_device_type", "unchecked"})
 # What a build can do about an attribute of an executor or runtime that is not honoured.

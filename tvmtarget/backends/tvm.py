@@ -66,7 +66,6 @@ HONOURS = {
             "max_threads_per_block",
             "max_num_threads",
             "thread_warp_size",
-            "registers_per_block",
         }
     ),
 }

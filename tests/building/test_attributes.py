@@ -1,0 +1,116 @@
+"""The page of attributes is what the tables say, and what it says changes the result does so."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from models import small
+from onnx import helper
+
+import tvmtarget as tt
+from tvmtarget.backends.protocol import backend_named
+from tvmtarget.building import choose_backends, part_of, standing_alone
+from tvmtarget.effects import BUILT, effect_of, honoured
+from tvmtarget.target.kinds import kind_names, kind_of
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tools.write_attributes import ENVIRONMENT, page
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_generated_from_the_tables(golden):
+    golden("../docs/attributes.md", page())
+
+
+def test_every_attribute_of_a_kind_is_on_the_page():
+    text = page()
+    missing = [
+        (kind, row.name)
+        for role in ("target", "executor", "runtime")
+        for kind in kind_names(role)
+        if kind != "probe"
+        for row in kind_of(kind, role).attributes
+        if f"`{row.name}`" not in text
+    ]
+    assert missing == []
+
+
+def test_every_environment_variable_that_the_library_reads_is_on_the_page():
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tvmtarget").rglob("*.py")]
+    read = {name for text in sources for name in re.findall(r"environ\b[^\n]*?[\"']([A-Z][A-Z_]{3,})[\"']", text)}
+    assert read - set(ENVIRONMENT) == set()
+
+
+def normalised(shape=(64, 64)):
+    """Return a function with sums, divisions and chains, of which each option of LLVM changes the code."""
+    nodes = [("Relu", "x", "h"), ("Mul", "h h", "i"), ("ReduceSum", "i", "s"), ("Sqrt", "s", "t"), ("Div", "x t", "u")]
+    nodes += [("Add", "u u", "v"), ("Sub", "v x", "w"), ("Max", "w x", "y")]
+    model = small(*(helper.make_node(op, inputs.split(), [output]) for op, inputs, output in nodes), shape=shape)
+    return tt.IRModule.from_onnx(model)
+
+
+def code(module, target):
+    plan = tt.decompose(module, target)
+    (region,) = plan.regions
+    backend, _ = choose_backends(plan, allow_interpreter=False)[region.site]
+    return backend.compile(part_of(plan, region, standing_alone(plan.layout, region.site))).native_files()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mcpu", "x86-64-v2"),
+        ("mattr", ("+avx2",)),
+        ("opt-level", 0),
+        ("fast-math", True),
+        ("fast-math-nsz", True),
+        ("fast-math-arcp", True),
+        ("vector-width", 128),
+        ("cl-opt", ("-disable-lsr:bool=true",)),
+    ],
+)
+def test_what_llvm_is_said_to_honour_changes_the_code(name, value):
+    pytest.importorskip("tvm")
+    base = {"mtriple": "x86_64-linux-gnu", **({"mcpu": "x86-64-v3"} if name != "mattr" else {})}
+    row = kind_of("llvm").attribute(name)
+    shapes = [(64, 64), (1, 4096), (8, 64)]
+    assert any(
+        code(normalised(shape), tt.Target("llvm", base))
+        != code(normalised(shape), tt.Target("llvm", base | {name: value}))
+        for shape in shapes
+    )
+    assert effect_of(row, honoured(backend_named("tvm"), "llvm")) == "changes the result"
+
+
+@pytest.mark.parametrize("attrs", [{"num-cores": 3}, {"model": "x"}, {"clock-mhz": 1000}, {"l2-cache-bytes": 4096}])
+def test_what_is_said_to_describe_changes_no_code(attrs):
+    pytest.importorskip("tvm")
+    (name,) = attrs
+    row = kind_of("llvm").attribute(name)
+    assert effect_of(row, honoured(backend_named("tvm"), "llvm")) == "descriptive"
+    assert code(normalised(), "llvm") == code(normalised(), tt.Target("llvm", attrs))
+
+
+def test_what_onnxruntime_is_said_to_honour_reaches_its_session():
+    exe = tt.build(normalised(), "onnxruntime(intra-op-threads=3,optimization-level=1)")
+    (leaf,) = exe.code.values()
+    options = leaf.compiled._session.get_session_options()
+    assert options.intra_op_num_threads == 3
+    assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+
+
+@pytest.mark.parametrize("role", ["executor", "runtime"])
+def test_what_a_driver_is_said_to_honour_is_an_attribute_of_it(role):
+    for kind, honours in BUILT[role].items():
+        assert honours <= {row.name for row in kind_of(kind, role).attributes}
+
+
+def test_a_result_is_the_same_for_all_that_only_describes():
+    x = np.ones((64, 64), "float32")
+    plain = tt.build(normalised(), "llvm")(x)
+    np.testing.assert_array_equal(tt.build(normalised(), "llvm(num-cores=2,model=y)")(x), plain)

@@ -1,0 +1,238 @@
+"""The page docs/attributes.md: what every attribute, parameter, option and variable does, from the tables themselves.
+
+Written anew by `pytest tests/building/test_attributes.py --rewrite-goldens`. What is said of attributes comes from the
+kind table, from what code generators say they honour, and from the table of executors and runtimes that a build checks;
+what is said of parameters and options from their own documentation. Here stands only what changes no result.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+
+import typer
+
+import tvmtarget as tt
+from tvmtarget.backends.protocol import Backend, backend_named
+from tvmtarget.cli.main import app
+from tvmtarget.effects import BUILT, effect_of, honoured
+from tvmtarget.target.kind_rows import KINDS
+from tvmtarget.target.kinds import Attribute, Role, kind_names, kind_of
+from tvmtarget.untrusted import LIMITS
+
+__all__ = ["ENVIRONMENT", "page"]
+
+RESULT, DESCRIPTIVE, REFUSED = "changes the result", "descriptive", "refused"
+
+# Of the code generators that come with the library; plugins document their own.
+BACKENDS = ("numpy", "onnxruntime", "tvm")
+
+_OURS = sorted(kind.name for kind in KINDS if kind.role == "target")
+
+FUNCTIONS = (tt.decompose, tt.build, tt.load, tt.tune)
+
+# Parameters of these functions that change no result.
+_DESCRIPTIVE_PARAMETERS = {
+    "progress": "reports how far the work is",
+    "mod_name": "names the program in saved files",
+    "since": "saves time; the result is the same without it",
+}
+# What docstrings say of several parameters at once.
+_PARAMETERS = {
+    "executor": "how the program is driven",
+    "runtime": "what loads and calls the program",
+    "target_host": "the CPU that drives the root",
+    "params": "values for parameters, which then are constants",
+    "entry": "the function that the program begins with",
+    "path": "the saved program",
+    "trust": "native code in the file is used",
+}
+
+# Options of commands that change what is printed or written, and no result.
+_OUTPUT_OPTIONS = frozenset(
+    {
+        "--json",
+        "--toml",
+        "--text",
+        "--save",
+        "--save-costs",
+        "--mark",
+        "--draw",
+        "--output",
+        "--schema",
+        "--classes",
+        "--origin",
+        "--capture",
+        "--resolved",
+        "--doc",
+    }
+)
+
+ENVIRONMENT = {
+    "TVMTARGET_PATH": (RESULT, "folders with files of tags, before the user's own"),
+    "XDG_CONFIG_HOME": (RESULT, "where the user's tags are, on Linux"),
+    "APPDATA": (RESULT, "where the user's tags are, on Windows"),
+    "HOME": (RESULT, "where the user's tags are, if the two above are not set"),
+    "USERPROFILE": (RESULT, "the same, on Windows"),
+    "CUDA_PATH": (RESULT, "the CUDA toolkit that compiles `cuda` leaves"),
+    "TVM_CUDA_COMPILE_MODE": (RESULT, "TVM's own way of compiling CUDA C++ is taken"),
+    "TVM_CUDA_NVCC_NO_FAST_MATH": (RESULT, "set to 1 for nvcc, unless it is set"),
+    "TVM_NUM_THREADS": (RESULT, "threads of `llvm` leaves; set to the processors of this process, unless it is set"),
+    "TVM_BIND_THREADS": (RESULT, "set to 0 for `llvm` leaves, unless it is set"),
+    "PYDANTIC_DISABLE_PLUGINS": (DESCRIPTIVE, "set by the command line for a faster start, unless it is set"),
+    "PYTHONSAFEPATH": (DESCRIPTIVE, "set for the processes that are started"),
+    **{row.variable: (RESULT, f"limit of the {row.doc}: {row.default:,} {row.unit}") for row in LIMITS.values()},
+}
+
+
+def page() -> str:
+    """Return the text of the page."""
+    return "\n".join(_lines()).rstrip() + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield from (
+        "# What each attribute, parameter, option and variable does",
+        "",
+        "This page is generated from the tables of the library (`tests/tools/write_attributes.py`). Each entry is one",
+        "of",
+        "",
+        "- **changes the result**: the plan, the code, the saved program or the answer depends on it;",
+        "- **descriptive**: constraints, costs, tuning keys or reports read it, code does not depend on it;",
+        "- **refused**: `build` and `tune` refuse a value other than the default, with its path and the fix.",
+        "",
+        "Every attribute, refused by a build or not, is part of a target's digest and is read by constraints.",
+        "",
+        "## Attributes of all target kinds",
+        "",
+    )
+    common = set.intersection(*({row.name for row in kind_of(name).attributes} for name in _OURS))
+    shown = [row for row in kind_of("composite").attributes if row.name in common]
+    yield from _table(
+        ("attribute", "effect", "meaning"),
+        ((row.name, _effect(row, frozenset(), "code generators"), row.doc) for row in shown),
+    )
+    yield from ("", "`from_device` of `cuda` is the exception: it changes the result.")
+    for name in _kinds("built"):
+        kind = kind_of(name)
+        rows = [row for row in kind.attributes if row.name not in common]
+        backends = _backends(name)
+        by = ", ".join(backend.name for backend in backends)
+        yield from ("", f"## `{name}`", "", f"Code by {by}.", "")
+        if rows:
+            yield from _table(
+                ("attribute", "effect", "meaning"),
+                ((row.name, _effect(row, honoured(backends[0], name), by), row.doc) for row in rows),
+            )
+        else:
+            yield "It has no attributes of its own."
+    yield from (
+        "",
+        "## Kinds without a code generator",
+        "",
+        "Programs can be planned for them. `build` refuses a leaf of such a kind that has work, in any case",
+        "but where numpy may interpret it (`allow_interpreter`).",
+        "",
+    )
+    rows = ((name, row) for name in _kinds("planned") for row in kind_of(name).attributes if row.name not in common)
+    yield from _table(
+        ("kind", "attribute", "effect", "meaning"),
+        ((name, f"`{row.name}`", _planned(row, name), row.doc) for name, row in rows),
+    )
+    bare = [name for name in _kinds("planned") if {row.name for row in kind_of(name).attributes} <= common]
+    yield from ("", f"Without attributes of their own: {', '.join(f'`{name}`' for name in bare)}.")
+    roles: tuple[Role, ...] = ("executor", "runtime")
+    for role in roles:
+        yield from ("", f"## {role.capitalize()}s", "")
+        yield from _table((role, "attribute", "effect", "meaning"), _driver_rows(role))
+    for function in FUNCTIONS:
+        yield from ("", f"## Parameters of `{function.__name__}`", "")
+        yield from _table(("parameter", "effect", "meaning"), _parameters(function))
+    yield from (
+        "",
+        "A `PassContext` of TVM around a build is refused if it has a configuration, passes or instruments.",
+    )
+    yield from ("", "## Options of commands", "")
+    yield from _table(("command", "option", "effect", "meaning"), _options(typer.main.get_command(app), ()))
+    yield from ("", "## Environment variables", "")
+    rows = ((name, effect, meaning) for name, (effect, meaning) in sorted(ENVIRONMENT.items()))
+    yield from _table(("variable", "effect", "meaning"), rows)
+
+
+def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    for first, *rest in rows:
+        cells = [f"`{first}`", *rest]
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _backends(kind: str) -> list[Backend]:
+    return [backend for name in BACKENDS if kind in (backend := backend_named(name)).kinds]
+
+
+def _kinds(which: str) -> list[str]:
+    """Return the library's kinds that have a code generator, or those that have none."""
+    return [name for name in _OURS if name != "composite" and bool(_backends(name)) == (which == "built")]
+
+
+def _effect(row: Attribute, honours: frozenset[str] | None, by: str) -> str:
+    effect = effect_of(row, honours)
+    return f"{effect} (by {by})" if effect == REFUSED else effect
+
+
+def _planned(row: Attribute, kind: str) -> str:
+    """Return what an attribute of a kind without a code generator does: one that is interpreted may be honoured."""
+    interpreted = honoured(backend_named("numpy"), kind) or frozenset()
+    if row.name in interpreted:
+        return "refused (by build, unless interpreted and of this machine)"
+    return _effect(row, frozenset(), "build")
+
+
+def _driver_rows(role: Role) -> Iterator[Sequence[str]]:
+    for name in kind_names(role):
+        rows = kind_of(name, role).attributes
+        if name not in BUILT[role]:
+            yield (
+                name,
+                ", ".join(f"`{row.name}`" for row in rows) or "",
+                "refused (by build)",
+                "cannot be built for yet",
+            )
+            continue
+        for row in rows:
+            effect = RESULT if row.name in BUILT[role][name] else f"refused (by build, unless {_default(row)})"
+            yield name, f"`{row.name}`", effect, row.doc
+        if not rows:
+            yield name, "", RESULT, kind_of(name, role).doc
+
+
+def _default(row: Attribute) -> str:
+    return "unset" if row.default is None else f"`{str(row.default).lower()}`"
+
+
+def _parameters(function: object) -> Iterator[Sequence[str]]:
+    documented = inspect.getdoc(function) or ""
+    for name in inspect.signature(function).parameters:
+        found = re.search(
+            rf"^ *(?:\w+, )*{name}(?:, \w+)*: (.+?)(?=\n\S|\n *(?:\w+, )*\w+: |\n\n|\Z)", documented, re.M | re.S
+        )
+        meaning = _DESCRIPTIVE_PARAMETERS.get(name) or _PARAMETERS.get(name) or (found[1] if found else "")
+        assert meaning, f"{name} of {function} is not documented"
+        yield name, DESCRIPTIVE if name in _DESCRIPTIVE_PARAMETERS else RESULT, _first(meaning)
+
+
+def _first(text: str) -> str:
+    """Return the first clause of a description in one line."""
+    return re.split(r"[;.](?: |$)", " ".join(text.split()))[0]
+
+
+def _options(command: object, path: Sequence[str]) -> Iterator[Sequence[str]]:
+    for name, inner in sorted(getattr(command, "commands", {}).items()):
+        yield from _options(inner, (*path, name))
+    for parameter in command.params if path else ():
+        flags = [flag for flag in parameter.opts if flag.startswith("--")]
+        if flags:
+            effect = DESCRIPTIVE if flags[0] in _OUTPUT_OPTIONS else RESULT
+            yield " ".join(path), f"`{flags[0]}`", effect, _first(parameter.help or "")
