@@ -202,12 +202,17 @@ def test_preferences_come_first_and_requirements_are_met():
     assert plan.site_of("fc1") == "npu"
 
 
-def test_what_is_unknown_is_listed_and_avoided_not_taken_for_nothing():
+def test_what_is_unknown_is_listed_and_moves_nothing_from_a_preferred_site():
     module = tt.IRModule.from_onnx(DIGITS)
     unlinked = {key: value for key, value in BOARD.items() if key != "links"}
     plan = tt.decompose(module, EDGE, unlinked)
-    assert {region.site for region in plan.regions} == {"cpu"}
-    assert plan.prediction.unknown == ()
+    assert {region.site for region in plan.regions} == {"npu"}
+    assert [one.split(":")[0] for one in plan.prediction.unknown] == [
+        "copy of 'input' from cpu to sram",
+        "copy of 'logits' from sram to cpu",
+    ]
+    cpu_first = tt.Target.parse("[cpu=numpy,npu=onnxruntime](host=@cpu)").replace(memory=EDGE.memory)
+    assert {region.site for region in tt.decompose(module, cpu_first, unlinked).regions} == {"cpu"}
     forced = tt.decompose(module, EDGE, unlinked, where={"fc1": "@npu"})
     assert "unknown: copy of" in forced.summary()
     assert "no link says what that takes" in forced.summary()

@@ -201,11 +201,8 @@ class Plan:
         index, here = self.program.find(op), self.site_of(op)
         time = None if self.estimates is None else self.estimates.time(index, self.layout[here]).time
         if time is None or self.prediction is None:
-            why = (
-                "sites were not chosen by costs"
-                if self.estimates is None
-                else f"what it takes on @{here or '.'} is unknown"
-            )
+            unknown = f"what it takes on @{here or '.'} is unknown"
+            why = "sites were not chosen by costs" if self.estimates is None else unknown
             raise TargetError(f"nothing can be said of {op!r}: {why}; pass costs that speak of it")
         longer: dict[str, int] = {}
         for leaf in self.feasibility.leaves:
@@ -213,7 +210,7 @@ class Plan:
             if leaf.path == here or (refusal is not None and refusal.code != "OVERLAP"):
                 continue
             moved = planned(self.request, self.feasibility, {op: leaf.path})
-            is_known = moved.prediction is not None and moved.prediction.rank[0] <= self.prediction.rank[0]
+            is_known = moved.prediction is not None and moved.prediction.knows_all_of(self.prediction)
             if moved.prediction and is_known and moved.site_of(op) == leaf.path:
                 longer[leaf.path] = moved.prediction.total - self.prediction.total
         return Sensitivity(op, here, time, longer)
@@ -288,7 +285,8 @@ class Plan:
             costs = (self.request.costs or Costs()).with_records(costs)
         request = replace(self.request, costs=costs)
         anew = planned(request, self.feasibility)
-        return min(anew, planned(request, self.feasibility, self.sites()), key=_rank) if costs.regions else anew
+        kept = planned(request, self.feasibility, self.sites()) if costs.regions else anew
+        return kept if _is_no_worse(kept, anew) and _rank(kept) < _rank(anew) else anew
 
     def with_sites(self, sites: Sequence[str]) -> Plan:
         """Return the plan of the same program with the operations, in their order, on these sites.
@@ -355,10 +353,7 @@ def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str]
 
 
 def _bound(
-    request: Request,
-    feasibility: Feasibility,
-    sites: Mapping[str, str] | None,
-    banned: Sequence[Banned] = (),
+    request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None, banned: Sequence[Banned] = ()
 ) -> Plan:
     """Make the best plan that keeps bonds, with operations kept off some leaves."""
     bonds = bonds_of(feasibility.program, request.same_site, request.apart)
@@ -396,7 +391,7 @@ def _kept(plan: Plan, plain: Feasibility, bonds: Bonds, demands: Mapping[int, st
         keeps = demands_of(plain, bonds, made.sites(), demands) == demands
     except InfeasibleError:
         return None
-    return made if keeps and _rank(made) < _rank(plan) else None
+    return made if keeps and _is_no_worse(made, plan) and _rank(made) < _rank(plan) else None
 
 
 def _with_least(plan: Plan, free: Plan) -> Plan:
@@ -409,9 +404,8 @@ def _with_least(plan: Plan, free: Plan) -> Plan:
 def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Plan:
     """Choose sites by preference, or by costs, and make the plan of that choice; `sites` by operation are kept.
 
-    In a tree of one level the choice by cost is never slower than the one by preference. Deeper down, in systems and
-    in nested bodies, it sees only what is best for each operation, so both are made, and the better one is kept; so it
-    is with patterns that overlap.
+    Below the root and in nested bodies the choice by cost sees only what is best for each operation. There both are
+    made, and the choice by cost is kept if known numbers say that it is no slower; so it is with patterns that overlap.
     """
     estimates = None if request.costs is None else Estimates(feasibility.program, request.costs)
     ways = [feasibility] if estimates is None else [feasibility, *feasibility.others]
@@ -420,20 +414,26 @@ def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] |
         for way in ways
         for choose in choosers_for(way, estimates, request.objective, sites)
     ]
-    return min(plans, key=lambda plan: (_moved(plan, sites), _rank(plan))).verify()
+    moved = [_moved(plan, sites) for plan in plans]
+    first, *others = [plan for plan, number in zip(plans, moved, strict=True) if number == min(moved)]
+    return min([*(plan for plan in others if _is_no_worse(plan, first)), first], key=_rank).verify()
 
 
 def _moved(plan: Plan, sites: Mapping[str, str] | None) -> int:
     """Return how many operations are not where they were to be kept, as of patterns that overlap one counts."""
-    if sites is None:
-        return 0
-    return sum(site != sites.get(op, site) for op, site in plan.sites().items())
+    return sum(site != sites.get(op, site) for op, site in plan.sites().items()) if sites else 0
+
+
+def _is_no_worse(plan: Plan, other: Plan) -> bool:
+    """Whether known numbers say that a plan is no slower than another one."""
+    here, there = plan.prediction, other.prediction
+    return here is None or there is None or (here.knows_all_of(there) and _rank(plan) <= _rank(other))
 
 
 def _rank(plan: Plan) -> tuple[int, ...]:
     if plan.request.objective == "throughput" and plan.pace is not None:
         return plan.pace.rank
-    return plan.prediction.rank if plan.prediction is not None else (0, 0)
+    return (plan.prediction.total if plan.prediction is not None else 0,)
 
 
 def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:

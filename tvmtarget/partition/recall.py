@@ -30,6 +30,6 @@ class Recalling:
             return self.choose(level)
         numbers = scaled(feasibility, estimates, level)
         placement = (getattr(numbers.placement, field.name) for field in fields(numbers.placement))
-        key = digest(*parts_of(level), *placement, numbers.beyond, numbers.shift)
+        key = digest(*parts_of(level), *placement, numbers.beyond, numbers.shift, numbers.is_known)
         found = feasibility.memo.find("choices of sites", key, lambda: self.choose(level))
         return replace(found, chosen=[*found.chosen], launches=[*found.launches])

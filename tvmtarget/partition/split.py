@@ -31,7 +31,7 @@ from tvmtarget.partition.strategies.strategy import Reject
 from tvmtarget.partition.values import Values, owners, values_of
 from tvmtarget.target.layout import Site, is_below
 
-__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "parts_of", "split"]
+__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "parts_of", "preferred", "split"]
 
 # Above this many atoms regions are formed in one way while choices are compared.
 MANY = 10_000
@@ -112,10 +112,15 @@ Chooser: TypeAlias = Callable[[Level], Choice]
 
 def by_preference(level: Level) -> Choice:
     """Choose for every atom the first site that may take it, as children stand in order of preference."""
-    labels = _first(level.allowed, level.favoured)
+    labels = preferred(level)
     if level.room is not None and not level.room.is_kept(labels):
         labels = level.room.repaired(labels, level.allowed, np.zeros(level.allowed.shape, dtype=np.int64))
     return Choice(labels.tolist())
+
+
+def preferred(level: Level) -> Ints:
+    """Return for every atom the first option that may take it, whatever memories hold."""
+    return _first(level.allowed, level.favoured)
 
 
 def _first(allowed: npt.NDArray[np.bool_], favoured: npt.NDArray[np.bool_]) -> Ints:

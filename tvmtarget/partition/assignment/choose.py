@@ -1,7 +1,7 @@
 """Choosing sites by cost: operations, copies and launches together, beside the choice by preference.
 
-What is unknown is dearer than everything that is known: of two choices the one with fewer unknowns wins, then the
-faster one, then the one that children in order of preference give.
+Operations stay on the site that they prefer unless known numbers say that another one is faster (`scales.py`). Of two
+choices the faster one wins, then the one that children in order of preference give.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.regions.bound import lower_bound
 from tvmtarget.partition.regions.waves import Coloured
 from tvmtarget.partition.room import Room, room_of
-from tvmtarget.partition.split import Choice, Level, by_preference, grouped
+from tvmtarget.partition.split import Choice, Level, by_preference, grouped, preferred
 from tvmtarget.target.layout import Site
 
 __all__ = ["ByCost"]
@@ -74,7 +74,7 @@ class ByCost:
     def _best(self, level: Level, numbers: Scaled) -> Choice:
         placement = numbers.placement
         judge = _Judge(level, placement)
-        by_preference_first = level.allowed.argmax(axis=1)
+        by_preference_first = preferred(level)
         tried = enumerated(placement, ENUMERATED)
         if len(tried):
             judge.look_at([by_preference_first, *tried])
@@ -93,7 +93,7 @@ class ByCost:
             least = _least(placement, found[0] if budget.is_kept else None)
         if level.room is not None and not (len(tried) and len(judge.chosen)):
             judge.look_within(level.room)
-        is_known = least < numbers.beyond and not numbers.shift
+        is_known = numbers.is_known and not numbers.shift
         launches: list[int] = placement.launches.tolist()
         return Choice(judge.chosen.tolist(), least if is_known else None, launches)
 

@@ -20,10 +20,10 @@ def choosers_for(
 ) -> list[Chooser]:
     """Return by preference, by costs if there are any, or both; each keeps the `sites` of operations that are given."""
     program = feasibility.program
-    choosers: list[Chooser] = [by_preference] if estimates is None else [Recalling(ByCost(feasibility, estimates))]
     is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
-    if estimates is not None and (is_deep or estimates.costs.regions):
-        choosers.append(by_preference)
+    choosers: list[Chooser] = [by_preference] if estimates is None or is_deep or estimates.costs.regions else []
+    if estimates is not None:
+        choosers.append(Recalling(ByCost(feasibility, estimates)))
     if estimates is not None and objective == "throughput":
         choosers.append(ByPipeline(feasibility, estimates))
     if sites is None:

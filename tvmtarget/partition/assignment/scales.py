@@ -1,6 +1,8 @@
 """The numbers of one level as a placement: what atoms, launches and copies cost there.
 
-What is unknown is dearer than everything that is known: of two choices the one with fewer unknowns is cheaper.
+Unknown costs neither speak against a site nor for one: an atom leaves the site that it prefers only where its time is
+known on both, and where both memories exchange values with the others in known time. All else costs more than any
+choice whose numbers are known. Copies of unknown time then are the same ones in all choices, and count for nothing.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ from math import ceil, log2
 
 import numpy as np
 
-from tvmtarget.partition.assignment.placement import Placement
+from tvmtarget.partition.assignment.placement import Bools, Placement
 from tvmtarget.partition.control.forms import runs_of_bodies
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.split import Level
+from tvmtarget.partition.split import Level, preferred
 from tvmtarget.partition.values import Values
 from tvmtarget.target.layout import Site
 
@@ -26,17 +28,19 @@ __all__ = ["Scaled", "scaled"]
 # Sums stay below this power of two, so that 64 bits hold them: finer digits are dropped where they would not.
 BITS = 60
 
-# Stands for a number that nobody knows.
-UNKNOWN = -1
-
 
 @dataclass(frozen=True)
 class Scaled:
-    """A placement in picoseconds shifted by `shift` bits; numbers from `beyond` on stand for unknowns."""
+    """A placement in picoseconds shifted by `shift` bits.
+
+    `beyond` is the cost of leaving a preferred site where that is not known to be faster; `is_known` says that there
+    is no such cost, so that all choices are compared by known numbers.
+    """
 
     placement: Placement
     beyond: int
     shift: int
+    is_known: bool
 
 
 def scaled(feasibility: Feasibility, estimates: Estimates, level: Level, trusted: Site | None = None) -> Scaled:
@@ -66,25 +70,47 @@ def scaled(feasibility: Feasibility, estimates: Estimates, level: Level, trusted
     least = min(launches[: len(launches) - (level.options[-1] is level.site)], default=0)
     known, unknown = _times(feasibility, level, times, least, shift)
     known += np.array([launch - part >> shift for launch, part in zip(launches, passing, strict=True)], dtype=np.int64)
-    flat = [[[UNKNOWN if cost is None else cost >> shift for cost in row] for row in rows] for rows in links]
+    flat = [[[0 if cost is None else cost >> shift for cost in row] for row in rows] for rows in links]
     routes = np.array(flat, dtype=np.int64).reshape(len(links), len(domains), len(domains))
     dearest = routes.max(axis=(1, 2), initial=0)[values.kinds].sum() * len(domains)
     top = np.where(level.allowed, known, 0).max(axis=1, initial=0).sum()
     beyond = int(top + dearest) + (max(launches, default=0) >> shift) * len(level.atoms) + 2
+    places = np.array([domains.index(domain) for domain in homes], dtype=np.int64)
+    is_blind = np.array([[[cost is None for cost in row] for row in rows] for rows in links], dtype=np.bool_)
+    leaving = _is_unknown(level, unknown > 0, is_blind.reshape(routes.shape), places) & level.allowed
     placement = Placement(
-        costs=np.where(level.allowed, known + unknown * beyond, 0),
+        costs=np.where(level.allowed, known + leaving * beyond, 0),
         allowed=level.allowed,
         producer=values.producer,
         start=values.start,
         readers=values.readers,
         is_wanted=values.is_wanted,
         routing=values.kinds,
-        routes=np.where(routes == UNKNOWN, beyond, routes),
-        domains=np.array([domains.index(domain) for domain in homes], dtype=np.int64),
+        routes=routes,
+        domains=places,
         home=domains.index(home),
         launches=np.array([part >> shift for part in passing], dtype=np.int64),
     )
-    return Scaled(placement, beyond, shift)
+    return Scaled(placement, beyond, shift, not leaving.any())
+
+
+def _is_unknown(level: Level, unknown: Bools, is_blind: Bools, places: Ints) -> Bools:
+    """Tell under which options atoms (rows) would leave those that they prefer without known numbers for it.
+
+    `unknown` says of which atoms and options times are not known, `is_blind` of which kinds of values and places
+    copies are not, and `places` where the options are.
+    """
+    atoms, first = np.arange(len(level.atoms)), preferred(level)
+    found = unknown | unknown[atoms, first][:, None]
+    values = level.values
+    if is_blind[values.kinds].any():
+        owner, _ = values.reads
+        made = np.flatnonzero(values.producer >= 0)
+        value, atom = np.concatenate([owner, made]), np.concatenate([values.readers, values.producer[made]])
+        kinds = values.kinds[value]
+        np.logical_or.at(found, atom, is_blind[kinds, places[first[atom]]][:, places])
+    found[atoms, first] = False
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +152,17 @@ def _shift(
     atoms = sum(len(atom) for atom in level.atoms)
     width = len(links[0]) if links else 1
     known = float(longest + launch) * atoms + float(dearest) * width * len(values.kinds) + 1
-    has_unknown = [None in found for found in copies]
-    unknown = width * int(np.array(has_unknown, dtype=np.bool_)[values.kinds].sum()) if any(has_unknown) else 0
-    unknown += atoms if any(None in found for found in times) else 0
-    return max(0, ceil(log2(known) + log2(1 + unknown)) - BITS)
+    has_unknown = any(None in found for found in copies) or any(None in found for found in times)
+    return max(0, ceil(log2(known) + log2(1 + atoms * has_unknown)) - BITS)
 
 
 def _times(
     feasibility: Feasibility, level: Level, times: dict[str, list[int | None]], launch: int, shift: int
 ) -> tuple[Ints, Ints]:
-    """Return what is known of the time of each atom under each option, and how many of its operations are unknown."""
+    """Return what is known of the time of each atom under each option, and how many of its operations are unknown.
+
+    In a system an operation is unknown where its time on the first leaf that takes it is, as it will stay there.
+    """
     signatures = np.array(feasibility.program.signatures, dtype=np.int64)
     members = np.array([index for atom in level.atoms for index in atom], dtype=np.int64)
     owner = np.repeat(np.arange(len(level.atoms)), [len(atom) for atom in level.atoms])
@@ -146,13 +173,17 @@ def _times(
         if site is level.site:
             _driven(feasibility, level, times, launch, shift, option, known, unknown)
             continue
-        least = np.full(len(members), endless)
+        least, is_first_unknown = np.full(len(members), endless), np.zeros(len(members), dtype=np.bool_)
+        is_open = np.ones(len(members), dtype=np.bool_)
         for leaf, column in zip(feasibility.below(site), feasibility.columns(site), strict=True):
             flat = [endless if time is None else time >> shift for time in times[leaf.path]]
             found = np.array(flat, dtype=np.int64)[signatures[members]]
-            least = np.where(feasibility.takes[members, column], np.minimum(least, found), least)
+            takes = feasibility.takes[members, column]
+            is_first_unknown |= is_open & takes & (found == endless)
+            is_open &= ~takes
+            least = np.where(takes, np.minimum(least, found), least)
         np.add.at(known[:, option], owner, np.where(least == endless, 0, least))
-        np.add.at(unknown[:, option], owner, least == endless)
+        np.add.at(unknown[:, option], owner, is_first_unknown | (least == endless))
     return known, unknown
 
 

@@ -19,14 +19,16 @@ MAX_SHOWN = 5
 class Prediction:
     """Times in picoseconds, of what is known; `unknown` lists what is not, and `assumed` what defaults stand for.
 
-    `least` is what no choice of sites can go below, None where nothing says so. `passing` is what it takes values to
-    enter functions from another site and to leave them.
+    `priced` is how many operations, measured functions and copies have a time, known or not. `least` is what no choice
+    of sites can go below, None where nothing says so. `passing` is what it takes values to enter functions from another
+    site and to leave them.
     """
 
     ops: int
     launches: int
     copies: int
     unknown: tuple[str, ...]
+    priced: int
     assumed: tuple[str, ...] = ()
     least: int | None = None
     passing: int = 0
@@ -37,9 +39,19 @@ class Prediction:
         return self.ops + self.launches + self.copies + self.passing
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """Of two predictions the smaller rank is better: fewer unknowns, then less time."""
-        return len(self.unknown), self.total
+    def is_mostly_unknown(self) -> bool:
+        """Whether the times of more than half of the operations and copies are unknown."""
+        return 2 * len(self.unknown) > self.priced
+
+    @property
+    def warning(self) -> str:
+        """What the first line of a summary says of a prediction that is mostly unknown; empty for others."""
+        counts = f"{len(self.unknown)} of {self.priced} times"
+        return f"prediction mostly unknown ({counts})" if self.is_mostly_unknown else ""
+
+    def knows_all_of(self, other: Prediction) -> bool:
+        """Whether nothing is unknown here that is known in another prediction, so that their times compare."""
+        return set(self.unknown) <= set(other.unknown)
 
     def lines(self) -> Iterator[str]:
         """Yield the prediction line by line."""
@@ -62,7 +74,8 @@ class Prediction:
         names = ("total", "ops", "launches", "copies", *(["passing"] if self.passing else ()))
         times = {name: getattr(self, name) / 10**6 for name in names}
         least = {} if self.least is None else {"least": self.least / 10**6}
-        return times | least | {"unknown": list(self.unknown), "assumed": list(self.assumed)}
+        warning = {"warning": self.warning} if self.warning else {}
+        return times | least | warning | {"unknown": list(self.unknown), "assumed": list(self.assumed)}
 
 
 def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: int | None = None) -> Prediction:
@@ -73,13 +86,16 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: i
     layout, body = estimates.program.layout, estimates.program.body
     ops = launches = copies = Fraction(0)
     unknown: list[str] = []
+    priced = 0
     for region in outlined.regions:
         site = layout[region.site]
         measured = estimates.region(module, region.function, site)
         if measured is not None:
             ops += measured * region.runs
+            priced += 1
             least = None
             continue
+        priced += len(region.calls)
         launches += estimates.launch(site) * region.runs
         for index in region.calls:
             estimate = estimates.time(index, site)
@@ -89,7 +105,7 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: i
     for copy in outlined.copies:
         time = estimates.copy(copy.type, copy.src, copy.dst)
         copies += (time or 0) * copy.runs
-        if time is None:
+        if time is None and copy.runs:
             is_sized = estimates.nbytes(copy.type) is not None
             why = "no link says what that takes" if is_sized else "its size is not known"
             unknown.append(f"copy of {copy.value!r} from {copy.src} to {copy.dst}: {why}")
@@ -98,6 +114,7 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: i
         launches=round(launches),
         copies=round(copies),
         unknown=tuple(unknown),
+        priced=priced + sum(1 for copy in outlined.copies if copy.runs),
         assumed=tuple(estimates.assumed()),
         passing=round(_passing(estimates, outlined)),
     )

@@ -60,9 +60,9 @@ class Pace:
         return SECOND / self.slowest.busy if self.slowest.busy else None
 
     @property
-    def rank(self) -> tuple[int, int, int]:
-        """Of two paces the smaller rank is better: fewer unknowns, then more inputs a second, then less latency."""
-        return self.unknown, self.slowest.busy, self.latency
+    def rank(self) -> tuple[int, int]:
+        """Of two paces the smaller rank is better: more inputs a second, then less latency."""
+        return self.slowest.busy, self.latency
 
     def lines(self) -> Iterator[str]:
         """Yield stages, latency and throughput line by line."""

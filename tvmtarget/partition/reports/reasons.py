@@ -57,10 +57,13 @@ def reason_for(
     forced = next(_forced(feasibility, index, record, outlined, estimates, best), None)
     if forced is not None:
         return forced
+    first = "the first site, in order of preference, that can take it"
     if estimates is not None:
-        return _BY_COST[objective]
+        known = {leaf.path for leaf in best if estimates.time(index, leaf).time is not None}
+        is_blind = record.site == best[0].path and not (record.site in known and len(known) > 1)
+        return f"{first}, as unknown times do not speak for another" if is_blind else _BY_COST[objective]
     if record.site == best[0].path:
-        return "the first site, in order of preference, that can take it"
+        return first
     return "a site that can take it and what was decided together with it"
 
 

@@ -32,7 +32,8 @@ def summary_of(plan: Plan) -> Iterator[str]:
         counts[region.site] += len(region.ops) + len(region.inner)
         calls[region.site] += 1
     flops = _flops(plan)
-    yield f"{total} ops in {len(plan.regions)} regions on {len(counts)} sites of {plan.layout.root.kind}"
+    warning = f"; {plan.prediction.warning}" if plan.prediction is not None and plan.prediction.warning else ""
+    yield f"{total} ops in {len(plan.regions)} regions on {len(counts)} sites of {plan.layout.root.kind}{warning}"
     for site in (leaf.path for leaf in plan.layout.leaves()):
         share = f"{_percent(counts[site], total)} %"
         if flops.total():
