@@ -16,7 +16,13 @@ pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
 NPZ = DIGITS.with_suffix(".npz")
 BOTH = "[ort=onnxruntime,cpu=numpy]"
 TWO = "[a=onnxruntime(intra-op-threads=1),b=onnxruntime(intra-op-threads=1,optimization-level=1)]"
-COSTS = {"schema": "tvmtarget.cost/1", "ops": [{"match": {"op": "Conv"}, "site": "cpu", "time": 3, "from": "log"}]}
+COSTS = {
+    "schema": "tvmtarget.cost/1",
+    "ops": [
+        {"match": {"op": "Conv"}, "site": "cpu", "time": 3, "from": "log"},
+        {"match": {"op": "Conv"}, "site": "ort", "time": 300, "from": "log"},
+    ],
+}
 
 
 @pytest.fixture
@@ -183,3 +189,16 @@ def test_mistakes_name_the_option(cli, command, words, said):
 def test_there_are_no_costs_to_keep_without_costs(cli, tmp_path):
     code, _, err = cli("explain", DIGITS, "-t", BOTH, "--save-costs", tmp_path / "x.json")
     assert (code, "--save-costs has nothing to write; it needs --costs" in err) == (1, True)
+
+
+def test_sizes_of_dimensions_that_the_model_does_not_have_are_refused(cli):
+    code, _, err = cli("explain", DIGITS, "-t", BOTH, "--costs", "roofline", "--size", "btch=1")
+    assert code == 1
+    assert "--size btch=1: the model has no symbolic dimension 'btch'; did you mean 'batch'?" in err
+
+
+def test_a_prediction_that_is_mostly_unknown_is_announced_in_the_first_line(cli):
+    _, out, _ = cli("explain", DIGITS, "-t", BOTH, "--costs", "roofline")
+    assert out.splitlines()[0].endswith("; prediction mostly unknown (11 of 11 times)")
+    _, out, _ = cli("explain", DIGITS, "-t", BOTH, "--costs", "roofline", "--json")
+    assert json.loads(out)["predicted"]["warning"] == "prediction mostly unknown (11 of 11 times)"

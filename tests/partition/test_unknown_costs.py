@@ -2,12 +2,14 @@
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import light, random_graph, small
+from models import DIGITS, light, random_graph, small
 from onnx import TensorProto, helper
 
 import tvmtarget as tt
+from tvmtarget.errors import UnknownNameError
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 
 PAIR = "[npu=onnxruntime,cpu=llvm](host=@cpu)"
@@ -103,3 +105,42 @@ def test_a_bound_is_only_stated_where_all_choices_are_known():
     plan = tt.decompose(module, "[npu=onnxruntime,cpu=numpy](host=@cpu)", half)
     assert plan.prediction.unknown == ()
     assert plan.prediction.least is None
+
+
+def digits(**costs):
+    return tt.decompose(tt.IRModule.from_onnx(DIGITS), PAIR, {"schema": "tvmtarget.cost/1"} | costs)
+
+
+def test_a_size_of_a_dimension_that_the_model_does_not_have_is_refused():
+    with pytest.raises(UnknownNameError, match=r"size of 'btch', a dimension .* did you mean 'batch'"):
+        digits(symbolic_hints={"btch": 1})
+    with pytest.raises(UnknownNameError, match="size of 'btch'"):
+        tt.decompose(tt.IRModule.from_onnx(DIGITS), PAIR).with_costs(Costs(symbolic_hints={"btch": 1}))
+
+
+def test_sizes_that_a_file_has_for_other_models_are_reported():
+    shared = digits(symbolic_hints={"batch": 4, "sequence": 64})
+    assert "  unused: sizes of dimensions that the program does not have: 'sequence'" in shared.summary().splitlines()
+    assert shared.to_json()["predicted"]["unused"] == ["sizes of dimensions that the program does not have: 'sequence'"]
+
+
+@pytest.mark.parametrize(
+    ("match", "site", "text"),
+    [
+        ({"op": "Covn"}, "npu", "operator 'Covn', which neither the program nor ONNX has; did you mean 'Conv'"),
+        ({"op": "conv"}, "npu", "operator 'conv', which neither the program nor ONNX has; did you mean 'Conv'"),
+        ({"op": "LSTM"}, "npu", "costs of operators that the program does not have: LSTM"),
+        ({"op": "Conv", "dtype": "float16"}, "npu", "costs of ops that match none of the program: Conv on 'npu'"),
+        ({"structure": "sha256:0"}, "npu", "costs of ops that match none of the program: sha256:0 on 'npu'"),
+        ({"op": "Conv"}, "cuda", "costs of sites that the target does not have: 'cuda'"),
+    ],
+)
+def test_costs_that_match_nothing_are_reported(match, site, text):
+    plan = digits(ops=[{"match": match, "site": site, "time": 1}])
+    (unused,) = plan.prediction.unused
+    assert text in unused
+    assert f"  unused: {unused}" in plan.summary().splitlines()
+
+
+def test_costs_that_match_are_not_reported():
+    assert digits(ops=[{"match": {"op": "Conv"}, "site": "npu", "time": 1}]).prediction.unused == ()

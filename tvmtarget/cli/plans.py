@@ -50,7 +50,7 @@ class Division:
             "FILE",
         ),
     ] = None
-    sizes: Annotated[_Texts, _option("--size", "NAME=NUMBER: what --costs reckon an open dimension with.")] = None
+    sizes: Annotated[_Texts, _option("--size", "NAME=NUMBER: what --costs assume for a symbolic dimension.")] = None
     objective: Annotated[
         str | None,
         _option("--objective", "What costs make small: latency of an input, or throughput of many on a cluster."),
@@ -96,9 +96,18 @@ class Division:
             "constants": _one_of("--constants", self.constants, CONSTANTS),
         }
 
-    def read_costs(self, target: Target, *, allow_interpreter: bool) -> Costs | None:
-        """Read or measure the costs that are typed, with the sizes of symbolic dimensions."""
+    def read_costs(self, module: IRModule, target: Target, *, allow_interpreter: bool) -> Costs | None:
+        """Read or measure the costs that are typed, with the sizes of symbolic dimensions of a model."""
         sizes = _numbers("--size", self.sizes, "batch=1")
+        dims = _dims(module)
+        strays = [
+            f"--size {name}={size}: the model has no symbolic dimension {name!r}"
+            + (did_you_mean(name, dims, listing="it has") if dims else "; all of its dimensions are numbers")
+            for name, size in sizes.items()
+            if name not in dims
+        ]
+        if strays:
+            raise TextError("\n".join(strays))
         if self.costs is None:
             if sizes:
                 raise TextError("--size is for costs; it needs --costs, such as --costs measured")
@@ -159,7 +168,7 @@ class Asked(Division):
         from tvmtarget.partition.decompose import decompose
 
         options = self.options()
-        costs = self.read_costs(target, allow_interpreter=allow_interpreter)
+        costs = self.read_costs(module, target, allow_interpreter=allow_interpreter)
         plan = decompose(module, target, costs, where=self.rules, **options)
         if log is None or self.costs is not None:
             return plan
@@ -168,6 +177,15 @@ class Asked(Division):
         for applied in advice.applied:
             typer.echo(f"tuned: {applied}", err=True)
         return plan
+
+
+def _dims(module: IRModule) -> set[str]:
+    """Return the symbolic dimensions of a model."""
+    from tvmtarget.ir.types import TensorType
+
+    types = (type_ for function in module.functions for type_ in function.types.values())
+    shapes = (type_.shape or () for type_ in types if isinstance(type_, TensorType))
+    return {dim for shape in shapes for dim in shape if isinstance(dim, str)}
 
 
 def _costs(text: str, target: Target, *, allow_interpreter: bool) -> Costs:

@@ -80,7 +80,7 @@ def tune(
                     seed=seed,
                     where=rules,
                     options=options,
-                    costs=division.read_costs(tree, allow_interpreter=allow_interpreter),
+                    costs=division.read_costs(module, tree, allow_interpreter=allow_interpreter),
                     allow_interpreter=allow_interpreter,
                     workers=workers,
                     progress=tell,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
+from tvmtarget.ir.function import Value
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.ir.types import TensorType, Type
@@ -16,6 +17,7 @@ from tvmtarget.partition.costs.rates import Rates, names_of, rates_of
 from tvmtarget.partition.costs.work import Unknown, Work, form_of, work_of
 from tvmtarget.partition.memory_graph import PICOSECONDS, MemoryGraph
 from tvmtarget.partition.program import Program
+from tvmtarget.partition.strategies.registered import onnx_operators
 from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.target.kinds import kind_names
 from tvmtarget.target.layout import Site
@@ -23,6 +25,8 @@ from tvmtarget.target.layout import Site
 __all__ = ["Estimate", "Estimates", "microseconds"]
 
 MICROSECOND = 10**6
+
+MAX_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Estimates:
         self._rules = {leaf.path: self._rules_for(leaf) for leaf in self.leaves}
         self._works: dict[object, Work | Unknown] = {}
         self._times: dict[object, Estimate] = {}
+        self._matched: set[int] = set()  # places of costs of operations that matched one
 
     def time(self, index: int, leaf: Site) -> Estimate:
         """Return what an operation takes on a leaf, the call of its function not counted."""
@@ -188,6 +193,7 @@ class Estimates:
             for place, rule in rules.get(name, ())
             if _matches(rule, op)
         ]
+        self._matched.update(place for _, place, _ in found)
         return max(found, key=lambda item: item[:2])[2] if found else None
 
     def _unknown_names(self) -> Iterator[str]:
@@ -198,6 +204,52 @@ class Estimates:
                 yield f"the costs speak of site {name!r}, which is no node of the target or kind" + did_you_mean(
                     name, known - {""}
                 )
+        dims, strays = _dims(self.program.function.params), self._stray_sizes()
+        if dims - self.costs.symbolic_hints.keys():
+            for name in strays:
+                yield f"the costs give a size of {name!r}, a dimension that the program does not have" + did_you_mean(
+                    name, dims, listing="it has"
+                )
+
+    def _stray_sizes(self) -> list[str]:
+        """List the symbolic dimensions that the costs give a size of and no value of the program has."""
+        values = (Value("", type_) for type_ in self.program.kinds.types)
+        return sorted(self.costs.symbolic_hints.keys() - _dims(values)) if self.costs.symbolic_hints else []
+
+    def unused(self) -> Iterator[str]:
+        """Tell which of the costs match nothing in the program and the target, with the nearest names."""
+        kinds = {self.program.body[first].kind for first in self.program.firsts}
+        named = dict.fromkeys(rule.op for rule in self.costs.ops if rule.op is not None and rule.op not in kinds)
+        known = set(onnx_operators().values()) if named else set()
+        for name in named:
+            if name not in known:
+                near = did_you_mean(name, kinds | known)
+                yield f"costs of operator {name!r}, which neither the program nor ONNX has{near}"
+        absent = [name for name in named if name in known]
+        if absent:
+            yield f"costs of operators that the program does not have: {', '.join(absent)}"
+        borne = frozenset(name for leaf in self.leaves for name in names_of(leaf))
+        idle = [
+            f"{rule.op or rule.structure} on {rule.site!r}"
+            for place, rule in enumerate(self.costs.ops)
+            if place not in self._matched and rule.op not in named and rule.site in borne
+        ]
+        if idle:
+            more = f", and {len(idle) - MAX_SHOWN} more" if len(idle) > MAX_SHOWN else ""
+            yield f"costs of ops that match none of the program: {', '.join(idle[:MAX_SHOWN])}{more}"
+        stated = (*self.costs.sites, *(one.site for one in self.costs.ops), *(one.site for one in self.costs.regions))
+        absent = [repr(name) for name in dict.fromkeys(stated) if name not in borne]
+        if absent:
+            yield f"costs of sites that the target does not have: {', '.join(absent)}"
+        strays = self._stray_sizes()
+        if strays:
+            yield f"sizes of dimensions that the program does not have: {', '.join(map(repr, strays))}"
+
+
+def _dims(values: Iterable[Value]) -> set[str]:
+    """Return the symbolic dimensions of values."""
+    shapes = (value.type.shape or () for value in values if isinstance(value.type, TensorType))
+    return {dim for shape in shapes for dim in shape if isinstance(dim, str)}
 
 
 def _matches(rule: OpCost, op: Op) -> bool:

@@ -21,7 +21,7 @@ class Prediction:
 
     `priced` is how many operations, measured functions and copies have a time, known or not. `least` is what no choice
     of sites can go below, None where nothing says so. `passing` is what it takes values to enter functions from another
-    site and to leave them.
+    site and to leave them. `unused` lists costs that match nothing.
     """
 
     ops: int
@@ -32,6 +32,7 @@ class Prediction:
     assumed: tuple[str, ...] = ()
     least: int | None = None
     passing: int = 0
+    unused: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
@@ -68,6 +69,8 @@ class Prediction:
             yield f"  ... and {len(self.unknown) - MAX_SHOWN} more unknown"
         for assumed in self.assumed:
             yield f"  not known: {assumed}"
+        for unused in self.unused:
+            yield f"  unused: {unused}"
 
     def to_json(self) -> dict[str, object]:
         """Return the prediction as data, in microseconds."""
@@ -75,7 +78,8 @@ class Prediction:
         times = {name: getattr(self, name) / 10**6 for name in names}
         least = {} if self.least is None else {"least": self.least / 10**6}
         warning = {"warning": self.warning} if self.warning else {}
-        return times | least | warning | {"unknown": list(self.unknown), "assumed": list(self.assumed)}
+        unused = {"unused": list(self.unused)} if self.unused else {}
+        return times | least | warning | {"unknown": list(self.unknown), "assumed": list(self.assumed)} | unused
 
 
 def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: int | None = None) -> Prediction:
@@ -116,6 +120,7 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: i
         unknown=tuple(unknown),
         priced=priced + sum(1 for copy in outlined.copies if copy.runs),
         assumed=tuple(estimates.assumed()),
+        unused=tuple(estimates.unused()),
         passing=round(_passing(estimates, outlined)),
     )
     return found if least is None else replace(found, least=min(least, found.total))

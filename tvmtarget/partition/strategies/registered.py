@@ -13,7 +13,7 @@ from tvmtarget.partition.strategies.strategy import Rule, Strategy, blamed
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 
-__all__ = ["made_strategy", "strategy_at", "strategy_for"]
+__all__ = ["made_strategy", "onnx_operators", "strategy_at", "strategy_for"]
 
 
 @plugins.cached
@@ -57,8 +57,8 @@ def _problems(strategy: Strategy) -> Iterator[str]:
             yield f"{name} is {shown(value)}; it should be {wanted}"
         if isinstance(value, Set):
             yield from (f"{name} has {shown(one)}; it should be text" for one in value if not isinstance(one, str))
-    small = [op for op in _texts(strategy.ops) if op.islower() and op in _spelled()]
-    yield from (f"no operator {op!r}; did you mean {_spelled()[op]!r}?" for op in small)
+    small = [op for op in _texts(strategy.ops) if op.islower() and op in onnx_operators()]
+    yield from (f"no operator {op!r}; did you mean {onnx_operators()[op]!r}?" for op in small)
     for dtype in _texts(strategy.dtypes):
         if dtype not in DTYPES:
             yield f"no element type {dtype!r}{did_you_mean(dtype, DTYPES)}"
@@ -94,7 +94,7 @@ def _problems_of_patterns(patterns: Mapping[str, str]) -> Iterator[str]:
 
 
 @cache
-def _spelled() -> dict[str, str]:
+def onnx_operators() -> dict[str, str]:
     """Return the names of ONNX's operators by what they are in small letters."""
     from onnx.defs import get_all_schemas
 
