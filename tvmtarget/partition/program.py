@@ -16,6 +16,7 @@ from tvmtarget.ir.flow import readers_of
 from tvmtarget.ir.function import Call, Constant, Function, reached_from
 from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.relax.tuples import with_tuples_apart
 from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
@@ -235,7 +236,10 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
     layout = Layout(target.resolve())
     kept = _uncalled(module)
     functions = {one.name: with_op_names(one) for one in module}
-    found = scopes_of(inline_calls(functions["main"], functions))
+    inlined = inline_calls(functions["main"], functions)
+    if len(tuple(layout.leaves())) > 1:
+        inlined = with_tuples_apart(inlined, where)
+    found = scopes_of(inlined)
     codes = {one.name: one.constraint for one in kept if one.code is not None}
     check_entry(module.main, layout)
     read = OnTree(layout)

@@ -15,9 +15,9 @@ from tvmtarget.ir.relax.attributes import fields_of, write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS, INLINE, RESULT, Block, canonical_blocks
 from tvmtarget.ir.relax.calls import CALLEE, TYPED, Sites, buffers_of, is_pure, is_tensor_constant
 from tvmtarget.ir.relax.code import code_function, is_prim, symbols_of
-from tvmtarget.ir.relax.spelling import Printer, Symbols, symbols_in
+from tvmtarget.ir.relax.spelling import Printer, Symbols, dtype_name, symbols_in
 from tvmtarget.ir.relax.tvm_library import are_same, checked_module, the_tvm
-from tvmtarget.ir.types import DTYPES, OpaqueType, TensorType, Type, dtype_of
+from tvmtarget.ir.types import OpaqueType, TensorType, Type, dtype_of
 
 __all__ = ["read_tvm_module"]
 
@@ -79,7 +79,7 @@ def _located(read: Any, value: Any, place: str) -> Any:
 
 
 def _buffer_type(buffer: Any, printer: Printer) -> Type:
-    dtype = _dtype(str(buffer.dtype))
+    dtype = dtype_name(str(buffer.dtype))
     return None if dtype is None else TensorType(dtype, tuple(_dim(dim, printer) for dim in buffer.shape))
 
 
@@ -91,13 +91,6 @@ def _dim(value: Any, printer: Printer) -> int | str | None:
     except ModelError:
         return None
     return int(value.value) if text.startswith("Imm") else text
-
-
-def _dtype(name: str) -> str | None:
-    """Return our name of an element type, or None where we have none."""
-    plain = name.replace("_", "")
-    plain = {"float4e2m1fn": "float4e2m1", "float8e8m0fnu": "float8e8m0"}.get(plain, plain)
-    return plain if plain in DTYPES else None
 
 
 @dataclass(frozen=True)
@@ -349,7 +342,7 @@ class _FunctionReader:
             array: np.ndarray[Any, Any] = np.asarray(_elements(tensor))
             type_ = TensorType(dtype_of(array.dtype), array.shape)
             expected = self.tvm.relax.TensorType(list(array.shape), str(tensor.dtype))
-            if not are_same(expr.ty, expected) or _dtype(str(tensor.dtype)) != type_.dtype:
+            if not are_same(expr.ty, expected) or dtype_name(str(tensor.dtype)) != type_.dtype:
                 raise ModelError(f"a constant of type {expr.ty} is not carried; give it the plain type of its elements")
             self.held[name] = Constant(name, type_, array)
             self.constants[expr] = name
@@ -368,7 +361,7 @@ class _FunctionReader:
     def _typed(self, name: str, type_: Any) -> Value:
         printer = self._printer([])
         if isinstance(type_, self.tvm.relax.TensorType) and type_.dtype is not None:
-            dtype = _dtype(str(type_.dtype.dtype))
+            dtype = dtype_name(str(type_.dtype.dtype))
             dims: tuple[int | str | None, ...] | None = None
             if type_.shape is not None and isinstance(type_.shape, self.tvm.relax.ShapeExpr):
                 dims = tuple(_exact_dim(dim, printer) for dim in type_.shape.values)

@@ -22,9 +22,20 @@ from typing import Any
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.tvm_library import the_tvm
-from tvmtarget.ir.types import OpaqueType, TensorType, Type, numpy_dtype
+from tvmtarget.ir.types import DTYPES, OpaqueType, TensorType, Type, numpy_dtype
 
-__all__ = ["Printer", "Reader", "Symbols", "fields_of_tuple", "on_vdevice", "symbols_in", "tvm_dtype", "type_text"]
+__all__ = [
+    "Printer",
+    "Reader",
+    "Symbols",
+    "dtype_name",
+    "fields_of_tuple",
+    "on_vdevice",
+    "symbols_in",
+    "tvm_dtype",
+    "type_of",
+    "type_text",
+]
 
 _BINARY = {
     "Add": "+",
@@ -359,6 +370,28 @@ def on_vdevice(text: str, index: int | None) -> str:
 def fields_of_tuple(text: str) -> tuple[str, ...]:
     """Return the texts of the types in that of a tuple."""
     return tuple(map(ast.unparse, _call(ast.parse(text, mode="eval").body)[1]))
+
+
+def type_of(text: str) -> tuple[Type, str]:
+    """Return a type of ours for the text of one of Relax, and the virtual device that it is on as a scope."""
+    name, args, keys = _call(ast.parse(text, mode="eval").body)
+    dtype = dtype_name(str(_literal(args[1]))) if name == "Tensor" and _literal(args[1]) is not None else None
+    if dtype is None:
+        return OpaqueType(text), ""
+    dims: tuple[int | str | None, ...] | None = None
+    if isinstance(args[0], ast.Tuple):
+        texts = [ast.unparse(dim) for dim in args[0].elts]
+        dims = tuple(int(dim) if dim.isdecimal() else dim for dim in texts)
+    elif keys.get("ndim", -1) >= 0:
+        dims = (None,) * int(keys["ndim"])
+    return TensorType(dtype, dims), f"vdevice:{keys['vdevice']}" if "vdevice" in keys else ""
+
+
+def dtype_name(name: str) -> str | None:
+    """Return our name of an element type of TVM, or None where we have none."""
+    plain = name.replace("_", "")
+    plain = {"float4e2m1fn": "float4e2m1", "float8e8m0fnu": "float8e8m0"}.get(plain, plain)
+    return plain if plain in DTYPES else None
 
 
 def _call(node: ast.expr) -> tuple[str, list[ast.expr], dict[str, Any]]:

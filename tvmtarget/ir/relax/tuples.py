@@ -1,0 +1,287 @@
+"""Taking tuples of Relax apart, so that what computes a tuple and what reads it can be in different functions.
+
+A value that is a tuple never leaves its function. Where a tuple is read as a whole and by its fields, or is made to be
+handed to an operation, everything that touches it would have to be in one function, and what lies between could not
+be elsewhere. So operations that give tuples give several results, and operations that take tuples take their fields.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from tvmtarget.ir.function import Call, Function, Value, all_names
+from tvmtarget.ir.inline import Inlined
+from tvmtarget.ir.names import Names
+from tvmtarget.ir.relax.blocks import BLOCKS, is_inline
+from tvmtarget.ir.relax.spelling import fields_of_tuple, type_of
+from tvmtarget.ir.types import OpaqueType
+
+__all__ = ["with_tuples_apart"]
+
+# The names of the values in a tuple, nested as its fields are.
+_Fields: TypeAlias = "str | tuple[_Fields, ...]"
+
+_ARGS = "tvm.args"
+# Operations that read a tuple as one value, or that say nothing about what they read.
+_WHOLE = frozenset({"relax.match_cast", "relax.If", "relax.Function", "relax.TupleGetItem"})
+
+
+def with_tuples_apart(inlined: Inlined, kept: Container[str] = ()) -> Inlined:
+    """Return a function in which no operation reads a tuple that another one computes, as far as that can be.
+
+    Taking a field and making a tuple are no operations then; where a tuple is returned, it is made for that. Fields
+    keep the names under which they are taken, and operations that bear a constraint, or a name in `kept`, stay.
+    """
+    if not any(_fields_of(output) is not None for call in _calls(inlined.function) for output in call.outputs):
+        return inlined
+    return _Rewriter(inlined.function, kept).function(inlined, {})
+
+
+def _calls(function: Function) -> Iterator[Call]:
+    for call in function.body:
+        yield call
+        for _, region in call.regions:
+            yield from _calls(region)
+
+
+def _fields_of(value: Value) -> tuple[str, ...] | None:
+    """Return the texts of the types in a tuple, None for what is no tuple."""
+    is_tuple = isinstance(value.type, OpaqueType) and value.type.name.startswith("Tuple(")
+    return fields_of_tuple(value.type.name) if is_tuple and isinstance(value.type, OpaqueType) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """Who reads the values of a function: by field, as operands that can be fields, as a whole, and as results."""
+
+    taken: dict[str, dict[int, str]]
+    inline: frozenset[str]
+    whole: frozenset[str]
+    returned: frozenset[str]
+
+
+class _Rewriter:
+    def __init__(self, function: Function, kept: Container[str]) -> None:
+        self.kept = kept
+        self.names = Names(all_names(function))
+        self.sources = Names(call.source for call in _calls(function))
+        self.types = {output.name: output for call in _calls(function) for output in call.outputs}
+
+    def function(self, inlined: Inlined, outer: dict[str, _Fields]) -> Inlined:
+        """Rewrite a body; `outer` are the tuples around it that are taken apart."""
+        function, uses = inlined.function, self._uses(inlined.function)
+        env = dict(outer)
+        body: list[Call] = []
+        frames = []
+        bodies = {}
+        for index, call in enumerate(function.body):
+            for new in self._rewritten(call, env, uses, function):
+                if new.regions:
+                    inner = tuple(self.function(one, env) for one in inlined.bodies.get(index, ()))
+                    labels = (label for label, _ in new.regions)
+                    new = replace(
+                        new, regions=tuple((label, one.function) for label, one in zip(labels, inner, strict=True))
+                    )
+                    bodies[len(body)] = inner
+                body.append(new)
+                frames.append(inlined.frames[index])
+        if tuple(body) == function.body:
+            return inlined
+        attrs = tuple(item for item in function.attrs if item[0] != BLOCKS)
+        return Inlined(function.replace(body=tuple(body), attrs=attrs), tuple(frames), bodies)
+
+    def _uses(self, function: Function) -> _Uses:
+        taken: dict[str, dict[int, str]] = {}
+        inline: set[str] = set()
+        whole: set[str] = set()
+        returned = set(function.results)
+        for call in function.body:
+            if _is_taking(call):
+                fields = taken.setdefault(call.inputs[0], {})
+                place = int(str(call.attr("index")))
+                fields[place] = fields.get(place) or ("" if self._stays(call) else call.outputs[0].name)
+            elif _takes_fields(call):
+                inline.update(call.inputs)
+            else:
+                whole.update(call.inputs)
+            for _, region in call.regions:
+                inner = self._uses(region)
+                for name, fields in inner.taken.items():
+                    taken.setdefault(name, {}).update(
+                        {place: "" for place in fields if place not in taken.get(name, ())}
+                    )
+                inline |= inner.inline
+                whole |= inner.whole
+                returned |= inner.returned
+        return _Uses(taken, frozenset(inline), frozenset(whole), frozenset(returned))
+
+    def _rewritten(self, call: Call, env: dict[str, _Fields], uses: _Uses, function: Function) -> Iterator[Call]:
+        """Yield what becomes of an operation; `env` learns the fields of the tuple that it gives."""
+        output = call.outputs[0] if len(call.outputs) == 1 else None
+        if output is None or is_inline(function, call):
+            yield self._with_fields(call, env)
+            return
+        fields = _made_of(call, env)
+        if fields is not None and not self._stays(call):
+            if isinstance(fields, tuple):
+                env[output.name] = fields
+                if output.name in uses.returned or output.name in uses.whole:
+                    yield self._tuple(call, fields)
+                return
+            if output.name == fields:
+                return
+            if output.name not in uses.returned:
+                env[output.name] = fields
+                return
+        if fields is not None:
+            inputs, text = _written(fields)
+            args = ((_ARGS, text),) * (text != "_0")
+            yield replace(call, op="relax.value", inputs=inputs, attrs=args)
+            return
+        types = _fields_of(output)
+        new = self._with_fields(call, env)
+        is_read = output.name in uses.taken or output.name in uses.inline or output.name in uses.whole
+        if types is None or not is_read:
+            yield new
+        elif len(types) > 1 and not any(text.startswith("Tuple(") for text in types) and _can_give_several(call):
+            yield from self._several(new, output, types, env, uses)
+        elif output.name in uses.inline:
+            yield new
+            env[output.name] = yield from self._taken(output, output.name, types)
+        else:
+            yield new
+
+    def _stays(self, call: Call) -> bool:
+        """Whether taking a field or making a tuple stays an operation, as something is asked of it."""
+        return call.constraint is not None or call.source in self.kept
+
+    def _several(
+        self, call: Call, output: Value, types: Sequence[str], env: dict[str, _Fields], uses: _Uses
+    ) -> Iterator[Call]:
+        """Yield an operation with a result for each field, and its tuple made anew where that is needed."""
+        taken = uses.taken.get(output.name, {})
+        is_whole = output.name in uses.returned or output.name in uses.whole
+        is_all = is_whole or output.name in uses.inline
+        values = []
+        for place, text in enumerate(types):
+            is_used = is_all or place in taken
+            name = (taken.get(place) or self.names.fresh(f"{output.name}.{place}")) if is_used else ""
+            type_, scope = type_of(text)
+            values.append(Value(name, type_, scope))
+        env[output.name] = tuple(value.name for value in values)
+        yield replace(call, outputs=tuple(values))
+        if is_whole:
+            made = Call("relax.Tuple", (), (output,), source=self.sources.fresh(output.name))
+            yield self._tuple(made, env[output.name])
+
+    def _taken(self, output: Value, name: str, types: Sequence[str]) -> Generator[Call, None, _Fields]:
+        """Yield operations that take all fields of a tuple, at any depth; returns their names."""
+        found: list[_Fields] = []
+        for place, text in enumerate(types):
+            type_, scope = type_of(text)
+            value = Value(self.names.fresh(f"{output.name}.{place}"), type_, scope)
+            source = self.sources.fresh(value.name)
+            yield Call("relax.TupleGetItem", (name,), (value,), (("index", place),), source=source)
+            inner = _fields_of(value)
+            found.append(value.name if inner is None else (yield from self._taken(value, value.name, inner)))
+        return tuple(found)
+
+    def _tuple(self, call: Call, fields: _Fields) -> Call:
+        """Return the operation that makes a tuple of values."""
+        inputs, text = _written(fields)
+        attrs = tuple(item for item in call.attrs if item[0] not in (_ARGS, "index"))
+        if isinstance(fields, tuple) and all(isinstance(one, str) for one in fields):
+            return replace(call, op="relax.Tuple", inputs=inputs, attrs=attrs)
+        return replace(call, op="relax.value", inputs=inputs, attrs=((_ARGS, text), *attrs))
+
+    def _with_fields(self, call: Call, env: dict[str, _Fields]) -> Call:
+        """Return an operation that reads fields in the place of tuples, and values by the names that they have now."""
+        inputs = tuple(_name(name, env) for name in call.inputs)
+        if not _takes_fields(call) or not any(isinstance(env.get(name), tuple) for name in inputs):
+            return call if inputs == call.inputs else replace(call, inputs=inputs)
+        text = call.attr(_ARGS)
+        text = ", ".join(f"_{place}" for place in range(len(inputs))) if not isinstance(text, str) else text
+        flat: list[str] = []
+        written = [_numbered(env.get(name, name), flat) for name in inputs]
+        tree = _Renamer(written).visit(ast.parse(f"({text},)", mode="eval").body)
+        args = ", ".join(ast.unparse(field) for field in tree.elts)
+        attrs = tuple(item for item in call.attrs if item[0] != _ARGS)
+        return replace(call, inputs=tuple(flat), attrs=((_ARGS, args), *attrs))
+
+
+class _Renamer(ast.NodeTransformer):
+    """Puts texts in the place of operands, which are called `_0`, `_1` and so on."""
+
+    def __init__(self, written: Sequence[str]) -> None:
+        self.written = written
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Replace one operand."""
+        is_operand = node.id[:1] == "_" and node.id[1:].isdecimal()
+        return ast.parse(self.written[int(node.id[1:])], mode="eval").body if is_operand else node
+
+
+def _name(name: str, env: dict[str, _Fields]) -> str:
+    """Return the name that a value has now, if it is no tuple."""
+    found = env.get(name)
+    return found if isinstance(found, str) else name
+
+
+def _written(fields: _Fields) -> tuple[tuple[str, ...], str]:
+    """Return values, and the expression that makes a tuple of them."""
+    flat: list[str] = []
+    text = _numbered(fields, flat)
+    return tuple(flat), text
+
+
+def _numbered(fields: _Fields, flat: list[str]) -> str:
+    if isinstance(fields, str):
+        flat.append(fields)
+        return f"_{len(flat) - 1}"
+    texts = [_numbered(field, flat) for field in fields]
+    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
+
+
+def _is_taking(call: Call) -> bool:
+    return call.op == "relax.TupleGetItem" and call.attr(_ARGS) is None and call.attr("tvm.value_type") is None
+
+
+def _takes_fields(call: Call) -> bool:
+    return call.callee is None and call.op.startswith("relax.") and call.op not in _WHOLE
+
+
+def _can_give_several(call: Call) -> bool:
+    """Whether an operation can be written with several results; its type is not stated apart from theirs then."""
+    is_call = call.callee is None and call.op not in _WHOLE and call.op not in ("relax.value", "relax.Tuple")
+    return is_call and call.attr("tvm.value_type") is None and call.attr("tvm.cast") is None
+
+
+def _made_of(call: Call, env: dict[str, _Fields]) -> _Fields | None:
+    """Return the fields of a tuple that is made, or the field that is taken of one; None for other operations."""
+    if call.attr("tvm.value_type") is not None:
+        return None
+    fields: tuple[_Fields, ...] = tuple(env.get(name, name) for name in call.inputs)
+    if call.op == "relax.Tuple":
+        return fields
+    if _is_taking(call):
+        whole = env.get(call.inputs[0])
+        return whole[int(str(call.attr("index")))] if isinstance(whole, tuple) else None
+    if call.op == "relax.value" and _fields_of(call.outputs[0]) is not None:
+        text = call.attr(_ARGS)
+        made = None if text is None else _parsed(ast.parse(str(text), mode="eval").body, fields)
+        return fields[0] if text is None and len(fields) == 1 and isinstance(fields[0], tuple) else made
+    return None
+
+
+def _parsed(node: ast.expr, operands: Sequence[_Fields]) -> _Fields | None:
+    """Return the fields of an expression that is made of operands alone."""
+    if isinstance(node, ast.Name) and node.id[:1] == "_" and node.id[1:].isdecimal():
+        return operands[int(node.id[1:])]
+    if not isinstance(node, ast.Tuple):
+        return None
+    found = [_parsed(field, operands) for field in node.elts]
+    fields = tuple(field for field in found if field is not None)
+    return fields if len(fields) == len(found) else None
