@@ -85,7 +85,7 @@ def test_light_models_wholly_by_tvm_equal_onnxruntime(name):
 @pytest.mark.parametrize("name", ["squeezenet", "inception_v1", "shufflenet"])
 def test_the_trace_equals_the_plan(name, probe_log):
     """Every call of a function in the plan's order, every op in one of them; every copy, with its bytes."""
-    target = "[x=[a=probe,b=probe](host=@a),y=[z=[c=probe](host=@c)](host=@z/c)](host=@x/a)"
+    target = "[x=[a=probe,b=probe,h=numpy](host=@h),y=[z=[c=probe,h=numpy](host=@h)](host=@z/h)](host=@x/h)"
     model = light(name)
     module, inputs = tt.IRModule.from_onnx(model), inputs_of(model)
     rng = random.Random(0)
@@ -107,7 +107,8 @@ def test_the_trace_equals_the_plan(name, probe_log):
     assert not ops
     assert sorted(op for region in plan.regions for op in region.ops) == sorted(where)
     assert all(where[op] == f"@{region.site}" for region in plan.regions for op in region.ops)
-    assert sorted(copies) == sorted((copy.src, copy.dst, copy.nbytes) for copy in plan.copies)
+    probed = [copy for copy in plan.copies if copy.dst.endswith("ext_dev")]  # a copy is made by where it arrives
+    assert sorted(copies) == sorted((copy.src, copy.dst, copy.nbytes) for copy in probed)
     assert_same(results, reference(model, inputs))
 
 

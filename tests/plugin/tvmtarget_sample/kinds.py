@@ -9,7 +9,6 @@ KINDS = (
         name="probe",
         device="ext_dev",
         keys=("probe", "npu"),
-        can_host=True,
         attributes=(Attribute(name="lanes", type="int", class_="capacity", default=4, doc="a number to compare"),),
         doc="a device that writes down what it runs",
     ),
