@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tvmtarget.tags.files import TagFile, TagInfo, TagRow, at, namespace_of, read_file
 
 __all__ = ["Files", "Given", "Layer"]
 
 
+@runtime_checkable
 class Layer(Protocol):
     """Tags that may not be defined twice among each other; the layers of a registry lie over each other."""
 

@@ -33,14 +33,14 @@ _FIELDS = frozenset({"executor", "runtime", "links", "memory", "host", "targets"
 class Registry(Mapping[str, Target]):
     """An immutable, lazily loaded mapping of tag names to trees, from layers, the lowest first.
 
-    A layer may be given as a folder of tag files.
+    A layer may be given as a folder of tag files, by its path.
 
     >>> default_registry()["nvidia/jetson-nano"].at("gpu")["arch"]
     'sm_53'
     """
 
-    def __init__(self, *layers: Layer | Path) -> None:
-        self._layers = tuple(Files(str(one), folder=one) if isinstance(one, Path) else one for one in layers)
+    def __init__(self, *layers: Layer | Path | str) -> None:
+        self._layers = tuple(map(_layer_of, layers))
         self._found: dict[str, TagRow] = {}
         self._trees: dict[str, Target] = {}
         self._deprecated: dict[str, str] = {}
@@ -204,6 +204,18 @@ class Registry(Mapping[str, Target]):
         except TvmTargetError as error:
             place = f" (tag {name!r} in {at(row.info)})"
             raise TargetError(*(_placed(problem, place) for problem in error.problems)) from error
+
+
+def _layer_of(given: object) -> Layer:
+    """Return a layer, or that of a folder, which may be missing; `TargetError` for anything else."""
+    if not isinstance(given, str | Path):
+        if not isinstance(given, Layer):
+            raise TargetError(f"a layer of a registry is a folder of tag files or a Layer, not {shown(given)}")
+        return given
+    folder = Path(given)
+    if "\0" in str(given) or not str(given) or (folder.exists() and not folder.is_dir()):
+        raise TargetError(f"{str(given)!r} is no folder; give the one that holds tag files such as acme.toml")
+    return Files(str(folder), folder=folder)
 
 
 def _collect_kinds(flat: Mapping[str, object], found: set[str]) -> bool:
