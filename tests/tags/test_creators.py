@@ -183,3 +183,33 @@ def test_the_document():
     failed, tried = doctest.testfile(str(path), module_relative=False)
     assert tried
     assert not failed
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (lambda: creators.stm32("stm32F4xx"), "stm32/F4xx"),
+        (lambda: creators.arm_cpu(), "llvm -device=arm_cpu -keys=arm_cpu,cpu"),
+        (lambda: creators.arm_cpu("unknown", "-num-cores=4"), "llvm -device=arm_cpu -keys=arm_cpu,cpu -num-cores=4"),
+        (lambda: creators.mali("unknown"), "opencl -device=mali"),
+        (lambda: creators.cuda("unknown", "sm_80"), "cuda(arch=sm_80)"),
+        (lambda: creators.rocm("unknown"), "rocm"),
+        (lambda: creators.cuda(options=["-libs=cublas,cudnn", "-arch=sm_80"]), "cuda(arch=sm_80,libs=cublas+cudnn)"),
+        (lambda: creators.hexagon("hexagonv68"), "qcom/hexagon-v68"),
+        (lambda: creators.hexagon("v68", llvm_options=["-a=1", "-b"]), None),
+    ],
+)
+def test_functions_take_what_tvms_took(made, text):
+    """The spellings of TVM v0.18: `stm32H7xx`, the model "unknown", options as a list, `hexagonv68`."""
+    if text is None:
+        assert made() == creators.hexagon("v68", llvm_options="-a=1 -b")
+    elif text.startswith("qcom/"):
+        assert made() == creators.hexagon("v68")
+    else:
+        assert made() == Target.parse(text)
+
+
+def test_a_model_is_needed_where_tvm_needs_one():
+    for function in (creators.micro, creators.stm32):
+        with pytest.raises(ValueError, match="unknown model 'unknown'"):
+            function()

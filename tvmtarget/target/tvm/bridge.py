@@ -48,6 +48,7 @@ _OURS = ("numpy", "onnxruntime", "ethos-n", "compute-library", "bnns", "vitis-ai
 _FORMER_KEYS: dict[str, tuple[str, ...]] = {"hexagon": ("hexagon",), "stackvm": ()}
 
 _CHIPS = ("mcpu", "arch")
+_FIELDS = ("host", "target_host", "devices", "targets")
 
 
 # Reading
@@ -80,7 +81,11 @@ def _meant(config: Mapping[Any, object], depth: int) -> dict[str, object]:
             flat[key] = _read(value, depth + 1)
         elif key in ("devices", "targets") and isinstance(value, Sequence) and not isinstance(value, str):
             flat["targets"] = [_read(item, depth + 1) for item in value]
-        elif value is not None and not key.startswith("feature.") and (key, value) != ("tag", ""):
+        elif (
+            (value is not None or _is_unknown(config, key))
+            and not key.startswith("feature.")
+            and (key, value) != ("tag", "")
+        ):
             flat[key] = _plain(value)
     if isinstance(flat.get("keys"), list):
         flat["keys"] = _authored_keys(flat)
@@ -88,6 +93,12 @@ def _meant(config: Mapping[Any, object], depth: int) -> dict[str, object]:
             del flat["keys"]
     unknown = [name for name in _CHIPS if name in flat and any(chip_problems(str(flat.get("kind")), _chip(flat, name)))]
     return as_tvm_meant(flat | ({"unchecked": unknown} if unknown else {}))
+
+
+def _is_unknown(config: Mapping[Any, object], key: str) -> bool:
+    """Whether a kind has no attribute of a name; TVM refuses it though it be nothing."""
+    kind = find_kind(str(config.get("kind")))
+    return kind is not None and key not in (*_FIELDS, "keys", "tag", "kind") and kind.attribute(key) is None
 
 
 def _plain(value: object) -> object:
