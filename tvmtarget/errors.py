@@ -18,6 +18,10 @@
     TvmTargetWarning         a historic spelling or name, read as what is written today
     PluginWarning            a plugin of another package that cannot be used
 
+Errors that mean a bad value are also `ValueError`, so that pydantic reports them in its own way. Beside that, an
+`UnknownNameError` is a `KeyError`, which mappings such as the registry need; a `BackendError` or `RunError` is a
+`RuntimeError`, and a `MissingExtraError` an `ImportError`.
+
 A message is lower case, names the value with `!r`, says what would be right, and where. An error that
 collects several problems keeps each of them in `problems`; its text has one line per problem.
 """
@@ -64,7 +68,7 @@ class TvmTargetError(Exception):
         return "\n".join(self.problems)
 
 
-class TextError(TvmTargetError):
+class TextError(TvmTargetError, ValueError):
     """Text that does not parse; `column` (from 0) is where, `caret()` shows it.
 
     In a text of many lines `text` is the one that is wrong, and `line` (from 1) its number.
@@ -94,31 +98,31 @@ def _text_error(problem: str, text: str, column: int, line: int) -> TextError:
     return TextError(problem, text=text, column=column, line=line)
 
 
-class UnknownNameError(TvmTargetError):
+class UnknownNameError(TvmTargetError, ValueError, KeyError):
     """A name that is in no table; the message offers the nearest ones."""
 
 
-class TargetError(TvmTargetError):
+class TargetError(TvmTargetError, ValueError):
     """A target tree that contradicts itself or its kinds."""
 
 
-class ModelError(TvmTargetError):
+class ModelError(TvmTargetError, ValueError):
     """A program that cannot be read, or that breaks a rule of the IR."""
 
 
-class InfeasibleError(TvmTargetError):
+class InfeasibleError(TvmTargetError, ValueError):
     """Constraints that no node of the target tree can meet."""
 
 
-class BackendError(TvmTargetError):
+class BackendError(TvmTargetError, RuntimeError):
     """A code generator that is absent, refuses a function, or fails on it."""
 
 
-class RunError(TvmTargetError):
+class RunError(TvmTargetError, ValueError, RuntimeError):
     """Inputs that do not fit the program, or a program that failed while running."""
 
 
-class FileError(TvmTargetError):
+class FileError(TvmTargetError, ValueError):
     """A file that cannot be read, is damaged, or exceeds a limit (docs/limits.md).
 
     `path` is the file, `member` the file within an archive, `offset` (in bytes) where it is damaged; each is empty or
@@ -148,7 +152,7 @@ class NewerLogError(LogError):
     """A tuning log that a newer version of this library wrote; it is left as it is."""
 
 
-class MissingExtraError(TvmTargetError):
+class MissingExtraError(TvmTargetError, ImportError):
     """An optional package that is not installed; the message names the extra that brings it."""
 
     def __init__(self, package: str, extra: str) -> None:

@@ -51,6 +51,8 @@ def load(path: str | Path, *, trust: bool = False) -> Executable:
         machines = {name: Program.read(files[f"machines/{name}.json"]) for name in manifest.get("machines", ())}
         raise_all(ArtifactError, [f"{str(path)!r} cannot run: {problem}" for problem in unmatched(machines)][:5])
         return Executable(target, program, constants, leaves, manifest["name"], tuned, machines, calls)
+    except TvmTargetError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{str(path)!r} is not complete: {error}") from error
 

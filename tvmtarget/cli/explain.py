@@ -14,7 +14,7 @@ from tvmtarget.cli.options import Json, print_json
 from tvmtarget.cli.plans import Asked
 from tvmtarget.cli.questions import Answer, Question
 from tvmtarget.cli.targets import Changes, OwnTarget, read_target
-from tvmtarget.errors import ArtifactError, TextError
+from tvmtarget.errors import ArtifactError, TextError, TvmTargetError
 from tvmtarget.files import replacing
 
 if TYPE_CHECKING:
@@ -158,6 +158,8 @@ def _write(plan: Plan, path: Path) -> None:
     try:
         with replacing(path) as file:
             onnx.save(plan.marked(), file)
+    except TvmTargetError:
+        raise
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{str(path)!r} cannot be written: {getattr(error, 'strerror', None) or error}") from error
 

@@ -135,6 +135,8 @@ def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             if not hasattr(stored, "files"):
                 raise RunError(f"input file {str(path)!r} holds one array without a name; write it with numpy.savez")
             return {name: stored[name] for name in stored.files}
+    except RunError:
+        raise
     except FileNotFoundError:
         raise RunError(f"no input file {str(path)!r}; write one with numpy.savez({str(path)!r}, name=array)") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:

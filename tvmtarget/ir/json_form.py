@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tvmtarget.errors import ModelError
+from tvmtarget.errors import ModelError, TvmTargetError
 from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.parser import MAX_DEPTH, parse_type
 from tvmtarget.ir.spelling import one_nan, print_float
@@ -163,6 +163,8 @@ def read_module(
         problem = error.errors(include_url=False)[0]
         place = ".".join(map(str, problem["loc"]))
         raise ModelError(f"this is no module, at {place or 'its start'}: {problem['msg']}") from error
+    except TvmTargetError:
+        raise
     except (TypeError, ValueError, RecursionError) as error:
         raise ModelError(f"this is no module: {error}") from error
 

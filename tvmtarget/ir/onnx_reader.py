@@ -16,7 +16,7 @@ import onnx.inliner
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from tvmtarget.errors import ModelError
+from tvmtarget.errors import ModelError, TvmTargetError
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx_functions import instance_of
@@ -137,6 +137,8 @@ def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path, st
         return _decode(path.read_bytes(), repr(str(path))), path.parent, repr(str(path))
     except FileNotFoundError:
         raise ModelError(f"no model file {str(path)!r}; give the path of an ONNX file") from None
+    except TvmTargetError:
+        raise
     except (OSError, ValueError) as error:
         raise ModelError(
             f"model file {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}"

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
-from tvmtarget.errors import ModelError
+from tvmtarget.errors import ModelError, TvmTargetError
 from tvmtarget.ir.function import Constant
 from tvmtarget.ir.onnx_types import dtype_name
 from tvmtarget.ir.tensors import bytes_of
@@ -52,6 +52,8 @@ def read_tensor(tensor: TensorProto, folder: Path, model: str) -> Constant:
     try:
         external = tensor.data_location == TensorProto.EXTERNAL
         array = _mapped(tensor, folder, model) if external else numpy_helper.to_array(tensor)
+    except TvmTargetError:
+        raise
     except (OSError, ValueError, TypeError, OverflowError) as error:
         raise ModelError(f"data of tensor {tensor.name!r} of {model} cannot be read: {error}") from error
     return Constant(tensor.name, TensorType(dtype, tuple(tensor.dims)), array)

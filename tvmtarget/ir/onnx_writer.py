@@ -10,7 +10,7 @@ import onnx
 from google.protobuf.message import EncodeError
 from onnx import ModelProto
 
-from tvmtarget.errors import ModelError
+from tvmtarget.errors import ModelError, TvmTargetError
 from tvmtarget.ir.function import Constant, Function, constants_of
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.onnx_graph import WriteTensor, write_graph
@@ -62,6 +62,8 @@ def save_function(function: Function, functions: Mapping[str, Function], path: P
                     written.replace(path.parent / written.name)
     except OSError as error:
         raise ModelError(f"model file {str(path)!r} cannot be written: {error.strerror or error}") from error
+    except TvmTargetError:
+        raise
     except (onnx.checker.ValidationError, EncodeError, ValueError) as error:
         raise _invalid(function, error) from error
 
@@ -78,6 +80,8 @@ def _model(flat: Function, name: str, tensor: WriteTensor) -> ModelProto:
     try:
         write_graph(flat, model.graph, tensor=tensor)
         write_model_notes(flat, model)
+    except TvmTargetError:
+        raise
     except (ValueError, TypeError, OverflowError) as error:
         raise ModelError(f"function {name!r} cannot be written as ONNX: {error}") from error
     return model

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes, Value, fold
 from tvmtarget.target.kinds import Kind, Role, kind_of
 from tvmtarget.target.printing import write_value
@@ -38,7 +38,9 @@ class Node(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise TargetError(*(_describe(type(self), problem) for problem in error.errors())) from error
+            raise _own_error(error) or TargetError(
+                *(_describe(type(self), problem) for problem in error.errors())
+            ) from error
 
     def replace(self, **changes: object) -> Self:
         """Return a copy with some fields changed, checked like a new one."""
@@ -46,6 +48,12 @@ class Node(BaseModel):
         unknown = [name for name in changes if name not in fields]
         raise_all(TargetError, [_no_field(type(self), name) for name in unknown])
         return type(self)(**(fields | changes))
+
+
+def _own_error(error: ValidationError) -> TvmTargetError | None:
+    """Return the error of this library that a check of a node raised; pydantic keeps it as context of its own."""
+    found = [problem.get("ctx", {}).get("error") for problem in error.errors(include_url=False)]
+    return next((one for one in found if isinstance(one, TvmTargetError)), None)
 
 
 def _describe(node: type[Node], problem: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tvmtarget.errors import ModelError
+from tvmtarget.errors import ModelError, TvmTargetError
 from tvmtarget.ir.function import Opaque
 from tvmtarget.ir.relax.tvm_library import the_tvm
 
@@ -71,6 +71,8 @@ def node_of(key: str, fields: Mapping[str, Any]) -> Any:
     schema = _schema(key)
     try:
         return tvm.ir.make_node(key, **{name: _write_field(fields[name], kind) for name, kind in schema.items()})
+    except TvmTargetError:
+        raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ModelError(f"attributes {dict(fields)!r} do not fit {key}, which has {', '.join(schema)}") from error
 

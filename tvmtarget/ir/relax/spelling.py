@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tvmtarget.errors import ModelError
+from tvmtarget.errors import ModelError, TvmTargetError
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import DTYPES, OpaqueType, TensorType, Type, numpy_dtype
@@ -244,6 +244,8 @@ class Reader:
     def _read(self, text: str, read: Callable[[ast.expr], Any]) -> Any:
         try:
             return read(ast.parse(text, mode="eval").body)
+        except TvmTargetError:
+            raise
         except (SyntaxError, RecursionError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise ModelError(f"{text!r} is no type or expression of Relax: {error}") from error
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
-from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
+from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import Attributes, Value, Word, fold
 from tvmtarget.target.constraints.comparing import (
     ORDERED,
@@ -192,6 +192,8 @@ def read_conditions(
     row = _row(word, name, role)
     try:
         return tuple(_conditions(name, row, operator, value))
+    except TvmTargetError:
+        raise
     except ValueError as error:
         raise TargetError(f"attribute {shown(name)} of {shown(word)} {error}") from error
 

@@ -1,0 +1,101 @@
+"""The classes of errors: which built-in classes they are too, so that others' code catches them as usual."""
+
+import pickle
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from tvmtarget import Target, errors
+from tvmtarget.errors import (
+    ArtifactError,
+    BackendError,
+    FileError,
+    InfeasibleError,
+    LogError,
+    MissingExtraError,
+    ModelError,
+    ModelFileError,
+    NewerLogError,
+    RunError,
+    TargetError,
+    TextError,
+    TvmTargetError,
+    UnknownNameError,
+)
+from tvmtarget.tags.registry import default_registry
+from tvmtarget.target.node import Link, Node
+
+ALSO = {
+    TvmTargetError: (Exception,),
+    TextError: (ValueError,),
+    UnknownNameError: (ValueError, KeyError),
+    TargetError: (ValueError,),
+    ModelError: (ValueError,),
+    InfeasibleError: (ValueError,),
+    BackendError: (RuntimeError,),
+    RunError: (ValueError, RuntimeError),
+    FileError: (ValueError,),
+    ArtifactError: (ValueError,),
+    LogError: (ValueError,),
+    NewerLogError: (ValueError,),
+    ModelFileError: (ValueError, FileError, ModelError),
+    MissingExtraError: (ImportError,),
+}
+
+
+def _exported():
+    named = (getattr(errors, name) for name in errors.__all__)
+    return {one for one in named if isinstance(one, type) and issubclass(one, TvmTargetError)}
+
+
+def test_the_table_has_every_class():
+    assert set(ALSO) == _exported()
+
+
+@pytest.mark.parametrize("error", sorted(ALSO, key=lambda error: error.__name__), ids=lambda error: error.__name__)
+def test_an_error_is_also_a_usual_one(error):
+    made = error("onnx", "all") if error is MissingExtraError else error("it's 'x'; did you mean 'y'?")
+    for also in ALSO[error]:
+        assert isinstance(made, also)
+    assert isinstance(made, ValueError) == (ValueError in ALSO[error])
+    assert str(made) == "\n".join(made.problems)  # a KeyError would put it in quotes
+    again = pickle.loads(pickle.dumps(made))
+    assert (type(again), again.problems, str(again)) == (error, made.problems, str(made))
+
+
+def test_a_bad_target_is_a_value_error():
+    for text in ("cudda", "cuda(arch=sm_1)", "cuda(", "nvidia/none", "cuda(bad=1)"):
+        with pytest.raises(ValueError, match=r"\w"):
+            Target.parse(text)
+
+
+def test_an_unknown_tag_is_no_answer_of_a_mapping():
+    tags = default_registry()
+    assert tags.get("acme/none") is None
+    with pytest.raises(KeyError):
+        tags["acme/none"]
+
+
+class _Pair(Node):
+    name: str
+    other: str
+
+    def model_post_init(self, _context):
+        errors.raise_all(TargetError, [f"{self.name!r} is one", f"{self.other!r} is another"])
+
+
+def test_the_error_of_a_check_passes_through_pydantic_as_it_is():
+    with pytest.raises(TargetError) as caught:
+        _Pair(name="a", other="b")
+    assert caught.value.problems == ("'a' is one", "'b' is another")
+    with pytest.raises(TargetError, match="'latency_ns' of a link is a whole number, not 'fast'"):
+        Link(src="a", dst="b", latency_ns="fast")
+
+
+def test_in_a_model_of_somebody_else_errors_are_those_of_pydantic():
+    class Job(BaseModel):
+        pair: _Pair
+
+    with pytest.raises(ValidationError) as caught:
+        Job.model_validate({"pair": {"name": "a", "other": "b"}})
+    assert caught.value.errors()[0]["loc"] == ("pair",)
