@@ -71,6 +71,12 @@ def test_targets_are_changed_on_the_command_line(cli, words, expected):
         (["llvm", "--executor-aot-unpacked-api=1"], "no such option --executor-aot-unpacked-api"),
         (["llvm", "--target-llvm-mcpux=1"], "no attribute 'mcpux' in kind 'llvm'; did you mean 'mcpu'?"),
         (["llvm", "surplus"], "unexpected argument 'surplus'"),
+        (["llvm", "--pass-config", "a=1"], "--pass-config is an option of tvmc that is not here; passes of TVM"),
+        (
+            ["llvm", "--opt-level=3"],
+            "--opt-level is an option of tvmc that is not here; write --target-llvm-opt-level=3",
+        ),
+        (["cuda", "--target-host", "llvm"], "write it behind the device, as in --target 'cuda, llvm'"),
         (["llvm, llvm"], "'llvm' is given twice in a list; children of one kind have names: [a=llvm,b=llvm]"),
         (["llvm", "--target-opencl-max_num_threads=404"], "no such option --target-opencl-max_num_threads"),
         (["c", "--executor=aot", "--executor-graph-link-params=1"], "there are: --executor-aot-..."),

@@ -183,6 +183,10 @@ def test_the_installed_llvm_takes_features_from_a_level_or_a_cpu_as_we_do():
         ('llvm(mcpu="cortex-m7+nofp.dp")', "vfp4d16sp dsp", "fp64 vfp4d16"),
         ('c(march="armv8.6-a+noi8mm")', "dotprod bf16 neon", "i8mm"),
         ('c(march="armv8.4-a+nodotprod+crypto")', "aes sha2 neon", "dotprod"),
+        ('c(march="armv8.6-a+noi8mm+i8mm")', "dotprod i8mm", ""),  # the right-most holds
+        ('c(march="armv8.6-a+i8mm+noi8mm")', "dotprod", "i8mm"),
+        ('llvm(mcpu="neoverse-n1+nosimd+dotprod")', "dotprod neon", "aes sha2"),
+        ('llvm(mcpu="neoverse-n1+nocrypto+aes")', "aes neon", "sha2"),
         ('c(march="armv8.2-a+fp16")', "fullfp16 neon", "dotprod"),
     ],
 )

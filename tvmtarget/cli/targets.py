@@ -112,12 +112,34 @@ def _change(text: str) -> tuple[str, object]:
     return path.strip(), Word(value.strip())
 
 
+# Options of tvmc (python/tvm/driver/tvmc/{compiler,autotuner,runner}.py at v0.18.0) that are written otherwise here.
+_INSTEAD = {
+    **dict.fromkeys(("--opt-level", "-O"), "write --target-llvm-opt-level=3"),
+    **dict.fromkeys(("--pass-config", "--disabled-pass"), "passes of TVM cannot be configured"),
+    **dict.fromkeys(("--output-format", "-f"), "the runtime decides what is written: --runtime crt"),
+    **dict.fromkeys(("--cross-compiler", "--cross-compiler-options"), "write --target-llvm-mtriple=aarch64-linux-gnu"),
+    **dict.fromkeys(("--desired-layout", "--desired-layout-ops"), "code generators choose layouts"),
+    **dict.fromkeys(("--dump-code", "--dump-offloads"), "`tvmtarget explain` says what runs where"),
+    "--input-shapes": "shapes stand in the model",
+    "--model-format": "models are ONNX files",
+    "--target-host": "write it behind the device, as in --target 'cuda, llvm'",
+    "--tuning-records": "write --log FILE; `tvmtarget log import` reads records of TVM",
+    "--workspace-pools": "write memories of the target",
+    "--parallel": "write --workers N",
+    "--timeout": "write --seconds N",
+    "--inputs": "write --input FILE",
+    "--outputs": "write --output FILE",
+}
+
+
 def _of_tvmc(tree: Target, words: Iterable[str]) -> Iterator[tuple[str, object]]:
     """Yield overrides for `--target-KIND-ATTRIBUTE=VALUE` and the same of executors and runtimes."""
     queue = list(words)
     while queue:
         word = queue.pop(0)
         name, equals, value = word.partition("=")
+        if name in _INSTEAD:
+            raise UnknownNameError(f"{name} is an option of tvmc that is not here; {_INSTEAD[name]}")
         if not word.startswith("--"):
             raise UnknownNameError(f"unexpected argument {word!r}")
         if not equals and queue and not queue[0].startswith("-"):

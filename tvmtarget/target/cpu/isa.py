@@ -239,7 +239,7 @@ def read_isa(kind: str, attrs: Mapping[str, Value], family: str = "") -> Written
         tables = _tables_that_know(words) if is_cpu(kind) else []
     table = tables[0] if len(tables) == 1 else None
     signed = [one for word in features for one in _read_feature(word, tables)]
-    signed += [one for word in modifiers for one in _read_modifier(word, tables)]
+    signed += _rightmost([one for word in modifiers for one in _read_modifier(word, tables)], tables)
     known = [word for word in signed if table is None or word[1:] in table.implies]
     options = [word for word in signed if table is not None and word[1:] in table.tuning]
     return Written(
@@ -332,6 +332,23 @@ def _read_modifier(word: str, tables: Sequence[FeatureTable]) -> Sequence[str]:
             if all(one in table.implies for one in removed):
                 return [f"-{one}" for one in removed]
     return [word]
+
+
+def _rightmost(words: Sequence[str], tables: Sequence[FeatureTable]) -> list[str]:
+    """Settle modifiers that conflict: the right-most one holds (GCC manual, "AArch64 Options", feature modifiers)."""
+    added: dict[str, None] = {}
+    removed: dict[str, None] = {}
+    for word in words:
+        name = word[1:]
+        need, gone = (tables[0].need([name]), tables[0].gone([name])) if tables else ({name}, {name})
+        if word[0] == "-":
+            added = {one: None for one in added if one not in gone}
+            removed[name] = None
+            continue
+        if tables and need & tables[0].gone(removed):  # what else was removed stays so
+            removed = {one: None for one in sorted(tables[0].gone(removed)) if one not in need}
+        added[name] = None
+    return [*(f"+{name}" for name in added), *(f"-{name}" for name in removed)]
 
 
 def _model(table: FeatureTable, triple: Triple | None, cpu: str, march: str) -> frozenset[str] | None:
