@@ -243,7 +243,7 @@ _EXAMPLE = _table("""
 # Options of code generators that TVM kept in the pass context (`relay.ext.*.options`: compiler_attrs of
 # `src/relay/backend/contrib/{ethosu,ethosn,cmsisnn,mrvl,vitis_ai}` at v0.18.0); tvmc set them as those of a target.
 _ETHOS_U = _table("""
-    accelerator-config            str   isa   ethos-u55-256  tt1  product and its MACs: ethos-u55-256, ethos-u65-512
+    accelerator-config            str   isa   -      tt1  product and its MACs: ethos-u55-256, ethos-u65-512
     enable_cascader               bool  soft  false  tt1  plan subgraphs in cascades
     enable_striping               bool  soft  false  tt1  split operations of a cascade into stripes
     disable_copying_constants     bool  hard  false  tt1  constants are in SRAM already; for code without the cascader
