@@ -9,6 +9,7 @@ from tvmtarget.errors import TargetError
 from tvmtarget.target.constraints.comparing import compare_attribute, compare_memory, doublings, required_operator
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.cpu.chips import chips_of
+from tvmtarget.target.cpu.isa import vector_bits
 from tvmtarget.target.gpu_archs import has_instructions, is_ordered, runs_machine_code
 from tvmtarget.target.kinds import find_kind, kind_names
 
@@ -194,6 +195,23 @@ def test_vectors_follow_from_instructions():
     assert Target.parse("llvm(mcpu=haswell)").satisfies("llvm(vector-width>=512)").truth is Truth.NO
     assert Target.parse("llvm(mcpu=neoverse-v1)").satisfies("llvm(vector-width>=256)").truth is Truth.UNKNOWN
     assert Target.parse("llvm").satisfies("llvm(vector-width>=256)").truth is Truth.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [
+        ("llvm(mtriple=riscv64-linux-gnu,mcpu=generic-rv64,+v)", 128),
+        ("llvm(mtriple=riscv64-linux-gnu,mcpu=generic-rv64,+v,+zvl64b)", 128),
+        ("llvm(mtriple=riscv64-linux-gnu,mcpu=generic-rv64,+v,+zvl512b)", 512),
+        ("llvm(mtriple=riscv64-linux-gnu,mcpu=sifive-x280)", 512),
+        ("llvm(mtriple=riscv64-linux-gnu,mcpu=sifive-p670)", 128),
+        ("llvm(mtriple=riscv64-linux-gnu,mcpu=spacemit-x60)", 256),
+        ("hexagon(mcpu=hexagonv68,+hvxv68,+hvx-length128b)", 1024),
+    ],
+)
+def test_a_cpu_has_vectors_of_the_width_that_tvm_uses(text, bits):
+    """The cases of tests/python/target/test_riscv_features.py of TVM's main branch that have vectors."""
+    assert vector_bits(Target.parse(text).resolve().features.names) == bits
 
 
 def test_distances_count_doublings():

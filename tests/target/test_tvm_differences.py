@@ -17,6 +17,7 @@ REFUSED = {
     "llvm -num-cores=12abc": "is a whole number, not '12abc'",
     "ethos-n -myopt=value, llvm": "kind 'ethos-n' has no attribute 'myopt'",
     "llvm -mtriple=aarch64-linux-gnu -mattr=+sve2,-sve": r"features \+sve2 and -sve contradict",
+    "llvm -mtriple=riscv32-linux-gnu -mattr=+64bit": r"feature \+64bit contradicts mtriple 'riscv32-linux-gnu'",
     "cuda -host=nvidia/jetson-nano": "is a system of several devices",
 }
 

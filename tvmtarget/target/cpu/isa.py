@@ -77,6 +77,9 @@ _ARMV8_A = re.compile(r"armv([89](?:\.[0-9])?)-a")
 
 _X86_WIDTHS = (("avx512f", 512), ("avx", 256), ("sse2", 128))
 
+# RISC-V's vectors are at least as long as `zvl*b` says (Vector Extension 1.0, section 18.1).
+_ZVL = re.compile(r"zvl([0-9]+)b")
+
 _NVIDIA = re.compile(r"sm_([0-9]+)([0-9])[af]?")
 _AMD = re.compile(r"gfx([0-9]+)([0-9])([0-9a-f])")
 
@@ -211,6 +214,8 @@ def vector_bits(features: frozenset[str]) -> int:
     """Return the bits of the widest vectors that features imply for certain; 0 where they do not say."""
     if width := next((bits for name, bits in _X86_WIDTHS if name in features), 0):
         return width
+    if lengths := [int(found.group(1)) for name in features if (found := _ZVL.fullmatch(name))]:
+        return max(lengths)
     hvx = next((name for name in features if name.startswith("hvx-length")), "")
     if hvx:
         return 8 * int("".join(letter for letter in hvx if letter.isdigit()))
