@@ -18,6 +18,7 @@ from tvmtarget.executable import Executable, Leaf, LeafCall
 from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.leaf import leaf_text, speaks_relax
+from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.machines.machine import is_distributed, undistributable
 from tvmtarget.partition.outline import RegionRecord
@@ -30,6 +31,7 @@ from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.match import Policy
+from tvmtarget.untrusted import LIMITS, limit
 
 if TYPE_CHECKING:
     import onnx
@@ -153,6 +155,7 @@ def build_plan(
 ) -> Executable:
     """Compile a plan as it is and link it; `build` says what the arguments are, of which several may be `since`."""
     chosen = choose_backends(plan, allow_interpreter=allow_interpreter)
+    raise_all(BackendError, _too_large(plan))
     code: dict[str, Leaf] = {}
     for executable in since:
         code |= executable.code
@@ -162,6 +165,19 @@ def build_plan(
     machines = {path: Program.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
     calls = [LeafCall(one.function, one.call, one.ops, one.inputs, one.outputs) for one in plan.regions]
     return Executable(root, program, constants, leaves, name, tuned, machines, calls)
+
+
+def _too_large(plan: Plan) -> list[str]:
+    """Return the operations whose results have a known size that no machine holds; allocating it can end a process."""
+    most = limit("tensor-bytes")
+    return [
+        f"op {call.source!r} of @{region.site or '.'} yields {output.type}, {output.type.nbytes:,} bytes, more than "
+        f"the limit of {most:,}; {LIMITS['tensor-bytes'].variable} raises it"
+        for region in plan.regions
+        for call in plan.module[region.function].body
+        for output in call.outputs
+        if isinstance(output.type, TensorType) and (output.type.nbytes or 0) > most
+    ]
 
 
 def _refuse_changes(plan: Plan, target: Target | CompilationConfig | str | None, others: Mapping[str, object]) -> None:

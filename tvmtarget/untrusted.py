@@ -76,6 +76,9 @@ LIMITS: Mapping[str, Limit] = {
         Limit("archive-members", 100_000, "files", "number of files in an archive"),
         Limit("json-depth", 200, "levels", "nesting of JSON"),
         Limit("unpacked-log-bytes", 4 << 30, "bytes", "unpacked size of a .jsonl.gz log"),
+        Limit("model-operations", 1_000_000, "operations", "size of a model, functions counted at each call"),
+        Limit("model-depth", 64, "levels", "nesting of bodies, and of calls of functions, in a model"),
+        Limit("tensor-bytes", 64 << 30, "bytes", "size of one value of a program that is built"),
         Limit("model-bytes", 2 << 30, "bytes", "size of an ONNX file, without external data; protobuf's own limit"),
     )
 }

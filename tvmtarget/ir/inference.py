@@ -2,21 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from math import log2, prod
 
 import onnx
 
-from tvmtarget.errors import ModelError
+from tvmtarget.errors import ModelError, warn
 from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.onnx_graph import write_graph
 from tvmtarget.ir.onnx_types import read_type
 from tvmtarget.ir.types import Type
+from tvmtarget.python_process import python_command, python_environment
 
-__all__ = ["infer_types"]
+__all__ = ["infer_shapes", "infer_types"]
 
 _FOREIGN = "tvmtarget.foreign"  # the domain of operators that ONNX does not know; what is stated of their results holds
 _SMALL = 1024  # elements of constants that inference may look at
+
+
+def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mode: bool = False) -> onnx.ModelProto:
+    """Run ONNX's shape inference, with data propagation where that takes bounded memory.
+
+    Propagation keeps a message for each element of each vector of known length, even if no element is known, so that
+    a model of 100 bytes can take all memory. A model whose known vectors are long is inferred without it; one whose
+    lengths are computed and could be long, in a process with bounded memory.
+
+    Args:
+        model: the model; large initializers should be inputs.
+        check_type, strict_mode: as for `onnx.shape_inference.infer_shapes`.
+
+    Raises:
+        onnx.shape_inference.InferenceError: as ONNX raises it.
+    """
+    infer = partial(onnx.shape_inference.infer_shapes, model, check_type, strict_mode)
+    length, largest, is_computed = _vectors(onnx.shape_inference.infer_shapes(model))
+    if length > _MOST_ELEMENTS:
+        return infer(False)
+    operators = Counter(node.op_type for graph in _graphs(model) for node in graph.node)
+    # Products of n + 1 numbers below m, and sums of as many terms as there are additions, bound what is computed.
+    bits = (1 + operators["Mul"] + operators["Pow"]) * log2(max(largest, 2))
+    bits += log2(1 + operators["Add"] + operators["Sub"] + operators["Concat"])
+    if not is_computed or bits <= log2(_MOST_ELEMENTS):
+        return infer(True)
+    inferred = _in_bounded_process(model, check_type=check_type, strict_mode=strict_mode)
+    if inferred is None:
+        warn("shapes that the model computes are not known: propagating them takes more than 2 GiB or 30 s")
+    return infer(False) if inferred is None else inferred
+
+
+_MOST_ELEMENTS = 1 << 21  # about 500 MB of messages
+# Operators whose results can be vectors of a length that other values say.
+_MAKERS = frozenset({"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Repeat", "Reshape", "Resize", "Tile"})
+
+
+def _vectors(inferred: onnx.ModelProto) -> tuple[int, int, bool]:
+    """Return how long all known vectors are, the largest integer that is stated, and if vectors of any length are made.
+
+    Takes a model with the shapes that ONNX knows without propagation.
+    """
+    length, largest, is_computed = 0, 1, False
+    for graph in _graphs(inferred):
+        shapes: dict[str, list[int]] = {}
+        for info in (*graph.input, *graph.value_info, *graph.output):
+            if info.type.tensor_type.HasField("shape"):
+                shapes[info.name] = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+        length += sum(shape[0] for shape in shapes.values() if len(shape) == 1)
+        largest = max([largest, *(dim for shape in shapes.values() for dim in shape)])
+        tensors = [*graph.initializer]
+        for node in graph.node:
+            made = (shapes.get(name) for name in node.output if name)
+            is_computed |= node.op_type in _MAKERS and any(shape is None or shape == [0] for shape in made)
+            for attribute in node.attribute:
+                tensors += [attribute.t] if attribute.HasField("t") else []
+                largest = max([largest, abs(attribute.i), *map(abs, attribute.ints)])
+        for tensor in tensors:
+            if tensor.data_type in (onnx.TensorProto.INT32, onnx.TensorProto.INT64) and prod(tensor.dims) <= _SMALL:
+                values = onnx.numpy_helper.to_array(tensor)
+                largest = max([largest, *(abs(int(value)) for value in values.flat)])
+    return length, largest, is_computed
+
+
+def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graph of a model and all that are nested in it."""
+    waiting = [model.graph]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        for attribute in (attribute for node in graph.node for attribute in node.attribute):
+            waiting += [attribute.g] if attribute.HasField("g") else []
+            waiting += attribute.graphs
+
+
+_BOUNDED = """
+import resource, sys
+import onnx
+data = sys.stdin.buffer.read()
+resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30 + 8 * len(data),) * 2)
+resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
+check_type, strict_mode = map(int, sys.argv[1:])
+model = onnx.load_from_string(data)
+inferred = onnx.shape_inference.infer_shapes(model, bool(check_type), bool(strict_mode), True)
+sys.stdout.buffer.write(inferred.SerializeToString())
+"""
+
+
+def _in_bounded_process(model: onnx.ModelProto, *, check_type: bool, strict_mode: bool) -> onnx.ModelProto | None:
+    """Infer shapes with propagation in a process with 2 GiB and 30 s; None if it fails."""
+    command = python_command("-c", _BOUNDED, str(int(check_type)), str(int(strict_mode)))
+    environment = python_environment(OPENBLAS_NUM_THREADS="1")  # each thread reserves address space
+    done = subprocess.run(command, input=model.SerializeToString(), capture_output=True, env=environment, check=False)
+    return onnx.load_from_string(done.stdout) if done.returncode == 0 else None
 
 
 def infer_types(function: Function, functions: Mapping[str, Function] | None = None) -> Function:
@@ -35,7 +134,7 @@ def infer_types(function: Function, functions: Mapping[str, Function] | None = N
         function.replace(params=(*function.params, *large), constants=small, body=shown), model.graph, is_nested=True
     )
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        inferred = infer_shapes(model, check_type=True, strict_mode=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         reason = next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), "unknown reason")
         raise ModelError(f"function {function.name!r} does not fit together: {reason}") from error

@@ -8,6 +8,7 @@ sparse initializers become Constant nodes, which is what they mean.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,8 +17,9 @@ import onnx.inliner
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from tvmtarget.errors import ModelError, TvmTargetError
+from tvmtarget.errors import ModelError, ModelFileError, TvmTargetError
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value
+from tvmtarget.ir.inference import infer_shapes
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx_functions import instance_of
 from tvmtarget.ir.onnx_notes import graph_notes, model_notes
@@ -27,6 +29,7 @@ from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.spelling import one_nan
 from tvmtarget.ir.types import Type
 from tvmtarget.target.problems import shown
+from tvmtarget.untrusted import check_limit, limit, read_bytes
 
 __all__ = ["read_body", "read_model"]
 
@@ -57,6 +60,7 @@ def read_model(source: str | Path | bytes | ModelProto, *, keep_functions: bool 
 
 
 def _read(model: ModelProto, folder: Path, name: str, *, keep_functions: bool) -> tuple[Function, ...]:
+    _check_size(model, name)
     _opsets_are_known(model, name)
     slim = _slim(model)
     _fetch_external(slim.graph.node, folder, name)
@@ -64,7 +68,7 @@ def _read(model: ModelProto, folder: Path, name: str, *, keep_functions: bool) -
     _check(slim, name, apart=differ)
     if slim.functions and not keep_functions and not differ:
         slim = onnx.inliner.inline_local_functions(slim)
-    graph = onnx.shape_inference.infer_shapes(slim, check_type=False, strict_mode=False, data_prop=True).graph
+    graph = infer_shapes(slim).graph
     reader = _Reader(folder, name, slim.functions)
     main = reader.function(graph, "main", {tensor.name: tensor for tensor in model.graph.initializer})
     local = {function.domain for function in model.functions}
@@ -87,6 +91,60 @@ def _opsets(proto: ModelProto | FunctionProto) -> tuple[tuple[str, int], ...]:
 
 def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
+
+
+def _check_size(model: ModelProto, name: str) -> None:
+    """Refuse a model that nests too deep, or that calls of functions multiply, before ONNX expands and recurses it."""
+    functions = {(one.domain, one.name, one.overload): one for one in model.functions}
+    sizes: dict[tuple[str, str, str], int] = {}
+    heights: dict[tuple[str, str, str], int] = {}
+    # A function's size is known once those of the functions it calls are: depth first, without recursion.
+    open_: dict[tuple[str, str, str], None] = {}
+    waiting = list(functions)
+    while waiting:
+        key = waiting[-1]
+        if key in sizes:
+            waiting.pop()
+            continue
+        count, depth, called = _measured(functions[key].node, functions)
+        check_limit("model-depth", depth, f"function {key[1]!r} of {name}", ModelFileError)
+        if missing := [one for one in called if one not in sizes]:
+            open_[key] = None
+            if again := [one for one in missing if one in open_]:
+                raise ModelFileError(f"function {again[0][1]!r} of {name} calls itself")
+            waiting += missing
+            continue
+        sizes[key] = count + sum(times * sizes[one] for one, times in called.items())
+        heights[key] = 1 + max((heights[one] for one in called), default=0)
+        check_limit("model-operations", sizes[key], f"function {key[1]!r} of {name}", ModelFileError)
+        check_limit("model-depth", heights[key], f"function {key[1]!r} of {name}", ModelFileError)
+        open_.pop(key, None)
+    count, depth, called = _measured(model.graph.node, functions)
+    check_limit("model-depth", depth, name, ModelFileError)
+    count += sum(times * sizes[one] for one, times in called.items())
+    check_limit("model-operations", count, name, ModelFileError)
+
+
+def _measured(
+    nodes: Iterable[NodeProto], functions: Mapping[tuple[str, str, str], FunctionProto]
+) -> tuple[int, int, Mapping[tuple[str, str, str], int]]:
+    """Return the number of nodes with those of nested bodies, how deep these are, and which functions are called."""
+    count, depth, called = 0, 0, Counter[tuple[str, str, str]]()
+    level = list(nodes)
+    while level:
+        depth += 1
+        count += len(level)
+        if depth > limit("model-depth"):
+            break
+        called.update(key for node in level if (key := (node.domain, node.op_type, node.overload)) in functions)
+        bodies = (
+            graph
+            for node in level
+            for attribute in node.attribute
+            for graph in ((attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs)
+        )
+        level = [node for graph in bodies for node in graph.node]
+    return count, depth, called
 
 
 def _opsets_are_known(model: ModelProto, name: str) -> None:
@@ -133,16 +191,8 @@ def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path, st
     if not isinstance(source, str | Path) or not str(source):
         raise ModelError(f"a model is the path of an ONNX file, its bytes or an onnx.ModelProto, not {shown(source)}")
     path = Path(source)
-    try:
-        return _decode(path.read_bytes(), repr(str(path))), path.parent, repr(str(path))
-    except FileNotFoundError:
-        raise ModelError(f"no model file {str(path)!r}; give the path of an ONNX file") from None
-    except TvmTargetError:
-        raise
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"model file {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from error
+    data = read_bytes(path, "model file", most="model-bytes", error=ModelFileError)
+    return _decode(data, repr(str(path))), path.parent, repr(str(path))
 
 
 def _decode(data: bytes, name: str) -> ModelProto:
@@ -150,9 +200,10 @@ def _decode(data: bytes, name: str) -> ModelProto:
     try:
         model.ParseFromString(data)
     except DecodeError:
-        raise ModelError(f"{name} is not an ONNX model; write one with onnx.save or your framework's export") from None
+        fix = "write one with onnx.save or your framework's export"
+        raise ModelFileError(f"{name} is not an ONNX model, is damaged or nested too deep; {fix}") from None
     if not model.ir_version or not model.HasField("graph") or not model.opset_import:
-        raise ModelError(f"{name} is not an ONNX model: it has no graph or states no operator set")
+        raise ModelFileError(f"{name} is not an ONNX model: it has no graph or states no operator set")
     return model
 
 
@@ -292,7 +343,7 @@ class _Reader:
         model.functions.extend(self._local.values())
         model.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in _missing(model))
         try:
-            graph = onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True).graph
+            graph = infer_shapes(model).graph
         except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
             raise ModelError(f"function {proto.name!r} of {self._name} is not valid: {_first_line(error)}") from error
         local = {domain for domain, _, _ in self._local}
