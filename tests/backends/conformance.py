@@ -151,7 +151,7 @@ def _run(case: Case, module: IRModule, kind: str, *, bound: int) -> Outcome:
     refusal = _refusal(module, kind)
     if refusal is not None:
         return Outcome(case.name, "refused", str(refusal))
-    results = build(module, kind, strict=True).run(dict(zip(names[:free], case.inputs[:free], strict=True)))
+    results = build(module, kind).run(dict(zip(names[:free], case.inputs[:free], strict=True)))
     wrong = differences(results, case)
     return Outcome(case.name, "failed", "; ".join(wrong)) if wrong else Outcome(case.name, "passed")
 

@@ -97,7 +97,7 @@ BROKEN = {
     ),
     "nested deeply": (nested(5000), "is not an ONNX model"),
     "nested as objects": (deep(40), "is not a valid ONNX model"),
-    "nested very deeply as objects": (deep(2000), "is not a valid ONNX model"),
+    "nested very deeply as objects": (deep(2000), "65 levels, more than the limit of 64"),
     "cut off": (DIGITS.read_bytes()[:-1000], "is not an ONNX model"),
     "no text": (b"\xff" * 999, "is not an ONNX model"),
 }
@@ -116,7 +116,7 @@ def test_functions_that_call_themselves_are_refused():
         model.opset_import.append(opsets[1])
         model.functions.append(helper.make_function("my", "F", ["a"], ["b"], grow, opsets))
         for keep in (True, False):
-            with pytest.raises(ModelError, match=r"recursive|call each other deeper than|circle"):
+            with pytest.raises(ModelError, match=r"calls itself|call each other deeper than|circle"):
                 tt.IRModule.from_onnx(model, keep_functions=keep)
 
 
@@ -208,7 +208,7 @@ def test_files_that_would_grow_without_bound_are_refused(tmp_path):
         for _ in range(1 << 10):
             file.write(bytes(1 << 20))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ArtifactError, match="is not stored as it is"):
+    with pytest.raises(ArtifactError, match=r"TVMTARGET_MAX_UNPACKED_RATIO"):
         tt.IRModule.load(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
@@ -216,7 +216,7 @@ def test_files_that_would_grow_without_bound_are_refused(tmp_path):
 def test_saved_modules_that_are_tars_folders_or_devices_are_refused(tmp_path):
     subprocess.run(["tar", "cf", tmp_path / "t.tar", DIGITS], check=True, capture_output=True)
     for path in (tmp_path / "t.tar", tmp_path, Path("/dev/null")):
-        with pytest.raises(ArtifactError, match="is not a saved module, or is damaged"):
+        with pytest.raises(ArtifactError, match=r"is damaged, or not a zip file|it is (a directory|no regular file)"):
             tt.IRModule.load(path)
 
 
