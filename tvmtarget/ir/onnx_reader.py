@@ -55,6 +55,8 @@ def read_model(source: str | Path | bytes | ModelProto, *, keep_functions: bool 
     model, folder, name = _load(source)
     try:
         return _read(model, folder, name, keep_functions=keep_functions)
+    except TvmTargetError:
+        raise
     except _INVALID as error:
         raise ModelError(f"{name} is not a valid ONNX model: {_first_line(error)}") from error
 
