@@ -125,8 +125,7 @@ _INSTEAD = {
     "--target-host": "write it behind the device, as in --target 'cuda, llvm'",
     "--tuning-records": "write --log FILE; `tvmtarget log import` reads records of TVM",
     "--workspace-pools": "write memories of the target",
-    "--parallel": "write --workers N",
-    "--timeout": "write --seconds N",
+    "--timeout": "write --seconds N, which is for all of it",
     "--inputs": "write --input FILE",
     "--outputs": "write --output FILE",
 }
