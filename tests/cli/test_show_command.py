@@ -35,7 +35,7 @@ def shown(cli, *words):
         (["llvm", "--target-llvm-mattr=+avx2+fma"], "llvm(+avx2,+fma)"),
         (["llvm", "--target-llvm-mattr=+avx2,-fma"], "llvm(+avx2,-fma)"),
         (["llvm", "--target-llvm-mattr", "+avx2, +fma"], "llvm(+avx2,+fma)"),
-        (["llvm", "--target-llvm-cl-opt=-a=b+c,-d"], '{"kind":"llvm","cl-opt":["-a=b+c","-d"]}'),
+        (["llvm", "--target-llvm-cl-opt=-a:string=b+c,-d"], '{"kind":"llvm","cl-opt":["-a:string=b+c","-d"]}'),
         (["llvm", "--target-llvm-libs=cblas,mlas"], "llvm(libs=cblas+mlas)"),
         (["[cpu=llvm]", "--set", "cpu/mattr=+avx2,-fma"], "[cpu=llvm(+avx2,-fma)]"),
         (["opencl, llvm", "--target-llvm-mcpu=haswell"], "opencl(host=llvm(mcpu=haswell))"),

@@ -108,3 +108,28 @@ def test_attributes_are_changed_one_by_one_and_judged_together():
 def test_every_shipped_tag_agrees_with_itself():
     for tree in default_registry().values():
         tree.resolve()
+
+
+# tests/cpp/target_test.cc of TVM v0.18.0, LLVMCommandLineParseFatal*.
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("---unroll-factor:uint=0", "-option:", "-option:=", "-option:bool", "-option:bool=", "option", "-"),
+        *("-option:invalidtype=xyz", "-option=2", "-option=fred", "-option:bool=2"),
+        *("-option:int=haha", "-option:uint=haha", "-option:uint=", "-option="),
+    ],
+)
+def test_an_option_of_llvm_that_is_not_complete_is_refused(option):
+    with pytest.raises(TargetError, match="in cl-opt is"):
+        Target("llvm", {"cl-opt": [option]}).resolve()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("-print-after-all", "--option", "-option=true", "-option=0", "-option:bool=False", "-option:int=-4"),
+        *("-unroll-threshold:uint=100", "-option:string=a=b:c", "-option:string="),
+    ],
+)
+def test_an_option_of_llvm_may_state_its_type(option):
+    assert Target("llvm", {"cl-opt": [option]}).resolve()["cl-opt"] == (option,)

@@ -145,6 +145,25 @@ def _abi_fits(_: str, attrs: Mapping[str, Value], written: Written) -> Iterator[
             yield f"mabi {shown(abi)} needs feature {letter!r}; add +{letter}, or write mabi={abi[:-1]}"
 
 
+# An option of LLVM as TVM reads it (`LLVMTargetInfo::ParseOptionString`, src/target/llvm/llvm_instance.cc).
+_OPTION = re.compile(r"--?[^-:=][^:=]*(?:=(?P<truth>.*)|:(?P<type>bool|int|uint|string)=(?P<value>.*))?", re.DOTALL)
+_TRUTH = re.compile(r"0|1|true|false", re.IGNORECASE)
+_VALUES = {"bool": _TRUTH, "int": re.compile(r"[+-]?[0-9]+"), "uint": re.compile(r"[+-]?[0-9]+")}
+
+
+def _options_are_complete(_: str, attrs: Mapping[str, Value], __: Written) -> Iterator[str]:
+    options = attrs.get("cl-opt", ())
+    for option in map(str, options if isinstance(options, tuple) else ()):
+        found = _OPTION.fullmatch(option)
+        type_, value = (found["type"] or "bool", found["value"] or found["truth"] or "") if found else ("", "")
+        has_value = found is not None and (found["type"] is not None or found["truth"] is not None)
+        if found is None:
+            yield f"{shown(option)} in cl-opt is not written as '-name', '-name=true' or '-name:int=4'"
+        elif has_value and type_ in _VALUES and not _VALUES[type_].fullmatch(value):
+            right = "true or false; write '-name:int=4' for a number" if type_ == "bool" else "a whole number"
+            yield f"the value of {shown(option)} in cl-opt is {right}, not {shown(value)}"
+
+
 def _subgroups(attrs: Mapping[str, Value]) -> Iterator[str]:
     """TVM's WebGPU has subgroups of 32 (`UpdateWebGPUAttrs` at main), and says so over what a user wrote."""
     size, has_subgroups = attrs.get("thread_warp_size", 1), attrs.get("supports_subgroups", False)
@@ -161,4 +180,5 @@ _RULES: tuple[Callable[[str, Mapping[str, Value], Written], Iterator[str]], ...]
     _width_is_one,
     _float_abi_fits,
     _abi_fits,
+    _options_are_complete,
 )
