@@ -18,6 +18,7 @@ from tvmtarget.executable import Executable, Leaf, LeafCall
 from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.leaf import leaf_text, speaks_relax
+from tvmtarget.ir.relax.safe_source import unsafe_parts
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.machines.machine import is_distributed, undistributable
@@ -323,10 +324,22 @@ def _source_of(module: IRModule, name: str) -> bytes:
 
 
 def part_of(plan: Plan, region: RegionRecord, target: Target, schedules: Schedules | None = None) -> Part:
-    """Return the leaf function of a region as a backend takes it."""
+    """Return the leaf function of a region as a backend takes it.
+
+    Raises:
+        BackendError: the program was read from a text or a file, and the function holds more than operators.
+    """
+    source = _source_of(plan.module, region.function)
+    if not plan.request.module.is_trusted and speaks_relax(plan.module[region.function]):
+        unsafe = next(unsafe_parts(source), None)
+        if unsafe is not None:
+            raise BackendError(
+                f"function {region.function!r} of @{region.site or '.'} is compiled only if you trust who wrote it "
+                f"(read its program with trust=True): {unsafe}"
+            )
     return Part(
         name=region.function,
-        source=_source_of(plan.module, region.function),
+        source=source,
         site=region.site,
         target=target,
         ops=region.ops,

@@ -15,7 +15,7 @@ import numpy as np
 
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.backends.aligned import aligned
-from tvmtarget.backends.protocol import Array, Backend, Compiled, Kernel, Part, backend_named
+from tvmtarget.backends.protocol import Array, Backend, Compiled, KeptSchedules, Part, backend_named
 from tvmtarget.backends.sharing import device_index
 from tvmtarget.errors import ArtifactError, RunError, TvmTargetError, raise_all
 from tvmtarget.executors.cluster import Cluster, Engine, RunProgram, unmatched
@@ -36,8 +36,10 @@ __all__ = ["Executable", "Leaf", "LeafCall", "load", "open_machine"]
 def load(path: str | Path, *, trust: bool = False) -> Executable:
     """Read a saved program. Nothing of it is executed before the first run.
 
-    Native code in the file is used only if you `trust` where it came from; otherwise the leaves are compiled
-    again, from the models that are saved beside it. Raises `ArtifactError` if the file is damaged.
+    With `trust`, you say that whoever wrote the file may run code on this machine as you: its native code is used, and
+    the leaves that have none are compiled whatever they hold. Without, the leaves are compiled again, from the models
+    that are saved beside it, and only if those hold nothing but operators of their code generator: code of TIR, calls
+    of functions of this process and options of LLVM are refused. Raises `ArtifactError` if the file is damaged.
     """
     manifest, files = read_files(Path(path))
     try:
@@ -165,33 +167,30 @@ class Leaf:
             if problem is not None:
                 name = f"kernel {applied.what} in function {facts['function']!r}"
                 raise ValueError(f"the schedule of {name} may not be applied: {problem}")
+        bodies = {(one.key, one.format): one.body for one in tuned if one.is_used}
+        target = Target.from_json(facts["target"])
+        if not trust:
+            _check_options(target, facts["function"])
         part = Part(
             name=facts["function"],
             source=source,
             site=facts["site"],
-            target=Target.from_json(facts["target"]),
+            target=target,
             ops=tuple(facts["ops"]),
             inputs=tuple(facts["inputs"]),
             outputs=tuple(facts["outputs"]),
             native=native if trust and backend.version() == facts["version"] else {},
-            schedules=_Kept(tuned) if tuned else None,
+            schedules=KeptSchedules(bodies) if bodies else None,
+            is_trusted=trust,
         )
         return cls(part, backend, facts["note"], tuned)
 
 
-class _Kept:
-    """The schedules that a program was built with, for when it is compiled again."""
-
-    def __init__(self, tuned: Sequence[Applied]) -> None:
-        self._bodies = {(applied.key, applied.format): applied.body for applied in tuned if applied.is_used}
-
-    def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
-        return next(
-            ((one, self._bodies[kernel.key, one]) for one in formats if (kernel.key, one) in self._bodies), None
-        )
-
-    def refuse(self, kernel: Kernel, reason: str) -> None:
-        """Do nothing: what is refused now was refused when the program was built."""
+def _check_options(target: Target, function: str) -> None:
+    """Raise `ValueError` for a leaf of a stranger with options of LLVM itself, some of which write files."""
+    hosts = [target.host] if isinstance(target.host, Target) else []
+    if any("cl-opt" in node.attrs for root in (target, *hosts) for _, node in root.walk()):
+        raise ValueError(f"function {function!r} is compiled with options of LLVM (cl-opt), which only trust allows")
 
 
 class Executable:

@@ -26,6 +26,7 @@ __all__ = [
     "Bench",
     "Compiled",
     "ConfigurableBackend",
+    "KeptSchedules",
     "Kernel",
     "Part",
     "Schedules",
@@ -75,12 +76,27 @@ class Schedules(Protocol):
 
 
 @dataclass(frozen=True)
+class KeptSchedules:
+    """The schedules that a program was built with, by kernel and format, for when it is compiled again."""
+
+    bodies: Mapping[tuple[str, str], object]
+
+    def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
+        """Return the schedule of a kernel."""
+        return next(((one, self.bodies[kernel.key, one]) for one in formats if (kernel.key, one) in self.bodies), None)
+
+    def refuse(self, kernel: Kernel, reason: str) -> None:
+        """Do nothing: what is refused now was refused when the program was built."""
+
+
+@dataclass(frozen=True)
 class Part:
     """One leaf function to compile: its name, the ONNX model of it, the site, and the leaf with all it inherits.
 
     `ops` are the names of its operations in the user's model, in the order of the model's nodes; `inputs` and
     `outputs` are the names of the values there. `native` holds compiled files of a saved program that is trusted,
-    `schedules` what is known by tuning.
+    `schedules` what is known by tuning. A source that is not trusted is compiled only if it can run nothing but the
+    operators of its code generator.
     """
 
     name: str
@@ -92,6 +108,7 @@ class Part:
     outputs: tuple[str, ...] = ()
     native: Mapping[str, bytes] = field(default_factory=dict)
     schedules: Schedules | None = field(default=None, repr=False, compare=False)
+    is_trusted: bool = True
 
     @property
     def is_relax(self) -> bool:

@@ -18,6 +18,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from tvmtarget.backends.machine import refuses_native
 from tvmtarget.backends.protocol import Part
+from tvmtarget.backends.tvm_apart import compiled_apart
 from tvmtarget.backends.tvm_cuda import cuda_pipeline, cuda_target, fusing_passes, generating, is_loaded, refusal
 from tvmtarget.backends.tvm_gpu_kernels import GpuWorkshop, gpu_default
 from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, TunedChoice, cpu_default
@@ -111,6 +112,10 @@ class _Tvm:
         if LIBRARY in part.native and is_native:
             return program(load(tvm, part.native[LIBRARY]))
         raise_all(BackendError, [*_ignored_context(tvm)])
+        if part.is_relax and not part.is_trusted:
+            library = compiled_apart(part)
+            if library is not None:
+                return program(load(tvm, library))
         try:
             with LOCK, quiet():
                 target = _target(tvm, part.target)

@@ -38,12 +38,14 @@ __all__ = ["IRModule"]
 class IRModule:
     """A program: functions, the target tree they are constrained to, and free attributes.
 
-    The entry is the function called `main`; `with_entry` makes it another one.
+    The entry is the function called `main`; `with_entry` makes it another one. What was read from a text or a file is
+    not trusted: of its functions of Relax only those are compiled that hold nothing but operators (`safe_source.py`).
     """
 
     functions: tuple[Function, ...]
     target: Target | None = None
     attrs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    is_trusted: bool = field(default=True, compare=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         names = [function.name for function in self.functions]
@@ -58,10 +60,13 @@ class IRModule:
         return (IRModule, (self.functions, self.target, dict(self.attrs)))
 
     @classmethod
-    def parse(cls, text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None = None) -> IRModule:
+    def parse(
+        cls, text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None = None, *, trust: bool = False
+    ) -> IRModule:
         """Read the text form; `TextError` has line and column, `ModelError` what breaks a rule of the IR.
 
-        `constants` are the arrays that the text names by digest, as `module.constants()` lists them.
+        `constants` are the arrays that the text names by digest, as `module.constants()` lists them. With `trust`, code
+        of TVM in it may be compiled, and run as you.
 
         >>> module = IRModule.parse("func @main(%x: float32[n]) opsets(onnx=17) { %y = onnx.Relu(%x) return %y }")
         >>> IRModule.parse(str(module)) == module
@@ -70,25 +75,33 @@ class IRModule:
         if not isinstance(text, str):
             raise ModelError(f"the text of a module is a string, not {shown(text)}")
         functions, target, attrs = parse_functions(text, constants or {})
-        return cls(functions, target, attrs).verify()
+        return cls(functions, target, attrs, is_trusted=trust).verify()
 
     def to_json(self) -> dict[str, object]:
         """Return the module as JSON, with constants by digest; `module.constants()` has their elements."""
         return write_module(self.functions, self.target, self.attrs)
 
     @classmethod
-    def from_json(cls, data: object, constants: Mapping[str, np.ndarray[Any, Any]] | None = None) -> IRModule:
-        """Read what `to_json` gave, or its text; `constants` are arrays by digest. `ModelError` says what is wrong."""
-        return cls(*read_module(data, constants or {})).verify()
+    def from_json(
+        cls, data: object, constants: Mapping[str, np.ndarray[Any, Any]] | None = None, *, trust: bool = False
+    ) -> IRModule:
+        """Read what `to_json` gave, or its text; `constants` are arrays by digest. `ModelError` says what is wrong.
+
+        With `trust`, code of TVM in it may be compiled, and run as you.
+        """
+        return cls(*read_module(data, constants or {}), is_trusted=trust).verify()
 
     def save(self, path: str | Path) -> None:
         """Write the module with its constants into one file; the same module makes the same bytes."""
         write_archive(Path(path), self.to_json(), self.constants())
 
     @classmethod
-    def load(cls, path: str | Path) -> IRModule:
-        """Read a saved module; its constants stay in the file, mapped into memory. `ArtifactError` if it is damaged."""
-        return cls(*read_archive(Path(path))).verify()
+    def load(cls, path: str | Path, *, trust: bool = False) -> IRModule:
+        """Read a saved module; its constants stay in the file, mapped into memory. `ArtifactError` if it is damaged.
+
+        With `trust`, code of TVM in it may be compiled, and run as you.
+        """
+        return cls(*read_archive(Path(path)), is_trusted=trust).verify()
 
     @classmethod
     def from_onnx(cls, model: str | Path | bytes | onnx.ModelProto, *, keep_functions: bool = False) -> IRModule:

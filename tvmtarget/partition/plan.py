@@ -234,9 +234,12 @@ class Plan:
         write_plan(path, self.request, self.sites())
 
     @classmethod
-    def load(cls, path: str | Path) -> Plan:
-        """Read a plan that was saved, and prove it again; `ArtifactError` if the file is damaged or holds no plan."""
-        request, sites = read_plan(path)
+    def load(cls, path: str | Path, *, trust: bool = False) -> Plan:
+        """Read a plan that was saved, and prove it again; `ArtifactError` if the file is damaged or holds no plan.
+
+        With `trust`, code of TVM in its program may be compiled, and the scheduler that its target names be used.
+        """
+        request, sites = read_plan(path, trust=trust)
         return planned(request, request.feasibility(), sites)
 
     def graph(self) -> networkx.MultiDiGraph:

@@ -146,9 +146,9 @@ def write_plan(path: str | Path, request: Request, sites: Mapping[str, str]) -> 
     request.module.with_target(request.target).with_attrs(**{_PLAN: json.dumps(held)}).save(path)
 
 
-def read_plan(path: str | Path) -> tuple[Request, dict[str, str]]:
+def read_plan(path: str | Path, *, trust: bool = False) -> tuple[Request, dict[str, str]]:
     """Return what `write_plan` wrote; `ArtifactError` if it is damaged or no plan."""
-    module = IRModule.load(path)
+    module = IRModule.load(path, trust=trust)
     attrs = dict(module.attrs)
     held = attrs.pop(_PLAN, None)
     if held is None or module.target is None:
