@@ -50,7 +50,7 @@ class ProgramServer(Server):
         self._checks: dict[str, Check] = {}
 
     def _open(self, request: Mapping[str, Any]) -> dict[str, object]:
-        self._plan = Plan.load(f"/dev/fd/{request['plan']}", trust=True)
+        self._plan = Plan.load(f"/dev/fd/{request['plan']}", trust=request["trust"])
         self._allow_interpreter = bool(request["allow_interpreter"])
         self._inputs = made_up_inputs(self._plan) or {}
         return {"status": "ok"}

@@ -108,7 +108,11 @@ class Programs(Process):
             self._plan.save(path)
             with path.open("rb") as file:
                 path.unlink()  # so that whoever is killed leaves nothing behind
-                opening = {"plan": file.fileno(), "allow_interpreter": self._allow_interpreter}
+                opening = {
+                    "plan": file.fileno(),
+                    "allow_interpreter": self._allow_interpreter,
+                    "trust": self._plan.request.module.is_trusted,
+                }
                 answer = self._launch(opening, [file], self._limits.open, self._plan.layout.root)
         if answer["status"] != "ok":
             raise BackendError(f"the program cannot be prepared for tuning: {answer['why']}")
