@@ -28,6 +28,7 @@ from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.nesting import unnumbered
+from tvmtarget.target.networks import refuse_addresses
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.log import TuningLog
@@ -131,6 +132,8 @@ def plan_to_build(
             raise TargetError(f"the plan of a what-if question that supposes support is not built: {supposed[0]}")
         return module
     own = module.target if isinstance(module, IRModule) else None
+    if target is None and isinstance(module, IRModule) and own is not None and not module.is_trusted:
+        refuse_addresses(own, "the target in the program")
     chosen = _configured(target if target is not None else own, target_host, executor, runtime)
     return decompose(IRModule.of(module, chosen, entry).bind(params or {}), chosen, where=where, **given_options)  # type: ignore[arg-type]
 

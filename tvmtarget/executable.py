@@ -20,11 +20,12 @@ from tvmtarget.backends.sharing import device_index
 from tvmtarget.errors import ArtifactError, RunError, TvmTargetError, raise_all
 from tvmtarget.executors.cluster import Cluster, Engine, RunProgram, unmatched
 from tvmtarget.executors.engines import engine_of
-from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs
+from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs, check_outputs
 from tvmtarget.executors.program import Program
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.target.layout import Layout
+from tvmtarget.target.node import Runtime
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.applied import Applied
 from tvmtarget.untrusted import parse_json, read_arrays
@@ -33,13 +34,23 @@ from tvmtarget.version import __version__
 __all__ = ["Executable", "Leaf", "LeafCall", "load", "open_machine"]
 
 
-def load(path: str | Path, *, trust: bool = False) -> Executable:
+def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None, insecure: bool = False) -> Executable:
     """Read a saved program. Nothing of it is executed before the first run.
 
     With `trust`, you say that whoever wrote the file may run code on this machine as you: its native code is used, and
     the leaves that have none are compiled whatever they hold. Without, the leaves are compiled again, from the models
     that are saved beside it, and only if those hold nothing but operators of their code generator: code of TIR, calls
-    of functions of this process and options of LLVM are refused. Raises `ArtifactError` if the file is damaged.
+    of functions of this process and options of LLVM are refused.
+
+    Args:
+        path: a file that `Executable.save` or `tvmtarget compile` wrote.
+        trust: whether whoever wrote the file may run code on this machine as you.
+        scheduler: the Dask scheduler on whose workers a program of runtime `dask` runs. One that the file names is used
+            only if it is trusted, or is this one.
+        insecure: use that scheduler without TLS too.
+
+    Raises:
+        ArtifactError: the file is damaged, or holds what may only be used with trust.
     """
     manifest, files = read_files(Path(path))
     try:
@@ -52,7 +63,8 @@ def load(path: str | Path, *, trust: bool = False) -> Executable:
         tuned = tuple(map(Applied.from_json, manifest.get("tuned", ())))
         machines = {name: Program.read(files[f"machines/{name}.json"]) for name in manifest.get("machines", ())}
         raise_all(ArtifactError, [f"{str(path)!r} cannot run: {problem}" for problem in unmatched(machines)][:5])
-        return Executable(target, program, constants, leaves, manifest["name"], tuned, machines, calls)
+        runtime = target.runtime if trust else _runtime_here(target.runtime, str(path), scheduler, insecure=insecure)
+        return Executable(target, program, constants, leaves, manifest["name"], tuned, machines, calls, runtime)
     except TvmTargetError:
         raise
     except (KeyError, TypeError, ValueError) as error:
@@ -64,6 +76,23 @@ def _not_allowed(path: str, leaves: Mapping[str, Leaf], allow_interpreter: objec
     for site in dict.fromkeys(leaf.part.site for leaf in leaves.values() if leaf.is_interpreted):
         if allow_interpreter is not True:
             yield f"{path!r} has @{site or '.'} interpreted, and was not built with allow_interpreter; build it again"
+
+
+def _runtime_here(runtime: Runtime | None, path: str, scheduler: str | None, *, insecure: bool) -> Runtime | str | None:
+    """Return the runtime of a saved program with the scheduler that its user names, or why it cannot run."""
+    if runtime is None or runtime.kind != "dask":
+        if scheduler is not None:
+            raise ArtifactError(f"{path!r} runs on no Dask cluster, so that scheduler {scheduler!r} is of no use to it")
+        return runtime
+    if scheduler is not None:
+        return Runtime("dask", {**runtime.attrs, "address": scheduler, "insecure": insecure})
+    if runtime["address"]:
+        address = str(runtime["address"])
+        return (
+            f"{path!r} names a Dask scheduler, {address!r}, which would get the inputs and may run code as you; if it "
+            f"is yours, name it yourself: scheduler={address!r}, --scheduler {address}"
+        )
+    return Runtime("dask", {name: value for name, value in runtime.attrs.items() if name != "insecure"})
 
 
 def open_machine(data: bytes) -> RunProgram:
@@ -196,7 +225,8 @@ def _check_options(target: Target, function: str) -> None:
 class Executable:
     """A compiled program: `exe.run({"input": x})`, or `exe(x)` with inputs in order.
 
-    Where the runtime is distributed, `machines` are the programs of the machines of a cluster, by path.
+    Where the runtime is distributed, `machines` are the programs of the machines of a cluster, by path; `runtime` is
+    that which they run by, if it is not the target's, or why they cannot.
     """
 
     def __init__(
@@ -209,6 +239,7 @@ class Executable:
         tuned: Sequence[Applied] = (),
         machines: Mapping[str, Program] | None = None,
         calls: Sequence[LeafCall] = (),
+        runtime: Runtime | str | None = None,
     ) -> None:
         self.target = target
         self.name = name
@@ -223,7 +254,7 @@ class Executable:
         self._engine: Engine | None = None
         if self._machines and target.runtime is not None:
             cluster = Cluster(Machines(layout).home, self._machines, self._pack, open_machine)
-            self._engine = engine_of(target.runtime, cluster)
+            self._engine = engine_of(runtime or target.runtime, cluster)
         self._domains = {name: layout[leaf.part.site].domain for name, leaf in self._leaves.items()}
         self._in_memory = {self._domains[name]: leaf for name, leaf in self._leaves.items()}
         self._shared = {leaf.domain for leaf in layout.leaves() if leaf.target.device == "cpu"}
@@ -288,7 +319,14 @@ class Executable:
         """
         values = check_inputs(self._program.inputs, inputs)
         results = (self._engine or self.executor).run(values, record)
-        return dict(zip(self.outputs, map(_here, results), strict=True))
+        return self._outputs(results)
+
+    def _outputs(self, results: Sequence[Any]) -> dict[str, Array]:
+        """Return results by name; those that come from other machines are what the program says, or an error."""
+        here = list(map(_here, results))
+        if self._engine is not None:
+            check_outputs(self._program.outputs, here)
+        return dict(zip(self.outputs, here, strict=True))
 
     def stream(self, inputs: Iterable[Mapping[str, object]], *, depth: int = 8) -> Iterator[dict[str, Array]]:
         """Run on inputs that follow each other; yield their outputs in order.
@@ -297,7 +335,7 @@ class Executable:
         """
         checked = (check_inputs(self._program.inputs, given) for given in inputs)
         results = map(self.executor.run, checked) if self._engine is None else self._engine.stream(checked, depth)
-        yield from (dict(zip(self.outputs, map(_here, result), strict=True)) for result in results)
+        yield from map(self._outputs, results)
 
     def close(self) -> None:
         """End the processes that a distributed runtime has started; the next run starts new ones."""

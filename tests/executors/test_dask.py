@@ -41,7 +41,9 @@ def test_workers_are_there_while_dask_refreshes_what_it_says_of_them():
 
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
     monkeypatch.setattr("tvmtarget.executors.dask.CONNECT", 0.3)
-    exe = tt.build(tt.IRModule.from_onnx(DIGITS), TWO.replace("dask", "dask(address=tcp://127.0.0.1:1)"), where=WHERE)
+    exe = tt.build(
+        tt.IRModule.from_onnx(DIGITS), TWO.replace("dask", "dask(address=tcp://127.0.0.1:1,insecure=true)"), where=WHERE
+    )
     with pytest.raises(RunError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:1'"):
         exe.run(images())
 
@@ -70,7 +72,7 @@ def test_squeezenet_on_three_workers_of_a_running_cluster():
         address = cluster.scheduler_address
 
         def built(workers):
-            runtime = tt.Runtime("dask", {"address": address, "workers": workers})
+            runtime = tt.Runtime("dask", {"address": address, "workers": workers, "insecure": True})
             return tt.build(module, THREE, where=where, runtime=runtime)
 
         exe = built(["2", "0", "1"])

@@ -82,7 +82,7 @@ def cluster():
 
 
 def test_what_a_lost_machine_measured_is_measured_by_another_one(cluster, tmp_path):
-    with Remotes(cluster.scheduler_address) as remotes:
+    with Remotes(cluster.scheduler_address, insecure=True) as remotes:
         pids = remotes._client.run(os.getpid)
         found = []
         thread = threading.Thread(target=lambda: found.append(remotes.run(waiting, tmp_path / "go")))
@@ -99,21 +99,21 @@ def test_what_a_lost_machine_measured_is_measured_by_another_one(cluster, tmp_pa
 
 @pytest.mark.parametrize("how", ["refuses", "raises"])
 def test_a_machine_that_cannot_measure_is_not_asked_again_and_another_one_does_it(cluster, tmp_path, how):
-    with Remotes(cluster.scheduler_address) as remotes:
+    with Remotes(cluster.scheduler_address, insecure=True) as remotes:
         pids = {remotes.run(picky, tmp_path, how) for _ in range(3)}
         assert len(pids) == remotes.size == 1
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_where_all_machines_refuse_each_says_why(cluster, tmp_path):
-    with Remotes(cluster.scheduler_address) as remotes:
+    with Remotes(cluster.scheduler_address, insecure=True) as remotes:
         with pytest.raises(tt.TvmTargetError, match=r"tcp://\S+ cannot measure this: it is old") as raised:
             remotes.run(picky, tmp_path, "never")
         assert len(raised.value.problems) == 2
 
 
 def test_a_machine_unlike_the_one_that_measured_first_is_refused(cluster, tmp_path):
-    with Remotes(cluster.scheduler_address) as remotes:
+    with Remotes(cluster.scheduler_address, insecure=True) as remotes:
         results, threads = [], []
         for _ in range(4):
             work = lambda: results.append(remotes.run(picky, tmp_path, "unlike"))  # noqa: E731
@@ -131,7 +131,7 @@ def test_a_machine_unlike_the_one_that_measured_first_is_refused(cluster, tmp_pa
 def test_a_source_is_sent_once_and_again_to_a_machine_that_has_it_no_more(tmp_path):
     with (
         distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as one,
-        Remotes(one.scheduler_address) as remotes,
+        Remotes(one.scheduler_address, insecure=True) as remotes,
     ):
         opened = {"target": "llvm", "digest": "a digest", "source": b"large"}
         assert [remotes.run(forgetful, opened, tmp_path) for _ in range(3)] == [1, 3, 4]
@@ -140,7 +140,7 @@ def test_a_source_is_sent_once_and_again_to_a_machine_that_has_it_no_more(tmp_pa
 
 
 def test_nothing_is_waited_for_when_the_time_is_up(cluster, tmp_path):
-    with Remotes(cluster.scheduler_address) as remotes:
+    with Remotes(cluster.scheduler_address, insecure=True) as remotes:
         for until in (time.monotonic() - 1, time.monotonic() + 0.3):
             with pytest.raises(LostError, match="the time was up") as raised:
                 remotes.run(waiting, tmp_path / "go", until=until)
@@ -199,7 +199,7 @@ def test_a_worker_that_would_measure_something_else_says_why_it_does_not(opened,
 
 @pytest.mark.slow
 def test_a_machine_measures_one_thing_at_a_time(cluster):
-    with Remotes(cluster.scheduler_address) as remotes:
+    with Remotes(cluster.scheduler_address, insecure=True) as remotes:
         results = []
         threads = [threading.Thread(target=lambda n=n: results.append(remotes.run(napping, n, 2))) for n in range(6)]
         for thread in threads:
@@ -214,7 +214,7 @@ def test_a_machine_measures_one_thing_at_a_time(cluster):
 
 def tuned(address, log, trials=6, **options):
     module = tt.IRModule.from_onnx(product())
-    return tt.tune(module, "llvm", log=log, trials=trials, levels=["kernel"], workers=address, **options)
+    return tt.tune(module, "llvm", log=log, trials=trials, levels=["kernel"], workers=address, insecure=True, **options)
 
 
 def statuses(log):
@@ -228,7 +228,7 @@ def test_kernels_are_tuned_on_workers_into_the_log_here_and_no_process_is_left_t
     assert set(statuses(log)) == {"ok"}
     tiers = [applied.tier for applied in tt.build(tt.IRModule.from_onnx(product()), "llvm", log=log).tuned]
     assert "exact" in tiers
-    with Remotes(cluster.scheduler_address) as remotes:
+    with Remotes(cluster.scheduler_address, insecure=True) as remotes:
         assert set(remotes._client.run(lambda: len(dask_worker._OPEN)).values()) == {0}
 
 
@@ -323,4 +323,4 @@ def test_seconds_are_kept_on_workers_too(machines):
 @pytest.mark.slow
 def test_a_scheduler_that_does_not_answer_is_one_line():
     with pytest.raises(tt.TvmTargetError, match=r"no Dask scheduler answers at 'tcp://127.0.0.1:1'"):
-        Remotes("tcp://127.0.0.1:1")
+        Remotes("tcp://127.0.0.1:1", insecure=True)

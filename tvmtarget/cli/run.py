@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tvmtarget.comparison import Comparison
     from tvmtarget.executors.graph import Event
+    from tvmtarget.target.tree import Target
     from tvmtarget.tuning.applied import Applied
 
 __all__ = ["run"]
@@ -64,7 +65,17 @@ def run(
     ] = None,
     as_json: Json = False,
     allow_interpreter: AllowInterpreter = False,
-    trust: Annotated[bool, typer.Option("--trust", help="Use the native code in a compiled program.")] = False,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Let whoever wrote a compiled program run code as you: use its native code."),
+    ] = False,
+    scheduler: Annotated[
+        str | None,
+        typer.Option("--scheduler", help="The Dask scheduler to run on: tls://HOST:PORT.", show_default=False),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Use a scheduler without TLS: whoever reaches it may run code as you.")
+    ] = False,
 ) -> None:
     """Run a model on a target, or a compiled program, and say what ran where."""
     from tvmtarget.artifact import is_artifact
@@ -89,11 +100,11 @@ def run(
             raise ArtifactError(f"{str(program)!r} is compiled already; {options} go with a model")
         from tvmtarget.executable import load
 
-        exe = load(program, trust=trust)
+        exe = load(program, trust=trust, scheduler=scheduler, insecure=insecure)
     else:
         if target is None:
             raise TextError("--target is missing; a model runs on a target, such as --target llvm")
-        tree = read_target(target, changes, context.args)
+        tree = _on(scheduler, read_target(target, changes, context.args), insecure=insecure)
         exe = asked.build(program, tree, allow_interpreter=allow_interpreter, quiet=as_json)
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
     from tvmtarget.executors.graph import CopyEvent
@@ -123,6 +134,17 @@ def run(
         _print(report, results, exe.tuned, comparison)
     if comparison is not None and not comparison.agrees:
         raise RunError(*(f"differs from the undivided model: {problem}" for problem in comparison.problems))
+
+
+def _on(scheduler: str | None, target: Target, *, insecure: bool) -> Target:
+    """Return a target whose runtime is connected to a scheduler, if one is named."""
+    if scheduler is None:
+        return target
+    if target.runtime is None or target.runtime.kind != "dask":
+        raise TextError(f"--scheduler {scheduler} goes with --runtime dask")
+    from tvmtarget.target.node import Runtime
+
+    return target.replace(runtime=Runtime("dask", {**target.runtime.attrs, "address": scheduler, "insecure": insecure}))
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:

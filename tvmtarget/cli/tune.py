@@ -46,8 +46,11 @@ def tune(
     seed: Annotated[int, typer.Option("--seed", help="Makes the same search again.")] = 0,
     workers: Annotated[
         str | None,
-        typer.Option("--workers", help="A Dask scheduler, tcp://HOST:PORT, whose workers measure.", show_default=False),
+        typer.Option("--workers", help="A Dask scheduler, tls://HOST:PORT, whose workers measure.", show_default=False),
     ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Use a scheduler without TLS: whoever reaches it may run code as you.")
+    ] = False,
     allow_interpreter: AllowInterpreter = False,
     as_json: Json = False,
 ) -> None:
@@ -83,6 +86,7 @@ def tune(
                     costs=division.read_costs(module, tree, allow_interpreter=allow_interpreter),
                     allow_interpreter=allow_interpreter,
                     workers=workers,
+                    insecure=insecure,
                     progress=tell,
                 )
             _tell_result(result, as_json=as_json)

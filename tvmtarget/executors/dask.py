@@ -27,7 +27,7 @@ from tvmtarget.executors.segments import Part, parts_of
 from tvmtarget.python_process import python_environment
 from tvmtarget.target.node import Runtime
 
-__all__ = ["DaskCrew"]
+__all__ = ["DaskCrew", "connected"]
 
 LOOK = 0.5  # seconds between looks at whether all workers are there
 CONNECT = 30.0  # seconds in which a scheduler has answered
@@ -58,7 +58,11 @@ class DaskCrew:
         try:
             if not address:
                 self._own = _started(self.distributed, len(working), self._folder.name)
-            self.client = self.distributed.Client(address or self._own, set_as_default=False, timeout=CONNECT)
+            if address:
+                is_insecure = bool(runtime["insecure"])
+                self.client = connected(self.distributed, str(address), insecure=is_insecure, seconds=CONNECT)
+            else:
+                self.client = self.distributed.Client(self._own, set_as_default=False, timeout=CONNECT)
             self.workers = self._assigned(working, workers if isinstance(workers, tuple) else ())
             self.packs = {machine: self._packed(machine) for machine in self.workers}
         except OSError as error:
@@ -250,6 +254,34 @@ _CONFIG: dict[str, object] = {
     "distributed.nanny.pre-spawn-environ.PYTHONSAFEPATH": 1,  # of workers that are started again
     "distributed.diagnostics.nvml": False,
 }
+
+
+def connected(distributed: Any, address: str, *, insecure: bool, seconds: float) -> Any:  # noqa: ANN401
+    """Return a client of a scheduler that this process did not start.
+
+    Dask unpickles what it receives, on both sides, so that whoever can talk to a cluster can run code on it, and its
+    scheduler and workers can run code here. `tls://` lets only those in that have a certificate of the authority in the
+    user's configuration of Dask (`distributed.comm.tls`).
+
+    Raises:
+        RunError: the address has no TLS, and that is not allowed by `insecure`; or there are no certificates.
+        OSError: no scheduler answers.
+    """
+    protocol = address.partition("://")[0]
+    options: dict[str, Any] = {"timeout": seconds, "set_as_default": False}
+    if protocol in ("tls", "wss"):
+        try:
+            return distributed.Client(address, security=distributed.Security(require_encryption=True), **options)
+        except (TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            where = "set ca-file, client.cert and client.key of distributed.comm.tls in your configuration of Dask"
+            raise RunError(f"TLS cannot be used for the Dask scheduler {address!r}: {reason}; {where}") from error
+    if not insecure and protocol != "inproc":
+        raise RunError(
+            f"the Dask scheduler {address!r} is reached without TLS, so that whoever reaches it may run code as you; "
+            "use tls://HOST:PORT, or allow it: dask(insecure=true), insecure=True, --insecure"
+        )
+    return distributed.Client(address, **options)
 
 
 def _started(distributed: Any, workers: int, folder: str) -> Any:  # noqa: ANN401

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from tvmtarget.errors import RunError
 from tvmtarget.executors.cluster import Cluster, Engine
 from tvmtarget.executors.dask import DaskCrew
 from tvmtarget.executors.processes import ProcessCrew
@@ -10,8 +13,14 @@ from tvmtarget.target.node import Runtime
 __all__ = ["engine_of"]
 
 
-def engine_of(runtime: Runtime, cluster: Cluster) -> Engine:
-    """Return the engine of a distributed runtime; nothing is started before the first run."""
+def engine_of(runtime: Runtime | str, cluster: Cluster) -> Engine:
+    """Return the engine of a distributed runtime, or one that says why there is none; nothing starts before a run."""
+    if isinstance(runtime, str):
+        return Engine(lambda: _refuse(runtime))
     if runtime.kind == "dask":
         return Engine(lambda: DaskCrew(runtime, cluster))
     return Engine(lambda: ProcessCrew(cluster))
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise RunError(reason)

@@ -11,12 +11,12 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from tvmtarget.errors import RunError
+from tvmtarget.errors import RunError, raise_all
 from tvmtarget.executors.control import run_control
 from tvmtarget.executors.program import Block, Driver, Program, Signature, Step
 from tvmtarget.ir.types import dtype_of
 
-__all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "Transfers", "check_inputs"]
+__all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "Transfers", "check_inputs", "check_outputs"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 LeafCall: TypeAlias = Callable[[str, Sequence[Any], str], Sequence[Any]]
@@ -227,6 +227,22 @@ def check_inputs(signatures: Sequence[Signature], given: Mapping[str, object]) -
     if problems:
         raise RunError(*problems)
     return values
+
+
+def check_outputs(signatures: Sequence[Signature], values: Sequence[object]) -> None:
+    """Raise `RunError` for results of other machines that are not what the program says of them."""
+    if len(values) != len(signatures):
+        raise RunError(f"{len(values)} results came back, and the program has {len(signatures)}")
+    sizes: dict[str, tuple[int, str]] = {}
+    problems: list[str] = []
+    for signature, value in zip(signatures, values, strict=True):
+        if signature.dtype is None:
+            continue
+        if type(value) is not np.ndarray:
+            problems.append(f"result {signature.name!r} is of type {type(value).__name__}, not {signature}")
+        else:
+            problems += [problem.replace("input", "result", 1) for problem in _misfits(signature, value, sizes)]
+    raise_all(RunError, problems)
 
 
 def _as_array(value: object, dtype: str) -> Array:

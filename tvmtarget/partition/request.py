@@ -23,6 +23,7 @@ from tvmtarget.partition.program import Program, normalise
 from tvmtarget.partition.weights import CONSTANTS, Constants
 from tvmtarget.partition.where_rules import names_of
 from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.networks import refuse_addresses
 from tvmtarget.target.tree import Target
 
 __all__ = ["OBJECTIVES", "Objective", "Request", "read_plan", "write_plan"]
@@ -153,6 +154,8 @@ def read_plan(path: str | Path, *, trust: bool = False) -> tuple[Request, dict[s
     held = attrs.pop(_PLAN, None)
     if held is None or module.target is None:
         raise ArtifactError(f"{str(path)!r} is a saved module without a plan; write one with Plan.save")
+    if not trust:
+        refuse_addresses(module.target, f"the plan in {str(path)!r}")
     try:
         data = json.loads(held)
         where, costs, objective, sites = _read(data)

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all, warn
 from tvmtarget.tags import discovery
-from tvmtarget.tags.files import TagInfo, TagRow, at
+from tvmtarget.tags.files import TagInfo, TagRow, at, is_project_file
 from tvmtarget.tags.layers import Files, Given, Layer, defined_twice
 from tvmtarget.target.kinds import find_kind
+from tvmtarget.target.networks import addresses, refuse_addresses
 from tvmtarget.target.origin import Origin
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
@@ -200,7 +201,11 @@ class Registry(Mapping[str, Target]):
             tags = _Below(self, (*below, name))
             flat = row.flat if row.base is None else {**row.flat, "tag": row.base}
             origin = Origin("tag", f"{name} in {row.info.file.name}")
-            return Target.from_json(flat, tags=tags, origin=origin).replace(tag=name)
+            tree = Target.from_json(flat, tags=tags, origin=origin).replace(tag=name)
+            if is_project_file(row.info.file):
+                base = addresses(tags[row.base]) if row.base is not None else frozenset()
+                refuse_addresses(tree, f"tag {name!r}", base)
+            return tree
         except TvmTargetError as error:
             place = f" (tag {name!r} in {at(row.info)})"
             raise TargetError(*(_placed(problem, place) for problem in error.problems)) from error

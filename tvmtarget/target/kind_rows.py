@@ -323,8 +323,9 @@ _SYSTEM_LIB = _table("""
 """)
 
 _DASK = _table("""
-    address  str        none  -  tt1  of the scheduler: tcp://10.0.0.1:8786; without it, workers on this computer
-    workers  list[str]  none  -  tt1  names or addresses of the workers that are the machines, in their order
+    address   str        none  -      tt1  of the scheduler: tls://10.0.0.1:8786; without it, workers on this computer
+    workers   list[str]  none  -      tt1  names or addresses of the workers that are the machines, in their order
+    insecure  bool       none  false  tt1  connect without TLS: whoever reaches the cluster may run code as you
 """)
 
 

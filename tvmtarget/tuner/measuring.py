@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from tvmtarget.backends.protocol import Kernel, Part, Space
 from tvmtarget.errors import BackendError, RunError
@@ -30,6 +30,14 @@ class Outcome:
     beside: tuple[int, ...] = ()
     why: str = ""
     env: Environment | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds what a measurement says, and nothing of other types, as one from elsewhere may."""
+        numbers = isinstance(self.costs, tuple) and isinstance(self.beside, tuple)
+        is_known = self.status in get_args(Status) and isinstance(self.why, str)
+        is_placed = self.env is None or type(self.env) is Environment
+        return is_known and is_placed and numbers and all(type(cost) is int for cost in (*self.costs, *self.beside))
 
 
 class Worker(Process):

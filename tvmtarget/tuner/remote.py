@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 from tvmtarget.backends.protocol import Part
 from tvmtarget.errors import BackendError, MissingExtraError, RunError
+from tvmtarget.executors.dask import connected
 from tvmtarget.tuner.dask_worker import Reply, closed, compared, measured, opening
 from tvmtarget.tuner.measuring import Choices, Outcome, Worker
 from tvmtarget.tuner.process import Limits, LostError
@@ -38,18 +39,20 @@ _Value = TypeVar("_Value")
 
 
 class Remotes:
-    """The workers of a Dask scheduler, such as `tcp://10.0.0.1:8786`; `size` is how many are there."""
+    """The workers of a Dask scheduler, such as `tls://10.0.0.1:8786`; `size` is how many are there.
 
-    def __init__(self, address: str) -> None:
+    One without TLS is used only if that is allowed (`insecure`).
+    """
+
+    def __init__(self, address: str, *, insecure: bool = False) -> None:
         try:
             import distributed
         except ImportError as error:
             raise MissingExtraError("distributed", "dask") from error
         if not _ADDRESS.fullmatch(address):
-            raise RunError(f"{address!r} is no address of a Dask scheduler, such as 'tcp://10.0.0.1:8786'")
-        connect: Any = distributed.Client
+            raise RunError(f"{address!r} is no address of a Dask scheduler, such as 'tls://10.0.0.1:8786'")
         try:
-            self._client: Any = connect(address, timeout=_CONNECT, set_as_default=False)
+            self._client: Any = connected(distributed, address, insecure=insecure, seconds=_CONNECT)
         except (OSError, TimeoutError, ValueError) as error:
             raise RunError(f"no Dask scheduler answers at {address!r}: {error}") from error
         self.session = uuid.uuid4().hex
@@ -192,8 +195,8 @@ class Remotes:
                 future.cancel()
                 return None
         if future.status == "finished":
-            reply: Reply[Any] = future.result()
-            return reply
+            reply = future.result()
+            return reply if _is_reply(reply) else Reply("", refusal="it answers with something else than a measurement")
         error = future.exception()
         if future.status != "error" or _is_loss(error):
             return None
@@ -222,6 +225,14 @@ class Remotes:
             self._client.run(closed, self.session, on_error="ignore")
         with suppress(Exception):
             self._client.close()
+
+
+def _is_reply(reply: object) -> bool:
+    """Whether what came from a machine is a reply as this version makes it, and in it outcomes of measurements."""
+    if type(reply) is not Reply or not all(isinstance(said, str) for said in (reply.machine, reply.refusal)):
+        return False
+    outcomes = reply.value if isinstance(reply.value, list) else [reply.value]
+    return reply.value is None or all(type(one) is not Outcome or one.is_plain for one in outcomes)
 
 
 def _is_loss(error: BaseException) -> bool:

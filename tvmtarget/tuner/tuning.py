@@ -80,6 +80,7 @@ def tune(
     allow_interpreter: bool = False,
     limits: Limits = USUAL_LIMITS,
     workers: str | None = None,
+    insecure: bool = False,
     progress: Progress | None = None,
 ) -> TuneResult:
     """Measure kernels, settings and placements of a program on this machine, and write what they cost into a log.
@@ -101,8 +102,9 @@ def tune(
             the placement by them is tried before others, and what is not known yet of a site is reckoned by them.
         allow_interpreter: let numpy interpret leaves without a code generator, as for `build`.
         limits: seconds that a candidate may take.
-        workers: a Dask scheduler, `tcp://HOST:PORT`, on whose workers kernels are measured; they should be equal
+        workers: a Dask scheduler, `tls://HOST:PORT`, on whose workers kernels are measured; they should be equal
             machines. Placement and settings are measured here.
+        insecure: use a scheduler without TLS too; whoever reaches it may run code on all of its machines and here.
         progress: is told of every trial.
 
     Without trials and seconds, each kernel gets 32 trials. What is measured is in the log at once, so that an
@@ -138,7 +140,7 @@ def tune(
     with closing_log(log) as opened:
         opened.append(environment())  # a log that cannot be written is refused before anything is measured
         budget = Budget(trials, None if seconds is None else begin + seconds)
-        with nullcontext() if workers is None else Remotes(workers) as remotes:
+        with nullcontext() if workers is None else Remotes(workers, insecure=insecure) as remotes:
             tuning = _Tuning(
                 plan, Journal(opened), budget, begin, progress, remotes, space, given, limits, seed, allow_interpreter
             )
