@@ -25,7 +25,7 @@ BUILT: Mapping[Role, Mapping[str, frozenset[str]]] = {
     "runtime": {
         "python": frozenset(),
         "processes": frozenset(),
-        "dask": frozenset({"address", "workers"}),
+        "dask": frozenset({"address", "insecure", "workers"}),
     },
 }
 
