@@ -235,10 +235,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path, *, trust: bool = False) -> Plan:
-        """Read a plan that was saved, and prove it again; `ArtifactError` if the file is damaged or holds no plan.
-
-        With `trust`, code of TVM in its program may be compiled, and the scheduler that its target names be used.
-        """
+        """Read a saved plan, and prove it again; `ArtifactError` where it is none. `trust` is as in `IRModule.load`."""
         request, sites = read_plan(path, trust=trust)
         return planned(request, request.feasibility(), sites)
 
