@@ -1,6 +1,6 @@
 """The cases of TVM's own tests of configurations and virtual devices (v0.18), written for this library.
 
-Those that end otherwise here are listed in docs/tvm.md, under "Different on purpose".
+Those that end otherwise here are listed in docs/tvm.md, under "Differences on purpose".
 """
 
 import pytest

@@ -15,8 +15,9 @@ from tvmtarget.target.tree import Target
 __all__ = ["check_file"]
 
 
-def check_file(path: Path) -> list[str]:
+def check_file(path: Path | str) -> list[str]:
     """Return all that is wrong with a file, on top of the tags that come with the library."""
+    path = Path(path)
     layer = _layer(path)
     is_shipped = path.resolve().parent == shipped_folder().resolve()
     registry = Registry(*default_registry().layers[:1], *([] if is_shipped else [layer]))

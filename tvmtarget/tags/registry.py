@@ -52,9 +52,9 @@ class Registry(Mapping[str, Target]):
         return self._layers
 
     @classmethod
-    def discover(cls, cwd: Path | None, environ: Mapping[str, str]) -> Registry:
+    def discover(cls, cwd: Path | str | None, environ: Mapping[str, str]) -> Registry:
         """Return the registry that is seen from a folder, if any, with the environment's variables."""
-        return cls(*discovery.layers(cwd, environ))
+        return cls(*discovery.layers(None if cwd is None else Path(cwd), environ))
 
     def with_tags(self, tags: Mapping[str, Target | str | Mapping[str, object]], *, override: bool = False) -> Registry:
         """Return a registry with a layer of tags on top: trees, texts or flat JSON by name.

@@ -20,7 +20,9 @@ __all__ = ["add_tag"]
 _TABLE = re.compile(r"^(\[+)(source|tag)\b", re.MULTILINE)
 
 
-def add_tag(path: Path, name: str, tree: Target, *, doc: str, source: str, confidence: str, registry: Registry) -> None:
+def add_tag(
+    path: Path | str, name: str, tree: Target, *, doc: str, source: str, confidence: str, registry: Registry
+) -> None:
     """Append a tag of a tree to a file, if the reader of tag files makes the same tree of it.
 
     Args:
@@ -39,6 +41,7 @@ def add_tag(path: Path, name: str, tree: Target, *, doc: str, source: str, confi
 
     import tomli_w
 
+    path = Path(path)
     if "/" in name and not re.fullmatch(NAME, name):
         rule = "use lower-case letters, digits, '-', '_' and '.', with the vendor first, as in acme/my-board"
         raise TargetError(f"{shown(name)} is no name for a tag; {rule}")
