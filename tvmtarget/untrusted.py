@@ -36,6 +36,7 @@ __all__ = [
     "open_regular",
     "open_zip",
     "parse_json",
+    "printable",
     "read_arrays",
     "read_bytes",
     "read_member",
@@ -173,6 +174,20 @@ def read_text(
     except UnicodeDecodeError as cause:
         problem = f"byte {cause.start} is {cause.object[cause.start]:#04x}"
         raise error(f"{what} {str(path)!r} is not UTF-8 text: {problem}") from cause
+
+
+# Control characters of terminals (ECMA-48), but for line ends and tabs, and characters that change the direction or
+# the lines of text (https://www.unicode.org/reports/tr36/), as escapes that JSON knows too.
+_CONTROLS = {
+    code: f"\\u{code:04x}"
+    for code in (*range(32), *range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+    if code not in (0x09, 0x0A)
+}
+
+
+def printable(text: str) -> str:
+    """Return a text without characters that control a terminal: these become escapes such as `\\u001b`."""
+    return text.translate(_CONTROLS) if not text.isascii() or not text.isprintable() else text
 
 
 def parse_json(data: bytes | str, what: str, *, error: type[TvmTargetError] = FileError) -> Any:  # noqa: ANN401 - JSON

@@ -176,7 +176,7 @@ BAD = "composite[ort=onnxruntime,cpu=llvm]"
         (["explain", DIGITS, "-t", BAD, "--where", "fc1=llvm(mcp=4)"], "has no attribute 'mcp'; did you mean 'mcpu'?"),
         (["explain", DIGITS, "-t", BAD, "--where", "fc1=cuda"], "op 'fc1' (Gemm) fits no site of the target"),
         (["run", DIGITS, "-i", "none.npz", "-t", "llvm"], "no input file 'none.npz'"),
-        (["run", DIGITS, "-i", DIGITS, "-t", "llvm"], "is not an .npz file of arrays"),
+        (["run", DIGITS, "-i", DIGITS, "-t", "llvm"], "is damaged, or not a zip file"),
         (["run", DIGITS, "-i", NPZ], "--target is missing"),
         (["run", DIGITS, "-i", NPZ, "-t", "nvidia/jetson-nano"], "@gpu cannot run on this machine"),
         (["run", DIGITS, "-i", NPZ, "-t", "c"], "allow_interpreter=True (--allow-interpreter) lets numpy interpret it"),

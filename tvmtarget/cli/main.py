@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
-from collections.abc import Sequence
-from io import TextIOWrapper
-from typing import Annotated, TextIO
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import TextIOBase, TextIOWrapper
+from typing import Annotated, BinaryIO, TextIO, cast
 
 import typer
 
 from tvmtarget.cli import check, compile, detect, diff, explain, kinds, log, run, show, tags, tune
 from tvmtarget.cli.targets import EXTRA
 from tvmtarget.errors import TvmTargetError, TvmTargetWarning
+from tvmtarget.untrusted import printable
 from tvmtarget.version import __version__
 
 __all__ = ["app", "main"]
@@ -62,18 +65,71 @@ def _print_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    print(f"warning: {_shortened(str(message))}", file=sys.stderr)
 
 
-def _escape_what_the_terminal_lacks() -> None:
-    """Print letters that the encoding of standard output has not as escapes; Python does so for errors alone."""
+class _Printable(TextIOBase):
+    """A text stream without control characters: names and notes of strangers cannot drive the terminal.
+
+    On a terminal, sequences that set colours pass, as help texts and trees have them.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.raw_stream = stream
+        self._escape = _with_colours if stream.isatty() else printable
+
+    def write(self, text: str) -> int:
+        self.raw_stream.write(self._escape(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self.raw_stream.flush()
+
+    def isatty(self) -> bool:
+        return self.raw_stream.isatty()
+
+    def fileno(self) -> int:
+        return self.raw_stream.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.raw_stream.encoding
+
+    @property
+    def buffer(self) -> BinaryIO:
+        return self.raw_stream.buffer
+
+
+_COLOUR = re.compile("(\x1b\\[[0-9;]*m)")
+
+
+def _with_colours(text: str) -> str:
+    return "".join(part if _COLOUR.fullmatch(part) else printable(part) for part in _COLOUR.split(text))
+
+
+@contextmanager
+def _printable_output() -> Iterator[None]:
+    """Let what is printed meanwhile be printable: no control characters, and escapes where the encoding lacks a letter.
+
+    Python escapes such letters on standard error alone.
+    """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = cast("TextIO", _Printable(sys.stdout)), cast("TextIO", _Printable(sys.stderr))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; nothing a user can type makes a traceback."""
-    _escape_what_the_terminal_lacks()
+    with _printable_output():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", TvmTargetWarning)
@@ -83,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except TvmTargetError as error:
         for problem in str(error).splitlines():
-            print(f"error: {problem}", file=sys.stderr)
+            print(f"error: {_shortened(problem)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
@@ -95,6 +151,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"error: output cannot be written: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _shortened(line: str) -> str:
+    """Return a line, a very long one without its middle: a name can have a million letters."""
+    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 2 :]}"
+
+
+_MAX_LINE = 4000
 
 
 if __name__ == "__main__":

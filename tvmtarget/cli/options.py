@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TextIO, TypeAlias, cast
 
 import typer
 
 from tvmtarget.errors import TextError, TvmTargetError
+from tvmtarget.untrusted import printable
 
 if TYPE_CHECKING:
     from tvmtarget.building import Progress
@@ -26,6 +28,7 @@ __all__ = [
     "Where",
     "print_json",
     "progress",
+    "raw_stream",
     "read_policy",
     "read_where",
     "split_rules",
@@ -108,13 +111,18 @@ def print_json(data: object) -> None:
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
 
 
+def raw_stream(stream: TextIO) -> TextIO:
+    """Return the stream below the one that `main` puts before it: for bars, which drive the terminal."""
+    return cast("TextIO", getattr(stream, "raw_stream", stream))
+
+
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Progress | None]:
     """Show a bar on the error stream while work goes on, where that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    console = Console(stderr=True)
+    console = Console(file=raw_stream(sys.stderr))
     if quiet or not console.is_terminal:
         yield None
         return
@@ -122,6 +130,6 @@ def progress(*, quiet: bool) -> Iterator[Progress | None]:
         task = bar.add_task("", total=None)
 
         def tell(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total)
+            bar.update(task, description=printable(what), completed=done, total=total)
 
         yield tell

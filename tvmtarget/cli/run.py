@@ -13,7 +13,9 @@ from tvmtarget.cli.groups import with_groups
 from tvmtarget.cli.options import AllowInterpreter, Json, print_json
 from tvmtarget.cli.plans import Asked
 from tvmtarget.cli.targets import Changes, read_target
-from tvmtarget.errors import ArtifactError, RunError, TextError
+from tvmtarget.errors import ArtifactError, FileError, RunError, TextError
+from tvmtarget.files import replacing
+from tvmtarget.untrusted import open_regular, read_arrays
 
 if TYPE_CHECKING:
     import numpy as np
@@ -148,22 +150,13 @@ def _on(scheduler: str | None, target: Target, *, insecure: bool) -> Target:
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    import zipfile
-
-    import numpy as np
-
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            if not hasattr(stored, "files"):
-                raise RunError(f"input file {str(path)!r} holds one array without a name; write it with numpy.savez")
-            return {name: stored[name] for name in stored.files}
-    except RunError:
-        raise
-    except FileNotFoundError:
-        raise RunError(f"no input file {str(path)!r}; write one with numpy.savez({str(path)!r}, name=array)") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = str(error).splitlines()[0]
-        raise RunError(f"input file {str(path)!r} is not an .npz file of arrays: {reason}") from error
+    with open_regular(path, "input file", most="artifact-bytes", error=RunError) as stream:
+        if stream.read(6) == b"\x93NUMPY":
+            raise RunError(f"input file {str(path)!r} holds one array without a name; write it with numpy.savez")
+        try:
+            return read_arrays(stream, f"input file {str(path)!r}")
+        except FileError as error:
+            raise RunError(f"{error}; write one with numpy.savez({str(path)!r}, name=array)") from error
 
 
 def _write_npz(path: Path, results: dict[str, np.ndarray[Any, Any]]) -> None:
@@ -173,7 +166,7 @@ def _write_npz(path: Path, results: dict[str, np.ndarray[Any, Any]]) -> None:
     if others:
         raise RunError(f"output {others[0]!r} is no tensor, which an .npz file cannot hold; leave out --output")
     try:
-        with path.open("wb") as file:
+        with replacing(path) as file:
             np.savez_compressed(file, **results)  # type: ignore[arg-type]
     except OSError as error:
         raise RunError(f"output file {str(path)!r} cannot be written: {error.strerror or error}") from error

@@ -11,6 +11,7 @@ import typer
 from tvmtarget.cli.groups import with_groups
 from tvmtarget.cli.options import Json, print_json
 from tvmtarget.cli.targets import Changes, TargetArgument, read_target
+from tvmtarget.untrusted import printable
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -103,7 +104,7 @@ def _grow(tree: Tree, node: Target, path: str, layout: Layout) -> None:
     from rich.text import Text
 
     for line in _facts(node, path, layout):
-        tree.add(Text(line, style="dim", overflow="fold"))
+        tree.add(Text(printable(line), style="dim", overflow="fold"))
     for child in node.targets:
         site = f"{path}/{child.replicas[0]}".lstrip("/")
         _grow(tree.add(_label(child.slot, child)), child, site, layout)

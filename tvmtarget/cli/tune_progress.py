@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal
 
 import typer
+
+from tvmtarget.cli.options import raw_stream
+from tvmtarget.untrusted import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +32,7 @@ def live(*, quiet: bool, seconds: float | None) -> Iterator[Progress | None]:
         return
     from rich.console import Console
 
-    console = Console(stderr=True)
+    console = Console(file=raw_stream(sys.stderr))
     if not console.is_terminal or console.is_dumb_terminal:
         yield _line_by_line()
         return
@@ -37,7 +41,7 @@ def live(*, quiet: bool, seconds: float | None) -> Iterator[Progress | None]:
 
     def tell(step: Step) -> None:
         what = f"trial {step.done}: {step.level} {step.what} {step.status}"
-        bar.update(task, description=what, best=step.so_far)
+        bar.update(task, description=printable(what), best=step.so_far)
         if seconds is None:
             bar.update(task, completed=step.done, total=step.trials)
         else:
