@@ -63,7 +63,7 @@ define i8* @memset(i8* %p, i32 %c, i64 %n) {{
 
 def hostile(code):
     """Return traces that hold code, files or texts for a compiler, by what they do."""
-    quoted = json.dumps(code)
+    quoted = f'"{code}"'  # as TVM reads it: without the quotes, and nothing unescaped
     annotated = {
         "code for a loop": ["Annotate", ["l1", quoted], ["pragma_import_llvm"], []],
         "code for a loop as it is": ["Annotate", ["l1", code], ["pragma_import_llvm"], []],
