@@ -85,7 +85,8 @@ def test_copies_are_told_with_their_bytes(cli):
 
 
 def test_explain_chooses_by_costs_where_it_is_given_some(cli, tmp_path):
-    times = [{"match": {"op": "Conv"}, "site": site, "time": us, "from": "log"} for site, us in (("cpu", 3), ("ort", 30))]
+    known = (("cpu", 3), ("ort", 30))
+    times = [{"match": {"op": "Conv"}, "site": site, "time": us, "from": "log"} for site, us in known]
     board = {"schema": "tvmtarget.cost/1", "ops": times}
     path = tmp_path / "board.json"
     path.write_text(json.dumps(board))
