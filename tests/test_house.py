@@ -16,6 +16,7 @@ FLOORS = (
     ("partition",),
     ("backends", "executors", "tuning"),
     ("executable", "advice", "comparison", "effects"),
+    ("code_building",),
     ("building",),
     ("tuner",),
     ("cli",),

@@ -12,6 +12,7 @@ from tvmtarget.advice import SAME_DEVICE, Advice, LeafAdvice, Settings, closing_
 from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import Array, Backend, Compiled, Part, Schedules, backend_named, backends
 from tvmtarget.backends.sharing import build_key, code_key
+from tvmtarget.code_building import build_code, is_code_entry
 from tvmtarget.effects import honoured, not_honoured, not_honoured_by_driver
 from tvmtarget.errors import BackendError, TargetError, did_you_mean, raise_all
 from tvmtarget.executable import Executable, Leaf, LeafCall
@@ -19,6 +20,7 @@ from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.leaf import leaf_text, speaks_relax
 from tvmtarget.ir.relax.safe_source import unsafe_parts
+from tvmtarget.ir.relax.tvm_library import is_tvm_module
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.machines.machine import is_distributed, undistributable
@@ -84,6 +86,13 @@ def build(
     Raises `BackendError` for leaves that no installed code generator takes, `TargetError` for a plan that is to be
     built otherwise than it was made, and what `decompose` raises.
     """
+    if isinstance(module, IRModule) or is_tvm_module(module):
+        module = IRModule.of(module, target if isinstance(target, Target | str) else None, entry)
+        if is_code_entry(module):
+            given = {"params": params, "where": where, "log": log, "settings": settings, "since": since}
+            return _built_code(
+                module, _configured(target or module.target, target_host, executor, runtime), mod_name, given
+            )
     plan = plan_to_build(module, target, target_host, executor, runtime, params, where=where, entry=entry)
     if log is None and policy != SAME_DEVICE:
         raise TargetError(
@@ -102,6 +111,20 @@ def build(
         return build_plan(
             plan, advice, settings, mod_name, allow_interpreter=allow_interpreter, progress=progress, since=earlier
         )
+
+
+def _built_code(module: IRModule, target: Target, name: str, given: Mapping[str, object]) -> Executable:
+    """Build a module whose entry is TIR code, for which some arguments have no meaning."""
+    raise_all(
+        TargetError,
+        [
+            f"{one} is given, but the entry of the module is TIR code, which is built as it is; leave it out, or "
+            "constrain functions in the module"
+            for one, value in given.items()
+            if value
+        ],
+    )
+    return build_code(module, target, name)
 
 
 def plan_to_build(

@@ -19,6 +19,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from tvmtarget.backends.machine import refuses_native
 from tvmtarget.backends.protocol import Part
 from tvmtarget.backends.tvm_apart import compiled_apart
+from tvmtarget.backends.tvm_code import CodeProgram, CudaCodeProgram, built_code, is_code
 from tvmtarget.backends.tvm_cuda import cuda_pipeline, cuda_target, fusing_passes, generating, is_loaded, refusal
 from tvmtarget.backends.tvm_gpu_kernels import GpuWorkshop, gpu_default
 from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, TunedChoice, cpu_default
@@ -102,7 +103,15 @@ class _Tvm:
         is_gpu = part.target.kind == "cuda"
         is_native = not is_gpu or is_loaded(tvm)
 
+        # TIR of strangers is never read: `compiled_apart` refuses it.
+        whole = tvm.ir.load_json(part.source.decode()) if part.is_relax and part.is_trusted else None
+        entry = whole["main"] if whole is not None and is_code(whole) else None
+
         def program(executable: Any) -> Program:  # noqa: ANN401
+            if entry is not None and is_gpu:
+                return CudaCodeProgram(executable, entry, is_native=is_native)
+            if entry is not None:
+                return CodeProgram(executable, entry)
             return (
                 CudaProgram(executable, never_empty, is_native=is_native)
                 if is_gpu
@@ -119,6 +128,9 @@ class _Tvm:
         try:
             with LOCK, quiet():
                 target = _target(tvm, part.target)
+                if entry is not None:
+                    with generating(tvm, target) if is_gpu else target, tvm.transform.PassContext(opt_level=3):
+                        return program(built_code(whole, target))
                 default = (gpu_default if is_gpu else cpu_default)(target)
                 known = None if part.schedules is None else TunedChoice(part.schedules, default)
                 pipeline = (cuda_pipeline if is_gpu else cpu_pipeline)(target, known)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tvmtarget.errors import TargetError, raise_all
+from tvmtarget.errors import ModelError, TargetError, raise_all
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.bonds import Named
 from tvmtarget.partition.costs.cost_file import load_costs
@@ -80,6 +80,12 @@ def decompose(
     chosen = chosen or program.target
     if chosen is None:
         raise TargetError("no target is given and the module has none; pass one, such as 'llvm'")
+    main = program.by_name.get("main")
+    if main is not None and main.code is not None:
+        raise ModelError(
+            "function 'main' is TIR code, which has no operations to place; split_host_device divides it into host and "
+            "device code, and build builds it as it is"
+        )
     rules = _rules(where)
     if objective not in OBJECTIVES:
         raise TargetError(f"objective is {' or '.join(OBJECTIVES)}, not {objective!r}")

@@ -21,11 +21,11 @@ from tvmtarget.ir.relax.places import site_of_function
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import DTYPES, TensorType, Type
 from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host, side_of
-from tvmtarget.partition.host_device.tir import side_of_prim, split_tir
+from tvmtarget.partition.host_device.tir import is_launched, side_of_prim, split_tir
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout, Site
 
-__all__ = ["function_of", "prim_of", "split_code"]
+__all__ = ["function_of", "prim_of", "split_code", "type_of_parameter"]
 
 
 def prim_of(function: Function) -> Any:  # noqa: ANN401 - TVM ships no types
@@ -52,7 +52,7 @@ def function_of(
 
     `symbols` are the functions that it can launch, by their symbols.
     """
-    params = tuple(Value(str(param.name), _type(param.ty)) for param in prim.params)
+    params = tuple(Value(str(param.name), type_of_parameter(param)) for param in prim.params)
     return code_function(name, prim, params, (), symbols or {}, has_effect=True).replace(constraint=constraint)
 
 
@@ -171,17 +171,19 @@ def _declared(tvm: Any, prim: Any, function: Function, site: Site) -> Any:  # no
 
 def _on_its_side(function: Function, prim: Any, layout: Layout, site: Site) -> Function:  # noqa: ANN401
     """Return a function of host or device code as one; a kernel may be for another device than the function was."""
-    if side_of_prim(prim) == "host":
-        return as_host(function, site.host, site.path)
     own = prim.attrs["target"]
+    is_kernel = is_launched(prim) and site.host != site.path and own.kind.name == site.target.kind
+    if side_of_prim(prim) == "host" and not is_kernel:
+        return as_host(function, site.host, site.path)
     path: str | None = site.path
     if own.kind.name != site.target.kind:
         path = site_of_function(function.replace(constraint=None), tuple(layout.leaves()))
     return as_device(function.replace(constraint=None if path is None else Constraint.at(path)))
 
 
-def _type(type_: Any) -> Type:  # noqa: ANN401
-    """Return the type of a parameter as far as it has one here: buffers of known shape and scalars."""
+def type_of_parameter(param: Any) -> Type:  # noqa: ANN401
+    """Return the type of a parameter as far as it has one here: buffers and numbers; None for others."""
+    type_ = param.ty
     dtype = str(getattr(type_, "dtype", ""))
     if dtype not in DTYPES:
         return None

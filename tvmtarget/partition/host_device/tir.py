@@ -8,7 +8,7 @@ SplitHostDevice splits these off; device code that calls a host function is refu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from tvmtarget.errors import ModelError, TargetError, raise_all
@@ -17,12 +17,13 @@ from tvmtarget.ir.relax.tvm_library import checked_module, the_tvm
 from tvmtarget.partition.host_device.callers import CallSite, contexts, names_in
 from tvmtarget.target.tree import Target
 
-__all__ = ["Context", "bind_targets", "side_of_prim", "split_tir"]
+__all__ = ["Context", "bind_targets", "is_launched", "side_of_prim", "split_tir"]
 
 Context: TypeAlias = Literal["device", "host"]
 
 _SIDES: tuple[Context, ...] = ("device", "host")  # in the first of them a function keeps its name
 _HOST_FUNCTION = "tirx.is_host_func"
+_KERNEL = 2  # kDeviceKernelLaunch of TVM
 _HOST_KINDS = ("llvm", "c", "cuda_host")
 
 
@@ -65,7 +66,7 @@ def split_tir(module: Any, target: Target | str, reserved: Iterable[str] = ()) -
         bound.update_func(var, nothing)
     split = _passed(tvm, bound)
     names = {str(var.name_hint) for var in held}
-    kept = {var: function for var, function in split.functions.items() if str(var.name_hint) not in names}
+    kept = {var: _kernel(function) for var, function in split.functions.items() if str(var.name_hint) not in names}
     left = [
         f"function {str(var.name_hint)!r} has device code that TVM does not split off ({region}); lower it to "
         "T.launch_thread first, as tvm.s_tir.transform.LowerOpaqueBlock does for loops bound to threads"
@@ -76,6 +77,22 @@ def split_tir(module: Any, target: Target | str, reserved: Iterable[str] = ()) -
     ]
     raise_all(ModelError, left)
     return tvm.IRModule(kept, attrs=module.attrs, global_infos=module.global_infos)
+
+
+def is_launched(function: Any) -> bool:  # noqa: ANN401
+    """Whether a function is a kernel that a host function launches."""
+    own = function.attrs.get("target")
+    return bool(function.attrs.get("tirx.is_global_func")) and own is not None and own.host is None
+
+
+def _kernel(function: Any) -> Any:  # noqa: ANN401
+    """Return a kernel on a CPU that is called by its symbol with the calling convention of kernels.
+
+    TVM (0.27) leaves it the default one, and packs it like a public function when the split module is built.
+    """
+    is_plain = is_prim(function) and is_launched(function) and function.attrs.get("calling_conv") is None
+    is_here = is_plain and "global_symbol" in function.attrs and function.attrs["target"].kind.name in _HOST_KINDS
+    return function.with_attr("calling_conv", _KERNEL) if is_here else function
 
 
 def _passed(tvm: Any, module: Any) -> Any:  # noqa: ANN401
@@ -139,7 +156,7 @@ def _bind(module: Any, device: Any, host: Any, *, keeps_device_code: bool = Fals
     fixed = {name: (side_of_prim(function),) for name, function in by_name.items() if _is_decided(function)}
     calls = {name: tuple(map(_site_of, calls_of_code(function))) for name, function in by_name.items()}
     found = contexts(calls, fixed)
-    sides = {name: met or _SIDES[:1] for name, met in found.items()}
+    sides = {name: met or _dead_side(name, calls, found) for name, met in found.items()}
     if device.kind.name not in _HOST_KINDS:
         raise_all(ModelError, list(_host_calls(by_name, calls, sides, fixed)))
     names = names_in(sides, _SIDES.index, str)
@@ -150,8 +167,8 @@ def _bind(module: Any, device: Any, host: Any, *, keeps_device_code: bool = Fals
 
     def calling(side: Context) -> Callable[[Any, CodeCall], Any]:
         def variable(old: Any, call: CodeCall) -> Any:  # noqa: ANN401
-            place = _site_of(call).context or side
-            return variables[call.name, fixed.get(call.name, (place,))[0]] if call.name in by_name else old
+            place = fixed.get(call.name, (_site_of(call).context or side,))[0]
+            return variables.get((call.name, place), old)  # of what nothing calls there is no copy for each side
 
         return variable
 
@@ -162,6 +179,14 @@ def _bind(module: Any, device: Any, host: Any, *, keeps_device_code: bool = Fals
         is_kept = keeps_device_code and side_of_prim(made) == "device" and device_region(made) != "target"
         bound[variables[name, side]] = _bound(made, side, device, host, is_fixed=name in fixed, is_kept=is_kept)
     return tvm.IRModule(bound, attrs=module.attrs, global_infos=module.global_infos)
+
+
+def _dead_side(
+    name: str, calls: Mapping[str, Sequence[CallSite[Context]]], found: Mapping[str, Sequence[Context]]
+) -> tuple[Context, ...]:
+    """Return the side of a function that nothing calls: the device's, unless it calls what only the host has."""
+    is_host = any(tuple(found.get(call.callee, ())) == ("host",) for call in calls[name])
+    return ("host",) if is_host else ("device",)
 
 
 def _site_of(call: CodeCall) -> CallSite[Context]:

@@ -1,0 +1,119 @@
+"""`build` for modules whose entry is TIR code: it is split into host and device code, which TVM builds together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvmtarget.backends.protocol import Part, backend_named
+from tvmtarget.errors import BackendError, ModelError, raise_all
+from tvmtarget.executable import Executable, Leaf, LeafCall
+from tvmtarget.executors.program import Program, Signature
+from tvmtarget.ir.function import Function, reached_from
+from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.relax.tvm_library import the_tvm
+from tvmtarget.ir.relax.writer import write_tvm_module
+from tvmtarget.partition.host_device.attributes import side_of
+from tvmtarget.partition.host_device.code import prim_of, type_of_parameter
+from tvmtarget.partition.host_device.splitting import split_host_device
+from tvmtarget.target.layout import Layout
+from tvmtarget.target.tree import Target
+
+__all__ = ["build_code", "is_code_entry"]
+
+_KINDS = ("llvm", "cuda")  # what TIR is built for
+
+
+def is_code_entry(module: IRModule) -> bool:
+    """Whether the entry of a module is code, or the module has nothing else and no entry."""
+    main = module.by_name.get("main")
+    return main.code is not None if main is not None else all(function.code is not None for function in module)
+
+
+def build_code(module: IRModule, target: Target, name: str = "default") -> Executable:
+    """Compile a module of TIR functions for a target.
+
+    The entry, `main`, runs on the host; it may launch kernels and call other functions. Functions of a split module
+    stay what they are. A run returns all buffers of the entry as they are afterwards.
+
+    Raises:
+        BackendError: a site is of a kind that TVM does not build TIR for here.
+        ModelError: there is no entry, it is device code, or a function cannot be split.
+    """
+    if "main" not in module:
+        names = ", ".join(repr(function.name) for function in module)
+        raise ModelError(f"the module has no function 'main'; say which one is the entry (entry=...): {names}")
+    layout = Layout(target.resolve())
+    driven = [
+        (role, node) for role, node in (("executor", layout.root.executor), ("runtime", layout.root.runtime)) if node
+    ]
+    raise_all(
+        BackendError,
+        [
+            f"{role} {node.kind!r} cannot drive TIR code; it is called as one function, under 'graph' and 'python'"
+            for role, node in driven
+            if node.kind not in ("graph", "python")
+        ],
+    )
+    split = split_host_device(module, target)
+    functions = [split[one] for one in reached_from(["main"], split.by_name)]
+    sites = {function.name: _site(function, layout) for function in functions}
+    raise_all(
+        BackendError,
+        [
+            f"function {one!r} for @{path or '.'} cannot be built: TIR is built for leaves of kind "
+            f"{' and '.join(_KINDS)}, not {layout[path].target.kind}"
+            for one, path in sites.items()
+            if layout[path].target.kind not in _KINDS
+        ],
+    )
+    if side_of(split.main, layout) == "device":
+        raise ModelError(
+            "function 'main' is device code; a program begins with a function of the host that launches it"
+        )
+    devices = {path for one, path in sites.items() if layout[path].target.device != "cpu"}
+    if len(devices) > 1:
+        raise BackendError(
+            f"the functions are for {', '.join(f'@{path}' for path in sorted(devices))}; build them apart"
+        )
+    site = layout[next(iter(devices), sites["main"])]
+    host = layout[site.host].target.replace(name=None, host=None, count=1) if site.host != site.path else None
+    source = str(the_tvm().ir.save_json(write_tvm_module(functions, {}))).encode()
+    params = [(str(param.name), type_of_parameter(param), _is_buffer(param)) for param in prim_of(split.main).params]
+    unknown = [one for one, type_, _ in params if type_ is None]
+    if unknown:
+        raise BackendError(
+            f"parameter {unknown[0]!r} of function 'main' is no buffer and no number; a program takes these"
+        )
+    buffers = tuple(one for one, _, is_buffer in params if is_buffer)
+    part = Part(
+        name="main",
+        source=source,
+        site=site.path,
+        target=site.target.replace(name=None, host=host, count=1),
+        ops=tuple(function.name for function in functions),
+        inputs=tuple(one for one, _, _ in params),
+        outputs=buffers,
+    )
+    backend = backend_named("tvm")
+    signatures = {one: Signature.of(one, type_) for one, type_, _ in params}
+    program = Program(
+        entry="main",
+        inputs=tuple(signatures.values()),
+        outputs=tuple(signatures[one] for one in buffers),
+        drivers={},
+    )
+    call = LeafCall("main", "main", part.ops, part.inputs, part.outputs)
+    leaf = Leaf(part, backend, _compiled=backend.compile(part))
+    return Executable(layout.root, program, {}, {"main": leaf}, name, calls=(call,))
+
+
+def _is_buffer(param: Any) -> bool:  # noqa: ANN401 - TVM ships no types
+    return type(param.ty).__name__ == "BufferType"
+
+
+def _site(function: Function, layout: Layout) -> str:
+    """Return the site that a function of a split module runs on; one that says nothing runs on the home of the tree."""
+    path = None if function.constraint is None else function.constraint.path
+    if path is not None and path in layout:
+        return layout.canonical(path)
+    return layout[""].host
