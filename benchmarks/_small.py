@@ -32,12 +32,14 @@ class Small:
     """A small program to place; the last site is the CPU, which drives and holds what is given and wanted.
 
     `times[operation][site]` are microseconds, None where a site may not take it. Value -1 is the input; `copies[value]`
-    says what it takes from one memory to another; `memories[site]` is that of a site.
+    says what it takes from one memory to another, and `before[value]` the last memory on the way there;
+    `memories[site]` is that of a site.
     """
 
     graph: Graph
     times: list[list[float | None]]
     copies: dict[int, list[list[float]]]
+    before: dict[int, list[list[int]]]
     memories: list[int]
     launches: list[float]
     module: IRModule
@@ -69,7 +71,8 @@ def small(seed: int, size: int, count: int, style: str) -> Small:
         elements += [] if drawn in elements else [drawn]
     times, launches, links = (_devices if style == "devices" else _strewn)(rng, size, sites, apart)
     memories = [place if site in apart else count - 1 for place, site in enumerate(sites)]
-    copies = {place - 1: _copies(4 * of_value, sites, links) for place, of_value in enumerate(elements)}
+    found = {place - 1: _copies(4 * of_value, sites, links) for place, of_value in enumerate(elements)}
+    copies, before = ({value: pair[which] for value, pair in found.items()} for which in (0, 1))
     calls = []
     for index, (reads, number) in enumerate(graph):
         kinds = KINDS_OF_TWO if len(reads) == 2 else KINDS_OF_ONE
@@ -97,7 +100,7 @@ def small(seed: int, size: int, count: int, style: str) -> Small:
     costs = Costs(sites=stated, links=tuple(links), ops=ops)
     tree = tree_of(count)
     tree = tree.replace(memory=tuple(memory for memory in tree.memory if set(memory.of) <= set(apart)))
-    return Small(graph, times, copies, memories, launches, module, tree, costs, where)
+    return Small(graph, times, copies, before, memories, launches, module, tree, costs, where)
 
 
 _Drawn = tuple[list[list[float | None]], list[float], list[LinkCost]]
@@ -126,22 +129,34 @@ def _strewn(rng: random.Random, size: int, sites: tuple[str, ...], apart: list[s
     return times, [float(rng.randint(0, 12)) for _ in sites], links
 
 
-def _copies(nbytes: int, sites: tuple[str, ...], links: list[LinkCost]) -> list[list[float]]:
-    """Return what a value takes from one memory to another by the shortest way (Floyd and Warshall)."""
+def _copies(nbytes: int, sites: tuple[str, ...], links: list[LinkCost]) -> tuple[list[list[float]], list[list[int]]]:
+    """Return the times of shortest paths between memories, and the last memory before each end (Floyd, Warshall)."""
     far = [[0.0 if a == b else np.inf for b in sites] for a in sites]
+    before = [[a for _ in sites] for a, _ in enumerate(sites)]
     for link in links:
         a, b = sites.index(link.src), sites.index(link.dst)
         far[a][b] = far[b][a] = link.latency + nbytes * 1e6 / link.bandwidth
     for by, a, b in product(range(len(sites)), repeat=3):
-        far[a][b] = min(far[a][b], far[a][by] + far[by][b])
-    return far
+        if far[a][by] + far[by][b] < far[a][b] - 1e-9:
+            far[a][b], before[a][b] = far[a][by] + far[by][b], before[by][b]
+    return far, before
+
+
+def _path(before: list[list[int]], src: int, dst: int) -> list[int]:
+    """Return the memories that a copy reaches on its way, its goal included."""
+    found = []
+    while dst != src:
+        found.append(dst)
+        dst = before[src][dst]
+    return found
 
 
 def least_by_milp(case: Small, steps: int = 8) -> float:
     """Return the least microseconds of all sites and regions chosen together, of at most `steps` regions; by HiGHS.
 
     An operation is in one step on one site (x), a step is a call on one site (y), and a value goes from the site that
-    makes it to each site where it is needed (z, a transport whose source and goals are what x says).
+    makes it to each site where it is needed (z, a transport whose source and goals are what x says), over the links on
+    its shortest path, each once for all goals.
     """
     from scipy import sparse
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -185,7 +200,15 @@ def least_by_milp(case: Small, steps: int = 8) -> float:
                     later = {x[u, p, k]: 1.0 for p in range(q + 1) for k in range(count)}
                     require(later | {x[v, p, k]: -1.0 for p in range(q + 1) for k in range(count)}, 0, np.inf)
     for u in range(-1, size):
-        z = {(s, d): column(case.copies[u][s][d], is_whole=False) for s, d in product(set(case.memories), repeat=2)}
+        z = {(s, d): column(0.0, is_whole=False) for s, d in product(set(case.memories), repeat=2)}
+        far, before = case.copies[u], case.before[u]
+        for s in held:
+            hops = {
+                m: column(far[s][m] - far[s][before[s][m]], is_whole=False) for d in held for m in _path(before, s, d)
+            }
+            for d in held:
+                for m in _path(before, s, d):
+                    require({hops[m]: 1.0, z[s, d]: -1.0}, 0, np.inf)
         for s, d in z:
             made = {x[u, p, k]: -1.0 for p in range(steps) for k in held[s]} if u >= 0 else {}
             require({z[s, d]: 1.0} | made, -np.inf, float(u < 0 and s == count - 1))
@@ -225,13 +248,18 @@ def least_by_trying(case: Small) -> float:
             readers.setdefault(u, []).append(v)
     memories = np.array(case.memories)[labels]
     for u in range(-1, size):
-        copies = np.array(case.copies[u])
+        far, before = case.copies[u], case.before[u]
         source = memories[u] if u >= 0 else np.full(labels.shape[1], count - 1)
+        copied = np.zeros((count, count, labels.shape[1]), dtype=np.bool_)  # over the last link from s to m
         for d in set(case.memories):
             needed = np.full(labels.shape[1], d == count - 1 and u in case.results)
             for v in readers.get(u, ()):
                 needed |= memories[v] == d
-            totals += np.where(needed, copies[source, d], 0)
+            for s in set(case.memories):
+                for m in _path(before, s, d):
+                    copied[s, m] |= needed & (source == s)
+        for s, m in product(set(case.memories), repeat=2):
+            totals += np.where(copied[s, m], far[s][m] - far[s][before[s][m]], 0)
     floors = totals + sum(launch * (labels == k).any(axis=0) for k, launch in enumerate(case.launches))
     least = np.inf
     for place in np.argsort(floors, kind="stable").tolist():

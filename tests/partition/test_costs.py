@@ -99,6 +99,7 @@ def test_small_programs_take_the_least_of_all_choices(size, seed):
     best = min(recount(module, costs, labels) for labels in product(range(3), repeat=len(module.main.body)))
     prediction = tt.decompose(module, APART, costs).prediction
     assert prediction.total <= best * 10**6
+    assert prediction.least <= best * 10**6
     assert prediction.least <= prediction.total
 
 

@@ -1,7 +1,7 @@
 """Copies take the fastest route for their size, and the route that is priced is the route that runs."""
 
 import random
-from itertools import pairwise
+from itertools import pairwise, product
 
 import networkx as nx
 import numpy as np
@@ -310,3 +310,56 @@ def test_memories_that_nothing_joins_to_the_driver_are_refused_by_name():
 def test_devices_whose_links_join_only_each_other_are_attached_to_their_host():
     plan = tt.decompose(CHAIN, tt.Target.parse("aws/p4d.24xlarge"), where={"*": "@gpu.1", "relu": "@gpu.0"})
     assert {copy.src for copy in plan.copies} | {copy.dst for copy in plan.copies} >= {"gpu.0/hbm", "gpu.1/hbm"}
+
+
+STAR = board("a-cpu", "b-cpu", "c-cpu")
+
+
+def star_costs(rng):
+    ops = tuple(OpCost(name, op=op, time=float(rng.randint(1, 9))) for name in FLAT for op in STAR_OPS)
+    links = tuple(LinkCost(name, "cpu", float(rng.randint(1, 9)), 24e6) for name in "abc")
+    return Costs(sites={"numpy": SiteCost(launch=float(rng.randint(0, 2)))}, links=links, ops=ops)
+
+
+STAR_OPS = ("Relu", "Tanh", "Abs", "Neg", "Sigmoid", "Add", "Mul", "Sub")
+
+
+def star_total(module, costs, sites, results):
+    """Return the microseconds of a choice of sites: hops that a value shares on its way count once, calls as waves."""
+    took = {frozenset((link.src, link.dst)): link.latency + 1 for link in costs.links}
+    times = {(rule.site, rule.op): rule.time for rule in costs.ops}
+    body = module.main.body
+    at = {"x": "cpu"} | {call.outputs[0].name: site for call, site in zip(body, sites, strict=True)}
+    needed = {(name, site) for call, site in zip(body, sites, strict=True) for name in call.inputs}
+    needed |= {(name, "cpu") for name in results}
+    hops = set()
+    for name, site in [pair for pair in needed if at[pair[0]] != pair[1]]:
+        stops = [at[name], *(["cpu"] if "cpu" not in (at[name], site) else []), site]
+        hops |= {(name, *pair) for pair in pairwise(stops) if pair[0] != pair[1]}
+    return sum(took[frozenset(pair)] for _, *pair in hops) + sum(
+        times[site, call.kind] for call, site in zip(body, sites, strict=True)
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**9), sites=st.sampled_from(["ab", "abc"]), tries=st.booleans())
+def test_a_bound_is_true_where_copies_share_links(seed, sites, tries):
+    """Copies from one accelerator to others share the link to the host; no choice is below the bound."""
+    rng = random.Random(seed)
+    costs = star_costs(rng)
+    costs = Costs(sites={"numpy": SiteCost(launch=0.0)}, links=costs.links, ops=costs.ops)
+    module = tt.IRModule.from_onnx(random_graph(rng.randint(1, 6), seed))
+    where = {"*": "!@cpu&!@c" if sites == "ab" else "!@cpu"}
+    with pytest.MonkeyPatch.context() as patch:
+        if not tries:
+            patch.setattr("tvmtarget.partition.assignment.choose.ENUMERATED", 0)
+        plan = tt.decompose(module, STAR, costs, where=where)
+    least = min(
+        star_total(module, costs, choice, module.main.results)
+        for choice in product(sites, repeat=len(module.main.body))
+    )
+    chosen = [plan.site_of(call.source) for call in module.main.body]
+    assert plan.prediction.total == star_total(module, costs, chosen, module.main.results) * 10**6
+    assert plan.prediction.least <= least * 10**6
+    if tries:
+        assert plan.prediction.total == least * 10**6

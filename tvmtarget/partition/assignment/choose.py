@@ -85,12 +85,15 @@ class ByCost:
             found = _searched(placement, starts, budget)
             if len(placement.costs) <= SMALL:
                 found += [expanded(placement, SHARES[0], budget, start) for start in starts]
+            relaxed = placement.relaxed()
+            if relaxed is not placement and len(placement.launches) == 2:
+                found.insert(0, expanded(relaxed, 0.0, budget))
             judge.look_at([by_preference_first, *starts, *found])
             if len(judge.chosen) and len(placement.costs) + len(placement.readers) <= MAX_DROPPED:
                 judge.drop_regions()
             if len(judge.chosen) and len(placement.costs) <= SMALL:
                 judge.nudge()
-            least = _least(placement, found[0] if budget.is_kept else None)
+            least = _least(relaxed, found[0] if budget.is_kept else None)
         if level.room is not None and not (len(tried) and len(judge.chosen)):
             judge.look_within(level.room)
         is_known = numbers.is_known and not numbers.shift
@@ -188,7 +191,7 @@ class _Judge:
     def _sums(self, rows: Ints) -> tuple[Ints, Bools]:
         """Return what atoms and copies cost under every row of labels, and which labels each has."""
         used = np.stack([(rows == label).any(axis=1) for label in range(len(self.placement.launches))], axis=1)
-        return self.energy.totals(rows), used
+        return self.energy.totals(rows) - self.placement.shared(rows), used
 
     def look_within(self, room: Room) -> None:
         """Look at choices that memories have room for; `InfeasibleError` if there is none."""

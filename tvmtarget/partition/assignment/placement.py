@@ -6,7 +6,7 @@ All of it is whole arrays of whole numbers, so that every step over a large prog
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeAlias
 
@@ -42,6 +42,11 @@ class Placement:
     `readers[start[i]:start[i + 1]]`, and `routes[routing[i]]` is what a copy of it costs between any two domains.
     `domains` are the memories of the labels and `home` that of the driver, all of them indices into the routes.
     `launches` is what calling a function costs under each label.
+
+    Copies of one value over the same links are made once, though `routes` charge them to every domain that they lead
+    to. Where there may be such, `memory` is the memory of every domain, `times[routing[i]]` what copies between any two
+    memories cost, and `before[routing[i], a, b]` the last memory on the route from a to b before b; else these are
+    empty.
     """
 
     costs: Ints
@@ -55,10 +60,71 @@ class Placement:
     domains: Ints
     home: int
     launches: Ints
+    memory: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    times: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int64))
+    before: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int64))
 
     def total(self, labels: Ints) -> int:
         """Return what atoms and copies cost under labels that are allowed; launches are not counted."""
-        return energy_of(self, 0.0).total(labels)
+        return energy_of(self, 0.0).total(labels) - int(self.shared(labels[None])[0])
+
+    def shared(self, rows: Ints) -> Ints:
+        """Return for every row of labels what `routes` charge more than once for links that copies share."""
+        total = np.zeros(len(rows), dtype=np.int64)
+        if not self.memory.size:
+            return total
+        several = np.flatnonzero(np.diff(self.start) + self.is_wanted > 1)
+        if len(rows) <= len(several):
+            owner = np.repeat(np.arange(len(self.producer)), np.diff(self.start))
+            for row, labels in enumerate(rows):
+                present = np.zeros((len(self.producer), len(self.memory)), dtype=np.bool_)
+                present[owner, self.domains[labels[self.readers]]] = True
+                present[self.is_wanted, self.home] = True
+                sources = np.where(self.producer >= 0, self.domains[labels[self.producer]], self.home)
+                total[row] = self._shared(self.routing[several], sources[several], present[several]).sum()
+            return total
+        every = np.arange(len(rows))
+        for value in several.tolist():
+            present = np.zeros((len(rows), len(self.memory)), dtype=np.bool_)
+            present[:, self.home] = self.is_wanted[value]
+            for reader in self.readers[self.start[value] : self.start[value + 1]].tolist():
+                present[every, self.domains[rows[:, reader]]] = True
+            producer = self.producer[value]
+            sources = self.domains[rows[:, producer]] if producer >= 0 else np.full(len(rows), self.home)
+            total += self._shared(np.full(len(rows), self.routing[value]), sources, present)
+        return total
+
+    def _shared(self, routing: Ints, sources: Ints, present: Bools) -> Ints:
+        """Return what is charged too much for values: each with its costs, its domain, and those that it goes to."""
+        start, every = self.memory[sources], np.arange(len(sources))
+        times, before = self.times[routing, start], self.before[routing, start]
+        reached = np.zeros(times.shape, dtype=np.bool_)
+        for domain, memory in enumerate(self.memory.tolist()):
+            reached[:, memory] |= present[:, domain]
+        while True:
+            passed = reached.copy()
+            for memory in range(times.shape[1]):
+                passed[every, before[:, memory]] |= reached[:, memory]
+            if (passed == reached).all():
+                break
+            reached = passed
+        hops = times - np.take_along_axis(times, before, axis=1)
+        charged: Ints = np.where(present, times[:, self.memory], 0).sum(axis=1)
+        made: Ints = np.where(reached, hops, 0).sum(axis=1)
+        return charged - made
+
+    def relaxed(self) -> Placement:
+        """Return the placement in which each copy costs the last link of its route alone: never more than in truth."""
+        if not self.memory.size:
+            return self
+        hops = self.times - np.take_along_axis(self.times, self.before, axis=2)
+        is_first = np.array(
+            [self.memory.tolist().index(one) == place for place, one in enumerate(self.memory.tolist())]
+        )
+        a, b = self.memory[:, None], self.memory[None, :]
+        routes = self.routes - self.times[:, a, b] + np.where(is_first, hops[:, a, b], 0)
+        empty = np.zeros((0, 0, 0), dtype=np.int64)
+        return replace(self, routes=routes, memory=np.zeros(0, dtype=np.int64), times=empty, before=empty)
 
 
 def placed(

@@ -13,6 +13,7 @@ from math import ceil, log2
 
 import numpy as np
 
+from tvmtarget.ir.types import Type
 from tvmtarget.partition.assignment.placement import Bools, Placement
 from tvmtarget.partition.control.forms import runs_of_bodies
 from tvmtarget.partition.costs.estimate import Estimates
@@ -90,6 +91,7 @@ def scaled(feasibility: Feasibility, estimates: Estimates, level: Level, trusted
         domains=places,
         home=domains.index(home),
         launches=np.array([part >> shift for part in passing], dtype=np.int64),
+        **_shared(estimates, flow.types, [place.domain for place in domains], shift),
     )
     return Scaled(placement, beyond, shift, not leaving.any())
 
@@ -136,6 +138,38 @@ def _link(estimates: Estimates, size: int | None, a: _Place, b: _Place) -> int |
         return 0 if a.domain == b.domain else None
     copy = 0 if a.domain == b.domain else estimates.memory_graph.route(a.domain, b.domain, size).time
     return None if copy is None else copy + (0 if a == b else round(size * (a.passing + b.passing)))
+
+
+def _shared(estimates: Estimates, types: Sequence[Type], domains: Sequence[str], shift: int) -> dict[str, Ints]:
+    """Return the memories on the routes between domains, as in `Placement`; nothing if no two copies share a link."""
+    sizes = [estimates.nbytes(type_) for type_ in types]
+    graph = estimates.memory_graph
+    stops = dict.fromkeys(
+        stop
+        for size in dict.fromkeys(sizes)
+        for a in domains
+        for b in domains
+        for stop in graph.route(a, b, size).stops
+    )
+    memories = list(dict.fromkeys([*domains, *stops]))
+    if not stops and len(memories) == len(domains):
+        return {}
+    routes = [[[graph.route(a, b, size) for b in memories] for a in memories] for size in sizes]
+    number = {memory: place for place, memory in enumerate(memories)}
+    shape = len(sizes), len(memories), len(memories)
+    times = [[[(route.time or 0) >> shift for route in row] for row in rows] for rows in routes]
+    before = [
+        [
+            [number[route.stops[-1]] if route.stops and route.time is not None else a for route in row]
+            for a, row in enumerate(rows)
+        ]
+        for rows in routes
+    ]
+    return {
+        "memory": np.array([number[domain] for domain in domains], dtype=np.int64),
+        "times": np.array(times, dtype=np.int64).reshape(shape),
+        "before": np.array(before, dtype=np.int64).reshape(shape),
+    }
 
 
 def _shift(
