@@ -19,7 +19,7 @@ from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.partition.matching import Groups, check_caps, groups_of
 from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.program import Program, open_frame
-from tvmtarget.partition.strategies.registered import strategy_at
+from tvmtarget.partition.strategies.registered import is_generator, strategy_at
 from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy
 from tvmtarget.partition.where_rules import Asked
 from tvmtarget.target.layout import Site
@@ -58,6 +58,7 @@ class Feasibility:
         self._driven: dict[tuple[int, str], Reject | None] = {}
         self._places = {leaf.path: place for place, leaf in enumerate(self.leaves)}
         self._strategies = {leaf.path: strategy_at(leaf.target) for leaf in self.leaves}
+        self._generators = {leaf.path: tuple(self._around(leaf)) for leaf in self.leaves}
 
     def replace(
         self, *, program: Program | None = None, assumed: frozenset[tuple[int, str]] | None = None
@@ -101,8 +102,9 @@ class Feasibility:
 
     @cached_property
     def groups(self) -> Groups:
-        """What strategies take together by their patterns."""
-        return groups_of(self.program, self.leaves, self._allows, self.first)
+        """What strategies take together by their patterns, those of external generators with children before theirs."""
+        sites = dict.fromkeys(site.path for leaf in self.leaves for site in (*self._generators[leaf.path], leaf))
+        return groups_of(self.program, map(self.program.layout.__getitem__, sites), self._allows, self.first)
 
     @cached_property
     def others(self) -> tuple[Feasibility, ...]:
@@ -118,14 +120,23 @@ class Feasibility:
         """Whether every operation fits a site."""
         return not list(self._lost_of_all())
 
-    def _allows(self, index: int, leaf: Site) -> bool:
-        return self._constraints(self.program.asked[index], leaf) is None
+    def _allows(self, index: int, site: Site) -> bool:
+        asked = self.program.asked[index]
+        return any(self._constraints(asked, leaf) is None for leaf in self.below(site))
 
-    def strategy(self, leaf: Site) -> Strategy | None:
-        """Return what says what a leaf takes, None if nothing does."""
-        if leaf.path not in self._strategies:
-            self._strategies[leaf.path] = strategy_at(leaf.target)
-        return self._strategies[leaf.path]
+    def strategy(self, site: Site) -> Strategy | None:
+        """Return what says what a leaf or an external generator with children takes, None if nothing does."""
+        if site.path not in self._strategies:
+            self._strategies[site.path] = strategy_at(site.target) if is_generator(site.target) else None
+        return self._strategies[site.path]
+
+    def _around(self, site: Site) -> Iterator[Site]:
+        """Yield the external generators that a site is a part of, the outermost first."""
+        layout, segments = self.program.layout, site.path.split("/")
+        for count in range(len(segments) if site.path else 0):
+            around = layout["/".join(segments[:count])]
+            if around.is_system and is_generator(around.target):
+                yield around
 
     def columns(self, site: Site) -> list[int]:
         """List the columns of the leaves at and below a site."""
@@ -156,14 +167,17 @@ class Feasibility:
 
     def fits(self, calls: tuple[int, ...], site: Site) -> bool:
         """Whether a site can take operations that must stay together: a leaf all, a system group by group."""
+        strategy = self.strategy(site)
+        if strategy is not None and len(calls) > 1 and check_caps(self.program, strategy, calls) is not None:
+            return False
         if self.takes_whole(calls, site):
             return True
         if not site.is_system or (len(calls) == 1 and calls[0] not in self.program.bodies):
             return False
         options = self.program.layout.options(site.path)
-        is_joined = len(calls) > 1 and self.program.atomic
+        is_joined = len(calls) > 1 and (self.program.atomic or self.groups.all)
         groups = (
-            atoms_of(self.program, {}, calls, site.path)
+            atoms_of(self.program, self.groups.of, calls, site.path)
             if is_joined
             else together(calls, self.program.frames, site.path)
         )
@@ -201,6 +215,10 @@ class Feasibility:
         refusal = why_not_driven(program.op(index))
         if refusal is not None:
             return refusal
+        for system in (*self._around(site), *((site,) if site.is_system and is_generator(site.target) else ())):
+            refusal = self._judge_by_generator(index, system, program.op(index))
+            if refusal is not None:
+                return refusal
         options = self.options_of_bodies(site)
         if not site.path and is_distributed(site.target):
             apart = program.layout.options(site.path)
@@ -268,20 +286,35 @@ class Feasibility:
         refusal = self._constraints(self.program.asked[index], leaf) or self._nested_constraints(index, leaf)
         if refusal is not None or (index, leaf.path) in self.assumed:
             return refusal
-        strategy = self.strategy(leaf)
-        if strategy is None:
-            kind = leaf.target.kind
-            return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")
-        refusal = (
-            self._judge_by_patterns(index, leaf, strategy, op)
-            if strategy.is_matching
-            else self._ask(index, leaf, strategy, op)
-        )
-        refusal = refusal or self._check_caps(index, leaf, strategy)
-        if refusal is None or not (self.splits or strategy.takes == "device") or leaf.host == leaf.path:
+        for system in self._generators[leaf.path]:
+            refusal = self._judge_by_generator(index, system, op)
+            if refusal is not None:
+                return refusal
+        refusal, strategy = self._judge_by_strategy(index, leaf, op), self.strategy(leaf)
+        if strategy is None or refusal is None or leaf.host == leaf.path:
+            return refusal
+        if not self.splits and strategy.takes != "device":
             return refusal
         is_for_host = host_takes(self.program, op, leaf) or self.why_not_driven(index, leaf) is None
         return None if is_for_host else refusal
+
+    def _judge_by_generator(self, index: int, system: Site, op: Op) -> Reject | None:
+        """Return why an external generator with children does not take an operation, so that they do not get it."""
+        refusal = self._judge_by_strategy(index, system, op)
+        return None if refusal is None else replace(refusal, message=f"of @{system.path or '.'}, {refusal.message}")
+
+    def _judge_by_strategy(self, index: int, site: Site, op: Op) -> Reject | None:
+        """Return why the code generator of a site does not take an operation, None if it does."""
+        strategy = self.strategy(site)
+        if strategy is None:
+            kind = site.target.kind
+            return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")
+        refusal = (
+            self._judge_by_patterns(index, site, strategy, op)
+            if strategy.is_matching
+            else self._ask(index, site, strategy, op)
+        )
+        return refusal or self._check_caps(index, site, strategy)
 
     def _ask(self, index: int, _leaf: Site, strategy: Strategy, op: Op) -> Reject | None:
         """Ask a strategy about an operation, unless it took one of the same structure: reasons speak of names."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from tvmtarget.errors import ArtifactError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.errors import ArtifactError, TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.function import DRIVES, FUNCTION, Call, calls_in
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.bonds import Named, with_units
@@ -20,9 +20,11 @@ from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.hypotheses import Moves, supposing, with_moves
 from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.program import Program, normalise
+from tvmtarget.partition.strategies.registered import is_generator, strategy_at
 from tvmtarget.partition.weights import CONSTANTS, Constants
 from tvmtarget.partition.where_rules import names_of
 from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.layout import Layout
 from tvmtarget.target.networks import refuse_addresses
 from tvmtarget.target.tree import Target
 
@@ -68,6 +70,7 @@ class Request:
         """
         splits = splits or any(function.attr(DRIVES) is not None for function in self.module)
         program = normalise(self.module.verify(), self.target, self.where)
+        raise_all(TargetError, list(_unsupported_systems(program.layout)))
         self._check_names(program)
         program = with_units(program, self.atomic, self.boundary_before, self.boundary_after)
         program = with_moves(program, self.moves) if self.moves else program
@@ -115,6 +118,19 @@ class Request:
             boundary_after=tuple(filter(speaks, self.boundary_after)),
             moves=tuple((name, site) for name, site in self.moves if speaks(name)),
         )
+
+
+def _unsupported_systems(layout: Layout) -> Iterator[str]:
+    """Yield which external generators with children declare what only holds for generators without any."""
+    for path, node in layout.root.walk():
+        strategy = strategy_at(node) if node.is_composite and is_generator(node) else None
+        if strategy is not None:
+            kind = f"@{path or '.'} is of kind {node.kind!r}, whose strategy has"
+            hint = "which is for generators without children; leave them out, or make it a 'composite'"
+            if strategy.regions == "program":
+                yield f"{kind} regions='program', {hint}"
+            if strategy.takes == "device":
+                yield f"{kind} takes='device', {hint}"
 
 
 class _Names:

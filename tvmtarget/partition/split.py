@@ -26,7 +26,7 @@ from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.regions.veto import vetted
 from tvmtarget.partition.regions.waves import Graph, graph_of
 from tvmtarget.partition.room import Room, room_of
-from tvmtarget.partition.strategies.registered import strategy_at
+from tvmtarget.partition.strategies.registered import is_generator, strategy_at
 from tvmtarget.partition.strategies.strategy import Reject
 from tvmtarget.partition.values import Values, owners, values_of
 from tvmtarget.target.layout import Site, is_below
@@ -228,7 +228,7 @@ def _refusal(
     program: Program, feasibility: Feasibility, level: Level, chosen: Sequence[int], group: Sequence[int]
 ) -> Reject | None:
     site = level.options[chosen[group[0]]]
-    strategy = None if site.is_system else feasibility.strategy(site)
+    strategy = feasibility.strategy(site)
     if strategy is None or not strategy.is_vetoing:
         return None
     return strategy.check_together([program.op(index) for index in _calls(level, group)])
@@ -348,8 +348,8 @@ def _limits(site: Site, driver: Site) -> Limits:
     """Return what regions of an option may be; what the driver runs itself stands alone."""
     if site is driver:
         return Limits("single")
-    strategy = strategy_at(site.target)
-    if strategy is None or site.is_system:
+    strategy = strategy_at(site.target) if is_generator(site.target) else None
+    if strategy is None:
         return Limits()
     return Limits(strategy.regions, strategy.max_ops, strategy.max_inputs, strategy.max_outputs)
 

@@ -10,10 +10,11 @@ from tvmtarget.errors import TargetError, TextError, did_you_mean, raise_all
 from tvmtarget.ir.patterns import Pattern
 from tvmtarget.ir.types import DTYPES
 from tvmtarget.partition.strategies.strategy import Rule, Strategy, blamed
+from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 
-__all__ = ["made_strategy", "onnx_operators", "strategy_at", "strategy_for"]
+__all__ = ["is_generator", "made_strategy", "onnx_operators", "strategy_at", "strategy_for"]
 
 
 @plugins.cached
@@ -43,6 +44,14 @@ def strategy_at(target: Target) -> Strategy | None:
     """Return the strategy of a leaf, with the leaf in its `target`; None if there is none."""
     found = strategy_for(target.kind)
     return None if found is None else found.at(target)
+
+
+def is_generator(target: Target) -> bool:
+    """Whether a node hands what it is given to one code generator: a leaf, or an external generator with children."""
+    if not target.is_composite:
+        return True
+    kind = find_kind(target.kind)
+    return kind is None or kind.is_external
 
 
 def _check_tables(kind: str, strategy: Strategy) -> None:
