@@ -1,10 +1,13 @@
 """One comparison of outputs: tolerances by type and scale, NaN and infinities by position, nothing passes unseen."""
 
+import re
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tvmtarget.comparison import Tolerance, compare
+from tvmtarget.comparison import DEFAULTS, Tolerance, compare
 
 NAN, INF = float("nan"), float("inf")
 
@@ -100,3 +103,10 @@ def test_an_output_that_one_side_lacks_is_reported():
         ("a", "the output is not expected"),
     ]
     assert compare({}, {}).agrees
+
+
+def test_the_documented_tolerances_are_those_of_the_table():
+    page = (Path(__file__).parents[1] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    for dtype, bounds in DEFAULTS.items():
+        (line,) = (line for line in page.splitlines() if line.startswith("|") and dtype in re.findall(r"\w+", line))
+        assert tuple(float(number) for number in re.findall(r"\d+e-\d+", line)) == bounds

@@ -249,6 +249,11 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
             continue
         by = backend.name if target.kind in backend.kinds else f"{backend.name}, which interprets it,"
         problems += not_honoured(target, honoured(backend, target.kind), by, site)
+    for path in dict.fromkeys(plan.layout[path].host for path in used):
+        host = plan.layout[path].target
+        known = next((backend for backend, lacks in backends(host.kind) if lacks is None), None)
+        if path not in sites and known is not None:
+            problems += not_honoured(host, honoured(known, host.kind), known.name, path)
     raise_all(BackendError, list(dict.fromkeys(problems)))
     return chosen
 

@@ -257,6 +257,8 @@ def test_what_has_no_work_does_not_stop_a_build(target):
         ("[n=numpy(count=2)](runtime=cpp)", "runtime 'cpp' of @. cannot be built for yet"),
         ("llvm(libs=cblas)", "attribute 'libs' ([\"cblas\"]) of @. would be ignored: tvm does not honour it"),
         ("[s=[a=llvm(jit=orcjit)]]", "attribute 'jit' (orcjit) of @s/a would be ignored"),
+        ("[a=onnxruntime](host=llvm(libs=cblas))", "attribute 'libs' ([\"cblas\"]) of @host would be ignored"),
+        ("[a=onnxruntime,b=llvm(jit=mcjit)](host=@b)", "attribute 'jit' (mcjit) of @b would be ignored"),
         ("numpy(from_device=1)", "attribute 'from_device' (1) of @. would be ignored: numpy does not"),
         ("[a=numpy](libs=cudnn)", "attribute 'libs' ([\"cudnn\"]) of @. would be ignored: a system does not"),
         ("c(constants-byte-alignment=8)", "numpy, which interprets it, does not honour it"),
