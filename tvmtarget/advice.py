@@ -131,18 +131,21 @@ def whole_match(
     level: Level,
     policy: Policy,
     refuses: Callable[[Candidate, Mapping[str, str]], str | None] = lambda _candidate, _paths: None,
+    *,
+    is_default: bool = True,
 ) -> Match:
     """Return the best that a log knows for the placement or the settings of a program.
 
     Where nothing is known on the plan's target, what was measured on one with other names of children counts as equal.
-    `refuses` gets the paths in the plan's target by those of the record; none where they are the same.
+    `refuses` gets the paths in the plan's target by those of the record; none where they are the same. A plan that is
+    not `is_default`, as it has been placed by a log, is not what records were compared with.
     """
     workload, root = whole_workload(plan, level), plan.layout.root
     match = log.lookup(
         workload,
         root,
         policy=policy,
-        default=placement_identity(plan),
+        default=placement_identity(plan) if is_default else None,
         refuses=lambda candidate: refuses(candidate, {}),
     )
     if match.tier != "default":
@@ -151,7 +154,11 @@ def whole_match(
         back = {new: old for old, new in paths.items()}
         sites = [renamed_path(site, back) for site in sites_of(plan)]
         found = log.lookup(
-            workload, source, policy=policy, default=_identity(sites), refuses=partial(_refused_as, refuses, paths)
+            workload,
+            source,
+            policy=policy,
+            default=_identity(sites) if is_default else None,
+            refuses=partial(_refused_as, refuses, paths),
         )
         if found.tier in ("pin", "exact", "equal"):
             return replace(found, target=root, tier="equal" if found.tier == "exact" else found.tier)

@@ -135,7 +135,7 @@ def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
 
     root = plan.layout.root
     if root.is_composite:
-        yield whole_match(log, plan, "graph", policy)
+        yield whole_match(log, plan, "graph", policy, is_default=False)
     yield whole_match(log, plan, "executor", policy)
     asked = set[tuple[str, str]]()
     for region in plan.regions:
