@@ -392,13 +392,17 @@ def test_what_tvm_gave_to_external_generators_stays_theirs():
     module = conv_bias_relu()
     theirs = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(module)
     theirs = relax.transform.MergeCompositeFunctions()(theirs)
-    plan = tt.decompose(theirs, CORES, where={"op:relax.tanh": "@little"})
+    plan = tt.decompose(theirs, NPU, where={"op:relax.tanh": "@cpu"})
     written = plan.to_tvm()
     relax.analysis.well_formed(written)
-    register_codegen("probe")
-    executable = tvm.compile(relax.transform.RunCodegen()(written))
+    seen = register_codegen("probe")
+    executable = tvm.compile(relax.transform.RunCodegen(plan.codegen_options())(written))
+    assert seen
+    assert all(options == {"lanes": 8} for _, options in seen)
+    with pytest.raises(TargetError, match=r"is for code generator 'probe', .* of that kind; it has @big \(llvm\), @l"):
+        tt.decompose(theirs, CORES)
     x = np.random.default_rng(1).normal(size=(1, 3, 8, 8)).astype("float32")
-    assert_equal(run(executable, x, devices=[tvm.cpu(0), tvm.cpu(1)]), by_tvm(module, x))
+    assert_equal(run(executable, x), by_tvm(module, x))
 
 
 def test_what_was_divided_over_virtual_devices_stays_where_it_was():

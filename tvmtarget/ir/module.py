@@ -24,6 +24,7 @@ from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.ir.verify import verify_functions
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.layout import Layout
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 
@@ -149,14 +150,17 @@ class IRModule:
 
         Functions of Relax become functions of calls, TIR functions and other code opaque ones with a signature.
         Whatever TVM knows besides stands in attributes `tvm.*`, so that `to_tvm` gives the same module back.
-        With a target, what TVM's targets and virtual devices say becomes constraints, where a node meets it.
+        With a target, what TVM's targets, code generators and virtual devices say becomes constraints on its nodes;
+        `TargetError` names functions and values for which it has none, and why.
         """
         from tvmtarget.ir.relax.places import constrained
         from tvmtarget.ir.relax.reader import read_tvm_module
 
         tree = Target.parse(target) if isinstance(target, str) else target
         functions, attrs = read_tvm_module(module)
-        return cls(constrained(functions, attrs, tree), tree, attrs).verify()
+        if tree is not None:
+            functions = constrained(functions, attrs, Layout(tree.resolve()))
+        return cls(functions, tree, attrs).verify()
 
     def to_tvm(self) -> tvm.IRModule:
         """Return the module as one of Apache TVM; `ModelError` names operations that are not Relax's.

@@ -305,9 +305,13 @@ class Feasibility:
 
     def _judge_by_strategy(self, index: int, site: Site, op: Op) -> Reject | None:
         """Return why the code generator of a site does not take an operation, None if it does."""
-        strategy = self.strategy(site)
+        kind, strategy = site.target.kind, self.strategy(site)
+        group = self.groups.of.get(index) if self.program.given else None
+        if group is not None and group.pattern_of(kind) is not None:
+            return None
+        if strategy is None and self.program.generators.get(index) == kind:
+            return None  # TVM's patterns gave it to a code generator of which nothing else is known here
         if strategy is None:
-            kind = site.target.kind
             return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")
         refusal = (
             self._judge_by_patterns(index, site, strategy, op)

@@ -90,6 +90,9 @@ def groups_of(program: Program, leaves: Iterable[Site], allows: Callable[[int, S
     for leaf in leaves:
         sites.setdefault(leaf.target.kind, []).append(leaf)
     chooser = _Chooser(program, allows)
+    for kind, pattern, calls in program.given:
+        if any(all(allows(index, leaf) for index in calls) for leaf in sites.get(kind, ())):
+            chooser.add(Group(((kind, pattern),), calls))
     for kind, alike in sites.items():
         by_options = {leaf.target.attrs: strategy_at(leaf.target) for leaf in reversed(alike)}
         strategies = tuple(strategy for strategy in reversed(by_options.values()) if strategy is not None)
@@ -125,6 +128,11 @@ class _Chooser:
         self.of: dict[int, tuple[int, ...]] = {}
         self.refused: dict[tuple[int, str], Reject] = {}
         self.overlapped: dict[str, None] = {}
+
+    def add(self, group: Group) -> None:
+        """Add operations that a module gives to a code generator together."""
+        self.groups[group.calls] = group
+        self.of |= dict.fromkeys(group.calls, group.calls)
 
     def match(self, taker: _Taker) -> None:
         """Choose matches of one strategy, in every body from the last operation to the first."""

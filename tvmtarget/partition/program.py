@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import cached_property
 from typing import Any, TypeVar
@@ -16,11 +16,14 @@ from tvmtarget.ir.flow import readers_of
 from tvmtarget.ir.function import Call, Constant, Function, reached_from
 from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.relax.divisible import divisible
+from tvmtarget.ir.relax.places import constrained
 from tvmtarget.ir.relax.tuples import with_tuples_apart
 from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.dataflow import Dataflow, Kinds, dataflow_of, kinds_of, signatures_of
+from tvmtarget.partition.given_matches import given_generators, given_matches
 from tvmtarget.partition.memories import asked_by_memories, check_entry
 from tvmtarget.partition.ranking import ranked
 from tvmtarget.partition.strategies.strategy import Op
@@ -43,8 +46,9 @@ class Program:
     `i`, `frames[i]` the inlined calls around it, `bodies[i]` its nested bodies; `driven` are those that a driver held
     before. `producer` maps a value to the operation that computes it, `consumers` to those of the same body that
     read it, be it in their own bodies. `others` are the functions of the module that this one does not call, and code
-    that it calls: they stay as they are, as do `attrs`, those of the module. Operations of one group of `atomic` are in
-    one function; `boundaries` are those that are in no function with what they read, and with what reads them.
+    that it calls: they stay as they are, as do `attrs`, those of the module. `given` and `generators` are matches and
+    operations that the module gives to code generators. Operations of one group of `atomic` are in one function;
+    `boundaries` are those that are in no function with what they read, and with what reads them.
     `rules` are those of `where`, in order, and `matches[i]` the numbers of those that match operation `i`.
     """
 
@@ -63,6 +67,8 @@ class Program:
     types: Mapping[str, Type]
     constants: Mapping[str, Constant]
     results: frozenset[str]
+    given: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    generators: Mapping[int, str] = field(default_factory=dict)
     atomic: tuple[tuple[int, ...], ...] = ()
     boundaries: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     rules: tuple[Asked, ...] = ()
@@ -234,9 +240,11 @@ def binds(type_: Type) -> bool:
 def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint]) -> Program:
     """Inline all calls, drop copies that an earlier decomposition made, and collect what is asked of each operation."""
     layout = Layout(target.resolve())
+    functions = constrained(divisible(module.functions), module.attrs, layout)
+    module = module.replace(functions=functions)
     kept = _uncalled(module)
-    functions = {one.name: with_op_names(one) for one in module}
-    inlined = inline_calls(functions["main"], functions)
+    by_name = {one.name: with_op_names(one) for one in module}
+    inlined = inline_calls(by_name["main"], by_name)
     if len(tuple(layout.leaves())) > 1:
         inlined = with_tuples_apart(inlined, where)
     found = scopes_of(inlined)
@@ -266,6 +274,8 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
         results=found.results(),
         rules=rules,
         matches=tuple(matches),
+        given=given_matches(found, module.by_name),
+        generators=given_generators(found, module.by_name),
     )
 
 

@@ -64,11 +64,6 @@ class Sites:
         """Whether a function is no function of Relax."""
         return name in self._code
 
-    def is_external(self, callee: Any) -> bool:
-        """Whether a callee is a function that an external code generator was given."""
-        is_function = isinstance(callee, self._tvm.ir.GlobalVar) and str(callee.name_hint) in self._relax
-        return is_function and "Codegen" in self._module[callee].attrs
-
     def is_peeled(self, name: str) -> bool:
         """Whether the tuple that a function returns is several results to all its callers."""
         return self._peeled[name]

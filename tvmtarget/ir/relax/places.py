@@ -1,78 +1,224 @@
-"""What a TVM module says about where its parts run, as constraints on a tree.
+"""What a module says about where its functions run, in TVM's words, as constraints on a tree.
 
-A target of TVM corresponds to the leaves of its kind that say nothing else than it does; of several, the number of
-a virtual device counts them. What corresponds to nothing stays as it is, an attribute or the scope of a value.
+The words are the attribute `target` of a function or of code (a target of TVM, its text or its JSON), `Codegen` and
+`Composite`, which name an external code generator, and the virtual devices of values. A target means the node that
+satisfies it and is most like it; several nodes that are equally like it are a choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tvmtarget.errors import TvmTargetError
-from tvmtarget.ir.function import Call, Function, Opaque
-from tvmtarget.ir.relax.attributes import read_blob
+from tvmtarget.errors import TargetError, TvmTargetError, raise_all
+from tvmtarget.ir.function import Call, Function, Opaque, reached_from
+from tvmtarget.ir.relax.attributes import TVM, read_blob
+from tvmtarget.ir.relax.divisible import code_generator
 from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.constraints.reasons import Reason
 from tvmtarget.target.layout import Layout, Site
 from tvmtarget.target.tree import Target
 
 __all__ = ["constrained", "site_of_function"]
 
 
-def constrained(functions: Sequence[Function], attrs: Mapping[str, Any], tree: Target | None) -> tuple[Function, ...]:
-    """Return the functions with constraints on nodes of a tree where TVM's annotations correspond to some."""
-    if tree is None:
-        return tuple(functions)
-    leaves = tuple(Layout(tree.resolve()).leaves())
-    infos = (attrs.get(GLOBALS) or {}).get("vdevice", ())
-    vdevices = {f"vdevice:{index}": _site_of_vdevice(read_blob(info), leaves) for index, info in enumerate(infos)}
-    return tuple(_constrained(function, vdevices, leaves) for function in functions)
+def constrained(functions: Sequence[Function], attrs: Mapping[str, Any], layout: Layout) -> tuple[Function, ...]:
+    """Return the functions with constraints on nodes of a tree for what they say about where they run.
+
+    Functions that a decomposition made stay as they are. What a function says is about its own operations: a function
+    that it calls, and that says where it runs, runs there.
+
+    Args:
+        functions: all functions of a module.
+        attrs: the attributes of the module, with its virtual devices.
+        layout: the tree.
+
+    Raises:
+        TargetError: no node of the tree is what a function or a value asks for; all of them with the reasons.
+    """
+    return _Places(functions, attrs, layout).functions()
 
 
-def _constrained(function: Function, vdevices: Mapping[str, str | None], leaves: Sequence[Site]) -> Function:
-    path = site_of_function(function, leaves)
-    body = tuple(_placed(call, vdevices) for call in function.body)
-    return function.replace(body=body, constraint=function.constraint if path is None else Constraint.at(path))
+class _Places:
+    def __init__(self, functions: Sequence[Function], attrs: Mapping[str, Any], layout: Layout) -> None:
+        self._functions = {function.name: function for function in functions}
+        self._layout = layout
+        self._leaves = tuple(layout.leaves())
+        self._vdevices = (attrs.get(GLOBALS) or {}).get("vdevice", ())
+        self._problems: list[str] = []
+        self._of_vdevices: dict[str, Constraint | None] = {}
 
+    def functions(self) -> tuple[Function, ...]:
+        """Return the functions with their constraints."""
+        stated = {name: self._stated(function) for name, function in self._functions.items()}
+        placed = tuple(self._function(function, stated) for function in self._functions.values())
+        raise_all(TargetError, list(dict.fromkeys(self._problems)))
+        return placed
 
-def _placed(call: Call, vdevices: Mapping[str, str | None]) -> Call:
-    """Return a call at the site of the virtual device that its results are on."""
-    scopes = (output.scope for output in call.outputs)
-    path = next((vdevices[scope] for scope in scopes if vdevices.get(scope) is not None), None)
-    return call if path is None else replace(call, constraint=Constraint.at(path))
+    def _stated(self, function: Function) -> Constraint | None:
+        """Return the nodes that a function says it is for, None if it says nothing."""
+        if function.attr("role") is not None:
+            return None
+        generator = code_generator(function)
+        if generator is not None:
+            return self._generator(generator, function.name)
+        target = _target_of(function)
+        if target is None:
+            return None
+        try:
+            return _choice(self._meant(target))
+        except TvmTargetError as error:
+            self._problems += [f"target of function {function.name!r}: {problem}" for problem in error.problems]
+            return None
+
+    def _function(self, function: Function, stated: Mapping[str, Constraint | None]) -> Function:
+        if function.attr("role") is not None:
+            return function
+        own = stated[function.name]
+        known = self._functions.keys()
+        called = [name for name in reached_from([function.name], self._functions) if name != function.name]
+        elsewhere = {name for name in called if name in known and stated[name] not in (None, own)}
+        body = function.body
+        if code_generator(function) is None:  # else values are where the host of the code generator has them
+            body = tuple(self._call(call, function.name) for call in body)
+        if own is not None and elsewhere:
+            body = tuple(_bound(call, own, elsewhere) for call in body)
+            own = None
+        return function.replace(body=body, constraint=_both(function.constraint, own))
+
+    def _call(self, call: Call, name: str) -> Call:
+        """Return a call at the site of the virtual device that its results are on."""
+        regions = tuple(
+            (label, region.replace(body=tuple(self._call(inner, name) for inner in region.body)))
+            for label, region in call.regions
+        )
+        call = replace(call, regions=regions) if regions else call
+        scopes = [output.scope for output in call.outputs if output.scope.startswith("vdevice:")]
+        if not scopes or call.constraint is not None or self._is_external(call):
+            return call
+        where = f"op {call.source!r} of function {name!r}"
+        return replace(call, constraint=self._vdevice(scopes[0], where))
+
+    def _is_external(self, call: Call) -> bool:
+        callee = self._functions.get(call.callee or "")
+        return callee is not None and code_generator(callee) is not None
+
+    def _vdevice(self, scope: str, where: str) -> Constraint | None:
+        if scope not in self._of_vdevices:
+            self._of_vdevices[scope] = self._read_vdevice(scope, where)
+        return self._of_vdevices[scope]
+
+    def _read_vdevice(self, scope: str, where: str) -> Constraint | None:
+        index = scope.partition(":")[2]
+        if not index.isdecimal() or int(index) >= len(self._vdevices):
+            return None  # of a value of another module; writing refuses it
+        vdevice = read_blob(self._vdevices[int(index)])
+        try:
+            found = self._meant(vdevice.target)
+        except TvmTargetError as error:
+            self._problems += [f"virtual device {index} of {where}: {problem}" for problem in error.problems]
+            return None
+        return Constraint.at(found[min(int(vdevice.vdevice_id), len(found) - 1)])
+
+    def _generator(self, name: str, function: str) -> Constraint | None:
+        """Return the nodes of a code generator's kind."""
+        found = [path for path, node in self._layout.root.walk() if node.kind == name]
+        outer = [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
+        if not outer:
+            has = ", ".join(f"@{leaf.path or '.'} ({leaf.target.kind})" for leaf in self._leaves)
+            what = f"function {function!r} is for code generator {name!r}"
+            self._problems.append(f"{what}, and no node of the target is of that kind; it has {has}")
+            return None
+        return _choice(outer)
+
+    def _meant(self, target: object) -> list[str]:
+        return _meant(target, self._leaves, self._layout.root)
 
 
 def site_of_function(function: Function, leaves: Sequence[Site]) -> str | None:
-    """Return the leaf that a function is for: the generator in `Codegen`, or what its `target` corresponds to."""
-    codegen = function.attr("Codegen")
-    if codegen is not None:
-        return next((leaf.path for leaf in leaves if leaf.target.kind == codegen), None)
-    target = function.attr("target")
-    if function.code is not None:
-        target = getattr(read_blob(function.code), "attrs", {}).get("target")
-    if isinstance(target, Opaque):
-        target = read_blob(target)
-    found = [] if target is None else _corresponding(target, leaves)
-    return found[0] if found else None
-
-
-def _site_of_vdevice(vdevice: Any, leaves: Sequence[Site]) -> str | None:
-    found = _corresponding(vdevice.target, leaves)
-    return None if not found else found[min(int(vdevice.vdevice_id), len(found) - 1)]
-
-
-def _corresponding(target: Any, leaves: Sequence[Site]) -> list[str]:
-    """Return the leaves that a target of TVM may mean, in order."""
+    """Return the first of the leaves that a function says it is for; None if it says nothing, or none satisfies it."""
+    generator, target = code_generator(function), _target_of(function)
+    if generator is not None:
+        return next((leaf.path for leaf in leaves if leaf.target.kind == generator), None)
     try:
-        wanted = Target.from_tvm(target)
+        return None if target is None else _meant(target, leaves, None)[0]
     except TvmTargetError:
-        return []
-    return [leaf.path for leaf in leaves if leaf.target.kind == wanted.kind and _agree(wanted, leaf.target)]
+        return None
 
 
-def _agree(one: Target, other: Target) -> bool:
-    """Whether two targets of a kind say nothing different."""
-    mine, theirs = one.attrs.to_json(), other.attrs.to_json()
-    return all(theirs.get(name, value) == value for name, value in mine.items())
+def _target_of(function: Function) -> object:
+    """Return the target that a function, or the code that it is, is for; None if it says none."""
+    if function.code is None or function.code.kind != TVM:
+        return function.attr("target")
+    own: object = getattr(read_blob(function.code), "attrs", {}).get("target")
+    return own
+
+
+def _meant(target: object, leaves: Sequence[Site], root: Target | None) -> list[str]:
+    """Return the leaves that satisfy a target and are most like it; `TargetError` if none does, with reasons."""
+    wanted = _read_target(target)
+    constraint = Constraint.of(wanted)
+    answers = [(leaf, constraint.check(leaf.target, leaf.path, root)) for leaf in leaves]
+    possible = [(leaf, answer.truth, _likeness(wanted, leaf)) for leaf, answer in answers if answer.is_possible]
+    if not possible:
+        reasons = "; ".join(f"@{leaf.path or '.'}: {_why_not(answer)}" for leaf, answer in answers)
+        raise TargetError(f"no leaf of the tree satisfies {str(constraint)!r}: {reasons}")
+    best = max((truth, likeness) for _, truth, likeness in possible)
+    return [leaf.path for leaf, truth, likeness in possible if (truth, likeness) == best]
+
+
+def _why_not(answer: Reason) -> str:
+    """Return what is wrong with a leaf: the conditions that it does not meet, else what it is."""
+    return ", ".join(part.text for part in answer.parts if not part.is_possible) or answer.text
+
+
+def _read_target(target: object) -> Target:
+    """Read a target of TVM, its JSON, its text, or a text of our own."""
+    if isinstance(target, Opaque):
+        if target.kind != TVM:
+            raise TargetError(f"an attribute of kind {target.kind!r} is no target; write its text")
+        target = read_blob(target)
+    if isinstance(target, str):
+        return Target.parse(target)
+    if isinstance(target, Mapping):
+        return Target.parse(json.dumps(target))
+    return Target.from_tvm(target)
+
+
+def _likeness(wanted: Target, leaf: Site) -> tuple[int, int]:
+    """Return how many attributes of a target a leaf has with the same values, and less how many others it has."""
+    mine, theirs = wanted.attrs.to_json(), leaf.target.attrs.to_json()
+    equal = sum(theirs.get(name) == value for name, value in mine.items())
+    return equal, -sum(name not in mine for name in theirs)
+
+
+def _choice(paths: Iterable[str]) -> Constraint:
+    options = tuple(map(Constraint.at, paths))
+    return options[0] if len(options) == 1 else Constraint(any_of=options)
+
+
+def _both(one: Constraint | None, other: Constraint | None) -> Constraint | None:
+    """Return what asks for both; a path that the other allows says all."""
+    if one is None or other is None:
+        return one or other
+    if one.path is not None and one in (other, *other.any_of):
+        return one
+    return one if one == other or other in one.all_of else one & other
+
+
+def _bound(call: Call, own: Constraint, elsewhere: set[str]) -> Call:
+    """Return a call with what its function says, unless it calls a function that says something else."""
+    if call.callee in elsewhere:
+        return call
+    if any(inner.callee in elsewhere for _, region in call.regions for inner in region.body) or any(
+        inner.regions for _, region in call.regions for inner in region.body
+    ):
+        regions = tuple(
+            (label, region.replace(body=tuple(_bound(inner, own, elsewhere) for inner in region.body)))
+            for label, region in call.regions
+        )
+        return replace(call, regions=regions)
+    return replace(call, constraint=_both(call.constraint, own))

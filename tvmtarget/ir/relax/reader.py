@@ -287,8 +287,7 @@ class _FunctionReader:
                 attrs += self._fields(call.attrs, "")
         arguments = self._arguments(args)
         is_function = isinstance(operator, ir.GlobalVar) and op.startswith("@")
-        if is_function and (not arguments.is_plain or self.module.sites.is_external(operator)):
-            # Never inlined: what an external generator was given, and what reads operands that are no values of ours.
+        if is_function and not arguments.is_plain:  # with operands that are no values of ours
             op, arguments = "relax.Call", self._arguments([operator, *args])
         if not arguments.is_plain:
             attrs.append(("tvm.args", arguments.text))

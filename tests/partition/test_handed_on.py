@@ -1,0 +1,193 @@
+"""Decisions in modules that TVM hands over, or that go to TVM and come back, are kept or refused (G1)."""
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
+pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plugin")
+
+from relax_modules import EVERYTHING, SIX, by_tvm, register_codegen, run  # noqa: E402
+from tvm import relax  # noqa: E402
+from tvm.relax.dpl import is_op, wildcard  # noqa: E402
+
+import tvmtarget as tt  # noqa: E402
+from tvmtarget.errors import InfeasibleError, TargetError  # noqa: E402
+
+NPU = "[npu=probe(lanes=8),cpu=llvm](host=@cpu)"
+CPUS = "[a=llvm,b=llvm(mcpu=skylake),c=llvm(mcpu=cascadelake)](host=@a)"
+SKYLAKE = {"kind": "llvm", "mcpu": "skylake"}
+
+
+def with_target(target):
+    """Return a module whose TIR function is for a target."""
+    module = EVERYTHING.clone()
+    code = module["add_one"].with_attr("target", tvm.target.Target(target))
+    module.update_func(module.get_global_var("add_one"), code)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("target", "site"),
+    [
+        ("llvm", "@a"),
+        (SKYLAKE, "@b"),
+        ({"kind": "llvm", "mcpu": "cascadelake"}, "@c"),
+        ({"kind": "llvm", "mcpu": "haswell"}, "@b|@c"),  # both can run it, and neither is more like it
+        ({**SKYLAKE, "host": "llvm"}, "@b"),
+    ],
+)
+def test_a_target_means_the_node_that_satisfies_it_and_is_most_like_it(target, site):
+    module = with_target(target)
+    assert str(tt.IRModule.from_tvm(module, CPUS)["add_one"].constraint) == site
+    for given in (module, tt.IRModule.from_tvm(module), tt.IRModule.from_tvm(module, CPUS)):
+        assert f"@{tt.decompose(given, CPUS).site_of('lv3')}" in site.split("|")
+
+
+@pytest.mark.parametrize(
+    ("target", "tree", "reason"),
+    [
+        ({"kind": "cuda", "arch": "sm_80"}, CPUS, r"function 'add_one': no leaf of the tree satisfies 'cuda.*@a: cuda"),
+        ({"kind": "cuda", "arch": "sm_90"}, "[cpu=llvm,gpu=cuda(arch=sm_80)](host=@cpu)", r"@gpu: arch>=sm_90"),
+        (SKYLAKE, "llvm(mcpu=haswell)", r"function 'add_one'.*@\.: mcpu>=skylake"),
+    ],
+)
+def test_a_target_that_no_node_satisfies_is_refused_with_reasons(target, tree, reason):
+    for refusing in (tt.IRModule.from_tvm, tt.decompose):
+        with pytest.raises(TargetError, match=reason):
+            refusing(with_target(target), tree)
+
+
+ONNX = """func @main(%x: float32[2]) -> (float32[2]) opsets(onnx=17) attrs {{target={}}} {{
+  %y: float32[2] = onnx.Relu(%x) as r
+  return %y
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("target", "tree", "site"),
+    [
+        ('"cuda"', "[cpu=llvm,gpu=cuda(arch=sm_80)](host=@cpu)", "gpu"),
+        ('"cuda -arch=sm_80 -host=llvm"', "[cpu=llvm,gpu=cuda(arch=sm_80),new=cuda(arch=sm_90)](host=@cpu)", "gpu"),
+        ('"llvm -mcpu=skylake"', "[plain=llvm,sky=llvm(mcpu=skylake)]", "sky"),
+        ('"{\\"kind\\": \\"llvm\\", \\"mcpu\\": \\"skylake\\"}"', "[plain=llvm,sky=llvm(mcpu=skylake)]", "sky"),
+        ('"llvm"', "[ort=onnxruntime,cpu=llvm]", "cpu"),
+    ],
+)
+def test_a_target_of_a_function_of_ours_is_honoured(target, tree, site):
+    module = tt.IRModule.parse(ONNX.format(target))
+    forms = (module, tt.IRModule.parse(str(module)), tt.IRModule.from_json(module.to_json()))
+    for form in forms:
+        plan = tt.decompose(form, tree)
+        assert plan.sites() == {"r": site}
+        assert plan.explain("r").reason == f"it must meet @{site} (asked by function 'main')"
+        assert tt.decompose(plan.module).module == plan.module
+
+
+def test_a_target_of_a_function_of_ours_is_refused_where_nothing_satisfies_it():
+    with pytest.raises(TargetError, match=r"target of function 'main': no leaf .* 'rocm': @ort: rocm: this is onnxrun"):
+        tt.decompose(tt.IRModule.parse(ONNX.format('"rocm"')), "[ort=onnxruntime,cpu=llvm]")
+    with pytest.raises(TargetError, match=r"target of function 'main': unknown kind 'cudda'"):
+        tt.decompose(tt.IRModule.parse(ONNX.format('"cudda"')), "[ort=onnxruntime,cpu=llvm]")
+    both = tt.IRModule.parse(ONNX.format('"llvm"')).constrain("r", "@ort")
+    with pytest.raises(InfeasibleError, match="asked by op 'r'"):
+        tt.decompose(both, "[ort=onnxruntime,cpu=llvm]")
+
+
+def test_a_function_with_a_target_may_call_one_with_another():
+    module = with_target({"kind": "cuda", "arch": "sm_80"})
+    main = module["main"].with_attr("target", tvm.target.Target("llvm"))
+    module.update_func(module.get_global_var("main"), main)
+    plan = tt.decompose(module, "[cpu=llvm,gpu=cuda(arch=sm_80)](host=@cpu)")
+    assert {op for op, site in plan.sites().items() if site == "gpu"} == {"lv3"}
+
+
+PATTERNS = [
+    ("probe.relu", is_op("relax.nn.relu")(wildcard())),
+    ("probe.add", is_op("relax.add")(wildcard(), wildcard())),
+]
+WAYS = {
+    "composites": (relax.transform.FuseOpsByPattern(PATTERNS),),
+    "annotated": (relax.transform.FuseOpsByPattern(PATTERNS, annotate_codegen=True),),
+    "lifted": (relax.transform.FuseOpsByPattern(PATTERNS, bind_constants=False, annotate_codegen=True),),
+    "merged": (relax.transform.FuseOpsByPattern(PATTERNS), relax.transform.MergeCompositeFunctions()),
+}
+
+
+def layers(rows=2):
+    """Relu, tanh, add of a constant, and a tuple of what two operations of one match give."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((rows, 4), "float32"))
+    weights = relax.const(np.arange(8, dtype="float32").reshape(2, 4) if rows == 2 else np.ones((1, 4), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            first = builder.emit(relax.op.nn.relu(x))
+            second = builder.emit(relax.op.add(first, weights))
+            third = builder.emit(relax.op.tanh(second))
+            result = builder.emit_output(relax.Tuple([builder.emit(relax.op.nn.relu(third)), second]))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def forms(module, tree):
+    """Return a module in all forms of ours."""
+    ours = tt.IRModule.from_tvm(module)
+    yield module
+    yield ours
+    yield tt.IRModule.from_tvm(module, tree)
+    yield tt.IRModule.parse(str(ours), ours.constants())
+    yield tt.IRModule.from_json(ours.to_json(), ours.constants())
+
+
+@pytest.mark.parametrize("rows", [2, tvm.tirx.Var("n", "int64")], ids=["static", "symbolic"])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_tvm_partitioned_stays_with_its_code_generator(way, rows):
+    module = layers(rows)
+    theirs = tvm.transform.Sequential(WAYS[way])(module)
+    tvm.ir.assert_structural_equal(tt.IRModule.from_tvm(theirs, NPU).to_tvm(), theirs)
+    plans = [tt.decompose(form, NPU, where={"op:relax.tanh": "@cpu"}) for form in forms(theirs, NPU)]
+    for plan in plans:
+        assert sorted(kinds(plan, "npu")) == ["relax.add", "relax.nn.relu", "relax.nn.relu"]
+        assert plan.codegen_options() == {"probe": {"lanes": 8}}
+        matches = [match[0] for function in plan.functions("npu") for match in function.attr("matches")]
+        assert sorted(matches) == ["add", "relu", "relu"]
+    written = plans[0].to_tvm()
+    relax.analysis.well_formed(written)
+    seen = register_codegen("probe")
+    executable = tvm.compile(relax.transform.RunCodegen(plans[0].codegen_options())(written), target="llvm")
+    assert all(options == {"lanes": 8} for _, options in seen)
+    x = np.random.default_rng(0).normal(size=(2, 4)).astype("float32")
+    for one, other in zip(run(executable, x), by_tvm(module, x), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def kinds(plan, site):
+    """List the operators of what runs on a site."""
+    return [call.op for call in plan.program.body if plan.site_of(call.source) == site]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tree_without_the_code_generator_is_refused_by_name(way):
+    theirs = tvm.transform.Sequential(WAYS[way])(layers())
+    told = r"is for code generator 'probe', and no node of the target is of that kind; it has @npu \(numpy\), @cpu"
+    for refusing in (tt.IRModule.from_tvm, tt.decompose, tt.build):
+        with pytest.raises(TargetError, match=told):
+            refusing(theirs, "[npu=numpy,cpu=llvm](host=@cpu)")
+
+
+def test_a_code_generator_of_which_nothing_is_known_keeps_what_tvm_gave_it():
+    """TVM's kinds have no operator support here; the functions that its patterns made are theirs nevertheless."""
+    patterns = [("cutlass.relu_add", is_op("relax.add")(is_op("relax.nn.relu")(wildcard()), wildcard()))]
+    theirs = relax.transform.FuseOpsByPattern(patterns, annotate_codegen=True)(layers())
+    plan = tt.decompose(theirs, "[gpu=cutlass,cpu=llvm](host=@cpu)")
+    assert sorted(kinds(plan, "gpu")) == ["relax.add", "relax.nn.relu"]
+    again = tt.decompose(plan.to_tvm(), "[gpu=cutlass,cpu=llvm](host=@cpu)")
+    assert sorted(kinds(again, "gpu")) == ["relax.add", "relax.nn.relu"]
+
+
+def test_two_nodes_of_the_code_generator_are_a_choice():
+    theirs = tvm.transform.Sequential(WAYS["annotated"])(SIX)
+    tree = "[one=probe(lanes=8),two=probe(lanes=2),cpu=llvm](host=@cpu)"
+    module = tt.IRModule.from_tvm(theirs, tree)
+    assert {str(one.constraint) for one in module if one.name != "main"} == {"@one|@two"}
+    plan = tt.decompose(module, tree, where={"op:relax.nn.relu": "@two", "op:relax.tanh": "@cpu"})
+    assert {plan.site_of(call.source) for call in plan.program.body if call.op == "relax.nn.relu"} == {"two"}

@@ -1,0 +1,318 @@
+"""Relax functions in the form that a decomposition divides.
+
+TVM writes what a pattern matched as a local function with the attribute `Composite`, hands symbolic dimensions on as
+operands, and lets functions return tuples. Here a local function that is only called becomes a function of the module,
+so that it is inlined like any other; symbols of a callee become what they are in its caller; and a tuple of tensors
+that a function returns is several results.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value, callees_of, reached_from
+from tvmtarget.ir.names import Names
+from tvmtarget.ir.relax.blocks import BLOCKS
+from tvmtarget.ir.relax.spelling import fields_of_tuple, renamed_symbols
+from tvmtarget.ir.relax.tuple_results import untupled
+from tvmtarget.ir.types import OpaqueType, TensorType, Type
+
+__all__ = ["code_generator", "divisible"]
+
+
+def divisible(functions: Sequence[Function]) -> tuple[Function, ...]:
+    """Return the functions of a module with plain calls in place of Relax's ways to call functions.
+
+    Args:
+        functions: all functions of a module; where none has operations of Relax, they stay as they are.
+
+    Raises:
+        ModelError: a function of an external code generator is called with operands that cannot be carried.
+    """
+    if not any(call.op.startswith("relax.") for function in functions for call in function.body):
+        return tuple(functions)
+    called = frozenset[str]().union(*map(callees_of, functions))
+    direct = _Direct(_lifted(functions)).functions()
+    made = _Specialized(untupled(direct)).functions()
+    own = {function.name for function in functions}
+    roots = [name for name in own if name not in called or name == "main"]
+    kept = {*reached_from(roots, {one.name: one for one in made}), *(one.name for one in made if one.code is not None)}
+    return tuple(one for one in made if one.name in kept)
+
+
+def code_generator(function: Function) -> str | None:
+    """Return the external code generator that a function is for: `Codegen`, or what `Composite` begins with."""
+    codegen, composite = function.attr("Codegen"), function.attr("Composite")
+    if isinstance(codegen, str):
+        return codegen
+    return composite.partition(".")[0] if isinstance(composite, str) and "." in composite else None
+
+
+def _mapped(function: Function, change: Callable[[Call], Call]) -> Function:
+    """Return a function with its calls changed, those in bodies first."""
+    body = []
+    for call in function.body:
+        regions = tuple((label, _mapped(region, change)) for label, region in call.regions)
+        body.append(change(replace(call, regions=regions) if regions else call))
+    return function.replace(body=tuple(body))
+
+
+# Local functions
+
+
+def _lifted(functions: Sequence[Function]) -> tuple[Function, ...]:
+    """Make functions of the module of local ones that are matches of patterns and only called."""
+    names = Names(function.name for function in functions)
+    lifted: list[Function] = []
+
+    def lift(function: Function, around: Mapping[str, Type], constants: Mapping[str, Constant], name: str) -> Function:
+        types = {**around, **function.types}
+        constants = {**constants, **{one.name: one for one in function.constants}}
+        made: dict[str, tuple[str, tuple[str, ...]]] = {}  # by the local value: the function, and what it captures
+        body = []
+        for call in function.body:
+            if call.op == "relax.Function" and _is_composite(function, call):
+                (_, region), local = call.regions[0], call.outputs[0].name
+                captured = region.captures()
+                held = tuple(constants[one] for one in captured if one in constants)
+                given = tuple(one for one in captured if one not in constants)
+                new = names.fresh(f"{name}_{local}")
+                params = (*region.params, *(Value(one, types[one]) for one in given))
+                attrs = tuple(item for item in region.attrs if item[0] != BLOCKS)
+                held = (*held, *region.constants)
+                lifted.append(region.replace(name=new, params=params, constants=held, attrs=attrs))
+                made[local] = new, given
+                continue
+            if call.op == "relax.Call" and call.inputs and call.inputs[0] in made:
+                new, given = made[call.inputs[0]]
+                call = replace(call, op=f"@{new}", inputs=(*call.inputs[1:], *given), attrs=_plain(call.attrs))
+            regions = tuple((label, lift(region, types, constants, name)) for label, region in call.regions)
+            body.append(replace(call, regions=regions) if regions else call)
+        return function.replace(body=tuple(body))
+
+    changed = [lift(function, {}, {}, function.name) for function in functions]
+    return (*changed, *lifted)
+
+
+def _plain(attrs: Sequence[tuple[str, Attribute]]) -> tuple[tuple[str, Attribute], ...]:
+    return tuple(item for item in attrs if not item[0].startswith("tvm."))
+
+
+def _is_composite(function: Function, definition: Call) -> bool:
+    """Whether a local function is a match of a pattern, and nothing is done with it but calls with plain operands."""
+    local = definition.outputs[0].name
+    if definition.regions[0][1].attr("Composite") is None or local in function.results:
+        return False
+    readers = [call for call in function.body if local in call.uses()]
+    return all(
+        call.op == "relax.Call"
+        and call.inputs[0] == local
+        and local not in call.inputs[1:]
+        and call.attr("tvm.args") is None
+        for call in readers
+    )
+
+
+# Operands that are no values
+
+
+class _Direct:
+    """Makes plain calls of calls with shapes as operands: the function finds its symbols in its caller."""
+
+    def __init__(self, functions: Sequence[Function]) -> None:
+        self._functions = {function.name: function for function in functions}
+        self._shapes = {function.name: _shape_params(function) for function in functions}
+
+    def functions(self) -> tuple[Function, ...]:
+        """Return all functions with their calls changed."""
+        return tuple(self._function(function) for function in self._functions.values())
+
+    def _function(self, function: Function) -> Function:
+        places = self._shapes[function.name]
+        params = tuple(param for place, param in enumerate(function.params) if place not in places)
+        types = function.types
+        return _mapped(function, lambda call: self._call(call, function.name, types)).replace(params=params)
+
+    def _call(self, call: Call, name: str, types: Mapping[str, Type]) -> Call:
+        operands = _operands(call)
+        if operands is None:
+            return call
+        callee, given = operands
+        function = self._functions.get(callee)
+        if function is None or function.code is not None or len(given) != len(function.params):
+            return call
+        places = self._shapes[callee]
+        symbols: dict[str, str] = {}
+        for place in places:
+            symbols |= _shape_symbols(function.params[place], given[place], types)
+        kept = [one for place, one in enumerate(given) if place not in places]
+        if not all(isinstance(one, str) for one in kept) or not all(symbols.values()):
+            generator = code_generator(function)
+            if generator is None and not places:
+                return call
+            what = f"function {callee!r}" + (f" for code generator {generator!r}" if generator else "")
+            raise ModelError(
+                f"op {call.source!r} of function {name!r} calls {what} with operands that are not carried; "
+                "give it tensors, and shapes of its own symbolic dimensions"
+            )
+        attrs = (*_plain(call.attrs), *((_SYMBOLS, one) for one in [tuple(_pairs(symbols))] if one))
+        return replace(call, op=f"@{callee}", inputs=tuple(map(str, kept)), attrs=attrs)
+
+
+_SYMBOLS = "symbols"  # of a call, between two steps here: what symbols of the callee are, in pairs
+
+
+def _pairs(symbols: Mapping[str, str]) -> list[str]:
+    return [word for pair in symbols.items() for word in pair]
+
+
+def _shape_params(function: Function) -> tuple[int, ...]:
+    """Return the parameters that only bring symbolic dimensions."""
+    if function.code is not None:
+        return ()
+    read = {name for call in function.body for name in call.uses()} | set(function.results)
+    return tuple(
+        place
+        for place, param in enumerate(function.params)
+        if isinstance(param.type, OpaqueType) and param.type.name.startswith("Shape(") and param.name not in read
+    )
+
+
+def _operands(call: Call) -> tuple[str, list[str | list[str]]] | None:
+    """Return the callee of a call and its operands, values by name and shapes by dimension; None for other calls."""
+    if call.callee is not None and call.attr("tvm.args") is None:
+        return call.callee, list(call.inputs)
+    text = call.attr("tvm.args")
+    if not isinstance(text, str) or (call.callee is None and call.op != "relax.Call"):
+        return None
+    items = list(ast.parse(f"({text},)", mode="eval").body.elts)  # type: ignore[attr-defined]
+    callee = call.callee
+    if callee is None:
+        first = items.pop(0)
+        if not (isinstance(first, ast.Call) and ast.unparse(first.func) == "Global"):
+            return None
+        callee = str(ast.literal_eval(first.args[0]))
+    given: list[str | list[str]] = []
+    for item in items:
+        if isinstance(item, ast.Name) and item.id[:1] == "_" and item.id[1:].isdecimal():
+            given.append(call.inputs[int(item.id[1:])])
+        elif isinstance(item, ast.Call) and ast.unparse(item.func) == "Shape":
+            given.append([ast.unparse(dim) for dim in item.args])
+        else:
+            return None
+    return callee, given
+
+
+def _shape_symbols(param: Value, given: str | list[str], types: Mapping[str, Type]) -> dict[str, str]:
+    """Return what the symbols in the type of a shape are; '' where that is unknown."""
+    wanted = _dims_of_shape(param.type)
+    dims = _dims_of_shape(types.get(given)) if isinstance(given, str) else given
+    if len(dims) != len(wanted):
+        return dict.fromkeys(wanted, "")
+    return {symbol: dim for symbol, dim in zip(wanted, dims, strict=True) if symbol.isidentifier()}
+
+
+def _dims_of_shape(type_: Type) -> list[str]:
+    if not isinstance(type_, OpaqueType) or not type_.name.startswith("Shape("):
+        return []
+    return list(fields_of_tuple(type_.name))
+
+
+# Symbols
+
+
+class _Specialized:
+    """Gives each call a function whose symbolic dimensions are called as in the caller."""
+
+    def __init__(self, functions: Sequence[Function]) -> None:
+        self._functions = {function.name: function for function in functions}
+        self._names = Names(self._functions)
+        self._made: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
+        self._clones: list[Function] = []
+
+    def functions(self) -> tuple[Function, ...]:
+        """Return all functions, with those that are called with other symbols behind."""
+        own = [self._function(function) for function in self._functions.values()]
+        return (*own, *self._clones)
+
+    def _function(self, function: Function, around: Mapping[str, Type] | None = None) -> Function:
+        types = {**(around or {}), **function.types}
+        body = []
+        for call in function.body:
+            regions = tuple((label, self._function(region, types)) for label, region in call.regions)
+            call = replace(call, regions=regions) if regions else call
+            body.append(self._call(call, types))
+        return function.replace(body=tuple(body))
+
+    def _call(self, call: Call, types: Mapping[str, Type]) -> Call:
+        callee = self._functions.get(call.callee or "")
+        stated = call.attr(_SYMBOLS)
+        call = replace(call, attrs=tuple(item for item in call.attrs if item[0] != _SYMBOLS)) if stated else call
+        if callee is None or callee.code is not None or callee.attr("role") is not None:
+            return call
+        words = iter(map(str, stated if isinstance(stated, tuple) else ()))
+        symbols = dict(zip(words, words, strict=True))
+        for param, given in zip(callee.params, call.inputs, strict=False):
+            _unify(param.type, types.get(given), symbols)
+        changed = tuple(sorted((old, new) for old, new in symbols.items() if old != new))
+        if not changed:
+            return call
+        key = callee.name, changed
+        if key not in self._made:
+            self._made[key] = self._names.fresh(callee.name)
+            self._clones.append(self._function(_renamed(callee, dict(changed)).replace(name=self._made[key])))
+        return replace(call, op=f"@{self._made[key]}")
+
+
+def _unify(param: Type, given: Type, symbols: dict[str, str]) -> None:
+    """Note what symbols that stand alone in the type of a parameter are in that of an operand."""
+    if not isinstance(param, TensorType) or not isinstance(given, TensorType):
+        return
+    if param.shape is None or given.shape is None or len(param.shape) != len(given.shape):
+        return
+    for dim, own in zip(param.shape, given.shape, strict=True):
+        if isinstance(dim, str) and dim.isidentifier() and own is not None:
+            symbols.setdefault(dim, str(own))
+
+
+_TEXTS = frozenset({"tvm.args", "tvm.type", "tvm.value_type", "tvm.types", "tvm.returns"})
+
+
+def _renamed(function: Function, symbols: Mapping[str, str]) -> Function:
+    """Return a function with other dimensions in the place of symbols, in types and in expressions."""
+
+    def in_value(value: Value) -> Value:
+        match value.type:
+            case TensorType(dtype=dtype, shape=shape) if shape is not None:
+                return replace(value, type=TensorType(dtype, tuple(map(in_dim, shape))))
+            case OpaqueType(name=text):
+                return replace(value, type=OpaqueType(renamed_symbols(text, symbols)))
+        return value
+
+    def in_dim(dim: int | str | None) -> int | str | None:
+        new = renamed_symbols(dim, symbols) if isinstance(dim, str) else dim
+        return int(new) if isinstance(new, str) and new.isdecimal() else new
+
+    def in_attr(name: str, value: Attribute) -> Attribute:
+        if name not in _TEXTS and name != _SYMBOLS:
+            return value
+        if isinstance(value, tuple):
+            start = 1 if name == _SYMBOLS else 0  # of pairs, only what symbols are
+            return tuple(
+                renamed_symbols(str(one), symbols) if name != _SYMBOLS or at % 2 == start else str(one)
+                for at, one in enumerate(value)
+            )
+        return renamed_symbols(value, symbols) if isinstance(value, str) else value
+
+    def in_call(call: Call) -> Call:
+        return replace(
+            call,
+            outputs=tuple(map(in_value, call.outputs)),
+            attrs=tuple((name, in_attr(name, value)) for name, value in call.attrs),
+            regions=tuple((label, _renamed(region, symbols)) for label, region in call.regions),
+        )
+
+    return function.replace(params=tuple(map(in_value, function.params)), body=tuple(map(in_call, function.body)))
