@@ -1,17 +1,20 @@
 """Decisions in modules that TVM hands over, or that go to TVM and come back, are kept or refused (G1)."""
 
+import random
+
 import numpy as np
 import pytest
 
 tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plugin")
 
-from relax_modules import EVERYTHING, SIX, by_tvm, register_codegen, run  # noqa: E402
+from relax_modules import BRANCHES, EVERYTHING, SIX, by_tvm, random_module, register_codegen, run  # noqa: E402
 from tvm import relax  # noqa: E402
 from tvm.relax.dpl import is_op, wildcard  # noqa: E402
 
 import tvmtarget as tt  # noqa: E402
-from tvmtarget.errors import InfeasibleError, TargetError  # noqa: E402
+from tvmtarget.errors import InfeasibleError, ModelError, TargetError  # noqa: E402
+from tvmtarget.target.layout import Layout  # noqa: E402
 
 NPU = "[npu=probe(lanes=8),cpu=llvm](host=@cpu)"
 CPUS = "[a=llvm,b=llvm(mcpu=skylake),c=llvm(mcpu=cascadelake)](host=@a)"
@@ -191,3 +194,99 @@ def test_two_nodes_of_the_code_generator_are_a_choice():
     assert {str(one.constraint) for one in module if one.name != "main"} == {"@one|@two"}
     plan = tt.decompose(module, tree, where={"op:relax.nn.relu": "@two", "op:relax.tanh": "@cpu"})
     assert {plan.site_of(call.source) for call in plan.program.body if call.op == "relax.nn.relu"} == {"two"}
+
+
+TREES = [
+    NPU,
+    "[big=llvm(num-cores=4),little=llvm(num-cores=2)](host=@big)",
+    "[a=llvm,b=llvm](host=@b)",
+    "[a=probe(lanes=4),b=probe(lanes=4),cpu=llvm](host=@cpu)",
+    "[cpu=llvm,soc=[npu=probe,cpu=llvm(num-cores=2)](host=@cpu)](host=@cpu)",
+    "[n0=[npu=probe,cpu=llvm](host=@cpu),n1=[npu=probe,cpu=llvm](host=@cpu)](host=@n0/cpu)",
+    "[npu=probe,cpu=llvm,gpu=cuda(arch=sm_80)](host=@cpu)",
+]
+
+
+def planned(module, tree, rng):
+    """Return a plan with every operation on a random leaf, where that takes it."""
+    leaves = [leaf.path for leaf in Layout(tt.Target.parse(tree).resolve()).leaves()]
+    names = [call.source for call in tt.decompose(module, "llvm").program.body]
+    return tt.decompose(module, tree, where={name: f"@{rng.choice(leaves)}?" for name in names})
+
+
+def sites(plan):
+    """Return the sites of operations, but of copies that writing makes anew."""
+    return {op: site for op, site in plan.sites().items() if "copy" not in op}
+
+
+def check_law(module, tree, rng):
+    """DESIGN, section 5: from_tvm(plan.to_tvm()) keeps sites, options and constraints of all operations."""
+    plan = planned(module, tree, rng)
+    written = plan.to_tvm()
+    relax.analysis.well_formed(written)
+    ours = tt.IRModule.from_tvm(written)
+    back = tt.IRModule.from_tvm(written, tree)
+    read = tt.IRModule.parse(str(back), back.constants())
+    for form in (ours, back, read, tt.IRModule.from_json(back.to_json(), back.constants())):
+        tvm.ir.assert_structural_equal(form.to_tvm(), written)
+        again = tt.decompose(form, tree)
+        assert sites(again) == sites(plan)
+        assert again.codegen_options() == plan.codegen_options()
+        asked = {call.source: items for call, items in zip(again.program.body, again.program.asked, strict=True)}
+        for op, site in sites(plan).items():
+            if op not in {one.op for one in plan.outlined.driven}:
+                assert any(item.constraint.path == site and item.constraint.is_required for item in asked[op]), op
+        relax.analysis.well_formed(again.to_tvm())
+
+
+@pytest.mark.parametrize("seed", range(21))
+def test_plans_keep_sites_options_and_constraints_through_tvm(seed):
+    rng = random.Random(seed)
+    module = [SIX, BRANCHES, EVERYTHING][seed // 5 % 3] if seed % 5 == 0 else random_module(rng.randint(1, 16), seed)
+    check_law(module, TREES[seed % len(TREES)], rng)
+
+
+@pytest.mark.slow
+def test_many_plans_keep_sites_options_and_constraints_through_tvm():
+    for seed in range(100, 400):
+        rng = random.Random(seed)
+        check_law(random_module(rng.randint(1, 24), seed), TREES[seed % len(TREES)], rng)
+
+
+def test_constraints_of_a_module_that_nothing_divided_go_through_tvm():
+    ours = tt.IRModule.from_tvm(SIX).constrain("lv2", "llvm(num-cores>=2)").constrain("lv4", "npu?")
+    written = ours.to_tvm()
+    assert {
+        call.source: str(call.constraint) for call in tt.IRModule.from_tvm(written).main.body if call.constraint
+    } == {
+        "lv2": "llvm(num-cores>=2)",
+        "lv4": "npu?1",
+    }
+    tvm.ir.assert_structural_equal(tt.IRModule.from_tvm(written).to_tvm(), written)
+    assert "tvmtarget" not in tt.IRModule.from_tvm(SIX).to_tvm().script()
+
+
+def test_a_constraint_of_a_binding_that_a_pass_removed_is_refused_with_the_place():
+    written = tt.IRModule.from_tvm(SIX).constrain("lv2", "npu?").to_tvm()
+    fused = relax.transform.FuseOpsByPattern([("probe.tanh", is_op("relax.tanh")(wildcard()))])(written)
+    with pytest.raises(ModelError, match=r"function 'main' has the constraint 'npu.1' for binding 'lv2', which it has"):
+        tt.IRModule.from_tvm(fused)
+    broken = SIX.clone()
+    main = broken["main"].with_attr("tvmtarget.constraints", "{")
+    broken.update_func(broken.get_global_var("main"), main)
+    with pytest.raises(ModelError, match=r"function 'main': its attributes 'tvmtarget..' cannot be read"):
+        tt.IRModule.from_tvm(broken)
+
+
+def test_passes_of_tvm_leave_operations_on_the_site_that_all_of_a_function_are_on():
+    legal = relax.transform.LegalizeOps()(tt.decompose(SIX, NPU, where={"*": "@cpu"}).to_tvm())
+    again = tt.decompose(legal, NPU)
+    assert {call.op for call in again.program.body} == {"@tir_tanh", "@relu", "@add"}
+    assert {str(item.constraint) for items in again.program.asked for item in items} == {"@cpu"}
+
+
+def test_what_a_pass_of_tvm_takes_from_a_code_generator_is_refused():
+    plan = tt.decompose(SIX, NPU, where={"op:relax.tanh": "@cpu"})
+    legal = relax.transform.LegalizeOps()(plan.to_tvm())
+    with pytest.raises(InfeasibleError, match=r"@npu: NO_RULE: function 'relu' is code.*asked by function 'npu_relu_"):
+        tt.decompose(legal, NPU)

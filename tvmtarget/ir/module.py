@@ -153,11 +153,13 @@ class IRModule:
         With a target, what TVM's targets, code generators and virtual devices say becomes constraints on its nodes;
         `TargetError` names functions and values for which it has none, and why.
         """
+        from tvmtarget.ir.relax.kept import restored
         from tvmtarget.ir.relax.places import constrained
         from tvmtarget.ir.relax.reader import read_tvm_module
 
         tree = Target.parse(target) if isinstance(target, str) else target
         functions, attrs = read_tvm_module(module)
+        functions = restored(functions)
         if tree is not None:
             functions = constrained(functions, attrs, Layout(tree.resolve()))
         return cls(functions, tree, attrs).verify()
@@ -166,13 +168,16 @@ class IRModule:
         """Return the module as one of Apache TVM; `ModelError` names operations that are not Relax's.
 
         What a decomposition decided is written as TVM says it: functions of external code generators are outlined,
-        values of devices of TVM's own bear a virtual device, and TIR functions the target they are for.
+        values of devices of TVM's own bear a virtual device, and TIR functions the target they are for. Constraints
+        that this does not say are attributes `tvmtarget.*` of functions, which `from_tvm` reads.
         """
         from tvmtarget.ir.relax.deployed import deployed
+        from tvmtarget.ir.relax.kept import with_kept
         from tvmtarget.ir.relax.writer import write_tvm_module
 
         functions, attrs = deployed(self.functions, self.attrs, self.target)
-        return write_tvm_module(functions, attrs)
+        layout = None if self.target is None else Layout(self.target.resolve())
+        return write_tvm_module(with_kept(functions, attrs, layout), attrs)
 
     @cached_property
     def by_name(self) -> Mapping[str, Function]:

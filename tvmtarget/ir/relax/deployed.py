@@ -25,6 +25,7 @@ from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.ir.relax.spelling import fields_of_tuple, on_vdevice
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType
+from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout, Site
 from tvmtarget.target.tree import Target
 
@@ -205,6 +206,10 @@ class _Devices:
         path = self.home if site is None else self._driver(site)
         return _Device(self._own[path]) if path in self._own else None
 
+    def site_in(self, scope: str) -> Site | None:
+        """Return the site whose values bear a virtual device."""
+        return next((self._layout[path] for path, index in self._own.items() if _Device(index).scope == scope), None)
+
     def tvm_target(self, path: str) -> Any:
         """Return TVM's target of a native leaf, with what drives it."""
         site = self._layout[path]
@@ -292,11 +297,13 @@ class _Writer:
         inputs = tuple(read.get(name, name) for name in call.inputs)
         outputs = tuple(_on(out, scope) for out in call.outputs)
         attrs = _attrs_on(call.attrs, scope)
-        call = replace(call, inputs=inputs, outputs=outputs, attrs=attrs, regions=regions, constraint=None)
+        call = replace(call, inputs=inputs, outputs=outputs, attrs=attrs, regions=regions)
         if call.callee is not None and call.callee in self._outside:
-            call = self._with_symbols(call, self._outside[call.callee])
+            call = self._with_symbols(replace(call, constraint=None), self._outside[call.callee])
         elif call.callee is not None:
             call = replace(call, op=f"@{self._code(call.callee, self._devices.target_of(site))}")
+        if call.callee not in self._outside:
+            call = replace(call, constraint=_decided(call.constraint, site))
         self._body.append(call)
         for output in outputs:
             self._where[output.name] = {scope: output.name}
@@ -337,7 +344,8 @@ class _Writer:
     ) -> str:
         """Add a call that makes a value of a type on a virtual device, and return the name of that."""
         made = _on(Value(self._names.fresh(f"{like.name}_copy"), like.type), scope)
-        self._body.append(Call(op, inputs, (made,), attrs, source=made.name))
+        site = self._devices.site_in(scope)
+        self._body.append(Call(op, inputs, (made,), attrs, constraint=_decided(None, site), source=made.name))
         return made.name
 
     def _code(self, name: str, target: Any) -> str:
@@ -368,7 +376,15 @@ class _Writer:
         if loose:
             params = (*params, Value(Names(function.types).fresh("symbols"), OpaqueType(f"Shape({', '.join(loose)})")))
         attrs = (("Codegen", site.target.kind), ("global_symbol", function.name), ("tvm.own_symbols", True))
-        return _scoped(function.replace(params=params, attrs=attrs, constraint=None), scope)
+        return _scoped(function.replace(params=params, attrs=attrs), scope)
+
+
+def _decided(own: Constraint | None, site: Site | None) -> Constraint | None:
+    """Return the site of an operation as a constraint, with what else it must meet; preferences are decided with it."""
+    if site is None:
+        return own
+    at = Constraint.at(site.path)
+    return at if own is None or own.path is not None or not own.is_required else own & at
 
 
 def _read_with_types(call: Call) -> frozenset[str]:

@@ -34,8 +34,8 @@ def divisible(functions: Sequence[Function]) -> tuple[Function, ...]:
     """
     if not any(call.op.startswith("relax.") for function in functions for call in function.body):
         return tuple(functions)
-    called = frozenset[str]().union(*map(callees_of, functions))
     direct = _Direct(_lifted(functions)).functions()
+    called = frozenset[str]().union(*map(callees_of, direct))
     made = _Specialized(untupled(direct)).functions()
     own = {function.name for function in functions}
     roots = [name for name in own if name not in called or name == "main"]

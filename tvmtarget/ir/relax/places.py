@@ -97,12 +97,16 @@ class _Places:
         )
         call = replace(call, regions=regions) if regions else call
         scopes = [output.scope for output in call.outputs if output.scope.startswith("vdevice:")]
-        if not scopes or call.constraint is not None or self._is_external(call):
+        if not scopes or call.constraint is not None or call.regions or self._is_external(call):
             return call
         where = f"op {call.source!r} of function {name!r}"
         return replace(call, constraint=self._vdevice(scopes[0], where))
 
     def _is_external(self, call: Call) -> bool:
+        """Whether a call is of a function that says where it runs, or of one that is given more than values."""
+        text = call.attr("tvm.args")
+        if call.op == "relax.Call" and isinstance(text, str) and text.startswith("Global("):
+            return True
         callee = self._functions.get(call.callee or "")
         return callee is not None and code_generator(callee) is not None
 

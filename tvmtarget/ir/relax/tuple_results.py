@@ -97,9 +97,9 @@ def _tensor_fields(type_: Type) -> list[Value] | None:
     if not isinstance(type_, OpaqueType) or not type_.name.startswith("Tuple("):
         return None
     texts = fields_of_tuple(type_.name)
-    return (
-        [value_of_type("", text) for text in texts] if texts and all(t.startswith("Tensor(") for t in texts) else None
-    )
+    if not all(text.startswith("Tensor(") for text in texts):
+        return None
+    return [value_of_type("", text) for text in texts]
 
 
 def _made_of(call: Call, function: Function) -> tuple[str, ...] | None:
