@@ -1,9 +1,8 @@
 """A decomposed module in TVM's terms.
 
-TVM splits for devices by types and for external generators by functions. So drivers and the parts of TVM's own
-generators become one function again, in which every value bears the virtual device of the site that makes it and
-`relax.to_vdevice` stands where another site reads it; parts of external generators stay functions, with `Codegen`
-and `global_symbol`, which `relax.transform.RunCodegen` hands to `relax.ext.<kind>`.
+Drivers and the parts of TVM's own generators become one function, in which every value bears the virtual device of the
+site that computes it, with `relax.to_vdevice` where another site reads it. Parts of external generators stay functions
+with `Codegen` and `global_symbol`, which `relax.transform.RunCodegen` hands to `relax.ext.<kind>`.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.code import CodeCall, read_code, with_callees, with_code, without_host
+from tvmtarget.ir.relax.kept import decided
 from tvmtarget.ir.relax.leaf import loose_symbols
 from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.ir.relax.spelling import fields_of_tuple, on_vdevice
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType
-from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout, Site
 from tvmtarget.target.tree import Target
 
@@ -303,7 +302,7 @@ class _Writer:
         elif call.callee is not None:
             call = replace(call, op=f"@{self._code(call.callee, self._devices.target_of(site))}")
         if call.callee not in self._outside:
-            call = replace(call, constraint=_decided(call.constraint, site))
+            call = replace(call, constraint=decided(call.constraint, site))
         self._body.append(call)
         for output in outputs:
             self._where[output.name] = {scope: output.name}
@@ -345,7 +344,7 @@ class _Writer:
         """Add a call that makes a value of a type on a virtual device, and return the name of that."""
         made = _on(Value(self._names.fresh(f"{like.name}_copy"), like.type), scope)
         site = self._devices.site_in(scope)
-        self._body.append(Call(op, inputs, (made,), attrs, constraint=_decided(None, site), source=made.name))
+        self._body.append(Call(op, inputs, (made,), attrs, constraint=decided(None, site), source=made.name))
         return made.name
 
     def _code(self, name: str, target: Any) -> str:
@@ -377,14 +376,6 @@ class _Writer:
             params = (*params, Value(Names(function.types).fresh("symbols"), OpaqueType(f"Shape({', '.join(loose)})")))
         attrs = (("Codegen", site.target.kind), ("global_symbol", function.name), ("tvm.own_symbols", True))
         return _scoped(function.replace(params=params, attrs=attrs), scope)
-
-
-def _decided(own: Constraint | None, site: Site | None) -> Constraint | None:
-    """Return the site of an operation as a constraint, with what else it must meet; preferences are decided with it."""
-    if site is None:
-        return own
-    at = Constraint.at(site.path)
-    return at if own is None or own.path is not None or not own.is_required else own & at
 
 
 def _read_with_types(call: Call) -> frozenset[str]:

@@ -19,14 +19,22 @@ from tvmtarget.ir.relax.divisible import code_generator
 from tvmtarget.ir.relax.places import constrained
 from tvmtarget.ir.types import TensorType
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.layout import Layout, Site
 
-__all__ = ["restored", "with_kept"]
+__all__ = ["decided", "restored", "with_kept"]
 
 CONSTRAINT = "tvmtarget.constraint"
 CONSTRAINTS = "tvmtarget.constraints"
 NAMES = "tvmtarget.names"
 _OTHERS = "*"
+
+
+def decided(own: Constraint | None, site: Site | None) -> Constraint | None:
+    """Return the site of an operation as a constraint, with what else it must meet; preferences are decided with it."""
+    if site is None:
+        return own
+    at = Constraint.at(site.path)
+    return at if own is None or own.path is not None or not own.is_required else own & at
 
 
 def with_kept(functions: Sequence[Function], attrs: Mapping[str, Any], layout: Layout | None) -> tuple[Function, ...]:
