@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tvmtarget.errors import ModelError, TvmTargetError
-from tvmtarget.ir.function import Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import DTYPES, OpaqueType, TensorType, Type, numpy_dtype
@@ -37,7 +36,6 @@ __all__ = [
     "tvm_dtype",
     "type_of",
     "type_text",
-    "value_of_type",
 ]
 
 _BINARY = {
@@ -352,19 +350,6 @@ def renamed_symbols(text: str, symbols: Mapping[str, str]) -> str:
         return dim if dim.isidentifier() or dim.isdecimal() or dim == word else f"({dim})"
 
     return _WORD.sub(new, text)
-
-
-def value_of_type(name: str, text: str) -> Value:
-    """Return a value of a type of Relax: a tensor as one of ours where that has a type for it."""
-    function, arguments, keywords = _call(ast.parse(text, mode="eval").body)
-    scope = f"vdevice:{keywords['vdevice']}" if keywords.get("vdevice") is not None else ""
-    if function != "Tensor" or len(arguments) != 2:
-        return Value(name, OpaqueType(text))
-    dtype = str(_literal(arguments[1])).replace("_", "")
-    if dtype not in DTYPES or not isinstance(arguments[0], ast.Tuple):
-        return Value(name, OpaqueType(text))
-    dims = (ast.unparse(dim) for dim in arguments[0].elts)
-    return Value(name, TensorType(dtype, tuple(int(dim) if dim.isdecimal() else dim for dim in dims)), scope)
 
 
 def type_text(type_: Type) -> str:

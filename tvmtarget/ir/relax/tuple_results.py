@@ -9,7 +9,7 @@ from dataclasses import replace
 from tvmtarget.ir.function import Call, Function, Value, all_names, callees_of
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.blocks import BLOCKS, RESULT
-from tvmtarget.ir.relax.spelling import fields_of_tuple, value_of_type
+from tvmtarget.ir.relax.spelling import fields_of_tuple, type_of
 from tvmtarget.ir.types import OpaqueType, TensorType, Type
 
 __all__ = ["untupled"]
@@ -99,7 +99,7 @@ def _tensor_fields(type_: Type) -> list[Value] | None:
     texts = fields_of_tuple(type_.name)
     if not all(text.startswith("Tensor(") for text in texts):
         return None
-    return [value_of_type("", text) for text in texts]
+    return [Value("", *type_of(text)) for text in texts]
 
 
 def _made_of(call: Call, function: Function) -> tuple[str, ...] | None:
