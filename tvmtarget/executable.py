@@ -22,6 +22,7 @@ from tvmtarget.executors.cluster import Cluster, Engine, RunProgram, unmatched
 from tvmtarget.executors.engines import engine_of
 from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs, check_outputs
 from tvmtarget.executors.program import Program
+from tvmtarget.executors.verify import verify_program
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.target.layout import Layout
@@ -63,6 +64,10 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
         tuned = tuple(map(Applied.from_json, manifest.get("tuned", ())))
         machines = {name: Program.read(files[f"machines/{name}.json"]) for name in manifest.get("machines", ())}
         raise_all(ArtifactError, [f"{str(path)!r} cannot run: {problem}" for problem in unmatched(machines)][:5])
+        arities = {name: (len(leaf.part.inputs), len(leaf.part.outputs)) for name, leaf in leaves.items()}
+        for name, part in {"": program, **machines}.items():
+            place = f"the program of machine {name!r} in {str(path)!r}" if name else f"the program in {str(path)!r}"
+            verify_program(part, arities, constants.keys(), tuple(machines), place)
         runtime = target.runtime if trust else _runtime_here(target.runtime, str(path), scheduler, insecure=insecure)
         return Executable(target, program, constants, leaves, manifest["name"], tuned, machines, calls, runtime)
     except TvmTargetError:
