@@ -18,10 +18,12 @@ from tvmtarget.errors import BackendError, TargetError, did_you_mean, raise_all
 from tvmtarget.executable import Executable, Leaf, LeafCall
 from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.relax.leaf import leaf_text, speaks_relax
+from tvmtarget.ir.relax.deployed import is_native
+from tvmtarget.ir.relax.leaf import external_text, leaf_text, speaks_relax
 from tvmtarget.ir.relax.safe_source import unsafe_parts
 from tvmtarget.ir.relax.tvm_library import is_tvm_module
 from tvmtarget.ir.types import TensorType
+from tvmtarget.partition.composites import with_composites
 from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.machines.machine import is_distributed, undistributable
 from tvmtarget.partition.outline import RegionRecord
@@ -242,6 +244,9 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
     problems += undistributable(plan.layout, {unnumbered(path) for path in used})
     for site in sites:
         target = plan.layout[site].target
+        if _is_external(plan, site):
+            chosen[site] = backend_named("tvm"), ""  # which hands on all attributes, as options
+            continue
         try:
             backend, _ = chosen[site] = choose_backend(plan.layout, site, allow_interpreter=allow_interpreter)
         except BackendError as error:
@@ -256,6 +261,17 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
             problems += not_honoured(host, honoured(known, host.kind), known.name, path)
     raise_all(BackendError, list(dict.fromkeys(problems)))
     return chosen
+
+
+def _is_external(plan: Plan, site: str) -> bool:
+    """Whether TVM has an external code generator for a leaf all of whose functions are of Relax."""
+    kind = plan.layout[site].target.kind
+    functions = (plan.module[region.function] for region in plan.regions if region.site == site)
+    if is_native(kind) or not all(map(speaks_relax, functions)):
+        return False
+    from tvmtarget.backends.tvm import generates
+
+    return generates(kind)
 
 
 def _around(site: str) -> Iterator[str]:
@@ -320,8 +336,12 @@ def _compile_all(
         schedules = None if advice is None else advice.for_leaf(target)
         part = part_of(plan, region, target.override(dict(settings.get(region.site, {}))), schedules)
         function = plan.module[region.function]
+        is_external = backend.name == "tvm" and target.kind not in backend.kinds
+        if is_external:
+            whole = with_composites(plan.module, plan.layout)[region.function]
+            part = replace(part, source=external_text(whole, target.kind))
         own = build_key(function, part.target, region.site, backend) + ("" if schedules is None else " by a log")
-        key = code_key(function, part.target, backend)
+        key = None if is_external else code_key(function, part.target, backend)
         if key is not None and schedules is not None:
             key = f"{part.target.digest} {key}"  # a log answers by more of the target than code depends on
         known = code.get(own)

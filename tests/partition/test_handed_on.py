@@ -8,12 +8,13 @@ import pytest
 tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plugin")
 
+import tvm_ffi  # noqa: E402
 from relax_modules import BRANCHES, EVERYTHING, SIX, by_tvm, random_module, register_codegen, run  # noqa: E402
 from tvm import relax  # noqa: E402
 from tvm.relax.dpl import is_op, wildcard  # noqa: E402
 
 import tvmtarget as tt  # noqa: E402
-from tvmtarget.errors import InfeasibleError, ModelError, TargetError  # noqa: E402
+from tvmtarget.errors import BackendError, InfeasibleError, ModelError, TargetError  # noqa: E402
 from tvmtarget.target.layout import Layout  # noqa: E402
 
 NPU = "[npu=probe(lanes=8),cpu=llvm](host=@cpu)"
@@ -290,3 +291,40 @@ def test_what_a_pass_of_tvm_takes_from_a_code_generator_is_refused():
     legal = relax.transform.LegalizeOps()(plan.to_tvm())
     with pytest.raises(InfeasibleError, match=r"@npu: NO_RULE: function 'relu' is code.*asked by function 'npu_relu_"):
         tt.decompose(legal, NPU)
+
+
+@pytest.mark.parametrize("rows", [2, tvm.tirx.Var("n", "int64")], ids=["static", "symbolic"])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_tvm_partitioned_is_built_with_its_external_code_generator(way, rows, tmp_path):
+    module = layers(rows)
+    seen = register_codegen("probe")
+    executable = tt.build(tvm.transform.Sequential(WAYS[way])(module), NPU, where={"op:relax.tanh": "@cpu"})
+    assert seen
+    assert all(options == {"lanes": 8} for _, options in seen)
+    x = np.random.default_rng(0).normal(size=(2, 4)).astype("float32")
+    executable.save(tmp_path / "program.tta")
+    for form in (executable, tt.load(tmp_path / "program.tta")):
+        for one, other in zip(form.run({"x": x}).values(), by_tvm(module, x), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_a_code_generator_that_is_not_installed_is_named_by_build():
+    patterns = [("cutlass.relu", is_op("relax.nn.relu")(wildcard()))]
+    theirs = relax.transform.FuseOpsByPattern(patterns, annotate_codegen=True)(layers())
+    with pytest.raises(BackendError, match="@gpu cannot be compiled: no backend for kind 'cutlass' is installed"):
+        tt.build(theirs, "[gpu=cutlass,cpu=llvm](host=@cpu)", where={"op:relax.tanh": "@cpu", "op:relax.add": "@cpu"})
+
+
+def test_an_external_code_generator_that_fails_is_named_with_function_and_site():
+    def fails(*_):
+        raise ValueError("no such instruction")
+
+    tvm_ffi.register_global_func("relax.ext.probe", fails, override=True)
+    try:
+        theirs = tvm.transform.Sequential(WAYS["annotated"])(layers())
+        with pytest.raises(
+            BackendError, match=r"relax.ext.probe cannot take function 'npu_\w+' of @npu: .*no such inst"
+        ):
+            tt.build(theirs, NPU, where={"op:relax.tanh": "@cpu"})
+    finally:
+        register_codegen("probe")

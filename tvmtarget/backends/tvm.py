@@ -30,7 +30,7 @@ from tvmtarget.errors import BackendError, raise_all
 from tvmtarget.target.kinds import kind_of
 from tvmtarget.target.tree import Target
 
-__all__ = ["BACKEND"]
+__all__ = ["BACKEND", "generates"]
 
 # Results that are always or often not read, and that the importer does not make; see strategies.
 _SPARE_RESULTS = frozenset({"BatchNormalization", "Dropout", "LayerNormalization", "MaxPool"})
@@ -68,9 +68,22 @@ HONOURS = {
             "max_threads_per_block",
             "max_num_threads",
             "thread_warp_size",
+            "registers_per_block",
         }
     ),
 }
+
+
+def generates(kind: str) -> bool:
+    """Whether TVM hands functions of Relax to an external code generator for a kind, registered as `relax.ext.KIND`."""
+    return import_tvm().get_global_func(f"relax.ext.{kind}", allow_missing=True) is not None
+
+
+class _External(Program):
+    """What TVM compiled around an external code generator, whose functions are in this process only."""
+
+    def native_files(self) -> Mapping[str, bytes]:
+        return {}
 
 
 class _Tvm:
@@ -89,6 +102,8 @@ class _Tvm:
 
     def refuses_on(self, device: int, target: Target) -> str | None:
         """Return why a GPU, by its number, or this machine cannot run code for a leaf, or None if it can."""
+        if target.kind not in self.kinds:
+            return None if generates(target.kind) else f"TVM has no code generator relax.ext.{target.kind}"
         return refuses_native(target) if target.kind == "llvm" else refusal(import_tvm(), target, device)
 
     def place(self, value: Any, target: Target, device: int) -> Any:  # noqa: ANN401
@@ -99,6 +114,8 @@ class _Tvm:
 
     def compile(self, part: Part) -> Program:
         tvm = import_tvm()
+        if part.target.kind not in self.kinds:
+            return self._external(part)
         never_empty = frozenset[int]() if part.is_relax else _never_empty(part.model.graph)
         is_gpu = part.target.kind == "cuda"
         is_native = not is_gpu or is_loaded(tvm)
@@ -143,6 +160,23 @@ class _Tvm:
             raise BackendError(f"tvm cannot compile function {part.name!r} of @{part.site}: {error}") from error
         except Exception as error:
             raise BackendError(f"tvm cannot take function {part.name!r} of @{part.site}: {_reason(error)}") from error
+
+    def _external(self, part: Part) -> Program:
+        """Have an external code generator of TVM compile a function of Relax, with the attributes of the leaf."""
+        tvm, kind = import_tvm(), part.target.kind
+        if not generates(kind):
+            raise BackendError(f"TVM has no code generator relax.ext.{kind} for function {part.name!r} of @{part.site}")
+        host = part.target.host if isinstance(part.target.host, Target) and part.target.host.kind == "llvm" else None
+        try:
+            with LOCK, quiet():
+                options = {kind: part.target.attrs.to_json()}
+                module = tvm.relax.transform.RunCodegen(options)(tvm.ir.load_json(part.source.decode()))
+                return _External(tvm.compile(module, target=_target(tvm, host or Target("llvm"))), frozenset())
+        except Exception as error:
+            reason = _reason(error)
+            raise BackendError(
+                f"relax.ext.{kind} cannot take function {part.name!r} of @{part.site}: {reason}"
+            ) from error
 
     def workshop(self, part: Part) -> KernelWorkshop | GpuWorkshop:
         """Return the tensor functions of a leaf function, to be tuned."""

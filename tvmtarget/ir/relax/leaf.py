@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import Function, callees_of, reached_from
+from tvmtarget.ir.function import Call, Function, Value, callees_of, reached_from
 from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.spelling import symbols_in
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.relax.writer import write_tvm_module
 from tvmtarget.ir.types import OpaqueType, TensorType
 
-__all__ = ["leaf_text", "loose_symbols", "speaks_relax"]
+__all__ = ["external_text", "leaf_text", "loose_symbols", "speaks_relax"]
 
 
 def speaks_relax(function: Function) -> bool:
@@ -23,19 +23,35 @@ def speaks_relax(function: Function) -> bool:
 
 def leaf_text(function: Function, functions: Mapping[str, Function]) -> bytes:
     """Return a function as `main` of a module in TVM's JSON, with the code that it calls."""
+    body = _checked_body(function)
+    attrs = tuple((key, value) for key, value in function.attrs if key not in ("role", "global_symbol", BLOCKS))
+    main = function.replace(name="main", body=body, attrs=(*attrs, ("global_symbol", "main")))
+    codes = [functions[name] for name in sorted(reached_from(callees_of(function), functions))]
+    return str(the_tvm().ir.save_json(write_tvm_module((main, *codes), {}))).encode()
+
+
+def external_text(function: Function, kind: str) -> bytes:
+    """Return a module in TVM's JSON whose `main` calls a function as `RunCodegen` hands it to `relax.ext.<kind>`."""
+    params = tuple(replace(param, scope="") for param in function.params)
+    attrs = (("Codegen", kind), ("global_symbol", function.name), ("tvm.own_symbols", True))
+    part = function.replace(params=params, body=_checked_body(function), attrs=attrs, constraint=None)
+    outputs = tuple(Value(name, function.types[name]) for name in function.results)
+    call = Call(f"@{function.name}", tuple(param.name for param in params), outputs, source="results")
+    main = Function("main", params, (call,), function.results, attrs=(("global_symbol", "main"),))
+    return str(the_tvm().ir.save_json(write_tvm_module((main, part), {}))).encode()
+
+
+def _checked_body(function: Function) -> tuple[Call, ...]:
+    """Return the operations without virtual devices; `ModelError` for dimensions that the function cannot know."""
     loose = loose_symbols(function)
     if loose:
         raise ModelError(
             f"function {function.name!r} needs dimension {loose[0]!r}, which no parameter of it has by itself; keep "
             "its operations with one that reads a value of that dimension, by a constraint"
         )
-    body = tuple(
+    return tuple(
         replace(call, outputs=tuple(replace(output, scope="") for output in call.outputs)) for call in function.body
     )
-    attrs = tuple((key, value) for key, value in function.attrs if key not in ("role", "global_symbol", BLOCKS))
-    main = function.replace(name="main", body=body, attrs=(*attrs, ("global_symbol", "main")))
-    codes = [functions[name] for name in sorted(reached_from(callees_of(function), functions))]
-    return str(the_tvm().ir.save_json(write_tvm_module((main, *codes), {}))).encode()
 
 
 def loose_symbols(function: Function) -> tuple[str, ...]:
