@@ -18,6 +18,7 @@ from tvmtarget.errors import (
     NewerLogError,
     RunError,
     TargetError,
+    TargetFileError,
     TextError,
     TvmTargetError,
     UnknownNameError,
@@ -38,6 +39,7 @@ ALSO = {
     ArtifactError: (ValueError,),
     LogError: (ValueError,),
     NewerLogError: (ValueError,),
+    TargetFileError: (ValueError, FileError, TargetError),
     ModelFileError: (ValueError, FileError, ModelError),
     MissingExtraError: (ImportError,),
 }

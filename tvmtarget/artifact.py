@@ -148,7 +148,7 @@ _WRITERS = {
 def is_artifact(path: Path) -> bool:
     """Whether a file begins like a saved program, a zip file, rather than like a model."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(_ZIP)) == _ZIP
-    except OSError:
+    except FileError:
         return False

@@ -12,7 +12,8 @@
     │   ├── ArtifactError    a saved program that is damaged, foreign or too new
     │   ├── LogError         a tuning log that is damaged or foreign, cannot be written, or has no answer
     │   │   └── NewerLogError   a tuning log that a newer version wrote
-    │   └── ModelFileError   a model file that is damaged or too large; a ModelError too
+    │   ├── ModelFileError   a model file that is damaged or too large; a ModelError too
+    │   └── TargetFileError  a file about targets (targets, tags, costs, machines) of that sort; a TargetError too
     └── MissingExtraError    an optional package that is not installed
 
     TvmTargetWarning         a historic spelling or name, read as what is written today
@@ -47,6 +48,7 @@ __all__ = [
     "PluginWarning",
     "RunError",
     "TargetError",
+    "TargetFileError",
     "TextError",
     "TvmTargetError",
     "TvmTargetWarning",
@@ -138,6 +140,10 @@ class FileError(TvmTargetError, ValueError):
 
 class ModelFileError(FileError, ModelError):
     """A model file that cannot be read, is damaged, or exceeds a limit."""
+
+
+class TargetFileError(FileError, TargetError):
+    """A file of targets, tags, costs, operators or a captured machine that cannot be read or exceeds a limit."""
 
 
 class ArtifactError(FileError):

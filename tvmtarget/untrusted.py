@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import os
+import re
 import stat
 import struct
 import zipfile
@@ -36,6 +37,7 @@ __all__ = [
     "open_regular",
     "open_zip",
     "parse_json",
+    "parse_toml",
     "printable",
     "read_arrays",
     "read_bytes",
@@ -66,6 +68,7 @@ LIMITS: Mapping[str, Limit] = {
     row.name: row
     for row in (
         Limit("text-bytes", 64 * _MIB, "bytes", "size of a text file: targets, costs, tables, captured machines"),
+        Limit("target-bytes", 4 * _MIB, "bytes", "size of a target or constraint that is no JSON, or a file of tags"),
         Limit("manifest-bytes", 64 * _MIB, "bytes", "size of an artifact's manifest"),
         Limit("artifact-bytes", 64 << 30, "bytes", "unpacked size of an artifact or of an archive of arrays"),
         Limit(
@@ -75,7 +78,10 @@ LIMITS: Mapping[str, Limit] = {
             "unpacked over packed size, of an archive above 64 MiB or a .jsonl.gz log above 1 MiB",
         ),
         Limit("archive-members", 100_000, "files", "number of files in an archive"),
-        Limit("json-depth", 200, "levels", "nesting of JSON"),
+        Limit("json-depth", 200, "levels", "nesting of JSON, and parts of a key of TOML"),
+        Limit("json-values", 2_000_000, "objects and lists", "size of JSON"),
+        Limit("target-nodes", 20_000, "nodes", "size of the text or data of a target, or of a constraint's text"),
+        Limit("target-sites", 200_000, "sites", "size of a target whose counts are expanded"),
         Limit("unpacked-log-bytes", 4 << 30, "bytes", "unpacked size of a .jsonl.gz log"),
         Limit("model-operations", 1_000_000, "operations", "size of a model, functions counted at each call"),
         Limit("model-depth", 64, "levels", "nesting of bodies, and of calls of functions, in a model"),
@@ -131,19 +137,30 @@ def open_regular(
         # Without O_NONBLOCK, opening a pipe that nobody writes to never returns.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except (OSError, ValueError) as cause:  # ValueError: a NUL in the path
-        raise error(_unreadable(place, cause)) from cause
+        raise _located(error(_unreadable(place, cause)), path) from cause
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
         kind = "a directory" if stat.S_ISDIR(found.st_mode) else "no regular file"
-        raise error(f"{place} cannot be read: it is {kind}")
+        raise _located(error(f"{place} cannot be read: it is {kind}"), path)
     with os.fdopen(descriptor, "rb") as stream:
-        if most is not None:
-            check_limit(most, found.st_size, place, error)
         try:
+            if most is not None:
+                check_limit(most, found.st_size, place, error)
             yield stream
         except OSError as cause:
-            raise error(_unreadable(place, cause)) from cause
+            raise _located(error(_unreadable(place, cause)), path) from cause
+        except FileError as problem:
+            _located(problem, path)
+            raise
+
+
+def _located(error: TvmTargetError, path: str | Path = "", offset: int | None = None) -> TvmTargetError:
+    """Note where a file is damaged, in an error that has a place for that."""
+    if isinstance(error, FileError):
+        error.path = error.path or str(path)
+        error.offset = offset if error.offset is None else error.offset
+    return error
 
 
 def _unreadable(place: str, cause: Exception) -> str:
@@ -173,7 +190,7 @@ def read_text(
         return read_bytes(path, what, most=most, error=error).decode("utf-8-sig")
     except UnicodeDecodeError as cause:
         problem = f"byte {cause.start} is {cause.object[cause.start]:#04x}"
-        raise error(f"{what} {str(path)!r} is not UTF-8 text: {problem}") from cause
+        raise _located(error(f"{what} {str(path)!r} is not UTF-8 text: {problem}"), path, cause.start) from cause
 
 
 # Control characters of terminals (ECMA-48), but for line ends and tabs, and characters that change the direction or
@@ -204,9 +221,13 @@ def parse_json(data: bytes | str, what: str, *, error: type[TvmTargetError] = Fi
     depth = limit("json-depth")
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
+        check_limit("json-values", text.count("[") + text.count("{"), what, error)
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_duplicates)
+    except TvmTargetError:
+        raise
     except json.JSONDecodeError as cause:
-        raise error(f"{what} is not JSON: {cause.msg[:1].lower()}{cause.msg[1:]} at offset {cause.pos}") from cause
+        problem = f"{what} is not JSON: {cause.msg[:1].lower()}{cause.msg[1:]} at offset {cause.pos}"
+        raise _located(error(problem), offset=cause.pos) from cause
     except RecursionError:
         raise error(f"{what} is nested deeper than {depth} levels; {LIMITS['json-depth'].variable} raises it") from None
     except ValueError as cause:  # no UTF-8, a constant, a duplicate, an integer of thousands of digits
@@ -214,6 +235,27 @@ def parse_json(data: bytes | str, what: str, *, error: type[TvmTargetError] = Fi
     if _is_deeper(value, depth):
         raise error(f"{what} is nested deeper than {depth} levels; {LIMITS['json-depth'].variable} raises it")
     return value
+
+
+def parse_toml(text: str, what: str, *, error: type[TvmTargetError] = FileError) -> dict[str, Any]:
+    """Parse TOML of at most `target-bytes` with keys of at most `json-depth` parts; arguments as `parse_json`.
+
+    Raises:
+        FileError: (or `error`) the text is not such TOML; the message has line and column.
+    """
+    import tomllib  # late: the shipped tags need none of it
+
+    depth = limit("json-depth")
+    check_limit("target-bytes", len(text), what, error)
+    # tomllib takes time and memory in proportion to the square of the parts of a key.
+    if re.search(rf"""(?:\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*){{{depth}}}""", text):
+        raise error(f"{what} has keys of more than {depth} parts; {LIMITS['json-depth'].variable} raises it")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise error(f"{what} is nested too deep") from None
+    except ValueError as cause:  # no TOML, or a number of thousands of digits
+        raise error(f"{what} is not TOML: {str(cause)[:1].lower()}{str(cause)[1:200]}") from cause
 
 
 def _refuse_constant(name: str) -> object:

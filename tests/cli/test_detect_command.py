@@ -57,9 +57,9 @@ def test_why_not_is_exit_code_zero_for_yes_only(cli):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--machine", "/nowhere.json"], "captured machine '/nowhere.json' cannot be read: No such file or directory"),
-        (["--machine", DIGITS], "cannot be read: it is not text"),
-        (["--machine", __file__], "a captured machine is JSON, and this is not"),
+        (["--machine", "/nowhere.json"], "no captured machine '/nowhere.json'"),
+        (["--machine", DIGITS], "is not UTF-8 text: byte"),
+        (["--machine", __file__], "the text of a captured machine is not JSON"),
         (["--capture", "/nowhere/file.json"], "capture file '/nowhere/file.json' cannot be written: No such file"),
         (["--why-not", "aws/c55"], "unknown tag 'aws/c55'"),
         (["--why-not", "llvm(num-cores=many)"], "'num-cores' of kind 'llvm' is a whole number, not 'many'"),

@@ -97,7 +97,7 @@ def test_a_target_may_stand_in_a_file(cli, tmp_path):
     path.write_text('{"kind": "cuda", "arch": "sm_53", "host": "llvm"}', encoding="utf-8")
     assert shown(cli, str(path)) == Target.parse("cuda(arch=sm_53,host=llvm)")
     path.write_bytes(b"\xff")
-    assert cli("show", str(path)) == (1, "", f"error: --target {str(path)!r} cannot be read: it is no UTF-8 text\n")
+    assert cli("show", str(path)) == (1, "", f"error: target file {str(path)!r} is not UTF-8 text: byte 0 is 0xff\n")
 
 
 def test_a_target_is_printed_in_the_form_that_is_asked_for(cli):

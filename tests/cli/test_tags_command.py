@@ -74,7 +74,7 @@ def test_a_project_s_tags_are_there_and_a_broken_file_is_a_warning(cli, tmp_path
     code, out, err = cli("tags", "rasp4b")
     assert code == 0
     assert "arm/rasp4b" in out
-    assert err.startswith(f"warning: tag file {str(file)!r} cannot be read")
+    assert err.startswith(f"warning: tag file {str(file)!r} is not")
 
 
 def test_a_file_that_is_right_has_nothing_wrong(cli, tmp_path):
@@ -133,7 +133,7 @@ def test_a_target_is_added_to_a_new_file(cli):
             ["acme/box", "--file", "/proc/none/x/tvmtarget.toml"],
             "tag file '/proc/none/x/tvmtarget.toml' cannot be writ",
         ),
-        (["acme/box", "--file", "broken/tvmtarget.toml"], "tag file 'broken/tvmtarget.toml' cannot be read"),
+        (["acme/box", "--file", "broken/tvmtarget.toml"], "tag file 'broken/tvmtarget.toml' is not UTF-8 text"),
     ],
 )
 def test_what_cannot_be_added_leaves_everything_as_it_was(cli, tmp_path, words, message):

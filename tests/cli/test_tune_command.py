@@ -112,7 +112,7 @@ def test_mistakes_are_one_line_each(cli, tmp_path):
     assert (code, err) == (1, "error: unknown level 'kernle'; did you mean 'kernel'?\n")
     none = str(tmp_path / "none.json")
     code, _, err = cli("tune", DIGITS, "-t", "llvm", "--log", log, "--costs", none)
-    problem = f"costs {none!r} cannot be read: No such file or directory (in --costs {none!r})"
+    problem = f"no cost file {none!r} (in --costs {none!r})"
     assert (code, err) == (1, f"error: {problem}\n")
     code, _, err = cli("tune", DIGITS, "-t", "llvm", "--log", log, "--costs", "roofline", "--level", "kernel")
     assert (code, err) == (1, "error: costs are for the level 'placement' of a module; a plan keeps its own\n")

@@ -109,10 +109,10 @@ def test_wrong_tables_are_told_row_by_row(tmp_path):
         "op table, row 3: no column 'rank'; did you mean 'max_rank'?",
         "op table, row 4: 'x' should be a whole number, 0 or more",
     ]
-    with pytest.raises(TargetError, match="cannot be read"):
+    with pytest.raises(TargetError, match="no op table"):
         from_op_table(tmp_path / "absent.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TargetError, match="cannot be read"):
+    with pytest.raises(TargetError, match="is not UTF-8 text"):
         from_op_table(tmp_path / "binary.csv")
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from tvmtarget import Constraint, Target
 from tvmtarget.errors import TargetError, TvmTargetWarning, UnknownNameError
-from tvmtarget.tags.files import MAX_BYTES
 from tvmtarget.tags.finding import satisfying
 from tvmtarget.tags.registry import Registry, default_registry
 
@@ -102,11 +101,11 @@ def test_a_name_of_two_files_of_one_folder_is_told_with_both_lines(tmp_path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("schema = 1\n[tag.x\n", "cannot be read: Expected ']'"),
-        (b"schema = 1\n\xff", "cannot be read: 'utf-8' codec can't decode byte 0xff"),
+        ("schema = 1\n[tag.x\n", "is not TOML: expected ']'"),
+        (b"schema = 1\n\xff", "is not UTF-8 text: byte 11 is 0xff"),
         ("schema = 2\n", "has schema 2; this version reads schema = 1"),
-        ("#" * (MAX_BYTES + 1), "cannot be read: it is larger than 16 MiB"),
-        (f"schema = 1\nx = {'[' * 9999}{']' * 9999}\n", "cannot be read: its values are nested too deep"),
+        ("#" * (4 * 2**20 + 1), "has 4,194,305 bytes, more than the limit of 4,194,304"),
+        (f"schema = 1\nx = {'[' * 9999}{']' * 9999}\n", "is nested too deep"),
         ("schema = true\n", "has schema True; this version reads schema = 1"),
         ("schema = 1\ntag = [1]\n", "'tag' holds tables, not [1]"),
         ('schema = 1\n[tag.box]\nkind = "llvm"\n', "'box' is no whole name for a tag; write the vendor too"),
@@ -133,11 +132,11 @@ def test_a_broken_file_is_one_clear_error_and_every_other_tag_works(tmp_path, di
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda path: path.mkdir(), "cannot be read: it is no regular file"),
-        (os.mkfifo, "cannot be read: it is no regular file"),
-        (lambda path: path.symlink_to("nowhere"), "cannot be read: No such file or directory"),
-        (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links"),
-        (lambda path: path.symlink_to("/dev/zero"), "cannot be read: it is no regular file"),
+        (lambda path: path.mkdir(), "tag file {!r} cannot be read: it is a directory"),
+        (os.mkfifo, "tag file {!r} cannot be read: it is no regular file"),
+        (lambda path: path.symlink_to("nowhere"), "no tag file {!r}"),
+        (lambda path: path.symlink_to(path), "tag file {!r} cannot be read: Too many levels of symbolic links"),
+        (lambda path: path.symlink_to("/dev/zero"), "tag file {!r} cannot be read: it is no regular file"),
     ],
     ids=["folder", "pipe", "link to nowhere", "link to itself", "endless"],
 )
@@ -145,7 +144,8 @@ def test_what_is_no_file_is_one_clear_error_and_every_other_tag_works(tmp_path, 
     write(tmp_path / "extra/other.toml", BOX.format(cores=2))
     make(tmp_path / "extra/acme.toml")
     registry = discover(TVMTARGET_PATH=str(tmp_path / "extra"))
-    assert registry.problems() == (f"tag file {str(tmp_path / 'extra/acme.toml')!r} {problem}",)
+    problem = problem.format(str(tmp_path / "extra/acme.toml"))
+    assert registry.problems() == (problem,)
     assert {"other/box", "arm/rasp4b"} <= set(registry)
     with pytest.raises(UnknownNameError, match=problem):
         registry["acme/box"]
@@ -155,7 +155,7 @@ def test_a_file_that_goes_away_is_one_clear_error(tmp_path, discover):
     path = write(tmp_path / "extra/acme.toml", BOX.format(cores=2))
     registry = discover(TVMTARGET_PATH=str(tmp_path / "extra"))
     path.unlink()
-    assert registry.problems() == (f"tag file {str(path)!r} cannot be read: No such file or directory",)
+    assert registry.problems() == (f"no tag file {str(path)!r}",)
     assert "arm/rasp4b" in list(registry)
 
 

@@ -199,8 +199,8 @@ def test_a_chain_of_bases_ends(read):
     [
         ("schema = 2", "has schema 2; this version reads schema = 1"),
         ("", "has schema None; this version reads schema = 1"),
-        ("schema = ", "cannot be read: Invalid value"),
-        ("\udcff", "cannot be read: 'utf-8' codec"),
+        ("schema = ", "is not TOML: invalid value"),
+        ("\udcff", "is not UTF-8 text: byte 0 is 0xff"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_told(tmp_path, text, problem):

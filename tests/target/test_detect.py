@@ -231,8 +231,8 @@ def test_nonsense_is_a_target_too(system, architecture, user_space, texts):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "a captured machine is JSON, and this is not: "),
-        ("[" * 100_000, "a captured machine is JSON, and this is not: "),
+        ("", "the text of a captured machine is not JSON: expecting value at offset 0"),
+        ("[" * 100_000, "the text of a captured machine is nested deeper than 200 levels"),
         ("[]", "a captured machine is an object with 'schema': 1, not []"),
         ('{"schema": 2}', "a captured machine is an object with 'schema': 1, not 2"),
         ('{"schema": 1, "system": 1}', "'system' of a captured machine is text, not 1"),

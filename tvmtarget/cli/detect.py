@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvmtarget.cli.options import Json, print_json
-from tvmtarget.errors import TargetError
+from tvmtarget.errors import TargetError, TargetFileError
 from tvmtarget.files import replacing
+from tvmtarget.untrusted import read_text
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.reasons import Reason
@@ -66,12 +67,12 @@ def _tell(reason: Reason, *, as_json: bool) -> None:
 def _read(path: Path) -> Machine:
     from tvmtarget.target.detection.machine import Machine
 
+    text = read_text(path, "captured machine", error=TargetFileError)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise TargetError(f"captured machine {str(path)!r} cannot be read: {said}") from error
-    return Machine.from_json(text)
+        return Machine.from_json(text)
+    except TargetError as error:
+        problems = (f"{problem} (in {str(path)!r})" for problem in error.problems)
+        raise TargetFileError(*problems, path=str(path)) from error
 
 
 def _write(path: Path, machine: Machine) -> None:

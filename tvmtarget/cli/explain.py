@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
-from zipfile import BadZipFile, ZipFile
 
 import typer
 
+from tvmtarget.artifact import is_artifact
 from tvmtarget.cli.groups import with_groups
 from tvmtarget.cli.options import Json, print_json
 from tvmtarget.cli.plans import Asked
@@ -79,7 +79,7 @@ def explain(
     the log knows is told. A saved plan is read as it is. Exit code 1 if --diff tells a difference.
     """
     with asked.opened_log() as log:
-        if _is_saved(model):
+        if is_artifact(model):
             plan = _saved(model, is_changed=bool(target or changes or context.args or asked or asked.where or log))
         else:
             plan = _made(model, target, changes, context.args, asked, log)
@@ -96,15 +96,6 @@ def explain(
         typer.echo(answer.text)
     if answer.is_difference:
         raise typer.Exit(1)
-
-
-def _is_saved(path: Path) -> bool:
-    """Whether a file is an archive with a manifest, as saved plans are, and models are not."""
-    try:
-        with ZipFile(path) as archive:
-            return "manifest.json" in archive.namelist()
-    except (OSError, BadZipFile):
-        return False
 
 
 def _saved(path: Path, *, is_changed: bool) -> Plan:

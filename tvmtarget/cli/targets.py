@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from tvmtarget.cli.completion import complete_target
-from tvmtarget.errors import TextError, UnknownNameError, did_you_mean
+from tvmtarget.errors import TargetFileError, TextError, TvmTargetError, UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import Word
+from tvmtarget.untrusted import read_text
 
 if TYPE_CHECKING:
     from tvmtarget.target.kinds import Role
@@ -77,9 +78,10 @@ def read_target(text: str, changes: Changes | None = None, extra: Iterable[str] 
 
     changes = changes or Changes()
 
-    if text.endswith((".json", ".toml")) and Path(text).is_file():
-        text = _read_file(Path(text))
-    tree = Target.detect() if text == "native" else Target.parse(text)
+    if text.endswith((".json", ".toml")) and Path(text).exists():
+        tree = _read_file(text)
+    else:
+        tree = Target.detect() if text == "native" else Target.parse(text)
     for overlay in changes.overlays or ():
         tree = tree.merge(Target.parse(overlay))
     for role, kind in (("executor", changes.executor), ("runtime", changes.runtime)):
@@ -93,12 +95,16 @@ def read_target(text: str, changes: Changes | None = None, extra: Iterable[str] 
     return tree
 
 
-def _read_file(path: Path) -> str:
+def _read_file(path: str) -> Target:
+    from tvmtarget.target.tree import Target
+
+    text = read_text(path, "target file", error=TargetFileError)
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise TextError(f"--target {str(path)!r} cannot be read: {reason}") from error
+        return Target.parse(text)
+    except TvmTargetError as error:
+        problems = (f"{problem} (in target file {path!r})" for problem in error.problems)
+        column = error.column if isinstance(error, TextError) else None
+        raise TargetFileError(*problems, path=path, offset=column) from error
 
 
 def _change(text: str) -> tuple[str, object]:

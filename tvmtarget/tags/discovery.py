@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tvmtarget import plugins
-from tvmtarget.errors import TargetError, TvmTargetError
+from tvmtarget.errors import FileError, TargetError, TvmTargetError
 from tvmtarget.tags.compiled import Compiled
 from tvmtarget.tags.layers import Files, Given, Layer
+from tvmtarget.untrusted import read_bytes
 
 __all__ = ["layers", "shipped_folder", "user_folder"]
 
@@ -86,12 +87,12 @@ def _project_file(cwd: Path) -> Path | None:
             return folder / PROJECT_FILE
         project = folder / "pyproject.toml"
         if project.is_file():
-            return project if b"[tool.tvmtarget" in _bytes(project) else None
+            return project if _is_ours(project) else None
     return None
 
 
-def _bytes(path: Path) -> bytes:
+def _is_ours(project: Path) -> bool:
     try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+        return b"[tool.tvmtarget" in read_bytes(project, most="target-bytes")
+    except FileError:
+        return False

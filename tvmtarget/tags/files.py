@@ -9,13 +9,14 @@ checked when its tree is built.
 from __future__ import annotations
 
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tvmtarget.errors import did_you_mean
+from tvmtarget.errors import FileError, TargetFileError, TvmTargetError, did_you_mean
+from tvmtarget.target.problems import shown
+from tvmtarget.untrusted import parse_toml, read_text
 
 __all__ = [
     "CONFIDENCES",
@@ -33,7 +34,6 @@ __all__ = [
 ]
 
 SCHEMA = 1
-MAX_BYTES = 16 * 2**20
 
 _SECTIONS = ("schema", "source", "tag", "family")
 CONFIDENCES = ("measured", "vendor", "derived", "assumed")
@@ -127,8 +127,8 @@ def at(info: TagInfo) -> str:
 def _keys_by_line(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield the lines of a TOML file that begin with a key, and that key with those of the table it is in."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError):
+        lines = read_text(path, most="target-bytes").splitlines()
+    except FileError:
         return
     table: tuple[str, ...] = ()
     for number, line in enumerate(lines, 1):
@@ -147,12 +147,8 @@ def read_file(path: Path, namespace: str | None) -> TagFile:
     """Read a file; its names are short, or, without a namespace, whole. What is wrong comes with the file's name."""
     try:
         data = _tables_of(path)
-    except OSError as error:
-        return TagFile({}, (f"tag file {str(path)!r} cannot be read: {error.strerror}",))
-    except RecursionError:
-        return TagFile({}, (f"tag file {str(path)!r} cannot be read: its values are nested too deep",))
-    except ValueError as error:  # of the encoding, of TOML, or ours
-        return TagFile({}, (f"tag file {str(path)!r} cannot be read: {error}",))
+    except TvmTargetError as error:
+        return TagFile({}, error.problems)
     schema = data.get("schema")
     if type(schema) is not int or schema != SCHEMA:
         problem = f"has schema {schema!r}; this version reads schema = {SCHEMA}"
@@ -162,20 +158,15 @@ def read_file(path: Path, namespace: str | None) -> TagFile:
 
 def _tables_of(path: Path) -> dict[str, Any]:
     """Return what a file says to us, for which `pyproject.toml` has a place of its own; editors' BOMs are skipped."""
-    import tomllib  # late: the shipped tags need none of it
-
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is no regular file")
-    if status.st_size > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES // 2**20} MiB")
-    data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    place = f"tag file {str(path)!r}"
+    text = read_text(path, "tag file", most="target-bytes", error=TargetFileError)
+    data = parse_toml(text, place, error=TargetFileError)
     if path.name != "pyproject.toml":
         return data
     for key in ("tool", "tvmtarget"):
         data = data.get(key, {})
         if not isinstance(data, dict):
-            raise ValueError(f"{key!r} is a table, not {data!r}")
+            raise TargetFileError(f"{place} cannot be read: {key!r} is a table, not {shown(data)}", path=str(path))
     return {"schema": SCHEMA} | data
 
 

@@ -7,13 +7,14 @@ import re
 from itertools import count
 from pathlib import Path
 
-from tvmtarget.errors import TargetError, raise_all
+from tvmtarget.errors import FileError, TargetError, TargetFileError, raise_all
 from tvmtarget.files import replacing
 from tvmtarget.tags.files import NAME, NOTES, SCHEMA, TagFile, is_project_file, namespace_of, read_file, rows_of
 from tvmtarget.tags.layers import Given
 from tvmtarget.tags.registry import Registry
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
+from tvmtarget.untrusted import parse_toml, read_text
 
 __all__ = ["add_tag"]
 
@@ -37,8 +38,6 @@ def add_tag(
     Raises:
         TargetError: the name is no name or is taken, the file is wrong, or what is written would not be read back.
     """
-    import tomllib
-
     import tomli_w
 
     path = Path(path)
@@ -52,7 +51,9 @@ def add_tag(
         raise TargetError(f"tag {name!r} is there already")
     if path.exists():
         raise_all(TargetError, read_file(path, namespace).problems)
-    text = path.read_text(encoding="utf-8-sig") if path.exists() else f"schema = {SCHEMA}\n"
+    text = f"schema = {SCHEMA}\n"
+    if path.exists():
+        text = read_text(path, "tag file", most="target-bytes", error=TargetFileError)
     key = _free_key(f"added-{name.replace('/', '-')}", text)
     flat = tree.replace(tag=None).to_json()
     notes = sorted(flat.keys() & NOTES.keys())
@@ -70,8 +71,8 @@ def add_tag(
         tables = _TABLE.sub(r"\1tool.tvmtarget.\2", tables)
     whole = f"{text.rstrip()}\n\n{tables}".lstrip()
     try:
-        data = tomllib.loads(whole)
-    except ValueError as error:
+        data = parse_toml(whole, "it")
+    except FileError as error:
         raise TargetError(f"tag file {str(path)!r} has no place for more tables: {error}") from error
     if path.name == "pyproject.toml":
         data = {"schema": SCHEMA, **data["tool"]["tvmtarget"]}

@@ -28,6 +28,7 @@ from tvmtarget.errors import TextError
 from tvmtarget.target.attributes import Word
 from tvmtarget.target.cursor import Cursor
 from tvmtarget.target.problems import shown, syntax_error
+from tvmtarget.untrusted import LIMITS, check_limit, limit
 
 __all__ = [
     "MAX_DEPTH",
@@ -120,6 +121,7 @@ def is_plain(text: str) -> bool:
 
 def parse_choice(text: str) -> Choice:
     """Parse a whole text; `TextError` shows the column and what was expected there."""
+    check_limit("target-bytes", len(text), "the text", TextError)
     scanner = _Scanner(text)
     choice = scanner.choice(0)
     if scanner.peek():
@@ -142,6 +144,8 @@ class _Scanner(Cursor):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
+        self.nodes = 0
+        self.most = limit("target-nodes")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -223,9 +227,17 @@ class _Scanner(Cursor):
         self.accept("@")
         return Reference(self.word("a path after '@'"), column)
 
+    def count(self) -> None:
+        """Count a node; the text may not have more of them than a target may."""
+        self.nodes += 1
+        if self.nodes > self.most:
+            variable = LIMITS["target-nodes"].variable
+            raise TextError(f"the text has more than {self.most:,} nodes; {variable} raises the limit")
+
     def spec(self, depth: int) -> Spec:
         self.skip()
         column = self.at
+        self.count()
         head, part = "composite", None
         if self.peek() != "[":
             head = self.word("a kind or a tag")
@@ -276,7 +288,8 @@ class _Scanner(Cursor):
 
     def json(self) -> object:
         try:
-            value, self.at = _DECODER.raw_decode(self.text, self.at)
+            decoder = json.JSONDecoder(object_pairs_hook=self.object, parse_constant=_refuse)
+            value, self.at = decoder.raw_decode(self.text, self.at)
         except json.JSONDecodeError as error:
             self.at = min(error.pos, len(self.text))
             self.fail(f"expected JSON: {error.msg.lower()}")
@@ -288,18 +301,16 @@ class _Scanner(Cursor):
             self.fail("expected JSON with numbers of at most 4300 digits")
         return value
 
-
-def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in pairs:
-        if key in found:
-            raise TextError(f"key {shown(key)} appears twice in a JSON object")
-        found[key] = value
-    return found
+    def object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
+        """Make an object of JSON, which has each key once."""
+        self.count()
+        found: dict[str, object] = {}
+        for key, value in pairs:
+            if key in found:
+                raise TextError(f"key {shown(key)} appears twice in a JSON object")
+            found[key] = value
+        return found
 
 
 def _refuse(constant: str) -> NoReturn:
     raise TextError(f"{constant} is no number of JSON")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_refuse)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tvmtarget.errors import TargetError
 from tvmtarget.target.domains import domains
 from tvmtarget.target.nesting import drivers, join, same_replica
 from tvmtarget.target.tree import Target
+from tvmtarget.untrusted import check_limit
 
 __all__ = ["Layout", "Site", "is_below"]
 
@@ -37,6 +39,7 @@ class Layout:
     def __init__(self, root: Target) -> None:
         self.root = root
         self._drivers = drivers(root)
+        check_limit("target-sites", _sites(root), "the target", TargetError)
         self._targets: dict[str, Target] = {}
         self._hosts: dict[str, str] = {}
         self._options: dict[str, tuple[str, ...]] = {}
@@ -103,6 +106,11 @@ class Layout:
             self._targets[host] = node.host if isinstance(node.host, Target) else Target("llvm")
             self._hosts[host], self._options[host] = host, ()
             self._options[path] += () if driver.is_implied else (host,)
+
+
+def _sites(node: Target) -> int:
+    """Return how many sites a node and those below it stand for."""
+    return 1 + sum(child.count * _sites(child) for child in node.targets)
 
 
 def is_below(path: str, ancestor: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Generic, Protocol, TypeVar, cast
 
-from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.errors import TargetError, TextError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.changing import merge_children, override, part, unset
 from tvmtarget.target.grammar import MAX_DEPTH, is_word
@@ -20,6 +20,7 @@ from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.text import Composition, detect, read
 from tvmtarget.target.tvm.legacy import BuildSettings
 from tvmtarget.target.values import read_items
+from tvmtarget.untrusted import check_limit, limit
 
 __all__ = ["Reader", "TagLookup"]
 
@@ -48,6 +49,8 @@ class Reader(Generic[_N]):
         self._tags = tags
         self._origin = origin
         self._said = BuildSettings()
+        self._nodes = 0
+        self._most = limit("target-nodes")
 
     def whole(self, root: _N) -> _N:
         """Return a tree that was read, with the executor and runtime that historic spellings anywhere in it say."""
@@ -57,6 +60,7 @@ class Reader(Generic[_N]):
 
     def text(self, source: str, where: str = "") -> _N:
         """Read any form of text."""
+        check_limit("text-bytes" if source.lstrip()[:1] == "{" else "target-bytes", len(source), "the text", TextError)
         form = detect(source, self._is_tag)
         found = read(source, form, self._is_tag)
         if isinstance(found, Composition):
@@ -73,8 +77,12 @@ class Reader(Generic[_N]):
         with problems.collect(where):
             flat = self._said.modern(_checked(data, depth), where)
         problems.raise_all()
+        children = cast("list[object]", flat.pop("targets", ()))
+        self._nodes += len(children)
+        if self._nodes > self._most:
+            check_limit("target-nodes", self._nodes, "the target", TargetError)
         below: list[_N] = []
-        for at, child in enumerate(cast("list[object]", flat.pop("targets", ()))):
+        for at, child in enumerate(children):
             with problems.collect():
                 place = join(where, _slot_of(child) or f"targets[{at}]")
                 below.append(self.flat(child, place, depth + 1, allow_unknown=allow_unknown))

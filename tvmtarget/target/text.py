@@ -29,6 +29,7 @@ from tvmtarget.target.grammar import Choice, Item, Reference, Spec, parse_choice
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown, syntax_error
 from tvmtarget.target.tvm import command_line
+from tvmtarget.untrusted import check_limit, parse_toml
 
 __all__ = ["Composition", "Flat", "Form", "detect", "read", "read_toml"]
 
@@ -67,6 +68,7 @@ def read(text: str, form: Form, is_tag: Callable[[str], bool] = lambda _: False)
     stripped = text.strip()
     if form == "composition":
         ends = [-1, *_commas(_top_level(stripped)), len(stripped)]
+        check_limit("target-nodes", len(ends) - 1, "the text", TextError)
         parts = [stripped[begin + 1 : end] for begin, end in pairwise(ends)]
         if not all(part.strip() for part in parts):
             raise syntax_error("expected a target on both sides of ','", stripped, ends[1])
@@ -130,16 +132,9 @@ def _read_object(text: str) -> Flat:
 
 def read_toml(text: str) -> Flat:
     """Read flat JSON that is written as TOML; `TextError` tells where reading stopped."""
-    import tomllib
-
     if not isinstance(text, str):
         raise TextError(f"expected a target in TOML, not {shown(text)}")
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise TextError("expected a target in TOML, and not nested so deep") from None
-    except tomllib.TOMLDecodeError as error:
-        raise TextError(f"expected a target in TOML: {str(error)[:1].lower()}{str(error)[1:]}") from error
+    return parse_toml(text, "the text of a target", error=TextError)
 
 
 def _flat_of(choice: Choice, text: str) -> Flat:

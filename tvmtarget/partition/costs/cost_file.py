@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tvmtarget.errors import TargetError, did_you_mean, raise_all
+from tvmtarget.errors import TargetError, TargetFileError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
 from tvmtarget.partition.costs.costs import MOST, Costs, LinkCost, OpCost, RegionCost, Shares, SiteCost, check_costs
 from tvmtarget.partition.costs.work import FORMS
 from tvmtarget.target.problems import shown
+from tvmtarget.untrusted import parse_json, read_text
 
 __all__ = ["SCHEMA", "load_costs", "write_costs"]
 
@@ -37,13 +37,8 @@ def load_costs(source: Costs | Mapping[str, object] | str | Path) -> Costs:
         return _read(source, "costs")
     if not isinstance(source, str | Path):
         raise TargetError(f"costs are data, a JSON file or 'roofline', not {shown(source)}")
-    try:
-        data = json.loads(Path(source).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise TargetError(f"costs {str(source)!r} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise TargetError(f"costs {str(source)!r} are not JSON: {error}") from error
-    return _read(data, str(source))
+    text = read_text(source, "cost file", error=TargetFileError)
+    return _read(parse_json(text, f"cost file {str(source)!r}", error=TargetFileError), str(source))
 
 
 def _read(data: object, source: str) -> Costs:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from tvmtarget import plugins
-from tvmtarget.errors import TargetError, did_you_mean, raise_all
+from tvmtarget.errors import TargetError, TargetFileError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
 from tvmtarget.partition.strategies.registered import made_strategy
 from tvmtarget.partition.strategies.strategy import Rule, Strategy
 from tvmtarget.target.attributes import fold
 from tvmtarget.target.kinds import Attribute, Kind, find_kind
+from tvmtarget.untrusted import read_text
 
 __all__ = ["from_op_table", "strategy"]
 
@@ -116,11 +118,11 @@ def _rows(table: str | Path | Iterable[Mapping[str, str]]) -> list[dict[str, str
     if not isinstance(table, str | Path):
         return [{key: str(value) for key, value in row.items() if value is not None} for row in table]
     try:
-        with Path(table).open(encoding="utf-8", newline="") as file:
-            rows = csv.DictReader(file, restkey="more than there are columns")
-            return [{key: value or "" for key, value in row.items()} for row in rows]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TargetError(f"op table {str(table)!r} cannot be read: {error}") from error
+        text = io.StringIO(read_text(table, "op table", error=TargetFileError), newline="")
+        rows = csv.DictReader(text, restkey="more than there are columns")
+        return [{key: value or "" for key, value in row.items()} for row in rows]
+    except csv.Error as error:
+        raise TargetFileError(f"op table {str(table)!r} cannot be read: {error}", path=str(table)) from error
 
 
 def _op(row: Mapping[str, str]) -> str:

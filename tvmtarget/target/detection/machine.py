@@ -22,6 +22,7 @@ from xml.etree import ElementTree
 from tvmtarget.errors import TargetError, raise_all
 from tvmtarget.python_process import python_command
 from tvmtarget.target.problems import shown
+from tvmtarget.untrusted import parse_json
 
 __all__ = ["CPUID", "CUDA_DRIVER", "DISPLAYS", "GPU_QUERY", "GPU_REPORT", "MEMORY_BLOCKS", "SYSCTL", "Machine"]
 
@@ -83,10 +84,7 @@ class Machine:
     @classmethod
     def from_json(cls, text: str) -> Machine:
         """Read a capture that `to_json` wrote; `TargetError` says all that is wrong with it."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise TargetError(f"a captured machine is JSON, and this is not: {error}") from None
+        data = parse_json(text, "the text of a captured machine", error=TargetError)
         if not isinstance(data, dict) or data.get("schema") != _SCHEMA:
             said = shown(data.get("schema")) if isinstance(data, dict) else shown(data)
             raise TargetError(f"a captured machine is an object with 'schema': {_SCHEMA}, not {said}")
