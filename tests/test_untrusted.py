@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.write_limits import page
 
 import tvmtarget as tt
 from tvmtarget.errors import ArtifactError, FileError, LogError, TvmTargetError
@@ -99,6 +100,10 @@ def test_a_limit_that_is_no_number_is_refused(monkeypatch, value):
     monkeypatch.setenv("TVMTARGET_MAX_JSON_DEPTH", value)
     with pytest.raises(TvmTargetError, match=r"TVMTARGET_MAX_JSON_DEPTH is .*; expected a whole number above 0"):
         limit("json-depth")
+
+
+def test_the_page_of_limits_is_what_the_table_says(golden):
+    golden("../docs/limits.md", page())
 
 
 def test_text_that_is_not_utf8_is_refused_with_the_byte(tmp_path):
