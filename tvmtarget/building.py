@@ -91,10 +91,10 @@ def build(
     if isinstance(module, IRModule) or is_tvm_module(module):
         module = IRModule.of(module, target if isinstance(target, Target | str) else None, entry)
         if is_code_entry(module):
-            given = {"params": params, "where": where, "log": log, "settings": settings, "since": since}
-            return _built_code(
-                module, _configured(target or module.target, target_host, executor, runtime), mod_name, given
-            )
+            given: dict[str, object] = {"params": params, "where": where, "log": log, "settings": settings}
+            given |= {"since": since, "policy": policy != SAME_DEVICE}
+            chosen = _configured(target or module.target, target_host, executor, runtime)
+            return _built_code(module, chosen, mod_name, given, progress)
     plan = plan_to_build(module, target, target_host, executor, runtime, params, where=where, entry=entry)
     if log is None and policy != SAME_DEVICE:
         raise TargetError(
@@ -115,7 +115,9 @@ def build(
         )
 
 
-def _built_code(module: IRModule, target: Target, name: str, given: Mapping[str, object]) -> Executable:
+def _built_code(
+    module: IRModule, target: Target, name: str, given: Mapping[str, object], progress: Progress | None
+) -> Executable:
     """Build a module whose entry is TIR code, for which some arguments have no meaning."""
     raise_all(
         TargetError,
@@ -126,7 +128,12 @@ def _built_code(module: IRModule, target: Target, name: str, given: Mapping[str,
             if value
         ],
     )
-    return build_code(module, target, name)
+    if progress is not None:
+        progress("compile main", 0, 1)
+    built = build_code(module, target, name)
+    if progress is not None:
+        progress("compiled", 1, 1)
+    return built
 
 
 def plan_to_build(

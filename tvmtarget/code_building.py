@@ -15,6 +15,7 @@ from tvmtarget.ir.relax.writer import write_tvm_module
 from tvmtarget.partition.host_device.attributes import side_of
 from tvmtarget.partition.host_device.code import prim_of, type_of_parameter
 from tvmtarget.partition.host_device.splitting import split_host_device
+from tvmtarget.partition.host_device.tir import bind_missing_targets
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.tree import Target
 
@@ -61,7 +62,7 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
         BackendError,
         [
             f"function {one!r} for @{path or '.'} cannot be built: TIR is built for leaves of kind "
-            f"{' and '.join(_KINDS)}, not {layout[path].target.kind}"
+            f"{' and '.join(_KINDS)}, not {layout[path].target.kind}, and numpy interprets none"
             for one, path in sites.items()
             if layout[path].target.kind not in _KINDS
         ],
@@ -77,7 +78,9 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
         )
     site = layout[next(iter(devices), sites["main"])]
     host = layout[site.host].target.replace(name=None, host=None, count=1) if site.host != site.path else None
-    source = str(the_tvm().ir.save_json(write_tvm_module(functions, {}))).encode()
+    alone = site.target.replace(name=None, host=host, count=1)
+    # Functions that were split have targets; host code that nothing had to split has none yet.
+    source = str(the_tvm().ir.save_json(bind_missing_targets(write_tvm_module(functions, {}), alone))).encode()
     params = [(str(param.name), type_of_parameter(param), _is_buffer(param)) for param in prim_of(split.main).params]
     unknown = [one for one, type_, _ in params if type_ is None]
     if unknown:
@@ -89,7 +92,7 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
         name="main",
         source=source,
         site=site.path,
-        target=site.target.replace(name=None, host=host, count=1),
+        target=alone,
         ops=tuple(function.name for function in functions),
         inputs=tuple(one for one, _, _ in params),
         outputs=buffers,

@@ -6,6 +6,7 @@ import pytest
 
 import tvmtarget as tt
 from tvmtarget.errors import BackendError, ModelError, RunError, TargetError
+from tvmtarget.tuning.match import Policy
 
 tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 
@@ -69,6 +70,48 @@ def test_host_and_device_code_of_two_cpus_run_as_one_program(form, tmp_path):
     np.testing.assert_array_equal(trusted.run(given())["B"], 3 * A + 1)
 
 
+@I.ir_module
+class Calling:
+    """Host code alone: main doubles through a private function, and adds one through a second one."""
+
+    @T.prim_func(private=True)
+    def more(data: T.handle("float32"), i: T.int32):
+        B = T.decl_buffer((16,), "float32", data=data)
+        B[i] = B[i] + T.float32(1)
+
+    @T.prim_func(private=True)
+    def twice(data: T.handle("float32"), i: T.int32):
+        B = T.decl_buffer((16,), "float32", data=data)
+        B[i] = B[i] * T.float32(2)
+        Calling.more(data, i)
+
+    @T.prim_func
+    def main(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32")):
+        for i in range(16):
+            B[i] = A[i]
+            Calling.twice(B.data, i)
+
+
+@pytest.mark.parametrize("tree", ["llvm", "[a=llvm,b=llvm](host=@b)", "llvm(host=llvm(num-cores=2))"])
+@pytest.mark.parametrize("form", ["tvm", "ours", "split", "text", "back"])
+def test_code_of_the_host_alone_runs_as_a_program(form, tree):
+    module = Calling if form == "tvm" else tt.IRModule.from_tvm(Calling)
+    if form in ("split", "text", "back"):
+        module = tt.split_host_device(module, tree)
+    if form == "text":
+        module = tt.IRModule.parse(str(module))
+    if form == "back":
+        module = tt.IRModule.from_tvm(module.to_tvm())
+    values = {"A": A.copy(), "B": np.zeros(16, "float32")}
+    np.testing.assert_array_equal(tt.build(module, tree).run(values)["B"], 2 * A + 1)
+
+
+def test_the_progress_of_building_code_is_reported():
+    steps = []
+    tt.build(Pair, PAIR, progress=lambda *step: steps.append(step))
+    assert steps == [("compile main", 0, 1), ("compiled", 1, 1)]
+
+
 def test_tvm_builds_and_runs_what_a_split_writes():
     written = tt.split_host_device(tt.IRModule.from_tvm(Pair), PAIR).to_tvm()
     built = tvm.compile(written, target="llvm")
@@ -104,6 +147,11 @@ def test_what_is_not_built_is_refused_with_the_place():
         tt.build(Threads, "[gpu=vulkan,cpu=llvm](host=@cpu)")
     with pytest.raises(TargetError, match="where is given, but the entry of the module is TIR code"):
         tt.build(Pair, PAIR, where={"main": "@host"})
+    for given in ({"policy": Policy(max_distance=1.0)}, {"since": tt.build(Pair, PAIR)}):
+        with pytest.raises(TargetError, match="is given, but the entry of the module is TIR code"):
+            tt.build(Pair, PAIR, **given)
+    with pytest.raises(BackendError, match="not numpy, and numpy interprets none"):
+        tt.build(Calling, "numpy", allow_interpreter=True)
     with pytest.raises(BackendError, match="executor 'aot' cannot drive TIR code"):
         tt.build(Pair, PAIR, executor="aot")
     with pytest.raises(ModelError, match=r"no function 'main'; say which one is the entry \(entry=...\): 'go', 'more'"):

@@ -17,7 +17,7 @@ from tvmtarget.ir.relax.tvm_library import checked_module, the_tvm
 from tvmtarget.partition.host_device.callers import CallSite, contexts, names_in
 from tvmtarget.target.tree import Target
 
-__all__ = ["Context", "bind_targets", "is_launched", "side_of_prim", "split_tir"]
+__all__ = ["Context", "bind_missing_targets", "bind_targets", "is_launched", "side_of_prim", "split_tir"]
 
 Context: TypeAlias = Literal["device", "host"]
 
@@ -41,6 +41,12 @@ def bind_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN401 - TV
     checked = checked_module(module)
     device, host = _pair(the_tvm(), target)
     return _bind(checked, device, host)
+
+
+def bind_missing_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN401
+    """Return a `tvm.IRModule` as `bind_targets` does, in which functions that have a target stay as they are."""
+    device, host = _pair(the_tvm(), target)
+    return _bind(module, device, host, keeps_device_code=True)
 
 
 def split_tir(module: Any, target: Target | str, reserved: Iterable[str] = ()) -> Any:  # noqa: ANN401
