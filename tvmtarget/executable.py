@@ -424,4 +424,6 @@ class Executable:
 
 def _here(value: Any) -> Any:  # noqa: ANN401
     """Return a value of a device's memory as an array of this process; others are here."""
+    if isinstance(value, list):
+        return [_here(item) for item in value]
     return value if isinstance(value, np.ndarray) or not hasattr(value, "numpy") else value.numpy()

@@ -230,3 +230,64 @@ def test_a_tuple_between_two_composites_costs_no_more_functions_than_in_tvm():
     ]
     plan = tt.decompose(module, "[npu=packing-npu,cpu=llvm](host=@cpu)")
     assert [region.site for region in plan.regions].count("npu") == 1 <= tvm_count(module, patterns)
+
+
+def nested(b, x):
+    t = halves(b.emit, x)
+    return relax.Tuple([t, relax.Tuple([x, relax.Tuple([b.emit(relax.op.tanh(x))])])])
+
+
+def one_in_another(b, x):
+    return relax.Tuple([halves(b.emit, x)])
+
+
+def all_fields(b, x):
+    return halves(b.emit, x)
+
+
+def with_nothing(b, x):
+    return relax.Tuple([x, relax.Tuple([])])
+
+
+def with_a_shape(b, x):
+    return relax.Tuple([b.emit(relax.op.shape_of(x)), relax.Tuple([x])])
+
+
+def plain(value):
+    """Return arrays as lists of numbers."""
+    return value.tolist() if isinstance(value, np.ndarray) else [plain(item) for item in value]
+
+
+@pytest.mark.parametrize("tree", ["llvm", CORES, "[n0=llvm,n1=llvm](runtime=processes)"])
+@pytest.mark.parametrize(
+    ("body", "result"),
+    [
+        (nested, lambda x: [np.split(x, 2, 1), [x, [np.tanh(x)]]]),
+        (one_in_another, lambda x: [np.split(x, 2, 1)]),
+        (all_fields, lambda x: np.split(x, 2, 1)),
+        (with_nothing, lambda x: [x, []]),
+        (with_a_shape, lambda x: [np.array([4, 6]), [x]]),
+    ],
+)
+def test_a_result_that_is_a_tuple_is_a_list_of_its_fields(body, result, tree, tmp_path):
+    exe = tt.build(module_of(body), tree)
+    x = np.zeros((4, 6), "float32")
+    (found,) = exe.run({"x": x}).values()
+    assert plain(found) == plain(result(x))
+    exe.save(tmp_path / "program.tta")
+    (again,) = tt.load(tmp_path / "program.tta", trust=True).run({"x": x}).values()
+    assert plain(again) == plain(found)
+
+
+@pytest.mark.parametrize("given", [tuple, list])
+def test_an_input_that_is_a_tuple_is_taken_as_one(given):
+    builder = relax.BlockBuilder()
+    tensor = relax.TensorType((2,), "float32")
+    pair = relax.Var("pair", relax.TupleType([tensor, relax.TupleType([tensor])]))
+    with builder.function("main", [pair]):
+        inner = builder.emit(relax.TupleGetItem(builder.emit(relax.TupleGetItem(pair, 1)), 0))
+        builder.emit_func_output(builder.emit(relax.op.add(builder.emit(relax.TupleGetItem(pair, 0)), inner)))
+    one, two = np.array([1, 2], "float32"), np.array([3, 4], "float32")
+    for tree in ("llvm", CORES):
+        (found,) = tt.build(builder.get(), tree).run({"pair": given([one, given([two])])}).values()
+        np.testing.assert_array_equal(found, one + two)

@@ -129,10 +129,11 @@ class _Tvm:
                 return CudaCodeProgram(executable, entry, is_native=is_native)
             if entry is not None:
                 return CodeProgram(executable, entry)
+            results = len(part.outputs)
             return (
-                CudaProgram(executable, never_empty, is_native=is_native)
+                CudaProgram(executable, never_empty, results, is_native=is_native)
                 if is_gpu
-                else Program(executable, never_empty)
+                else Program(executable, never_empty, results)
             )
 
         if LIBRARY in part.native and is_native:

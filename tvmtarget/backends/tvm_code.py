@@ -40,7 +40,7 @@ class CodeProgram(Program):
     """
 
     def __init__(self, built: Any, main: Any) -> None:  # noqa: ANN401
-        super().__init__(built, frozenset())
+        super().__init__(built, frozenset(), len(main.params))
         self._scalars = frozenset(
             place for place, param in enumerate(main.params) if type(param.ty).__name__ != "BufferType"
         )

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -53,11 +53,12 @@ def import_tvm() -> Tvm:
 class Program:
     """An executable with a virtual machine of its own for each thread, as one machine serves one thread.
 
-    `never_empty` are the inputs, by position, that must have elements.
+    `never_empty` are the inputs, by position, that must have elements; `results` is how many values a run returns.
     """
 
-    def __init__(self, executable: Any, never_empty: frozenset[int]) -> None:  # noqa: ANN401
+    def __init__(self, executable: Any, never_empty: frozenset[int], results: int) -> None:  # noqa: ANN401
         self._executable = executable
+        self._results = results
         self._never_empty = never_empty
         self._local = threading.local()
 
@@ -65,7 +66,10 @@ class Program:
         """Run on this CPU."""
         self._check(inputs)
         tvm = import_tvm()
-        return _arrays(self._machine(tvm, tvm.cpu())["main"](*[_tensor(tvm, array) for array in inputs]))
+        given = [_argument(value, lambda array: _tensor(tvm, array)) for value in inputs]
+        results = self._machine(tvm, tvm.cpu())["main"](*given)
+        # Copied, as tensors may share memory with inputs or constants.
+        return [_value(one, lambda tensor: tensor.numpy()) for one in _several(results, self._results)]
 
     def native_files(self) -> Mapping[str, bytes]:
         """Link a shared library if this machine has a compiler; without one, only the source is saved."""
@@ -127,23 +131,30 @@ def place(array: Array | DeviceArray, device: int) -> DeviceArray:
 class CudaProgram(Program):
     """An executable for GPUs; `is_native` says whether it holds machine code, or the source alone."""
 
-    def __init__(self, executable: Any, never_empty: frozenset[int], *, is_native: bool) -> None:  # noqa: ANN401
-        super().__init__(executable, never_empty)
+    def __init__(
+        self,
+        executable: Any,  # noqa: ANN401
+        never_empty: frozenset[int],
+        results: int,
+        *,
+        is_native: bool,
+    ) -> None:
+        super().__init__(executable, never_empty, results)
         self._is_native = is_native
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """Run on the first GPU."""
-        return [result.numpy() if isinstance(result, DeviceArray) else result for result in self.run_on(0, inputs)]
+        return [_argument(result, _fetched) for result in self.run_on(0, inputs)]
 
     def run_on(self, device: int, inputs: Sequence[Array | DeviceArray]) -> Sequence[Any]:
         """Run on a GPU by its number, until it is done; results are in its memory, but for shapes."""
         self._check(inputs)
         tvm = import_tvm()
         there = tvm.cuda(device)
-        given = [place(value, device).tensor for value in inputs]
-        results = _flat(self._machine(tvm, there)["main"](*given))
+        given = [_argument(value, lambda array: place(array, device).tensor) for value in inputs]
+        results = self._machine(tvm, there)["main"](*given)
         there.sync()
-        return [DeviceArray(one) if hasattr(one, "numpy") else np.array(list(one), "int64") for one in results]
+        return [_value(one, DeviceArray) for one in _several(results, self._results)]
 
     def source(self) -> str:
         """Return the CUDA C++ of all kernels; nothing if there are none."""
@@ -174,16 +185,43 @@ def _tensor(tvm: Any, array: Array) -> Any:  # noqa: ANN401
         return tvm.runtime.tensor(array)
 
 
-def _arrays(result: Any) -> list[Array]:  # noqa: ANN401
-    """Return what a machine returns as arrays, copied, as tensors may share memory with inputs or constants."""
-    return [one.numpy() if hasattr(one, "numpy") else np.array(list(one), "int64") for one in _flat(result)]
+def _several(results: Any, count: int) -> list[Any]:  # noqa: ANN401
+    """Return what `main` returns as so many values: one that is no tuple, or the fields of a tuple.
+
+    A single value that is a tuple stays one, but for a tuple of one tensor, which a program takes apart.
+    """
+    if count == 1 and (_is_plain(results) or len(results) != 1 or not hasattr(results[0], "numpy")):
+        return [results]
+    return list(results)
 
 
-def _flat(result: Any) -> list[Any]:  # noqa: ANN401
-    """Flatten tuples of what a machine returns: tensors and shapes."""
-    if hasattr(result, "numpy") or type(result).__name__ == "Shape":
-        return [result]
-    return [one for item in result for one in _flat(item)]
+def _value(result: Any, of_tensor: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+    """Return a value of TVM: a tensor as asked for, shapes and numbers as arrays, and a tuple as a list."""
+    if hasattr(result, "numpy"):
+        return of_tensor(result)
+    if isinstance(result, bool | int | float):
+        return np.asarray(result)
+    if _is_plain(result):
+        return np.array(list(result), "int64")
+    return [_value(item, of_tensor) for item in result]
+
+
+def _is_plain(result: Any) -> bool:  # noqa: ANN401
+    """Whether a value of TVM is no tuple: a tensor, a shape or a number."""
+    is_number = isinstance(result, bool | int | float)
+    return is_number or hasattr(result, "numpy") or type(result).__name__ == "Shape"
+
+
+def _argument(value: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+    """Return a value with each array in it changed; a tuple is a list or a tuple of values, numbers stay numbers."""
+    if isinstance(value, list | tuple):
+        return [_argument(item, change) for item in value]
+    return value if isinstance(value, bool | int | float) else change(value)
+
+
+def _fetched(value: Array | DeviceArray) -> Array:
+    """Return an array in this process."""
+    return value.numpy() if isinstance(value, DeviceArray) else value
 
 
 def load(tvm: Tvm, library: bytes) -> Any:  # noqa: ANN401
