@@ -172,7 +172,8 @@ class _Tvm:
             with LOCK, quiet():
                 options = {kind: part.target.attrs.to_json()}
                 module = tvm.relax.transform.RunCodegen(options)(tvm.ir.load_json(part.source.decode()))
-                return _External(tvm.compile(module, target=_target(tvm, host or Target("llvm"))), frozenset())
+                executable = tvm.compile(module, target=_target(tvm, host or Target("llvm")))
+                return _External(executable, frozenset(), len(part.outputs))
         except Exception as error:
             reason = _reason(error)
             raise BackendError(
