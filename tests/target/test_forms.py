@@ -1,5 +1,7 @@
 """Texts of targets: the golden table of forms, and what no table shows well."""
 
+import json
+
 import pytest
 from blocks import answered, inputs
 
@@ -35,6 +37,14 @@ def test_the_canonical_text_is_a_fixed_point(text):
         return
     assert Target.parse(str(target)) == target
     assert str(Target.parse(str(target))) == str(target)
+
+
+def test_flat_json_and_targets_are_parsed_too():
+    flat = {"kind": "cuda", "arch": "sm_80", "host": {"kind": "llvm"}}
+    tree = Target.parse(flat)
+    assert tree == Target.parse("cuda(arch=sm_80,host=llvm)") == Target.parse(json.dumps(flat))
+    assert Target.parse(tree) is tree
+    assert Target.parse({"tag": "aws/c5", "cpu/num-cores": 3}).at("cpu")["num-cores"] == 3
 
 
 def test_a_tag_may_hold_a_comma():

@@ -387,7 +387,7 @@ def test_what_is_no_record_target_or_workload_is_refused_in_one_line(tmp_path):
     for refused, message in [
         (lambda: log.append("a line"), "a log holds records, not 'a line'"),
         (lambda: log.lookup({"op": "x"}, ZNVER4), "a workload is a Workload or a Function"),
-        (lambda: log.lookup(MATMUL, None), "a target is read from text, not None"),
+        (lambda: log.lookup(MATMUL, None), "a target is a text, an object or a Target, not None"),
         (lambda: Candidate(format="k/1", body=None), "the body of a candidate is not null"),
         (lambda: log.compact(best=0), "the best of a log are 1 or more candidates, not 0"),
         (lambda: log.export(tmp_path / "x.jsonl", best=-1), "the best of a log are 1 or more candidates, not -1"),

@@ -95,16 +95,22 @@ class Target(NestedNode):
     # Reading and printing
 
     @classmethod
-    def parse(cls, source: str, *, tags: TagLookup[Target] | None = None) -> Target:
+    def parse(cls, source: str | Mapping[str, object] | Target, *, tags: TagLookup[Target] | None = None) -> Target:
         """Read a tag, JSON, TVM's or tvmc's command-line form, or the one-line form.
+
+        A mapping is read as flat JSON, as by `from_json`; a target is returned as it is.
 
         Raises `TextError` with a column, `UnknownNameError` with the nearest names, or `TargetError`.
 
         >>> Target.parse("cuda(arch=sm_53)")["arch"]
         'sm_53'
         """
+        if isinstance(source, Target):
+            return source
+        if isinstance(source, Mapping):
+            return cls.from_json(source, tags=tags)
         if not isinstance(source, str):
-            raise TargetError(f"a target is read from text, not {shown(source)}")
+            raise TargetError(f"a target is a text, an object or a Target, not {shown(source)}")
         reader = _reader(tags, Origin("text", source))
         return reader.whole(reader.text(source))
 
@@ -375,9 +381,7 @@ class Target(NestedNode):
 
 def read_target(source: object) -> Target:
     """Return the target that a text or flat JSON stands for, or a target itself."""
-    if isinstance(source, Target):
-        return source
-    return Target.parse(source) if isinstance(source, str) else Target.from_json(cast("Mapping[str, object]", source))
+    return Target.parse(cast("str", source))
 
 
 def read_targets(sources: object) -> tuple[Target, ...]:
