@@ -87,6 +87,15 @@ def test_what_llvm_is_said_to_honour_changes_the_code(name, value):
     assert effect_of(row, honoured(backend_named("tvm"), "llvm")) == "changes the result"
 
 
+def test_modifiers_of_a_cpu_reach_llvm_as_features():
+    pytest.importorskip("tvm")
+    haswell = {"mtriple": "x86_64-linux-gnu", "mcpu": "haswell"}
+    without = code(normalised(), tt.Target("llvm", haswell | {"mattr": ("-avx",)}))
+    assert code(normalised(), tt.Target("llvm", haswell | {"mcpu": "haswell+noavx"})) == without
+    assert code(normalised(), tt.Target("llvm", haswell | {"mattr": ("+noavx",)})) == without
+    assert code(normalised(), tt.Target("llvm", haswell)) != without
+
+
 @pytest.mark.parametrize("attrs", [{"num-cores": 3}, {"model": "x"}, {"clock-mhz": 1000}, {"l2-cache-bytes": 4096}])
 def test_what_is_said_to_describe_changes_no_code(attrs):
     pytest.importorskip("tvm")

@@ -27,6 +27,7 @@ from tvmtarget.backends.tvm_program import LIBRARY, LOCK, CudaProgram, Program, 
 from tvmtarget.backends.tvm_schedule import cpu_pipeline, legal_passes
 from tvmtarget.backends.tvm_traces import TRACE_FORMAT
 from tvmtarget.errors import BackendError, raise_all
+from tvmtarget.target.cpu.isa import spelled_for_llvm
 from tvmtarget.target.kinds import kind_of
 from tvmtarget.target.tree import Target
 
@@ -245,7 +246,7 @@ def _never_empty(graph: GraphProto) -> frozenset[int]:
 def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
     """Return TVM's target of a leaf, with the attributes TVM has; an mcpu that LLVM does not know is an error."""
     theirs = {row.name for row in kind_of(leaf.kind).attributes if row.since != "tt1"}
-    attributes = {name: value for name, value in leaf.attrs.items() if name in theirs}
+    attributes = {name: value for name, value in spelled_for_llvm(leaf.kind, leaf.attrs).items() if name in theirs}
     if leaf.kind == "cuda":
         host = leaf.host if isinstance(leaf.host, Target) and leaf.host.kind == "llvm" else Target("llvm")
         return cuda_target(tvm, attributes, _target(tvm, host))

@@ -18,7 +18,17 @@ from tvmtarget.target.cpu.features import FeatureTable, families, table_of
 from tvmtarget.target.cpu.riscv import expand_isa, is_isa_string, isa_string
 from tvmtarget.target.cpu.triples import Triple
 
-__all__ = ["Features", "Written", "family_of", "features_of", "is_arm", "is_cpu", "read_isa", "vector_bits"]
+__all__ = [
+    "Features",
+    "Written",
+    "family_of",
+    "features_of",
+    "is_arm",
+    "is_cpu",
+    "read_isa",
+    "spelled_for_llvm",
+    "vector_bits",
+]
 
 # Kinds whose code is for a CPU, and the family where it is not in the attributes.
 _FAMILIES = {"llvm": "", "c": "", "hexagon": "hexagon", "cmsis-nn": "arm"}
@@ -260,6 +270,21 @@ def read_isa(kind: str, attrs: Mapping[str, Value], family: str = "") -> Written
         unknown=tuple(word for word in signed if word not in known and word not in options),
         words=tuple(words),
     )
+
+
+def spelled_for_llvm(kind: str, attrs: Mapping[str, Value]) -> Mapping[str, Value]:
+    """Return attributes of an llvm with modifiers as LLVM spells them: `mcpu=skylake+noavx2` takes `-avx2` away.
+
+    LLVM knows CPUs and features alone; modifiers are those of compilers (GCC manual, "AArch64 Options", -mcpu).
+    Attributes without modifiers stay as they are.
+    """
+    written = read_isa(kind, attrs)
+    signed = [*(f"+{name}" for name in written.added), *(f"-{name}" for name in written.removed)]
+    signed += [*written.options, *written.unknown]
+    if kind != "llvm" or (written.cpu == _text(attrs, "mcpu") and set(signed) == set(_signed(attrs))):
+        return attrs
+    cpu: dict[str, Value] = {"mcpu": written.cpu} if written.cpu else {}
+    return {**attrs, **cpu, "mattr": tuple(signed)}
 
 
 def family_of(kind: str, attrs: Mapping[str, Value]) -> str:
