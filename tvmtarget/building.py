@@ -264,8 +264,12 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
     for path in dict.fromkeys(plan.layout[path].host for path in used):
         host = plan.layout[path].target
         known = next((backend for backend, lacks in backends(host.kind) if lacks is None), None)
-        if path not in sites and known is not None:
+        if path in sites:
+            continue
+        if known is not None:
             problems += not_honoured(host, honoured(known, host.kind), known.name, path)
+        else:
+            problems += not_honoured(host, frozenset(), "the graph executor, which drives in its place,", path)
     raise_all(BackendError, list(dict.fromkeys(problems)))
     return chosen
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.backends.aligned import aligned
+from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import Array, Backend, Compiled, KeptSchedules, Part, backend_named
 from tvmtarget.backends.sharing import device_index
 from tvmtarget.errors import ArtifactError, RunError, TvmTargetError, raise_all
@@ -24,7 +25,7 @@ from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs, check_
 from tvmtarget.executors.program import Program
 from tvmtarget.executors.verify import verify_program
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
-from tvmtarget.partition.machines.machine import Machines
+from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.node import Runtime
 from tvmtarget.target.tree import Target
@@ -323,8 +324,24 @@ class Executable:
         inputs that do not fit and for leaves whose code this machine cannot execute.
         """
         values = check_inputs(self._program.inputs, inputs)
+        raise_all(RunError, self._foreign_hosts)
         results = (self._engine or self.executor).run(values, record)
         return self._outputs(results)
+
+    @cached_property
+    def _foreign_hosts(self) -> tuple[str, ...]:
+        """Why hosts that drive work from this process are other machines; one with work of its own says so itself."""
+        if is_distributed(self.target):
+            return ()
+        layout, sites = Layout(self.target), {leaf.part.site for leaf in self._leaves.values()}
+        driven = dict.fromkeys(path for site in sorted(sites) for path in (*_above(site), site))
+        hosts = {layout[path].host: path for path in reversed(driven) if layout[path].host not in sites}
+        refusals = {host: refuses_interpreter(layout[host].target) for host in hosts}
+        return tuple(
+            f"@{hosts[host] or '.'} cannot run on this machine: its host is another machine: {refusal}"
+            for host, refusal in refusals.items()
+            if refusal is not None
+        )
 
     def _outputs(self, results: Sequence[Any]) -> dict[str, Array]:
         """Return results by name; those that come from other machines are what the program says, or an error."""
@@ -338,6 +355,7 @@ class Executable:
 
         On a cluster up to `depth` of them are under way at a time, each machine at another one.
         """
+        raise_all(RunError, self._foreign_hosts)
         checked = (check_inputs(self._program.inputs, given) for given in inputs)
         results = map(self.executor.run, checked) if self._engine is None else self._engine.stream(checked, depth)
         yield from map(self._outputs, results)
@@ -420,6 +438,12 @@ class Executable:
         if copy is not None:
             return copy(value, src, dst)
         return value.copy() if isinstance(given, np.ndarray) else value
+
+
+def _above(site: str) -> Iterator[str]:
+    """Yield the paths of the systems around a site, the root first."""
+    names = site.split("/") if site else []
+    yield from ("/".join(names[:count]) for count in range(len(names)))
 
 
 def _here(value: Any) -> Any:  # noqa: ANN401

@@ -2,6 +2,7 @@
 
 import platform
 import random
+import re
 from collections import Counter
 
 import numpy as np
@@ -259,6 +260,8 @@ def test_what_has_no_work_does_not_stop_a_build(target):
         ("[s=[a=llvm(jit=orcjit)]]", "attribute 'jit' (orcjit) of @s/a would be ignored"),
         ("[a=onnxruntime](host=llvm(libs=cblas))", "attribute 'libs' ([\"cblas\"]) of @host would be ignored"),
         ("[a=onnxruntime,b=llvm(jit=mcjit)](host=@b)", "attribute 'jit' (mcjit) of @b would be ignored"),
+        ("[a=onnxruntime](host=c(constants-byte-alignment=16))", "attribute 'constants-byte-alignment' (16) of @host"),
+        ("onnxruntime(host=c(mcpu=cortex-m7))", "attribute 'mcpu' (cortex-m7) of @host would be ignored: the graph"),
         ("numpy(from_device=1)", "attribute 'from_device' (1) of @. would be ignored: numpy does not"),
         ("[a=numpy](libs=cudnn)", "attribute 'libs' ([\"cudnn\"]) of @. would be ignored: a system does not"),
         ("c(constants-byte-alignment=8)", "numpy, which interprets it, does not honour it"),
@@ -411,3 +414,19 @@ def test_a_program_is_taken_in_whatever_holds_it():
         assert len(tt.decompose(program, "onnxruntime").regions) == 1
     with pytest.raises(ModelError, match=r"int is no tvm\.IRModule"):
         tt.build(3, "onnxruntime")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the texts are those of x86")
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("onnxruntime(host=llvm(mtriple=aarch64-linux-gnu))", "mtriple aarch64-linux-gnu: it is x86_64-linux-gnu"),
+        ("[a=onnxruntime,b=llvm(mcpu=cortex-a72)](host=@b)", "mcpu cortex-a72: that is aarch64, and this is x86"),
+        ("[s=[a=numpy](host=c(model=stm32f746xx))]", "model 'stm32f746xx' names another machine"),
+        ("numpy(host=hexagon)", "it is a device of type 'hexagon', not a CPU"),
+    ],
+)
+def test_a_program_whose_host_is_another_machine_does_not_run_here(target, message):
+    exe = tt.build(DIGITS, target)
+    with pytest.raises(RunError, match=f"its host is another machine: {re.escape(message)}"):
+        exe(digits()[0])

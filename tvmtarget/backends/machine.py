@@ -42,6 +42,9 @@ def refuses_native(target: Target) -> str | None:
 # Attributes that only code for these architectures has, as LLVM's triples spell them (`llvm/lib/Target/{ARM,RISCV}`).
 _ONLY_OF = {"mfloat-abi": ("arm", "thumb"), "mabi": ("riscv", "mips", "powerpc", "loongarch")}
 
+# The model of generated C for the machine that builds it (`tvm.target.micro`, v0.9 to v0.19).
+_THIS_MACHINE = "host"
+
 
 def refuses_interpreter(target: Target) -> str | None:
     """Return why an interpreter on this machine cannot stand in for a leaf that describes another one, else None."""
@@ -57,6 +60,9 @@ def refuses_interpreter(target: Target) -> str | None:
     for name, families in _ONLY_OF.items():
         if name in target.attrs and not any(triple.startswith(families) for triple in here):
             return f"{name} {target.attrs[name]}: only code for {families[0]} has it"
+    model = target.attrs.get("model", _THIS_MACHINE)
+    if target.kind == "c" and model != _THIS_MACHINE:
+        return f"model {model!r} names another machine; that of this one is {_THIS_MACHINE!r}"
     if "arm_cpu" in target.all_keys and not any("arm_cpu" in cpu.all_keys for cpu in _cpus()):
         return "key 'arm_cpu': this is no Arm CPU"
     return None
