@@ -1,11 +1,19 @@
-"""How this library starts Python: without modules of the current folder, which may be anybody's."""
+"""How this library starts Python: without modules of the current folder, which may be anybody's.
+
+Processes that it starts end with the one that started them, however that ends.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+import time
 
-__all__ = ["python_command", "python_environment", "without_current_folder"]
+__all__ = ["end_with_parent", "is_stopped", "python_command", "python_environment", "without_current_folder"]
+
+_LOOK = 0.5  # seconds between looks at the parent
 
 
 def python_command(*arguments: str) -> list[str]:
@@ -24,3 +32,28 @@ def python_environment(**changes: str) -> dict[str, str]:
 def without_current_folder() -> list[str]:
     """Return the path of this process without the entry that stands for the folder it happens to be in."""
     return [folder for folder in sys.path if folder]
+
+
+def end_with_parent() -> None:
+    """End this process, which leads a group, and all of its group once its parent is gone.
+
+    Linux could send a signal instead (PR_SET_PDEATHSIG), but does so as soon as the thread that started it ends.
+    """
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a child of this process is stopped by a signal (SIGSTOP); False where the system cannot say."""
+    if not hasattr(os, "waitid"):
+        return False
+    try:
+        found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # it has ended
+        return False
+    return found is not None and found.si_code == os.CLD_STOPPED

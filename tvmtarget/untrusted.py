@@ -86,6 +86,13 @@ LIMITS: Mapping[str, Limit] = {
         Limit("model-operations", 1_000_000, "operations", "size of a model, functions counted at each call"),
         Limit("model-depth", 64, "levels", "nesting of bodies, and of calls of functions, in a model"),
         Limit("tensor-bytes", 64 << 30, "bytes", "size of one value of a program that is built"),
+        Limit(
+            "start-seconds",
+            120,
+            "seconds",
+            "time in which a cluster starts, or its scheduler first answers",
+        ),
+        Limit("silence-seconds", 30, "seconds", "time that a machine may be stopped, or a scheduler silent"),
         Limit("model-bytes", 2 << 30, "bytes", "size of an ONNX file, without external data; protobuf's own limit"),
     )
 }

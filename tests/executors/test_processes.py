@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,75 @@ def test_squeezenet_on_three_machines():
     assert {region["site"] for region in exe.report()["regions"]} == {"n.0/a", "n.1/a", "n.2/a"}
     assert_same(exe.run(inputs), whole(model, inputs))
     exe.close()
+
+
+def stopping(exe, machine):
+    process = exe._engine._crew._processes[machine]
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    return process
+
+
+@pytest.mark.parametrize("machine", ["n0", "n1", "host"])
+@pytest.mark.parametrize("count", [1, 40_000], ids=["small", "larger than what a connection buffers"])
+def test_a_machine_that_is_stopped_is_named_within_a_limit(running, machine, count, monkeypatch):
+    monkeypatch.setenv("TVMTARGET_MAX_SILENCE_SECONDS", "1")
+    running.close()
+    running.run(images())
+    process = stopping(running, machine)
+    with pytest.raises(RunError, match=f"machine '{machine}' has been stopped.* 1 s.*TVMTARGET_MAX_SILENCE_SECONDS"):
+        running.run(images(count))
+    assert process.poll() == -signal.SIGKILL
+
+
+def test_a_machine_that_goes_on_in_time_is_waited_for(running):
+    running.run(images())
+    process = stopping(running, "n1")
+    threading.Timer(0.5, process.send_signal, [signal.SIGCONT]).start()
+    assert_same(running.run(images()), whole(DIGITS, images()))
+
+
+def test_close_ends_machines_that_are_stopped(running):
+    running.run(images())
+    process = stopping(running, "n0")
+    running.close()
+    assert process.poll() == -signal.SIGKILL
+
+
+def test_a_start_that_takes_too_long_is_ended(running, monkeypatch):
+    monkeypatch.setenv("TVMTARGET_MAX_START_SECONDS", "1")
+    monkeypatch.setenv("PYTHONPATH", "")
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr("tvmtarget.executors.processes.python_command", lambda *_: command)
+    running.close()
+    with pytest.raises(RunError, match=r"'n0', 'n1' did not start within 1 s; TVMTARGET_MAX_START_SECONDS raises"):
+        running.run(images())
+
+
+def test_nothing_listens_for_strangers(running):
+    running.run(images())
+    pids = [os.getpid(), *(process.pid for process in running._engine._crew._processes.values())]
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    listening = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A"}
+    for pid in pids:
+        assert not listening & {os.readlink(found) for found in Path(f"/proc/{pid}/fd").iterdir() if found.is_symlink()}
+
+
+def test_a_fork_leaves_the_machines_to_its_parent_and_starts_its_own(running):
+    expected = running.run(images())
+    pids = {process.pid for process in running._engine._crew._processes.values()}
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            np.testing.assert_array_equal(running.run(images())["logits"], expected["logits"])
+            code = 2 if pids & {process.pid for process in running._engine._crew._processes.values()} else 0
+            running.close()
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not any(map(is_gone, pids))
+    assert_same(running.run(images()), expected)
 
 
 _SCRIPT = """

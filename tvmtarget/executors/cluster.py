@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -91,17 +92,21 @@ class Engine:
 
     def __init__(self, hire: Callable[[], Crew]) -> None:
         self._hire = hire
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._crew: Crew | None = None
         self._one_at_a_time = threading.Lock()
+        self._process = os.getpid()
 
     def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
         """Run once; `RunError` names the machine that failed or died."""
-        with self._one_at_a_time, self._crew_at_work() as crew:
+        with self._crew_at_work() as crew:
             return crew.finish(crew.begin(inputs, is_recorded=record is not None), record)
 
     def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
         """Run on inputs that follow each other, up to `depth` of them at a time; yield results in their order."""
-        with self._one_at_a_time, self._crew_at_work() as crew:
+        with self._crew_at_work() as crew:
             begun: deque[Any] = deque()
             for values in inputs:
                 begun.append(crew.begin(values, is_recorded=False))
@@ -112,17 +117,20 @@ class Engine:
 
     def close(self) -> None:
         """Stop everything that was started."""
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
+        crew, self._crew = self._crew, None
+        if crew is not None and self._process == os.getpid():
+            crew.close()
 
     @contextmanager
     def _crew_at_work(self) -> Iterator[Crew]:
         """Lend the crew; it ends where anything goes wrong, the user's interrupt too."""
-        if self._crew is None:
-            self._crew = self._hire()
-        try:
-            yield self._crew
-        except BaseException:
-            self.close()
-            raise
+        if self._process != os.getpid():  # a fork, in which neither the threads nor the processes of a crew are its own
+            self._begin_anew()
+        with self._one_at_a_time:
+            if self._crew is None:
+                self._crew = self._hire()
+            try:
+                yield self._crew
+            except BaseException:
+                self.close()
+                raise

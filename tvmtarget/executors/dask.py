@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 from tvmtarget.errors import MissingExtraError, RunError, TvmTargetError, did_you_mean, raise_all
 from tvmtarget.executors.cluster import Cluster, OpenMachine, Record, RunProgram
 from tvmtarget.executors.graph import Event
-from tvmtarget.executors.mesh import LOCALHOST
 from tvmtarget.executors.program import Driver
 from tvmtarget.executors.segments import Part, parts_of
 from tvmtarget.python_process import python_environment
@@ -29,6 +28,7 @@ from tvmtarget.target.node import Runtime
 
 __all__ = ["DaskCrew", "connected"]
 
+LOCALHOST = "127.0.0.1"
 LOOK = 0.5  # seconds between looks at whether all workers are there
 CONNECT = 30.0  # seconds in which a scheduler has answered
 START = 60.0  # seconds in which workers of this computer have started

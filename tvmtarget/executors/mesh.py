@@ -1,21 +1,16 @@
-"""How machines reach each other: a door that each of them opens, and mailboxes that threads fill."""
+"""The connections between the machines of a cluster, and mailboxes that threads fill."""
 
 from __future__ import annotations
 
-import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
 from tvmtarget.errors import RunError
-from tvmtarget.executors.wire import Message, receive, send
+from tvmtarget.executors.wire import receive, send
 
-__all__ = ["Door", "LostError", "Mesh", "dial"]
-
-LOCALHOST = "127.0.0.1"
-BACKLOG = 128
+__all__ = ["LostError", "Mesh"]
 
 
 class LostError(RunError):
@@ -26,73 +21,27 @@ class LostError(RunError):
         self.machine = machine
 
 
-def dial(address: str, key: bytes, hello: Message) -> Connection:
-    """Connect to a door at `host:port` and say who calls."""
-    host, _, port = address.rpartition(":")
-    connection = Client((host, int(port)), authkey=key)
-    send(connection, hello)
-    return connection
-
-
-class Door:
-    """Takes calls in a thread, from those that know the key only, until it is closed."""
-
-    def __init__(self, key: bytes, welcome: Callable[[Message, Connection], None]) -> None:
-        self._listener = Listener((LOCALHOST, 0), backlog=BACKLOG, authkey=key)
-        self._welcome = welcome
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
-
-    @property
-    def address(self) -> str:
-        """Where the door is: `host:port`."""
-        host, port = self._listener.address
-        return f"{host}:{port}"
-
-    def close(self) -> None:
-        """Take no more calls."""
-        self._is_closed = True
-        host, _, port = self.address.rpartition(":")
-        socket.create_connection((host, int(port))).close()  # a call wakes the thread, closing the door would not
-        self._thread.join()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while not self._is_closed:
-            try:
-                connection = self._listener.accept()
-                hello, _ = receive(connection)
-            except (AuthenticationError, EOFError, OSError):
-                continue  # a stranger, or the call that wakes this thread
-            self._welcome(hello, connection)
-
-
 class Mesh:
     """The connections of one machine, one in each direction in which its program sends.
 
     What comes is read at once, by a thread for each sender, so that a sender waits only for the network.
     """
 
-    def __init__(self, machine: str, key: bytes) -> None:
-        self._machine = machine
-        self._key = key
+    def __init__(self) -> None:
         self._sinks: dict[str, Connection] = {}
         self._sending: dict[str, threading.Lock] = {}
         self._changed = threading.Condition()
         self._arrived: dict[tuple[str, int, int], list[Any]] = {}
         self._gone: set[str] = set()
-        self._door = Door(key, self._welcome)
-        self.address = self._door.address
 
-    def connect(self, addresses: Mapping[str, str]) -> None:
-        """Call the machines that this one sends to."""
-        for machine, address in addresses.items():
-            try:
-                self._sinks[machine] = dial(address, self._key, {"machine": self._machine})
-            except (AuthenticationError, EOFError, OSError) as error:
-                raise LostError(machine) from error
-            self._sending[machine] = threading.Lock()
+    def add_sink(self, machine: str, connection: Connection) -> None:
+        """Send to a machine by a connection."""
+        self._sinks[machine] = connection
+        self._sending[machine] = threading.Lock()
+
+    def add_source(self, machine: str, connection: Connection) -> None:
+        """Receive from a machine by a connection."""
+        threading.Thread(target=self._read, args=(machine, connection), daemon=True).start()
 
     def send(self, to: str, run: int, order: int, values: Sequence[Any]) -> None:
         """Send the values of a transfer."""
@@ -110,9 +59,6 @@ class Mesh:
             if key not in self._arrived:
                 raise LostError(from_)
             return self._arrived.pop(key)
-
-    def _welcome(self, hello: Message, connection: Connection) -> None:
-        threading.Thread(target=self._read, args=(hello["machine"], connection), daemon=True).start()
 
     def _read(self, machine: str, connection: Connection) -> None:
         try:

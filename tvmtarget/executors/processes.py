@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import os
 import queue
-import secrets
 import signal
 import subprocess
+import threading
+import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from typing import Any, NoReturn
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from tvmtarget.errors import RunError
 from tvmtarget.executors.cluster import Cluster, Record
 from tvmtarget.executors.graph import CallEvent, CopyEvent, Event
-from tvmtarget.executors.mesh import Door
-from tvmtarget.executors.wire import Message, receive, send
-from tvmtarget.executors.worker import KEY_BYTES
-from tvmtarget.python_process import python_command, python_environment, without_current_folder
+from tvmtarget.executors.wire import Message, Packed, receive
+from tvmtarget.python_process import is_stopped, python_command, python_environment, without_current_folder
+from tvmtarget.untrusted import LIMITS, limit
 
 __all__ = ["ProcessCrew"]
 
-POLL = 0.1  # seconds between looks at processes that have not called yet
-GRACE = 2.0  # seconds in which a process that lost its connections has ended
+POLL = 0.1  # seconds between looks at processes from which nothing comes
+GRACE = 2.0  # seconds in which a process that lost its connections, or was killed, has ended
+
+
+@dataclass(frozen=True)
+class _Letter:
+    """A message for a machine, and a connection that it gets with it; `is_gone` once all is sent, or lost."""
+
+    packed: Packed
+    connection: Connection | None
+    is_gone: threading.Event = field(default_factory=threading.Event)
+
+
+_Outbox: TypeAlias = "queue.SimpleQueue[_Letter | None]"
+_Arrived: TypeAlias = "queue.SimpleQueue[tuple[str, Message | None, list[Any]]]"
 
 
 @dataclass
@@ -41,109 +56,135 @@ class _Progress:
 
 
 class ProcessCrew:
-    """The processes of one start, and a connection to each of them."""
+    """The processes of one start, and a connection to each of them.
+
+    A thread for each direction of each connection, so that a process which stops in the middle of a message is seen.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._controls: dict[str, Connection] = {}
+        self._outboxes: dict[str, _Outbox] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._arrived: _Arrived = queue.SimpleQueue()
+        self._stopped_since: dict[str, float] = {}
         self._runs = 0
         self._open: dict[int, _Progress] = {}
-        self.close = weakref.finalize(self, _end, self._processes, self._controls)
-        key = secrets.token_bytes(KEY_BYTES)
-        calls: queue.Queue[tuple[Message, Connection]] = queue.Queue()
-        door = Door(key, lambda hello, connection: calls.put((hello, connection)))
+        self._silence = limit("silence-seconds")
+        self.close = weakref.finalize(self, _end, os.getpid(), self._processes, self._outboxes)
         try:
             for machine in cluster.programs:
-                self._processes[machine] = _started(machine, door.address, key)
-            addresses = self._gathered(calls)
-            self._prepare(addresses)
+                self._start(machine)
+            self._await_first("started", time.monotonic() + limit("start-seconds"))
+            self._prepare()
+            self._await_first("opened", None)
         except BaseException:
             self.close()
             raise
-        finally:
-            door.close()
 
     def begin(self, inputs: Sequence[Any], *, is_recorded: bool) -> int:
         """Begin a run; returns its number."""
         run = self._runs
         self._runs += 1
-        self._open[run] = _Progress(set(self._controls))
-        for machine in self._controls:
+        self._open[run] = _Progress(set(self._processes))
+        for machine in self._processes:
             message = {"run": run, "record": is_recorded}
-            self._tell(machine, message, inputs if machine == self._cluster.home else ())
+            self._send(machine, message, inputs if machine == self._cluster.home else ())
         return run
 
     def finish(self, run: int, record: Record | None = None) -> list[Any]:
         """Wait until all machines are done with a run; return its results."""
         while self._open[run].waiting and not self._open[run].problems:
-            self._hear()
+            self._receive_report()
         progress = self._open.pop(run)
         if progress.problems:
             raise RunError(*progress.problems)
         if record is not None:
-            for machine in self._controls:
+            for machine in self._processes:
                 for event in progress.events[machine]:
                     record(_read_event(event))
         return progress.results
 
-    def _gathered(self, calls: queue.Queue[tuple[Message, Connection]]) -> dict[str, str]:
-        """Wait until all processes have called; return where each of them takes calls of the others."""
-        addresses: dict[str, str] = {}
-        while len(addresses) < len(self._processes):
-            try:
-                hello, connection = calls.get(timeout=POLL)
-            except queue.Empty:
-                for machine, process in self._processes.items():
-                    if machine not in addresses and process.poll() is not None:
-                        self._died(machine)
-                continue
-            self._controls[hello["machine"]] = connection
-            addresses[hello["machine"]] = hello["address"]
-        return addresses
+    def _start(self, machine: str) -> None:
+        control, theirs = Pipe()
+        with theirs:
+            self._processes[machine] = process = _started(theirs.fileno())
+        outbox: _Outbox = queue.SimpleQueue()
+        self._outboxes[machine] = outbox
+        threading.Thread(target=_read, args=(machine, control, self._arrived), daemon=True).start()
+        threading.Thread(target=_write, args=(process.pid, control, outbox), daemon=True).start()
 
-    def _prepare(self, addresses: Mapping[str, str]) -> None:
-        """Have every machine open its program and call those that it sends to."""
-        opener = self._cluster.open
-        for machine in self._cluster.programs:
-            job = {
-                "open": f"{opener.__module__}:{opener.__qualname__}",
-                "sinks": {sink: addresses[sink] for sink in self._cluster.sinks(machine)},
-            }
-            self._tell(machine, job, [np.frombuffer(self._cluster.pack(machine), np.uint8)])
-        opened: set[str] = set()
-        while len(opened) < len(self._processes):
-            opened |= {machine for machine, _, _ in self._messages()}
+    def _await_first(self, word: str, deadline: float | None) -> None:
+        """Wait for a message of each machine that has a word in it, until a deadline if there is one."""
+        waiting = set(self._processes)
+        while waiting:
+            found = self._receive()
+            if found is not None and word in found[1]:
+                waiting.discard(found[0])
+            if waiting and deadline is not None and time.monotonic() > deadline:
+                problem = f"{', '.join(map(repr, sorted(waiting)))} did not start within {limit('start-seconds')} s"
+                raise RunError(f"machine {problem}; {LIMITS['start-seconds'].variable} raises the limit")
 
-    def _hear(self) -> None:
-        for machine, message, values in self._messages():
-            progress = self._open[message["run"]]
-            if "failed" in message:
-                progress.problems += _placed(machine, message)
-                continue
-            progress.waiting.discard(machine)
-            progress.events[machine] = message["events"]
-            if machine == self._cluster.home:
-                progress.results = values
+    def _prepare(self) -> None:
+        """Have every machine open its program, with a connection to each machine that it sends to."""
+        sinks = {machine: self._cluster.sinks(machine) for machine in self._processes}
+        pairs = [(source, sink) for source in sinks for sink in sinks[source]]
+        opener = f"{self._cluster.open.__module__}:{self._cluster.open.__qualname__}"
+        for machine in self._processes:
+            job = {"open": opener, "connections": sum(machine in pair for pair in pairs)}
+            self._send(machine, job, [np.frombuffer(self._cluster.pack(machine), np.uint8)])
+        for source, sink in pairs:
+            incoming, outgoing = Pipe(duplex=False)
+            with incoming, outgoing:
+                self._send(source, {"sink": sink}, connection=outgoing)
+                self._send(sink, {"source": source}, connection=incoming)
 
-    def _messages(self) -> Iterator[tuple[str, Message, list[Any]]]:
-        """Wait for messages; `RunError` if one says that a machine has failed, or if one is gone."""
-        machines = {id(connection): machine for machine, connection in self._controls.items()}
-        for connection in wait(list(self._controls.values())):
-            machine = machines[id(connection)]
-            try:
-                message, values = receive(self._controls[machine])
-            except (EOFError, OSError):
-                self._died(machine)
-            if "failed" in message and message["run"] is None:
-                self._failed(machine, message)
-            yield machine, message, values
+    def _receive_report(self) -> None:
+        found = self._receive()
+        if found is None:
+            return
+        machine, message, values = found
+        progress = self._open[message["run"]]
+        if "failed" in message:
+            progress.problems += _placed(machine, message)
+            return
+        progress.waiting.discard(machine)
+        progress.events[machine] = message["events"]
+        if machine == self._cluster.home:
+            progress.results = values
 
-    def _tell(self, machine: str, message: Message, values: Sequence[Any]) -> None:
+    def _receive(self) -> tuple[str, Message, list[Any]] | None:
+        """Wait briefly for a message; `RunError` if it says that a machine has failed, or if one is gone or stopped."""
         try:
-            send(self._controls[machine], message, values)
-        except OSError:
+            machine, message, values = self._arrived.get(timeout=POLL)
+        except queue.Empty:
+            self._check()
+            return None
+        if message is None:
             self._died(machine)
+        if "failed" in message and message["run"] is None:
+            self._failed(machine, message)
+        return machine, message, values
+
+    def _check(self) -> None:
+        """Raise `RunError` if a machine has been stopped for too long; one that computes for long is not."""
+        now = time.monotonic()
+        for machine, process in self._processes.items():
+            if not is_stopped(process.pid):
+                self._stopped_since.pop(machine, None)
+            elif now - self._stopped_since.setdefault(machine, now) >= self._silence:
+                raise RunError(
+                    f"machine {machine!r} has been stopped (SIGSTOP) for {self._silence} s; all machines were ended, "
+                    f"the next run starts anew; {LIMITS['silence-seconds'].variable} raises the limit"
+                )
+
+    def _send(
+        self, machine: str, message: Message, values: Sequence[Any] = (), connection: Connection | None = None
+    ) -> None:
+        """Send a message, and a connection that goes with it; one to a machine that is gone is lost."""
+        letter = _Letter(Packed(message, values), connection)
+        self._outboxes[machine].put(letter)
+        while not letter.is_gone.wait(POLL):
+            self._check()
 
     def _failed(self, machine: str, message: Message) -> NoReturn:
         if message["lost"] is not None:
@@ -151,13 +192,7 @@ class ProcessCrew:
         raise RunError(*_placed(machine, message))
 
     def _died(self, machine: str) -> NoReturn:
-        """Say of what a machine died; if it ended because of another one, what became of that."""
-        with suppress(EOFError, OSError, KeyError):
-            control = self._controls[machine]
-            while control.poll():
-                message, _ = receive(control)
-                if "failed" in message and message["run"] is None:
-                    self._failed(machine, message)
+        """Say of what a machine died."""
         process = self._processes[machine]
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
@@ -175,29 +210,52 @@ def _placed(machine: str, message: Message) -> list[str]:
     return [f"{problem} (on machine {machine!r})" for problem in message["failed"]]
 
 
-def _started(machine: str, address: str, key: bytes) -> subprocess.Popen[bytes]:
+def _started(descriptor: int) -> subprocess.Popen[bytes]:
     """Start a process that finds the modules which this one finds, and that the user's interrupt does not reach."""
     path = os.pathsep.join(os.path.abspath(folder) for folder in without_current_folder())
-    process = subprocess.Popen(
-        python_command("-m", "tvmtarget.executors.worker", machine, address),
-        stdin=subprocess.PIPE,
+    return subprocess.Popen(
+        python_command("-m", "tvmtarget.executors.worker", str(descriptor)),
+        stdin=subprocess.DEVNULL,
         env=python_environment(PYTHONPATH=path),
+        pass_fds=[descriptor],
         start_new_session=True,
     )
-    with suppress(OSError):  # one that has ended already is found when nobody calls
-        assert process.stdin is not None
-        process.stdin.write(key)
-        process.stdin.close()
-    return process
 
 
-def _end(processes: Mapping[str, subprocess.Popen[bytes]], controls: Mapping[str, Connection]) -> None:
+def _read(machine: str, control: Connection, arrived: _Arrived) -> None:
+    """Read what a machine reports; None is the end, also in the middle of a message."""
+    try:
+        while True:
+            arrived.put((machine, *receive(control)))
+    except (EOFError, OSError):
+        arrived.put((machine, None, []))
+
+
+def _write(pid: int, control: Connection, outbox: _Outbox) -> None:
+    """Send letters until there are no more; those to a process that is gone are lost, as its reader reports."""
+    while (letter := outbox.get()) is not None:
+        try:
+            letter.packed.send(control)
+            if letter.connection is not None:
+                send_handle(control, letter.connection.fileno(), pid)
+        except OSError:  # the reader sees it too
+            pass
+        finally:
+            letter.is_gone.set()
+
+
+def _end(owner: int, processes: Mapping[str, subprocess.Popen[bytes]], outboxes: Mapping[str, _Outbox]) -> None:
+    """End all processes; a fork of the process that started them leaves them alone."""
+    if os.getpid() != owner:
+        return
     for process in processes.values():
-        process.kill()
-    for connection in controls.values():
-        connection.close()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    for outbox in outboxes.values():
+        outbox.put(None)
     for process in processes.values():
-        process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
 
 
 def _read_event(written: Message) -> Event:

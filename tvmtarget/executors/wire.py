@@ -13,18 +13,33 @@ from tvmtarget.errors import RunError
 from tvmtarget.ir.tensors import array_of_bytes, bytes_of
 from tvmtarget.ir.types import TensorType, dtype_of
 
-__all__ = ["Message", "receive", "send"]
+__all__ = ["Message", "Packed", "receive", "send"]
 
 Message: TypeAlias = "dict[str, Any]"
 
 
+class Packed:
+    """A message, which is JSON data, and values: tensors, None, numbers, texts, lists and maps of these.
+
+    Raises:
+        RunError: a value is none of these.
+    """
+
+    def __init__(self, message: Message, values: Sequence[Any] = ()) -> None:
+        self._buffers: list[memoryview] = []
+        head = {"message": message, "values": [_described(value, self._buffers) for value in values]}
+        self._head = json.dumps(head).encode()
+
+    def send(self, connection: Connection) -> None:
+        """Send everything; `OSError` when the other end is gone."""
+        connection.send_bytes(self._head)
+        for buffer in self._buffers:
+            connection.send_bytes(buffer)
+
+
 def send(connection: Connection, message: Message, values: Sequence[Any] = ()) -> None:
-    """Send a message, which is JSON data, and values: tensors, None, numbers, texts, lists and maps of these."""
-    buffers: list[memoryview] = []
-    head = {"message": message, "values": [_described(value, buffers) for value in values]}
-    connection.send_bytes(json.dumps(head).encode())
-    for buffer in buffers:
-        connection.send_bytes(buffer)
+    """Send a message and values, see `Packed`."""
+    Packed(message, values).send(connection)
 
 
 def receive(connection: Connection) -> tuple[Message, list[Any]]:

@@ -1,7 +1,8 @@
-"""One machine of a cluster in a process of its own: `python -m tvmtarget.executors.worker MACHINE HOST:PORT`.
+"""One machine of a cluster in a process of its own: `python -m tvmtarget.executors.worker DESCRIPTOR`.
 
-The key of all connections comes by the standard input. The process ends when its supervisor does, and when a machine
-that it waits for is gone: those that wait for it then know.
+The descriptor is that of a socket to the supervisor, through which those to other machines come: nothing listens that
+anybody else could connect to. The process ends when its supervisor does, and when a machine that it waits for is gone:
+those that wait for it then know.
 """
 
 from __future__ import annotations
@@ -14,47 +15,61 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from typing import Any
 
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.executors.cluster import RunProgram
 from tvmtarget.executors.graph import Event
-from tvmtarget.executors.mesh import LostError, Mesh, dial
+from tvmtarget.executors.mesh import LostError, Mesh
 from tvmtarget.executors.wire import Message, receive, send
+from tvmtarget.python_process import end_with_parent
 
-__all__ = ["KEY_BYTES", "main"]
+__all__ = ["main"]
 
-KEY_BYTES = 32
 AT_A_TIME = 16  # runs that are in this machine at a time, most of them waiting for others
 
 
 class _Machine:
     """Does what the supervisor asks for, one step of one run at a time."""
 
-    def __init__(self, machine: str, control: Connection, mesh: Mesh) -> None:
-        self.machine = machine
+    def __init__(self, control: Connection) -> None:
         self.control = control
-        self.mesh = mesh
+        self.mesh = Mesh()
         self.busy = threading.Lock()
         self.reporting = threading.Lock()
 
     def serve(self) -> None:
-        """Open the program that comes first, then run it as often as is asked for; return when nobody asks any more."""
+        """Open the program that comes first, then run it as often as requested; return when the supervisor is gone.
+
+        This thread only reads, so that it sees the end of the supervisor whatever is computed.
+        """
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             try:
+                self._report({"started": True})
                 job, values = receive(self.control)
-                open_machine = pkgutil.resolve_name(job["open"])
-                program: RunProgram = open_machine(values[0].tobytes())
-                self.mesh.connect(job["sinks"])
-                self._report({"opened": True})
-            except (TvmTargetError, OSError, EOFError) as error:
-                self._fail(error)
-            while True:
-                try:
+                for _ in range(job["connections"]):
+                    other, _ = receive(self.control)
+                    connection = Connection(recv_handle(self.control))
+                    if "sink" in other:
+                        self.mesh.add_sink(other["sink"], connection)
+                    else:
+                        self.mesh.add_source(other["source"], connection)
+                opening = pool.submit(self._open, job["open"], values[0].tobytes())
+                while True:
                     asked, inputs = receive(self.control)
-                except (EOFError, OSError):
-                    os._exit(0)
-                pool.submit(self._run, program, asked, inputs)
+                    pool.submit(self._run, opening.result(), asked, inputs)
+            except (EOFError, OSError):
+                os._exit(0)
+
+    def _open(self, opener: str, packed: bytes) -> RunProgram:
+        try:
+            program: RunProgram = pkgutil.resolve_name(opener)(packed)
+            self._report({"opened": True})
+        except BaseException as error:  # the supervisor waits
+            self._fail(error)
+            raise
+        return program
 
     def _run(self, program: RunProgram, asked: Message, inputs: Sequence[Any]) -> None:
         events: list[Event] = []
@@ -110,12 +125,10 @@ def _written(event: Event) -> Message:
     return {"kind": type(event).__name__, **asdict(event)}
 
 
-def main(machine: str, supervisor: str) -> None:
+def main(descriptor: str) -> None:
     """Serve one machine until the supervisor is gone."""
-    key = sys.stdin.buffer.read(KEY_BYTES)
-    mesh = Mesh(machine, key)
-    control = dial(supervisor, key, {"machine": machine, "address": mesh.address})
-    _Machine(machine, control, mesh).serve()
+    end_with_parent()
+    _Machine(Connection(int(descriptor))).serve()
 
 
 if __name__ == "__main__":

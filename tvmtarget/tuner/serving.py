@@ -13,13 +13,12 @@ import resource
 import runpy
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from tvmtarget.python_process import end_with_parent
 from tvmtarget.tuner.device import half_of_memory, holding
 
 __all__ = ["Server", "failed", "first_line", "is_serving", "serve"]
@@ -27,7 +26,6 @@ __all__ = ["Server", "failed", "first_line", "is_serving", "serve"]
 # Seconds beyond a limit after which this process ends itself: whoever asked may be gone, and a candidate hang.
 _GRACE = 5
 
-_LOOK = 1.0  # seconds after which it is looked whether who asks is still there
 
 # What errors of native code say where memory ran out.
 _OUT_OF_MEMORY = ("bad_alloc", "out of memory", "Cannot allocate memory")
@@ -81,13 +79,6 @@ def is_serving() -> bool:
     return bool(_SERVERS)
 
 
-def _end_with(parent: int) -> None:
-    """End this process, and all that it started, once its parent is gone."""
-    while os.getppid() == parent:
-        time.sleep(_LOOK)
-    os.killpg(os.getpgid(0), signal.SIGKILL)
-
-
 def _import(module: Mapping[str, str]) -> None:
     """Import a module of the program that asks; its main one as `__mp_main__`, as processes of Python do."""
     if "name" in module:
@@ -120,7 +111,7 @@ def serve(make: Callable[[TextIO, Path], Server], lock: str, memory: str) -> int
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit = int(memory) or half_of_memory()
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    end_with_parent()
     server = make(answers, Path(lock))
     _SERVERS.append(server)
     for line in iter(sys.stdin.readline, ""):
