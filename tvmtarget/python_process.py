@@ -5,13 +5,22 @@ Processes that it starts end with the one that started them, however that ends.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
 import threading
 import time
+import weakref
 
-__all__ = ["end_with_parent", "is_stopped", "python_command", "python_environment", "without_current_folder"]
+__all__ = [
+    "end_with_parent",
+    "is_stopped",
+    "keep_in_forks",
+    "python_command",
+    "python_environment",
+    "without_current_folder",
+]
 
 _LOOK = 0.5  # seconds between looks at the parent
 
@@ -57,3 +66,23 @@ def is_stopped(pid: int) -> bool:
     except ChildProcessError:  # it has ended
         return False
     return found is not None and found.si_code == os.CLD_STOPPED
+
+
+def keep_in_forks(value: object) -> None:
+    """Have forks of this process never free a value that owns threads.
+
+    A fork has one thread. What frees a pool of threads waits for them to end, for ever in a fork.
+    """
+    _WITH_THREADS.add(value)
+
+
+_WITH_THREADS: weakref.WeakSet[object] = weakref.WeakSet()
+
+
+def _keep_all() -> None:
+    for value in list(_WITH_THREADS):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))  # so that it is not freed at the end either
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_all)

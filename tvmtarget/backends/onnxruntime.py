@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.protocol import Array, Part
 from tvmtarget.errors import BackendError, MissingExtraError
+from tvmtarget.python_process import keep_in_forks
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
 
@@ -51,18 +53,27 @@ class _OnnxRuntime:
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[int(str(level))])
         options.intra_op_num_threads = int(str(part.target["intra-op-threads"]))
         try:
-            return _Session(ort.InferenceSession(part.source, options, providers=["CPUExecutionProvider"]))
+            return _Session(lambda: ort.InferenceSession(part.source, options, providers=["CPUExecutionProvider"]))
         except Exception as error:
             reason = str(error).splitlines()[0]
             raise BackendError(f"onnxruntime cannot take function {part.name!r} of @{part.site}: {reason}") from error
 
 
 class _Session:
-    def __init__(self, session: Any) -> None:  # noqa: ANN401
-        self._session = session
-        self._names = [node.name for node in session.get_inputs()]
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._session = self._made()
+        self._names = [node.name for node in self._session.get_inputs()]
+
+    def _made(self) -> Any:  # noqa: ANN401
+        self._process = os.getpid()
+        session = self._make()
+        keep_in_forks(session)
+        return session
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        if self._process != os.getpid():  # a fork has none of the threads of a session
+            self._session = self._made()
         results: Sequence[Array] = self._session.run(None, dict(zip(self._names, inputs, strict=True)))
         return results
 

@@ -91,10 +91,25 @@ class Program:
 
     def _machine(self, tvm: Tvm, device: Any) -> Any:  # noqa: ANN401
         """Return the virtual machine of this thread on a device."""
+        _refuse_forks()
         machines = self._local.__dict__.setdefault("machines", {})
         if device not in machines:
             machines[device] = tvm.relax.VirtualMachine(self._executable, device)
         return machines[device]
+
+
+_RAN_IN: list[int] = []  # the process in which programs ran first
+
+
+def _refuse_forks() -> None:
+    """Raise `BackendError` in a fork of a process in which programs ran: TVM would wait for threads it has not."""
+    if not _RAN_IN:
+        _RAN_IN.append(os.getpid())
+    elif _RAN_IN[0] != os.getpid():
+        raise BackendError(
+            f"TVM ran in process {_RAN_IN[0]}, and this is a fork of it, which has none of its threads; start processes "
+            "by multiprocessing.get_context('spawn') or 'forkserver', or fork before anything runs"
+        )
 
 
 @dataclass(frozen=True, eq=False)
