@@ -2,11 +2,14 @@
 
 import os
 import stat
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tvmtarget.files import replacing
+from tvmtarget.files import replacing, temporary_folder
 
 
 def write(path, data=b"new", **options):
@@ -82,3 +85,63 @@ def test_a_pipe_is_written_to(tmp_path):
 def test_a_folder_is_refused(tmp_path):
     with pytest.raises(IsADirectoryError):
         write(tmp_path)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tvmtarget.files import replacing, temporary_folder
+path = Path(sys.argv[1])
+with replacing(path) as stream, temporary_folder(path.parent) as folder, temporary_folder(path.parent, ".m."):
+    stream.write(b"half")
+    (folder / "inner").mkdir()
+    (folder / "inner" / "file").write_bytes(b"scratch")
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_live_one_has_is_not(tmp_path):
+    path = tmp_path / "new[1]*"
+    command = [sys.executable, "-c", KILLED, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        held = sorted(tmp_path.iterdir())
+        assert len(held) == 3
+
+        def make_all():
+            write(path)
+            with temporary_folder(tmp_path), temporary_folder(tmp_path, ".m."):
+                pass
+
+        make_all()
+        assert sorted(tmp_path.iterdir()) == sorted([*held, path])
+        process.kill()
+        process.wait()
+        assert sorted(tmp_path.iterdir()) == sorted([*held, path])
+        make_all()
+        assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_that_only_look_like_leftovers_stay(tmp_path):
+    others = [".file.new", ".file.0123456.new", ".file.01234567.new.txt", ".files.01234567.new", "x.file.01234567.new"]
+    for name in others:
+        (tmp_path / name).write_bytes(b"")
+    os.mkfifo(tmp_path / ".file.00000000.new")
+    (tmp_path / ".file.11111111.new").symlink_to(tmp_path / "away")
+    before = sorted(tmp_path.iterdir())
+    write(tmp_path / "file")
+    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "file"])
+
+
+def test_many_who_write_one_file_remove_nothing_of_each_other(tmp_path):
+    path = tmp_path / "file"
+
+    def use(at):
+        write(path, b"%d" % at)
+        with temporary_folder(tmp_path, ".f.") as folder:
+            (folder / "x").write_bytes(b"x")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(use, range(200)))
+    assert list(tmp_path.iterdir()) == [path]

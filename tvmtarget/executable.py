@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -24,6 +23,7 @@ from tvmtarget.executors.engines import engine_of
 from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs, check_outputs
 from tvmtarget.executors.program import Program
 from tvmtarget.executors.verify import verify_program
+from tvmtarget.files import temporary_folder
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.target.layout import Layout
@@ -103,8 +103,8 @@ def _runtime_here(runtime: Runtime | None, path: str, scheduler: str | None, *, 
 
 def open_machine(data: bytes) -> RunProgram:
     """Open what `Executable` packs for one machine of a cluster, where that machine is."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "machine"
+    with temporary_folder() as folder:
+        path = folder / "machine"
         path.write_bytes(data)
         return load(path, trust=True).executor.run
 
@@ -379,8 +379,8 @@ class Executable:
         """Return a saved program that holds what one machine needs."""
         program = self._machines[machine]
         called = {step.call for driver in program.drivers.values() for step in driver.walk()} | {program.entry}
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "machine"
+        with temporary_folder() as folder:
+            path = folder / "machine"
             self._save(path, program, {name: leaf for name, leaf in self._leaves.items() if name in called}, {})
             return path.read_bytes()
 

@@ -13,15 +13,15 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from tvmtarget.backends.protocol import KeptSchedules, Part, backend_named
 from tvmtarget.backends.tvm_program import LIBRARY
 from tvmtarget.errors import BackendError, TvmTargetError
+from tvmtarget.files import temporary_folder
 from tvmtarget.ir.relax.safe_source import unsafe_parts
-from tvmtarget.python_process import python_command, python_environment
+from tvmtarget.python_process import end_with_parent, python_command, python_environment
 from tvmtarget.target.tree import Target
 
 __all__ = ["compiled_apart", "main"]
@@ -44,7 +44,7 @@ def compiled_apart(part: Part) -> bytes | None:
         raise BackendError(
             f"{name} is compiled only if you trust who wrote it (trust=True, --trust): {problems[0]}{more}"
         )
-    with tempfile.TemporaryDirectory(prefix="tvmtarget-") as folder:
+    with temporary_folder() as folder:
         bodies = part.schedules.bodies if isinstance(part.schedules, KeptSchedules) else {}
         request = {
             "name": part.name,
@@ -52,8 +52,8 @@ def compiled_apart(part: Part) -> bytes | None:
             "target": part.target.to_json(),
             "bodies": [[*key, body] for key, body in bodies.items()],
         }
-        code = _run(folder, json.dumps(request).encode() + b"\n" + part.source)
-        why, library = Path(folder) / _WHY, Path(folder) / LIBRARY
+        code = _run(str(folder), json.dumps(request).encode() + b"\n" + part.source)
+        why, library = folder / _WHY, folder / LIBRARY
         if code == 0:
             return library.read_bytes() if library.exists() else None
         if why.exists():
@@ -90,7 +90,7 @@ def _ending(code: int) -> str:
 def main(folder: str) -> int:
     """Compile the leaf function on the standard input, and write its library into a folder."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.alarm(SECONDS + 5)  # whoever waits for this process may be gone
+    end_with_parent()
     request: Mapping[str, object] = json.loads(sys.stdin.buffer.readline())
     bodies = {(key, form): body for key, form, body in request["bodies"]}  # type: ignore[attr-defined]
     part = Part(

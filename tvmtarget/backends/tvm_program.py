@@ -11,12 +11,10 @@ import io
 import math
 import os
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,6 +23,7 @@ from tvmtarget.backends.aligned import is_aligned
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.protocol import Array
 from tvmtarget.errors import BackendError, MissingExtraError
+from tvmtarget.files import temporary_folder
 
 __all__ = ["LIBRARY", "LOCK", "CudaProgram", "DeviceArray", "Program", "import_tvm", "load", "place", "quiet"]
 
@@ -73,8 +72,8 @@ class Program:
 
     def native_files(self) -> Mapping[str, bytes]:
         """Link a shared library if this machine has a compiler; without one, only the source is saved."""
-        with tempfile.TemporaryDirectory() as folder, LOCK, quiet():
-            path = Path(folder) / LIBRARY
+        with temporary_folder() as folder, LOCK, quiet():
+            path = folder / LIBRARY
             try:
                 self._executable.export_library(str(path))
             except (AttributeError, OSError, RuntimeError, TypeError, ValueError):
@@ -107,8 +106,8 @@ def _refuse_forks() -> None:
         _RAN_IN.append(os.getpid())
     elif _RAN_IN[0] != os.getpid():
         raise BackendError(
-            f"TVM ran in process {_RAN_IN[0]}, and this is a fork of it, which has none of its threads; start processes "
-            "by multiprocessing.get_context('spawn') or 'forkserver', or fork before anything runs"
+            f"TVM ran in process {_RAN_IN[0]}, and this is a fork of it, which has none of its threads; start "
+            "processes by multiprocessing.get_context('spawn') or 'forkserver', or fork before anything runs"
         )
 
 
@@ -241,8 +240,8 @@ def _fetched(value: Array | DeviceArray) -> Array:
 
 def load(tvm: Tvm, library: bytes) -> Any:  # noqa: ANN401
     """Open an executable that was linked."""
-    with tempfile.TemporaryDirectory() as folder, LOCK, quiet():
-        path = Path(folder) / LIBRARY
+    with temporary_folder() as folder, LOCK, quiet():
+        path = folder / LIBRARY
         path.write_bytes(library)
         return tvm.runtime.load_module(str(path))
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from operator import itemgetter
@@ -23,6 +22,7 @@ from tvmtarget.executors.cluster import Cluster, OpenMachine, Record, RunProgram
 from tvmtarget.executors.graph import Event
 from tvmtarget.executors.program import Driver
 from tvmtarget.executors.segments import Part, parts_of
+from tvmtarget.files import temporary_folder
 from tvmtarget.python_process import python_environment
 from tvmtarget.target.node import Runtime
 
@@ -52,12 +52,13 @@ class DaskCrew:
         self.parts = {machine: tuple(parts_of(program)) for machine, program in cluster.programs.items()}
         working = [m for m, parts in self.parts.items() if any(isinstance(part, Driver) for part in parts)]
         address, workers = runtime["address"], runtime["workers"]
-        self._folder = tempfile.TemporaryDirectory(prefix="tvmtarget-dask-", ignore_cleanup_errors=True)
+        self._folder = ExitStack()
+        folder = self._folder.enter_context(temporary_folder())
         self._own: Any = None
         self.client: Any = None
         try:
             if not address:
-                self._own = _started(self.distributed, len(working), self._folder.name)
+                self._own = _started(self.distributed, len(working), str(folder))
             if address:
                 is_insecure = bool(runtime["insecure"])
                 self.client = connected(self.distributed, str(address), insecure=is_insecure, seconds=CONNECT)
@@ -100,7 +101,7 @@ class DaskCrew:
         for part in (self.client, self._own):
             if part is not None:
                 part.close()
-        self._folder.cleanup()
+        self._folder.close()
 
     def _failed(self, machine: str, task: Any) -> NoReturn:  # noqa: ANN401
         self._look_for_workers()

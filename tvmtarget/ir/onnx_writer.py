@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto
 
 from tvmtarget.errors import ModelError, TvmTargetError
+from tvmtarget.files import temporary_folder
 from tvmtarget.ir.function import Constant, Function, constants_of
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.onnx_graph import WriteTensor, write_graph
@@ -48,8 +48,8 @@ def save_function(function: Function, functions: Mapping[str, Function], path: P
     """
     flat = inline_calls(function, functions).function
     try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            new, data = Path(folder) / path.name, Path(folder) / f"{path.name}.data"
+        with temporary_folder(path.parent, f".{path.name[:40]}.") as folder:
+            new, data = folder / path.name, folder / f"{path.name}.data"
             if _bytes_of(flat) <= _MAX_BYTES:
                 model = _model(flat, function.name, write_tensor)
             else:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tvmtarget.advice import LeafAdvice, Settings, placement_body
 from tvmtarget.backends.protocol import Kernel
 from tvmtarget.errors import BackendError
+from tvmtarget.files import temporary_folder
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.process import USUAL_LIMITS, Limits, LostError, Process
@@ -103,8 +102,8 @@ class Programs(Process):
         return Ran("infra_error", why="the process of the programs was lost twice, not by what it ran")
 
     def _open(self) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "plan"
+        with temporary_folder() as folder:
+            path = folder / "plan"
             self._plan.save(path)
             with path.open("rb") as file:
                 path.unlink()  # so that whoever is killed leaves nothing behind
