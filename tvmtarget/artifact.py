@@ -1,14 +1,14 @@
 """Saved programs and modules: one zip file with a manifest of digests; reading verifies, and executes nothing.
 
 A program is compressed and read whole. A module is stored as it is, each file at a multiple of 64 bytes, so that
-constants are mapped into memory where they lie.
+constants are used where they lie in one copy of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import mmap
+import os
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
 from tvmtarget.errors import ArtifactError, FileError
 from tvmtarget.files import replacing
-from tvmtarget.untrusted import check_limit, open_regular, open_zip, parse_json, read_member
+from tvmtarget.untrusted import check_limit, open_regular, open_zip, parse_json, private_copy, read_member
 
 __all__ = ["MODULE", "PROGRAM", "is_artifact", "map_files", "read_files", "write_files"]
 
@@ -73,16 +73,19 @@ def read_files(path: Path, form: str = PROGRAM) -> tuple[dict[str, Any], dict[st
 
 
 def map_files(path: Path, form: str = MODULE) -> tuple[dict[str, Any], dict[str, memoryview]]:
-    """Return the manifest and the files of a saved module as they lie in memory; errors as `read_files`.
+    """Return the manifest and the files of a saved module, as parts of one private copy; errors as `read_files`.
 
-    The digests are checked, which reads the file once; nothing of it is copied.
+    The digests of the copy are checked, so that it does not matter what becomes of the file.
     """
     whole: list[memoryview] = []
 
     def view(archive: zipfile.ZipFile, info: zipfile.ZipInfo, place: str) -> memoryview:
         if not whole:
             stream = cast("BinaryIO", archive.fp)
-            whole.append(memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)))
+            try:
+                whole.append(private_copy(stream, 0, os.fstat(stream.fileno()).st_size))
+            except (OSError, EOFError) as cause:
+                raise FileError(f"{place} cannot be read: {cause}") from cause
         return _view(whole[0], info, place)
 
     return _checked(path, form, view)

@@ -40,9 +40,9 @@ def replacing(path: Path, name: str = "") -> Iterator[BinaryIO]:
         with path.open("wb") as stream:
             yield stream
         return
-    fresh, stream = (path.with_name(name), path.with_name(name).open("wb")) if name else _fresh_file(path)
+    fresh, opened = (path.with_name(name), path.with_name(name).open("wb")) if name else _fresh_file(path)
     try:
-        with stream:
+        with opened as stream:
             if old is not None:
                 fresh.chmod(stat.S_IMODE(old.st_mode))
             yield stream

@@ -11,10 +11,12 @@ import errno
 import gzip
 import io
 import json
+import mmap
 import os
 import re
 import stat
 import struct
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +41,7 @@ __all__ = [
     "parse_json",
     "parse_toml",
     "printable",
+    "private_copy",
     "read_arrays",
     "read_bytes",
     "read_member",
@@ -62,6 +65,8 @@ class Limit(NamedTuple):
 
 
 _MIB = 1 << 20
+_IN_MEMORY = 256 * _MIB  # bytes of a private copy from which it is a file
+_CHUNK = 16 * _MIB  # bytes that are copied at a time
 
 # docs/limits.md is generated from this table; tests/test_untrusted.py compares them.
 LIMITS: Mapping[str, Limit] = {
@@ -187,6 +192,42 @@ def read_bytes(
         data = stream.read(limit(most) + 1)  # it may have grown since its size was seen
         check_limit(most, len(data), f"{what} {str(path)!r}", error)
         return data
+
+
+def private_copy(stream: BinaryIO, offset: int, size: int) -> memoryview:
+    """Return bytes of a file that stay as they are, whatever becomes of the file; they begin at a page of memory.
+
+    A file that is mapped and then cut off ends the process by SIGBUS, and one that is written to changes what was
+    checked. So the bytes are copied: into memory, or from 256 MiB on into a temporary file without a name, which is
+    mapped, so that models may exceed memory.
+
+    Args:
+        stream: a regular file.
+        offset: where the bytes begin.
+        size: how many they are.
+
+    Raises:
+        OSError: they cannot be read, or there is no room for the copy.
+        EOFError: the file is shorter.
+    """
+    if not size:
+        return memoryview(b"")
+    stream.seek(offset)
+    done = 0
+    if size < _IN_MEMORY:
+        copy = memoryview(mmap.mmap(-1, size))
+        while done < size and (read := stream.readinto(copy[done:])):  # type: ignore[attr-defined]
+            done += read
+    else:
+        with tempfile.TemporaryFile() as file:
+            while done < size and (data := stream.read(min(_CHUNK, size - done))):
+                done += file.write(data)
+            file.flush()
+            if done == size:
+                copy = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+    if done < size:
+        raise EOFError(f"it is {offset + done:,} bytes long, not {offset + size:,}")
+    return copy.toreadonly()
 
 
 def read_text(

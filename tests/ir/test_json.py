@@ -64,9 +64,11 @@ def base_of(array):
     return array
 
 
-def test_constants_stay_in_the_file_and_are_aligned(saved):
-    constant = tt.IRModule.load(saved).main.constants[0]
+def test_constants_share_one_copy_of_the_file_and_are_aligned(saved):
+    constants = tt.IRModule.load(saved).main.constants
+    constant = constants[0]
     assert isinstance(base_of(constant.data), mmap.mmap)
+    assert len({id(base_of(constant.data)) for constant in constants}) == 1
     assert constant.data.ctypes.data % 64 == 0
     assert not constant.data.flags.writeable
 

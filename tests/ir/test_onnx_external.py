@@ -1,5 +1,6 @@
-"""External data: mapped where it lies, written beside a model, in bounded memory; what is wrong with it is refused."""
+"""External data: read from its file, written beside a model, in bounded memory; what is wrong with it is refused."""
 
+import os
 import subprocess
 import sys
 
@@ -158,3 +159,46 @@ def test_more_than_two_gigabytes_are_read_and_written_in_bounded_memory(tmp_path
     assert done.stdout.split() == ["999.0", "True"], done.stderr
     assert (tmp_path / "n.onnx.data").stat().st_size > 2**31
     (tmp_path / "n.onnx.data").unlink()
+
+
+CHANGED = """
+import os, sys
+import numpy as np, onnx
+from onnx import TensorProto, helper
+import tvmtarget as tt
+from tvmtarget import untrusted
+folder, untrusted._IN_MEMORY = sys.argv[1], int(sys.argv[2])
+weights = np.arange(600_000, dtype="float32").reshape(2, 300_000)
+inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])]
+outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 300_000])]
+tensor = onnx.numpy_helper.from_array(weights, "w")
+graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", inputs, outputs, [tensor])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+onnx.save(model, f"{folder}/m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+tt.IRModule.from_onnx(f"{folder}/m.onnx").save(f"{folder}/m.irm")
+modules = [tt.IRModule.from_onnx(f"{folder}/m.onnx"), tt.IRModule.load(f"{folder}/m.irm")]
+for name in ("w.bin", "m.irm"):
+    with open(f"{folder}/{name}", "r+b") as file:
+        file.write(bytes(os.path.getsize(file.name) // 2))  # in place
+        file.truncate()
+for module in modules:
+    assert np.array_equal(module.main.constants[0].data, weights)
+    assert np.array_equal(tt.build(module, "onnxruntime")(np.ones((1, 2), "float32")), weights.sum(0, keepdims=True))
+print("unchanged")
+"""
+
+
+@pytest.mark.parametrize("in_memory", [1 << 28, 1 << 20], ids=["in memory", "in a file"])
+def test_files_that_are_changed_or_cut_off_after_they_were_read_change_nothing(tmp_path, in_memory):
+    """A process of its own, as what is read from a mapped file that was cut off ends the process by SIGBUS."""
+    command = [sys.executable, "-c", CHANGED, str(tmp_path), str(in_memory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "unchanged\n"), done.stderr
+
+
+def test_external_data_in_a_pipe_is_refused(tmp_path):
+    path = saved(tmp_path)
+    (tmp_path / "w.bin").unlink()
+    os.mkfifo(tmp_path / "w.bin")
+    with pytest.raises(ModelError, match=r"takes 12000 bytes, but is said to be"):
+        tt.IRModule.from_onnx(path)

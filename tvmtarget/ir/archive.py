@@ -1,7 +1,7 @@
 """A module in one file: its JSON form, and the bytes of its constants, each once, named by their digest.
 
 The file is a zip whose members are stored as they are; the layout within is that of `tensors.py`, so that constants
-of any element type are mapped into memory, and no pickle is ever read.
+of any element type are used where they lie in a copy of the file, and no pickle is ever read.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class IRModule:
 
     @classmethod
     def load(cls, path: str | Path, *, trust: bool = False) -> IRModule:
-        """Read a saved module; its constants stay in the file, mapped into memory. `ArtifactError` if it is damaged.
+        """Read a saved module; what becomes of the file later does not matter. `ArtifactError` if it is damaged.
 
         With `trust`, code of TVM in it may be compiled, and run as you.
         """

@@ -1,4 +1,4 @@
-"""Tensors between ONNX and the IR; external data is mapped into memory where it lies, and written beside a model."""
+"""Tensors between ONNX and the IR; external data is copied from its file, and written beside a model."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tvmtarget.ir.function import Constant
 from tvmtarget.ir.onnx_types import dtype_name
 from tvmtarget.ir.tensors import bytes_of
 from tvmtarget.ir.types import DTYPES, TensorType
+from tvmtarget.untrusted import open_regular, private_copy
 
 __all__ = ["SMALL", "ExternalData", "constant_of", "is_small", "read_tensor", "write_tensor"]
 
@@ -33,6 +34,7 @@ _CONSTANT_FORMS = {
 # Where external data of a tensor may begin: at a multiple of so many bytes, so that runtimes can map it.
 _ALIGNMENT = 4096
 _CHUNK = 1 << 24  # bytes written at once
+_OWN_MAPPING = 1 << 20  # bytes of external data from which it has memory of its own
 
 
 def is_small(tensor: TensorProto) -> bool:
@@ -51,16 +53,16 @@ def read_tensor(tensor: TensorProto, folder: Path, model: str) -> Constant:
         raise ModelError(f"tensor {tensor.name!r} of {model} has a negative dimension: {list(tensor.dims)}")
     try:
         external = tensor.data_location == TensorProto.EXTERNAL
-        array = _mapped(tensor, folder, model) if external else numpy_helper.to_array(tensor)
+        array = _external(tensor, folder, model) if external else numpy_helper.to_array(tensor)
     except TvmTargetError:
         raise
-    except (OSError, ValueError, TypeError, OverflowError) as error:
+    except (OSError, EOFError, ValueError, TypeError, OverflowError) as error:
         raise ModelError(f"data of tensor {tensor.name!r} of {model} cannot be read: {error}") from error
     return Constant(tensor.name, TensorType(dtype, tuple(tensor.dims)), array)
 
 
-def _mapped(tensor: TensorProto, folder: Path, model: str) -> np.ndarray[Any, Any]:
-    """Map the external data of a tensor into memory; elements smaller than a byte are unpacked."""
+def _external(tensor: TensorProto, folder: Path, model: str) -> np.ndarray[Any, Any]:
+    """Read the external data of a tensor; elements smaller than a byte are unpacked."""
     info = {entry.key: entry.value for entry in tensor.external_data}
     path = (folder / info.get("location", "")).resolve()
     if not path.is_relative_to(folder.resolve()):
@@ -76,10 +78,14 @@ def _mapped(tensor: TensorProto, folder: Path, model: str) -> np.ndarray[Any, An
     dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
     if not count:
         return np.empty(shape, dtype)
+    with open_regular(path, f"data of tensor {tensor.name!r} of {model} in", error=ModelError) as stream:
+        data = private_copy(stream, offset, size)
     if bits >= 8:
-        return np.memmap(path, dtype, "r", offset, shape)
+        # A process has some 65,000 mappings of memory: small ones go where Python has objects.
+        elements = np.frombuffer(data if size >= _OWN_MAPPING else bytes(data), dtype)
+        return elements.reshape(shape)
     packed = TensorProto(data_type=tensor.data_type, dims=tensor.dims)
-    packed.raw_data = np.memmap(path, np.uint8, "r", offset, (size,)).tobytes()
+    packed.raw_data = bytes(data)
     unpacked: np.ndarray[Any, Any] = numpy_helper.to_array(packed)
     return unpacked
 
