@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan
     from tvmtarget.partition.strategies.declaring import strategy
     from tvmtarget.partition.strategies.strategy import Strategy, reject
+    from tvmtarget.tags.configurations import read_configuration
     from tvmtarget.tags.registry import Registry
     from tvmtarget.target.configuration import CompilationConfig
     from tvmtarget.target.constraints.constraint import Constraint
@@ -72,6 +73,7 @@ __all__ = [
     "decompose",
     "infer_targets",
     "load",
+    "read_configuration",
     "reject",
     "split_host_device",
     "strategy",
@@ -93,6 +95,7 @@ _HOMES = {
     "tvmtarget.partition.plan": ("Plan",),
     "tvmtarget.partition.strategies.declaring": ("strategy",),
     "tvmtarget.partition.strategies.strategy": ("Strategy", "reject"),
+    "tvmtarget.tags.configurations": ("read_configuration",),
     "tvmtarget.tags.registry": ("Registry",),
     "tvmtarget.target.configuration": ("CompilationConfig",),
     "tvmtarget.target.constraints.constraint": ("Constraint",),

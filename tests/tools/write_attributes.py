@@ -71,6 +71,7 @@ _OUTPUT_OPTIONS = frozenset(
 
 ENVIRONMENT = {
     "TVMTARGET_PATH": (RESULT, "folders with files of tags, before the user's own"),
+    "TVM_CONFIGS_JSON_DIR": (RESULT, "a folder with configuration files, which `--config` finds by name"),
     "XDG_CONFIG_HOME": (RESULT, "where the user's tags are, on Linux"),
     "APPDATA": (RESULT, "where the user's tags are, on Windows"),
     "HOME": (RESULT, "where the user's tags are, if the two above are not set"),

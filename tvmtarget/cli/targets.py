@@ -6,6 +6,7 @@ tvmc's spellings are read too: `--target-llvm-mcpu=...` sets an attribute of eve
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from tvmtarget.cli.completion import complete_target
-from tvmtarget.errors import TargetFileError, TextError, TvmTargetError, UnknownNameError, did_you_mean
+from tvmtarget.errors import TargetFileError, TextError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Word
-from tvmtarget.untrusted import read_text
+from tvmtarget.untrusted import parse_json, read_text
 
 if TYPE_CHECKING:
     from tvmtarget.target.kinds import Role
@@ -54,6 +55,47 @@ Runtime: TypeAlias = Annotated[
 ]
 
 
+def _configure(context: typer.Context, name: str | None) -> str | None:
+    """Take what a configuration file says for what the command line does not say; both count as given."""
+    if name is None or context.resilient_parsing:
+        return name
+    from tvmtarget.tags.configurations import configuration_of, split_configuration
+
+    target, executor, runtime, options = split_configuration(configuration_of(name))
+    parameters = {flag: one.name for one in context.command.params for flag in one.opts if one.name != "config"}
+    values: dict[str, object] = {}
+    problems: list[str] = []
+    for option, value in options.items():
+        flag = f"--{option.replace('_', '-')}"
+        if flag in parameters and not isinstance(value, dict | list):
+            values[str(parameters[flag])] = value
+        elif flag in _INSTEAD:
+            option = f"{option}: {', '.join(value)}" if isinstance(value, dict) else option
+            problems.append(
+                f"{option!r} of configuration {name!r} is an option of tvmc that is not here; {_INSTEAD[flag]}"
+            )
+        else:
+            tail = did_you_mean(flag, [one for one in parameters if one.startswith("--")])
+            problems.append(f"{option!r} of configuration {name!r} is no option of this command{tail}")
+    raise_all(TextError, problems)
+    for part, said in (("target", target), ("executor", executor), ("runtime", runtime)):
+        values |= {} if said is None else {part: json.dumps(said.to_json())}
+    context.default_map = {**(context.default_map or {}), **values}
+    return name
+
+
+Config: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        help="A JSON file, or its name, with targets, executor, runtime and options, which other options override.",
+        show_default=False,
+        is_eager=True,
+        callback=_configure,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class Changes:
     """The options that change the target of a command line, in the order in which that is done."""
@@ -63,6 +105,7 @@ class Changes:
     runtime: Runtime = None
     values: Set = None
     unset: Unset = None
+    config: Config = None
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
@@ -77,6 +120,8 @@ def read_target(text: str, changes: Changes | None = None, extra: Iterable[str] 
     from tvmtarget.target.tree import Target
 
     changes = changes or Changes()
+    if changes.config is not None and text.startswith("--"):  # tvmc's option stands where a positional target would
+        text, extra = _configured_target(changes.config), [text, *extra]
 
     if text.endswith((".json", ".toml")) and Path(text).exists():
         tree = _read_file(text)
@@ -85,7 +130,7 @@ def read_target(text: str, changes: Changes | None = None, extra: Iterable[str] 
     for overlay in changes.overlays or ():
         tree = tree.merge(Target.parse(overlay))
     for role, kind in (("executor", changes.executor), ("runtime", changes.runtime)):
-        tree = tree if kind is None else tree.override({role: kind})
+        tree = tree if kind is None else tree.override({role: _flat(role, kind)})
     for path, value in _of_tvmc(tree, extra):
         tree = tree.override({path: value})
     for change in changes.values or ():
@@ -93,6 +138,15 @@ def read_target(text: str, changes: Changes | None = None, extra: Iterable[str] 
     for path in changes.unset or ():
         tree = tree.unset(path)
     return tree
+
+
+def _configured_target(name: str) -> str:
+    from tvmtarget.tags.configurations import configuration_of, split_configuration
+
+    target = split_configuration(configuration_of(name))[0]
+    if target is None:
+        raise TextError(f"configuration {name!r} has no 'targets', and no target is given")
+    return json.dumps(target.to_json())
 
 
 def _read_file(path: str) -> Target:
@@ -105,6 +159,11 @@ def _read_file(path: str) -> Target:
         problems = (f"{problem} (in target file {path!r})" for problem in error.problems)
         column = error.column if isinstance(error, TextError) else None
         raise TargetFileError(*problems, path=path, offset=column) from error
+
+
+def _flat(role: str, text: str) -> object:
+    """Return an executor or runtime as flat JSON, or its kind."""
+    return parse_json(text, f"--{role}", error=TextError) if text.lstrip().startswith("{") else text
 
 
 def _change(text: str) -> tuple[str, object]:

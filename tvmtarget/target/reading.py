@@ -18,7 +18,9 @@ from tvmtarget.target.origin import Origin
 from tvmtarget.target.printing import RESERVED
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.text import Composition, detect, read
+from tvmtarget.target.tvm import command_line
 from tvmtarget.target.tvm.legacy import BuildSettings
+from tvmtarget.target.tvm.quoting import split
 from tvmtarget.target.values import read_items
 from tvmtarget.untrusted import check_limit, limit
 
@@ -66,6 +68,17 @@ class Reader(Generic[_N]):
         if isinstance(found, Composition):
             return self._composition(found, where)
         return self.flat(found, where, allow_unknown=form in ("json", "toml"))
+
+    def listed(self, targets: object) -> _N:
+        """Read tvmc's list of targets in flat JSON; a kind may be a whole command line."""
+        if not isinstance(targets, list | tuple) or not targets:
+            raise TargetError(f"'targets' is a list of targets, not {shown(targets)}")
+        parts, problems = list[dict[str, object]](), Problems()
+        for at, target in enumerate(targets):
+            with problems.collect(f"targets[{at}]"):
+                parts.append(_of_list(target))
+        problems.raise_all()
+        return self._composition(Composition(tuple(parts)), "") if parts[1:] else self.flat(parts[0])
 
     def flat(self, data: object, where: str = "", depth: int = 1, *, allow_unknown: bool = True) -> _N:
         """Read flat JSON, or a text or a tree that stands for it."""
@@ -158,6 +171,25 @@ class Reader(Generic[_N]):
         host = devices[1] if devices[1:] else None
         whole = self._node("composite", targets=(*externals, *devices[:1]), host=host)
         return whole.originating(self._origin, ["kind", "host"])
+
+
+def _of_list(target: object) -> dict[str, object]:
+    """Return an element of tvmc's list as flat JSON: a text is a command line, and lists may stand in texts."""
+    if isinstance(target, str):
+        return command_line.read(target)
+    if not isinstance(target, Mapping):
+        raise TargetError(f"a target is a text or an object, not {shown(target)}")
+    kind, rest = target.get("kind"), {str(name): value for name, value in target.items() if name != "kind"}
+    said = command_line.read(kind) if isinstance(kind, str) else {} if kind is None else {"kind": kind}
+    twice = next((name for name in said if name in rest), None)
+    if twice is not None:
+        raise TargetError(f"{shown(twice)} is given twice, in the kind {shown(kind)} and beside it")
+    row = find_kind(str(said.get("kind")))
+    for name, value in rest.items():
+        attribute = row.attribute(name) if row is not None else None
+        if attribute is not None and attribute.is_list and isinstance(value, str):
+            rest[name] = [item for _, item in split(value, ",", "plain")]
+    return said | rest
 
 
 def _checked(data: object, depth: int) -> dict[str, object]:

@@ -131,6 +131,16 @@ class Target(NestedNode):
         return reader.whole(reader.flat(data))
 
     @classmethod
+    def from_list(cls, targets: object, *, tags: TagLookup[Target] | None = None) -> Target:
+        """Read tvmc's list of flat JSON: code generators, then a device, then its host; a kind may be a command line.
+
+        >>> print(Target.from_list([{"kind": "cmsis-nn"}, {"kind": "c -mcpu=cortex-m55"}]))
+        composite[cmsis-nn,c(mcpu=cortex-m55)]
+        """
+        reader = _reader(tags, _JSON)
+        return reader.whole(reader.listed(targets))
+
+    @classmethod
     def from_cli(cls, text: str, dialect: Dialect = "v0.10", *, tags: TagLookup[Target] | None = None) -> Target:
         """Read TVM's command line with the quotes and escapes of a version: "v0.9", or "v0.10" (to v0.23).
 
