@@ -557,6 +557,24 @@ def test_a_measured_function_counts_as_it_was_measured():
     assert set(slower.sites().values()) == {"a"}
 
 
+def test_a_value_in_a_memory_of_several_sites_is_computed_where_that_takes_least():
+    module = tt.IRModule.parse("""func @main(%x: float32[2]) -> (float32[2]) opsets(onnx=17) {
+      %y: float32[2] in ":cpu" = onnx.Relu(%x) as r
+      return %y
+    }""")
+    costs = Costs(ops=(OpCost("a", op="Relu", time=9.0), OpCost("b", op="Relu", time=1.0)))
+    assert tt.decompose(module, "[a=numpy,b=numpy](host=@a)", costs).sites() == {"r": "b"}
+    assert tt.decompose(module, "[a=numpy,b=numpy](host=@a)").sites() == {"r": "a"}
+
+
+def test_costs_of_regions_that_match_nothing_are_listed():
+    plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "[a=numpy,b=numpy](host=@a)")
+    used = RegionCost("a", plan.tasks()[0].structure, 9.0)
+    known = plan.with_costs([used, RegionCost("a", "s1:0", 1.0), RegionCost("a", "s1:0", 2.0)])
+    assert known.prediction.unused == ("costs of regions that match no function of the plan: s1:0 on 'a'",)
+    assert plan.with_costs([used]).prediction.unused == ()
+
+
 def test_what_is_unknown_names_the_hint_that_is_missing():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), PAIR, "roofline")
     assert "the size of 'input' is not known (give symbolic_hints for 'batch')" in plan.summary()

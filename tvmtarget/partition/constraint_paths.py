@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from tvmtarget.errors import UnknownNameError, did_you_mean
 from tvmtarget.target.constraints.constraint import Constraint, known_words
@@ -10,7 +10,7 @@ from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.nesting import NestedNode
 
-__all__ = ["any_node", "leaves_at", "on_tree", "site_constraint", "unknown_words"]
+__all__ = ["leaves_at", "on_tree", "site_constraint", "unknown_words"]
 
 
 def on_tree(constraint: Constraint, layout: Layout) -> Constraint:
@@ -36,7 +36,7 @@ def on_tree(constraint: Constraint, layout: Layout) -> Constraint:
         return _in_systems(constraint, layout)
     nodes = layout.named(constraint.word) if constraint.word is not None and _is_bare(constraint) else ()
     if nodes:
-        return _with_modifiers(any_node(nodes), constraint)
+        return _with_modifiers(Constraint.at_any(nodes), constraint)
     return constraint.map_nested(lambda nested: on_tree(nested, layout))
 
 
@@ -67,12 +67,6 @@ def _no_site(site: Constraint | NestedNode | str, layout: Layout) -> str:
     return f"no site of the target is or bears {str(site)!r}{did_you_mean(str(site), known)}"
 
 
-def any_node(paths: Sequence[str]) -> Constraint:
-    """Return the constraint that is met by any of some nodes, none of them preferred; `a|b` is an ordered choice."""
-    nodes = tuple(map(Constraint.at, paths))
-    return nodes[0] if len(nodes) == 1 else Constraint(all_of=tuple(~node for node in nodes), is_negated=True)
-
-
 def unknown_words(constraint: Constraint, layout: Layout) -> Iterator[str]:
     """Yield what is wrong with each word that is no name, kind or key of the tree or of any registered kind."""
     words = known_words() | {key for _, node in layout.root.walk() for key in (node.kind, *node.all_keys)}
@@ -92,7 +86,7 @@ def _in_systems(constraint: Constraint, layout: Layout) -> Constraint:
     if not found:
         missed = [part.text for reason in satisfies(layout.root, plain).parts for part in reason.parts if not part]
         raise UnknownNameError(f"no system of the target meets {plain}: {', '.join(missed) or 'it has none'}")
-    return _with_modifiers(any_node(found), constraint)
+    return _with_modifiers(Constraint.at_any(found), constraint)
 
 
 def _with_modifiers(nodes: Constraint, written: Constraint) -> Constraint:

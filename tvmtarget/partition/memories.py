@@ -21,9 +21,7 @@ def asked_by_memories(call: Call, layout: Layout) -> Iterator[tuple[Constraint, 
     for output in () if call.regions else call.outputs:
         paths = [leaf.path for leaf in layout.leaves() if leaf.domain == output.scope] if output.scope else []
         if paths:
-            options = tuple(map(Constraint.at, paths))
-            wanted = options[0] if len(options) == 1 else Constraint(any_of=options)
-            yield wanted, f"value {output.name!r} in memory {output.scope!r}"
+            yield Constraint.at_any(paths), f"value {output.name!r} in memory {output.scope!r}"
 
 
 def check_entry(function: Function, layout: Layout) -> None:

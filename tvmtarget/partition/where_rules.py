@@ -57,7 +57,7 @@ class OnTree:
 
 
 def _has_choice_of_nodes(constraint: Constraint) -> bool:
-    """Whether it holds a choice without order, as `any_node` makes them, which nobody writes so."""
+    """Whether it holds a choice without order, as `Constraint.at_any` makes them, which nobody writes so."""
     is_choice = constraint.is_negated and constraint.all_of and all(one.is_negated for one in constraint.all_of)
     return bool(is_choice) or any(map(_has_choice_of_nodes, constraint.nested()))
 

@@ -8,7 +8,7 @@ satisfies it and is most like it; several nodes that are equally like it are a c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,7 +69,7 @@ class _Places:
         if target is None:
             return None
         try:
-            return _choice(self._meant(target))
+            return Constraint.at_any(self._meant(target))
         except TvmTargetError as error:
             self._problems += [f"target of function {function.name!r}: {problem}" for problem in error.problems]
             return None
@@ -136,7 +136,7 @@ class _Places:
             what = f"function {function!r} is for code generator {name!r}"
             self._problems.append(f"{what}, and no node of the target is of that kind; it has {has}")
             return None
-        return _choice(outer)
+        return Constraint.at_any(outer)
 
     def _meant(self, target: object) -> list[str]:
         return _meant(target, self._leaves, self._layout.root)
@@ -199,16 +199,11 @@ def _likeness(wanted: Target, leaf: Site) -> tuple[int, int]:
     return equal, -sum(name not in mine for name in theirs)
 
 
-def _choice(paths: Iterable[str]) -> Constraint:
-    options = tuple(map(Constraint.at, paths))
-    return options[0] if len(options) == 1 else Constraint(any_of=options)
-
-
 def _both(one: Constraint | None, other: Constraint | None) -> Constraint | None:
     """Return what asks for both; a path that the other allows says all."""
     if one is None or other is None:
         return one or other
-    if one.path is not None and one in (other, *other.any_of):
+    if one.path is not None and (one == other or (other.is_negated and ~one in other.all_of)):
         return one
     return one if one == other or other in one.all_of else one & other
 

@@ -60,6 +60,7 @@ class Estimates:
         self._works: dict[object, Work | Unknown] = {}
         self._times: dict[object, Estimate] = {}
         self._matched: set[int] = set()  # places of costs of operations that matched one
+        self._matched_regions: set[tuple[str, str]] = set()  # sites and structures of the functions of plans
 
     def time(self, index: int, leaf: Site) -> Estimate:
         """Return what an operation takes on a leaf, the call of its function not counted."""
@@ -92,6 +93,7 @@ class Estimates:
         if not known:
             return None
         structure = structural_hash(module[function], module.by_name, strip_constraints=True, weights=False)
+        self._matched_regions.update((name, structure) for name in names)
         times = [one.time for one in known if one.structure == structure]
         return round(times[-1] * MICROSECOND) if times else None
 
@@ -235,8 +237,13 @@ class Estimates:
             if place not in self._matched and rule.op not in named and rule.site in borne
         ]
         if idle:
-            more = f", and {len(idle) - MAX_SHOWN} more" if len(idle) > MAX_SHOWN else ""
-            yield f"costs of ops that match none of the program: {', '.join(idle[:MAX_SHOWN])}{more}"
+            yield f"costs of ops that match none of the program: {_some(idle)}"
+        regions = dict.fromkeys((one.site, one.structure) for one in self.costs.regions if one.site in borne)
+        idle = [
+            f"{structure} on {site!r}" for site, structure in regions if (site, structure) not in self._matched_regions
+        ]
+        if idle:
+            yield f"costs of regions that match no function of the plan: {_some(idle)}"
         stated = (*self.costs.sites, *(one.site for one in self.costs.ops), *(one.site for one in self.costs.regions))
         absent = [repr(name) for name in dict.fromkeys(stated) if name not in borne]
         if absent:
@@ -244,6 +251,12 @@ class Estimates:
         strays = self._stray_sizes()
         if strays:
             yield f"sizes of dimensions that the program does not have: {', '.join(map(repr, strays))}"
+
+
+def _some(names: list[str]) -> str:
+    """List the first of some names, and how many more there are."""
+    more = f", and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+    return ", ".join(names[:MAX_SHOWN]) + more
 
 
 def _dims(values: Iterable[Value]) -> set[str]:

@@ -13,7 +13,7 @@ counts as no unless the caller asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, TypeAlias
 
 from pydantic import Field
@@ -126,6 +126,16 @@ class Constraint(Node):
     def at(cls, path: str) -> Constraint:
         """Return the constraint that names one node; the root's path is empty."""
         return cls(path=path)
+
+    @classmethod
+    def at_any(cls, paths: Iterable[str]) -> Constraint:
+        """Return the constraint that is met by any of some nodes, none of them preferred; `a|b` is an ordered choice.
+
+        >>> str(Constraint.at_any(["gpu"])), str(Constraint.at_any(["a", "b"]))
+        ('@gpu', '!(!@a&!@b)')
+        """
+        nodes = tuple(map(cls.at, paths))
+        return nodes[0] if len(nodes) == 1 else cls(all_of=tuple(~node for node in nodes), is_negated=True)
 
     @classmethod
     def from_json(cls, data: object) -> Constraint:
