@@ -149,7 +149,7 @@ def test_a_build_takes_placement_and_settings_from_the_log_and_computes_the_same
 
 def test_the_same_system_written_otherwise_is_equal_and_one_of_other_leaves_is_not_served(tuned):
     url, _ = tuned
-    turned = tt.Target.parse("composite[cpu=llvm(jit=orcjit),ort=onnxruntime]")
+    turned = tt.Target.parse("composite[main=llvm,ort=onnxruntime]")
     tiers = {applied.level: applied.tier for applied in tt.build(digits(), turned, log=url).tuned}
     assert tiers["graph"] == "equal"
     other = tt.Target.parse("composite[cpu=llvm(num-cores=64),ort=onnxruntime]")

@@ -134,7 +134,7 @@ def test_a_log_that_fails_while_tuning_is_one_error_that_says_where_all_trials_a
 
 
 def test_a_database_that_another_process_does_not_unlock_is_an_error_and_keeps_what_was_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr("tvmtarget.tuning.sqlite_store._PATIENCE", 1)
+    monkeypatch.setattr("tvmtarget.tuning.tables.PATIENCE", 1)
     holding = []
 
     def hold(path):

@@ -316,7 +316,6 @@ def test_a_lock_that_is_held_is_reported_and_waited_for_some_time(tmp_path, monk
     path = tmp_path / name
     with TuningLog(str(path)) as log:
         log.append(trial(1))
-        monkeypatch.setattr("tvmtarget.tuning.tables.PATIENCE", 0)
         holder = sqlite3.connect(path, isolation_level=None) if name.endswith("db") else path.open("ab")
         if name.endswith("db"):
             holder.execute("BEGIN IMMEDIATE")

@@ -381,13 +381,14 @@ def damage(problem: str) -> sqlite3.DatabaseError:
     return error
 
 
-def patiently(action: Callable[[], _T], url: str, patience: float = PATIENCE) -> _T:
+def patiently(action: Callable[[], _T], url: str) -> _T:
     """Repeat an action while another process holds the lock of a log, and report that it is waited for.
 
     Args:
         action: raises an `sqlite3.OperationalError` (busy) or a `BlockingIOError` where the lock is held.
         url: the log, for the message.
-        patience: seconds, after which the error is raised.
+
+    The error is raised after `PATIENCE`.
     """
     began, pause, is_reported = time.monotonic(), 0.0002, False
     while True:
@@ -397,7 +398,7 @@ def patiently(action: Callable[[], _T], url: str, patience: float = PATIENCE) ->
             waited = time.monotonic() - began
             code = getattr(error, "sqlite_errorcode", 0)  # errors of Python's own module have none
             is_busy = isinstance(error, BlockingIOError) or code & 0xFF == sqlite3.SQLITE_BUSY
-            if not is_busy or waited > patience:
+            if not is_busy or waited > PATIENCE:
                 raise
             if waited > 2 and not is_reported:
                 is_reported = True
