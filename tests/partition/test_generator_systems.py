@@ -92,7 +92,9 @@ def test_a_plan_is_kept_when_it_is_divided_again():
     assert tt.decompose(plan.module, plan.layout.root).module == plan.module
 
 
-@pytest.mark.parametrize("tables", [{"regions": "program"}, {"takes": "device"}])
+@pytest.mark.parametrize(
+    "tables", [{"regions": "program"}, {"takes": "device"}, {"constants": "lift"}, {"constants": "share"}]
+)
 def test_what_cannot_hold_for_children_is_refused_with_the_path(tables):
     declare(ops={"Conv", "Relu"}, **tables)
     with pytest.raises(TargetError, match="@byoc is of kind 'system-npu', whose strategy has"):

@@ -200,3 +200,58 @@ def test_what_split_host_device_writes_calls_and_launches_functions_of_the_modul
     assert called
     assert variables.issuperset(called)
     tvm.ir.assert_structural_equal(tt.IRModule.from_tvm(back).to_tvm(), back)
+
+
+PAIR = "llvm(mcpu=x86-64-v2,host=llvm)"
+GPU = "[gpu=cuda(arch=sm_80),cpu=llvm](host=@cpu)"
+
+
+@pytest.mark.parametrize(
+    ("tree", "constraints", "sites"),
+    [
+        (PAIR, {}, {"."}),
+        (GPU, {}, {"gpu"}),
+        (GPU, {"doubling": "@gpu"}, {"gpu"}),
+        (GPU, {"doubling": "@cpu"}, {"cpu", "gpu"}),
+        (GPU, {"first": "@gpu", "second": "@cpu"}, {"cpu", "gpu"}),
+    ],
+)
+def test_operations_beside_code_are_split_too(tree, constraints, sites):
+    module = tt.IRModule.from_tvm(relax_module())
+    for name, constraint in constraints.items():
+        module = module.constrain(name, constraint)
+    split = tt.split_host_device(module, tree)
+    leaves = [f for f in split if f.attr("role") == "leaf"]
+    assert {f.constraint.path or "." for f in leaves} == sites
+    device = [f for f in leaves if (f.constraint.path or ".") != "cpu"]
+    assert {f.attr("calling-convention") for f in device} == {"device-kernel-launch"}
+    assert split["twice"].attr("calling-convention") is None or constraints == {"doubling": "@gpu"}
+    for again in (split, tt.IRModule.parse(str(split)), tt.IRModule.from_json(split.to_json())):
+        assert tt.split_host_device(again) == split
+
+
+def test_a_split_program_of_operations_and_code_runs():
+    split = tt.split_host_device(tt.IRModule.from_tvm(relax_module()), PAIR)
+    np.testing.assert_allclose(tt.build(split, PAIR).run({"x": A})["gv"], EXPECTED, rtol=1e-6)
+
+
+@pytest.mark.parametrize("old", ["f", "it's"])
+def test_a_function_that_is_an_operand_of_an_operation_is_renamed_there(old):
+    builder = relax.BlockBuilder()
+    n = tvm.tirx.Var("n", "int64")
+    s = relax.Var("s", relax.ShapeType([n]))
+    with builder.function(old, [s], private=True):
+        builder.emit_func_output(builder.emit(relax.op.full(relax.ShapeExpr([n]), relax.const(1.0), "float32")))
+    callee = next(iter(builder.get().functions))
+    m = tvm.tirx.Var("m", "int64")
+    y = relax.Var("y", relax.TensorType([m], "float32"))
+    with builder.function("main", [y]):
+        builder.emit_func_output(builder.emit(callee(relax.ShapeExpr([m]))))
+    ours = tt.IRModule.from_tvm(builder.get())
+    assert callees_of(ours.main) == {old}
+    renamed = rename(ours, old, "other 'name'")
+    assert callees_of(renamed.main) == {"other 'name'"}
+    assert remove_dead_functions(renamed) == renamed
+    assert rename(renamed, "other 'name'", old) == ours
+    exe = tt.build(rename(ours, old, "other"), "llvm")
+    assert exe(np.zeros(3, "float32")).tolist() == [1, 1, 1]

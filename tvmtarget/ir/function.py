@@ -9,6 +9,8 @@ program of one machine, `tt.send` and `tt.recv` are the two ends of a transfer: 
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -259,10 +261,50 @@ def calls_in(function: Function) -> Iterator[Call]:
 def callees_of(function: Function) -> frozenset[str]:
     """Return the names of the functions that one calls, in nested bodies and in code too."""
     own = {call.op[1:] for call in function.body if call.op.startswith("@")}
+    for call in function.body:
+        own.update(_named_in(call))
     if function.code is not None:
         own.update(code_callees(function).values())
     nested = [callees_of(region) for call in function.body for _, region in call.regions]
     return frozenset(own).union(*nested)
+
+
+# A function among the operands of an operation of Relax (`relax/spelling.py`), or another text of Python.
+_FUNCTION_OPERAND = re.compile(r"""(?<!\w)(?:Global\()?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
+_OPERANDS = "tvm.args"
+
+
+def _operand_texts(call: Call) -> str:
+    text = call.attr(_OPERANDS) if call.op.startswith("relax.") else None
+    return text if isinstance(text, str) and "Global(" in text else ""
+
+
+def _literal(text: str) -> str:
+    """Return the text that a literal of Python is; one that is broken, as a file of strangers may hold, is no name."""
+    try:
+        return str(literal_eval(text))
+    except (SyntaxError, ValueError):
+        return ""
+
+
+def _named_in(call: Call) -> Iterator[str]:
+    """Yield the functions that are operands of an operation of Relax."""
+    for found in _FUNCTION_OPERAND.findall(_operand_texts(call)):
+        if found.startswith("Global("):
+            name = _literal(found.removeprefix("Global("))
+            yield from (name,) * bool(name)
+
+
+def _naming(text: str, names: Mapping[str, str]) -> str:
+    """Return operands of Relax with other functions in place of those that are keys of `names`."""
+
+    def renamed(found: re.Match[str]) -> str:
+        if not found[0].startswith("Global("):
+            return found[0]
+        name = _literal(found[0].removeprefix("Global("))
+        return f"Global({names[name]!r}" if name in names else found[0]
+
+    return _FUNCTION_OPERAND.sub(renamed, text)
 
 
 def code_callees(function: Function) -> dict[str, str]:
@@ -285,6 +327,9 @@ def _calling(call: Call, names: Mapping[str, str]) -> Call:
     if call.op == CODE and isinstance(pairs, tuple):
         renamed = tuple(names.get(str(one), str(one)) if place % 2 else str(one) for place, one in enumerate(pairs))
         attrs = tuple((key, renamed if key == CALLEES else value) for key, value in attrs)
+    operands = _operand_texts(call)
+    if operands:
+        attrs = tuple((key, _naming(operands, names) if key == _OPERANDS else value) for key, value in attrs)
     regions = tuple((label, calling(region, names)) for label, region in call.regions)
     return replace(call, op=op, attrs=attrs, regions=regions)
 

@@ -131,6 +131,8 @@ def _unsupported_systems(layout: Layout) -> Iterator[str]:
                 yield f"{kind} regions='program', {hint}"
             if strategy.takes == "device":
                 yield f"{kind} takes='device', {hint}"
+            if strategy.constants != "bind":
+                yield f"{kind} constants={strategy.constants!r}, {hint}"
 
 
 class _Names:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import Function, Value, callees_of, code_callees
+from tvmtarget.ir.function import Function, Value, callees_of, code_callees, reached_from
 from tvmtarget.ir.relax.attributes import TVM
 from tvmtarget.ir.relax.code import (
     code_function,
@@ -70,8 +70,9 @@ def split_code(functions: Mapping[str, Function], layout: Layout) -> tuple[Funct
     owner = {name: path for name, function in codes.items() if (path := _constrained(function, layout)) is not None}
     for name in list(owner):
         _own(name, owner[name], owner, codes)
-    operations = {one for function in functions.values() if function.code is None for one in callees_of(function)}
-    called = operations.union(*(code_callees(function).values() for function in codes.values()))
+    direct = {one for function in functions.values() if function.code is None for one in callees_of(function)}
+    operations = set(reached_from(sorted(direct & codes.keys()), codes))
+    called = direct.union(*(code_callees(function).values() for function in codes.values()))
     for name in sorted(codes, key=lambda one: one in called):  # first those that no other function calls
         function = codes[name]
         is_free = function.constraint is None and name not in owner and name not in operations

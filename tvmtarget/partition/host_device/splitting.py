@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvmtarget.errors import TargetError
-from tvmtarget.ir.function import reached_from
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.host_device.code import split_code
 from tvmtarget.partition.plan import planned
@@ -34,12 +33,7 @@ def split_host_device(module: IRModule, target: Target | str | None = None) -> I
     coded = {function.name for function in placed if function.code is not None}
     for function in split_code(placed.by_name, layout) if coded else ():
         placed = placed.with_function(function)
-    if "main" not in placed or _calls_code(placed, coded):
+    if "main" not in placed or placed.main.code is not None:
         return placed.verify()
     request = Request(placed, chosen, {})
     return planned(request, request.feasibility(splits=True)).module
-
-
-def _calls_code(module: IRModule, coded: set[str]) -> bool:
-    """Whether the entry, directly or through others, is or calls opaque code, which is placed as a whole."""
-    return not coded.isdisjoint(reached_from(["main"], module.by_name))
