@@ -11,7 +11,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Attribute, Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.onnx_notes import write_graph_notes
-from tvmtarget.ir.onnx_tensors import write_tensor
+from tvmtarget.ir.onnx_tensors import external_tensors, write_tensor
 from tvmtarget.ir.onnx_types import write_type
 from tvmtarget.ir.types import TensorType
 
@@ -106,6 +106,8 @@ def _write_attribute(name: str, value: Attribute, tensor: WriteTensor) -> Attrib
     attribute = AttributeProto(name=name)
     if isinstance(value, Opaque):
         attribute.ParseFromString(value.data)
+        if tensor_ := next(external_tensors(attribute), None):
+            raise ModelError(f"attribute {name!r} holds tensor {tensor_.name!r}, whose data lies in another file")
     elif isinstance(value, Constant):
         attribute.type = AttributeProto.TENSOR
         attribute.t.CopyFrom(tensor(value))

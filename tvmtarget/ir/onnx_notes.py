@@ -16,6 +16,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Constant, Function
+from tvmtarget.ir.onnx_tensors import external_tensors
 from tvmtarget.ir.types import TensorType
 
 __all__ = ["graph_notes", "model_notes", "write_graph_notes", "write_model_notes"]
@@ -61,7 +62,10 @@ def write_model_notes(function: Function, model: ModelProto) -> None:
     """Put back into a model what it was read with."""
     found = function.attr(_MODEL)
     if isinstance(found, Constant):
-        model.MergeFromString(found.data.tobytes())
+        notes = ModelProto.FromString(found.data.tobytes())
+        if tensor := next(external_tensors(notes), None):
+            raise ModelError(f"attribute {_MODEL!r} holds tensor {tensor.name!r}, whose data lies in another file")
+        _carry(notes, model, _OF_MODEL)
 
 
 def write_graph_notes(function: Function, graph: GraphProto) -> None:
@@ -73,15 +77,18 @@ def write_graph_notes(function: Function, graph: GraphProto) -> None:
     nodes = {node.name: node for node in graph.node if node.name}
     values = {value.name: value for value in (*graph.value_info, *graph.output, *graph.input)}
     tensors = {tensor.name: tensor for tensor in graph.initializer}
-    for noted, known in ((notes.node, nodes), (notes.value_info, values), (notes.initializer, tensors)):
+    parts = (
+        (notes.node, nodes, _OF_NODE),
+        (notes.value_info, values, _OF_NAMED),
+        (notes.initializer, tensors, _OF_NAMED),
+    )
+    for noted, known, fields in parts:
         for note in noted:
             if note.name in known:
-                known[note.name].MergeFrom(note)
+                _carry(note, known[note.name], fields)
     known_names = {*values, *tensors, *(name for node in graph.node for name in node.output)}
     graph.quantization_annotation.extend(one for one in notes.quantization_annotation if one.tensor_name in known_names)
-    for field in ("quantization_annotation", "node", "value_info", "initializer"):
-        notes.ClearField(field)
-    graph.MergeFrom(notes)
+    _carry(notes, graph, _OF_NAMED)
 
 
 def _said(message: Message, fields: tuple[str, ...]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from tvmtarget.ir.inference import infer_shapes
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx_functions import instance_of
 from tvmtarget.ir.onnx_notes import graph_notes, model_notes
-from tvmtarget.ir.onnx_tensors import constant_of, is_small, read_tensor, write_tensor
+from tvmtarget.ir.onnx_tensors import constant_of, external_tensors, is_small, read_tensor, write_tensor
 from tvmtarget.ir.onnx_types import check_model, read_type
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.spelling import one_nan
@@ -31,7 +31,7 @@ from tvmtarget.ir.types import Type
 from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import check_limit, limit, read_bytes
 
-__all__ = ["read_body", "read_model"]
+__all__ = ["decode_model", "read_body", "read_model"]
 
 # What protobuf, the checker, shape inference, the inliner and numpy raise on models that are not valid.
 _INVALID = (
@@ -61,11 +61,11 @@ def read_model(source: str | Path | bytes | ModelProto, *, keep_functions: bool 
         raise ModelError(f"{name} is not a valid ONNX model: {_first_line(error)}") from error
 
 
-def _read(model: ModelProto, folder: Path, name: str, *, keep_functions: bool) -> tuple[Function, ...]:
+def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: bool) -> tuple[Function, ...]:
     _check_size(model, name)
     _opsets_are_known(model, name)
     slim = _slim(model)
-    _fetch_external(slim.graph.node, folder, name)
+    _fetch_external(slim, folder, name)
     differ = any(_differ(model, function) for function in model.functions)
     _check(slim, name, apart=differ)
     if slim.functions and not keep_functions and not differ:
@@ -80,7 +80,7 @@ def _read(model: ModelProto, folder: Path, name: str, *, keep_functions: bool) -
 
 def read_body(graph: GraphProto) -> Function:
     """Read the graph of a model that this library wrote, whose constants are all in it."""
-    return _Reader(Path(), "the model").function(graph, graph.name, {one.name: one for one in graph.initializer})
+    return _Reader(None, "the model").function(graph, graph.name, {one.name: one for one in graph.initializer})
 
 
 def _first_line(error: Exception) -> str:
@@ -185,19 +185,20 @@ def _check(slim: ModelProto, name: str, *, apart: bool) -> None:
             raise ModelError(f"function {function.name!r} of {name} is not valid: {_first_line(error)}") from error
 
 
-def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path, str]:
+def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path | None, str]:
     if isinstance(source, ModelProto):
-        return source, Path(), "the model"
+        return source, None, "the model"
     if isinstance(source, bytes):
-        return _decode(source, "the model"), Path(), "the model"
+        return decode_model(source, "the model"), None, "the model"
     if not isinstance(source, str | Path) or not str(source):
         raise ModelError(f"a model is the path of an ONNX file, its bytes or an onnx.ModelProto, not {shown(source)}")
     path = Path(source)
     data = read_bytes(path, "model file", most="model-bytes", error=ModelFileError)
-    return _decode(data, repr(str(path))), path.parent, repr(str(path))
+    return decode_model(data, repr(str(path))), path.parent, repr(str(path))
 
 
-def _decode(data: bytes, name: str) -> ModelProto:
+def decode_model(data: bytes, name: str) -> ModelProto:
+    """Read bytes as a model of at most `model-depth` levels; `ModelFileError` if they are none."""
     model = ModelProto()
     try:
         model.ParseFromString(data)
@@ -206,6 +207,7 @@ def _decode(data: bytes, name: str) -> ModelProto:
         raise ModelFileError(f"{name} is not an ONNX model, is damaged or nested too deep; {fix}") from None
     if not model.ir_version or not model.HasField("graph") or not model.opset_import:
         raise ModelFileError(f"{name} is not an ONNX model: it has no graph or states no operator set")
+    _check_size(model, name)
     return model
 
 
@@ -237,17 +239,10 @@ def _slim(model: ModelProto) -> ModelProto:
     return slim
 
 
-def _fetch_external(nodes: Iterable[NodeProto], folder: Path, name: str) -> None:
-    """Read external data of attributes and nested graphs, which the checker looks for where the process runs."""
-    for node in nodes:
-        for attribute in node.attribute:
-            graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
-            tensors = [attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors
-            for tensor in (*tensors, *(tensor for graph in graphs for tensor in graph.initializer)):
-                if tensor.data_location == TensorProto.EXTERNAL:
-                    tensor.CopyFrom(write_tensor(read_tensor(tensor, folder, name)))
-            for graph in graphs:
-                _fetch_external(graph.node, folder, name)
+def _fetch_external(slim: ModelProto, folder: Path | None, name: str) -> None:
+    """Read external data of attributes, functions and nested graphs, which the checker looks for where it runs."""
+    for tensor in external_tensors(slim):
+        tensor.CopyFrom(write_tensor(read_tensor(tensor, folder, name)))
 
 
 def _sparse_constants(graph: GraphProto) -> Iterator[NodeProto]:
@@ -265,7 +260,7 @@ class _Reader:
     A function of the model has no types; `functions` are what it becomes for the types and attributes of its calls.
     """
 
-    def __init__(self, folder: Path, name: str, local: Iterable[FunctionProto] = ()) -> None:
+    def __init__(self, folder: Path | None, name: str, local: Iterable[FunctionProto] = ()) -> None:
         self._folder = folder
         self._name = name
         self._sources: set[str] = set()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
+from google.protobuf.message import Message
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
 from tvmtarget.errors import ModelError, TvmTargetError
@@ -18,7 +20,7 @@ from tvmtarget.ir.tensors import bytes_of
 from tvmtarget.ir.types import DTYPES, TensorType
 from tvmtarget.untrusted import open_regular, private_copy
 
-__all__ = ["SMALL", "ExternalData", "constant_of", "is_small", "read_tensor", "write_tensor"]
+__all__ = ["SMALL", "ExternalData", "constant_of", "external_tensors", "is_small", "read_tensor", "write_tensor"]
 
 # Tensors with at most this many elements take part in shape inference by value (shapes, axes, pads, ...).
 SMALL = 1024
@@ -46,8 +48,24 @@ def _elements(dims: Iterable[int]) -> int:
     return prod(int(dim) for dim in dims)
 
 
-def read_tensor(tensor: TensorProto, folder: Path, model: str) -> Constant:
-    """Read a tensor; `model` and the tensor are named in the `ModelError` that says what is wrong with its data."""
+def external_tensors(message: Message) -> Iterator[TensorProto]:
+    """Yield every tensor at any place of a message whose elements lie in another file."""
+    waiting = [message]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, TensorProto):
+            if one.data_location == TensorProto.EXTERNAL or one.external_data:
+                yield one
+            continue
+        for field, value in one.ListFields():
+            if field.message_type is not None:
+                waiting += [value] if isinstance(value, Message) else value
+
+
+def read_tensor(tensor: TensorProto, folder: Path | None, model: str) -> Constant:
+    """Read a tensor, whose external data lies in a folder or below; without a folder it has none.
+
+    `model` and the tensor are named in the `ModelError` that says what is wrong with its data."""
     dtype = dtype_name(tensor.data_type)
     if any(dim < 0 for dim in tensor.dims):
         raise ModelError(f"tensor {tensor.name!r} of {model} has a negative dimension: {list(tensor.dims)}")
@@ -61,8 +79,12 @@ def read_tensor(tensor: TensorProto, folder: Path, model: str) -> Constant:
     return Constant(tensor.name, TensorType(dtype, tuple(tensor.dims)), array)
 
 
-def _external(tensor: TensorProto, folder: Path, model: str) -> np.ndarray[Any, Any]:
+def _external(tensor: TensorProto, folder: Path | None, model: str) -> np.ndarray[Any, Any]:
     """Read the external data of a tensor; elements smaller than a byte are unpacked."""
+    if folder is None:
+        raise ModelError(
+            f"data of tensor {tensor.name!r} lies outside of {model}, which has no folder; give the path of its file"
+        )
     info = {entry.key: entry.value for entry in tensor.external_data}
     path = (folder / info.get("location", "")).resolve()
     if not path.is_relative_to(folder.resolve()):
@@ -72,6 +94,8 @@ def _external(tensor: TensorProto, folder: Path, model: str) -> np.ndarray[Any, 
         raise ModelError(f"tensor {tensor.name!r} of {model} holds texts, which do not lie outside of a model")
     count, offset = _elements(tensor.dims), int(info.get("offset", 0))
     size = (count * bits + 7) // 8
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ModelError(f"data of tensor {tensor.name!r} of {model} cannot be read: {str(path)!r} is no regular file")
     if offset < 0 or int(info.get("length", size)) != size or offset + size > path.stat().st_size:
         stated = f"{info.get('length', size)} bytes at {offset} of {str(path)!r}"
         raise ModelError(f"tensor {tensor.name!r} of {model} takes {size} bytes, but is said to be {stated}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import EncodeError
+from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
 from tvmtarget.errors import ModelError, TvmTargetError
@@ -82,7 +82,7 @@ def _model(flat: Function, name: str, tensor: WriteTensor) -> ModelProto:
         write_model_notes(flat, model)
     except TvmTargetError:
         raise
-    except (ValueError, TypeError, OverflowError) as error:
+    except (DecodeError, ValueError, TypeError, OverflowError) as error:
         raise ModelError(f"function {name!r} cannot be written as ONNX: {error}") from error
     return model
 
