@@ -5,29 +5,34 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.backends.aligned import aligned
 from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import Array, Backend, Compiled, KeptSchedules, Part, backend_named
 from tvmtarget.backends.sharing import device_index
-from tvmtarget.errors import ArtifactError, RunError, TvmTargetError, raise_all
+from tvmtarget.errors import ArtifactError, MissingExtraError, RunError, TvmTargetError, raise_all
 from tvmtarget.executors.cluster import Cluster, Engine, RunProgram, unmatched
 from tvmtarget.executors.engines import engine_of
 from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs, check_outputs
 from tvmtarget.executors.program import Program
 from tvmtarget.executors.verify import verify_program
 from tvmtarget.files import temporary_folder
+from tvmtarget.ir.onnx_reader import decode_model
+from tvmtarget.ir.onnx_tensors import external_tensors
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.node import Runtime
+from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.applied import Applied
 from tvmtarget.untrusted import parse_json, read_arrays
@@ -54,27 +59,113 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
     Raises:
         ArtifactError: the file is damaged, or holds what may only be used with trust.
     """
-    manifest, files = read_files(Path(path))
+    facts, files = read_files(Path(path))
+    place = str(path)
+    with _reading(place, "manifest.json"):
+        manifest = _Manifest.model_validate_json(json.dumps(facts), strict=True)
+        names = [leaf.function for leaf in manifest.leaves]
+        if len(set(names)) < len(names):
+            raise ValueError("it lists a function twice")
+    with _reading(place, "target.json"):
+        target = Target.from_json(parse_json(files["target.json"], "'target.json'"))
+    with _reading(place, "constants.npz"):
+        constants = read_arrays(io.BytesIO(files["constants.npz"]), "'constants.npz'")
+    leaves: dict[str, Leaf] = {}
+    for leaf in manifest.leaves:
+        with _reading(place, "manifest.json"):
+            leaves[leaf.function] = Leaf.read(leaf, files, trust=trust)
+        with _reading(place, f"leaves/{leaf.function}/source.onnx"):
+            _check_source(leaves[leaf.function].part)
+    raise_all(ArtifactError, [*_not_allowed(place, leaves, manifest.allow_interpreter)])
+    programs: dict[str, Program] = {}
+    for name, member in {"": "program.json", **{name: f"machines/{name}.json" for name in manifest.machines}}.items():
+        with _reading(place, member):
+            programs[name] = Program.read(files[member])
+    program = programs.pop("")
+    raise_all(ArtifactError, [f"{place!r} cannot run: {problem}" for problem in unmatched(programs)][:5])
+    arities = {name: (len(leaf.part.inputs), len(leaf.part.outputs)) for name, leaf in leaves.items()}
+    for name, part in {"": program, **programs}.items():
+        whose = f"the program of machine {name!r} in {place!r}" if name else f"the program in {place!r}"
+        with _reading(place, f"machines/{name}.json" if name else "program.json"):
+            verify_program(part, arities, constants.keys(), tuple(programs), whose)
+    with _reading(place, "manifest.json"):
+        tuned = tuple(map(Applied.from_json, manifest.tuned))
+        calls = tuple(map(LeafCall.read, manifest.leaves if manifest.calls is None else manifest.calls))
+        runtime = target.runtime if trust else _runtime_here(target.runtime, place, scheduler, insecure=insecure)
+        return Executable(target, program, constants, leaves, manifest.name, tuned, programs, calls, runtime)
+
+
+class _Facts(BaseModel):
+    """Objects of a manifest; fields that this version does not know are left alone."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class _CallFacts(_Facts):
+    function: str
+    call: str | None = None
+    ops: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class _LeafFacts(_CallFacts):
+    site: str
+    backend: str
+    version: str
+    note: str
+    target: dict[str, Any]
+    tuned: tuple[dict[str, Any], ...] = ()
+
+
+class _Manifest(_Facts):
+    """What the manifest of a saved program says beside the digests of its files."""
+
+    name: str
+    leaves: tuple[_LeafFacts, ...]
+    calls: tuple[_CallFacts, ...] | None = None  # files of older versions have none: each function is called once
+    machines: tuple[str, ...] = ()
+    tuned: tuple[dict[str, Any], ...] = ()
+    allow_interpreter: bool = False
+
+
+@contextmanager
+def _reading(path: str, member: str) -> Iterator[None]:
+    """Turn what reading a member of a saved program raises into an `ArtifactError` that names both."""
     try:
-        target = Target.from_json(parse_json(files["target.json"], f"'target.json' of {str(path)!r}"))
-        constants = read_arrays(io.BytesIO(files["constants.npz"]), f"'constants.npz' of {str(path)!r}")
-        leaves = {leaf["function"]: Leaf.read(leaf, files, trust=trust) for leaf in manifest["leaves"]}
-        raise_all(ArtifactError, [*_not_allowed(str(path), leaves, manifest.get("allow_interpreter"))])
-        calls = tuple(LeafCall.read(call) for call in manifest.get("calls", manifest["leaves"]))
-        program = Program.read(files["program.json"])
-        tuned = tuple(map(Applied.from_json, manifest.get("tuned", ())))
-        machines = {name: Program.read(files[f"machines/{name}.json"]) for name in manifest.get("machines", ())}
-        raise_all(ArtifactError, [f"{str(path)!r} cannot run: {problem}" for problem in unmatched(machines)][:5])
-        arities = {name: (len(leaf.part.inputs), len(leaf.part.outputs)) for name, leaf in leaves.items()}
-        for name, part in {"": program, **machines}.items():
-            place = f"the program of machine {name!r} in {str(path)!r}" if name else f"the program in {str(path)!r}"
-            verify_program(part, arities, constants.keys(), tuple(machines), place)
-        runtime = target.runtime if trust else _runtime_here(target.runtime, str(path), scheduler, insecure=insecure)
-        return Executable(target, program, constants, leaves, manifest["name"], tuned, machines, calls, runtime)
-    except TvmTargetError:
+        yield
+    except MissingExtraError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{str(path)!r} is not complete: {error}") from error
+    except ArtifactError as error:
+        if error.path:
+            raise
+        problems = error.problems if repr(path) in str(error) else [f"{path!r}: {text}" for text in error.problems]
+        raise ArtifactError(*problems, path=path, member=member, offset=error.offset) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        problem = f"{path!r} is damaged: {member!r}, at {where or 'its start'}: {first['msg']}"
+        raise ArtifactError(problem, path=path, member=member) from error
+    except Exception as error:  # of any reader: EOFError, KeyError, MemoryError, RecursionError, struct.error, ...
+        reason = str(error) or type(error).__name__
+        reason = f"it has no {error}" if type(error) is KeyError else reason
+        raise ArtifactError(f"{path!r} is damaged: {member!r}: {reason}", path=path, member=member) from error
+
+
+def _check_source(part: Part) -> None:
+    """Raise an error for the model of a leaf that is not of its signature, or needs other files."""
+    if part.is_relax:
+        return
+    model = decode_model(part.source, "it")
+    tensor = next(external_tensors(model), None)
+    if tensor is not None:
+        raise ValueError(f"the data of tensor {tensor.name!r} lies in another file")
+    initialized = {one.name for one in model.graph.initializer}
+    inputs = [one.name for one in model.graph.input if one.name not in initialized]
+    outputs = [one.name for one in model.graph.output]
+    for what, found, stated in (("inputs", inputs, part.inputs), ("outputs", outputs, part.outputs)):
+        if tuple(found) != stated:
+            raise ValueError(f"its {what} are {shown(found)}, and the manifest says {shown(list(stated))}")
 
 
 def _not_allowed(path: str, leaves: Mapping[str, Leaf], allow_interpreter: object) -> Iterator[str]:
@@ -124,10 +215,9 @@ class LeafCall:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> LeafCall:
-        """Read what `describe` gave, or, from older files, what is told of the function of a single call."""
-        function, call = str(told["function"]), str(told.get("call", told["function"]))
-        return cls(function, call, *(tuple(told[name]) for name in ("ops", "inputs", "outputs")))
+    def read(cls, facts: _CallFacts) -> LeafCall:
+        """Read what `describe` gave, or, from older files, what is said of the function of a single call."""
+        return cls(facts.function, facts.call or facts.function, facts.ops, facts.inputs, facts.outputs)
 
 
 @dataclass
@@ -190,35 +280,37 @@ class Leaf:
         }
 
     @classmethod
-    def read(cls, facts: Mapping[str, Any], files: Mapping[str, bytes], *, trust: bool) -> Leaf:
+    def read(cls, facts: _LeafFacts, files: Mapping[str, bytes], *, trust: bool) -> Leaf:
         """Read one function of a saved program; native code by another version of its backend is left alone."""
-        folder = f"leaves/{facts['function']}/"
+        folder = f"leaves/{facts.function}/"
         native = {name.removeprefix(folder): data for name, data in files.items() if name.startswith(folder)}
-        source = native.pop("source.onnx")
-        backend = backend_named(facts["backend"])
-        tuned = tuple(map(Applied.from_json, facts.get("tuned", ())))
+        source = native.pop("source.onnx", None)
+        if source is None:
+            raise ValueError(f"'{folder}source.onnx' is not there")
+        backend = backend_named(facts.backend)
+        tuned = tuple(map(Applied.from_json, facts.tuned))
         for applied in tuned:
             problem = trace_problem(applied.body) if applied.is_used and applied.format == TRACE_FORMAT else None
             if problem is not None:
-                name = f"kernel {applied.what} in function {facts['function']!r}"
+                name = f"kernel {applied.what} in function {facts.function!r}"
                 raise ValueError(f"the schedule of {name} may not be applied: {problem}")
         bodies = {(one.key, one.format): one.body for one in tuned if one.is_used}
-        target = Target.from_json(facts["target"])
+        target = Target.from_json(facts.target)
         if not trust:
-            _check_options(target, facts["function"])
+            _check_options(target, facts.function)
         part = Part(
-            name=facts["function"],
+            name=facts.function,
             source=source,
-            site=facts["site"],
+            site=facts.site,
             target=target,
-            ops=tuple(facts["ops"]),
-            inputs=tuple(facts["inputs"]),
-            outputs=tuple(facts["outputs"]),
-            native=native if trust and backend.version() == facts["version"] else {},
+            ops=facts.ops,
+            inputs=facts.inputs,
+            outputs=facts.outputs,
+            native=native if trust and backend.version() == facts.version else {},
             schedules=KeptSchedules(bodies) if bodies else None,
             is_trusted=trust,
         )
-        return cls(part, backend, facts["note"], tuned)
+        return cls(part, backend, facts.note, tuned)
 
 
 def _check_options(target: Target, function: str) -> None:

@@ -54,7 +54,13 @@ class Applied:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read what `to_json` returned."""
-        return cls(**data)
+        applied = cls(**data)
+        names = ("level", "what", "key", "tier", "record", "source", "format", "note")
+        if not all(isinstance(getattr(applied, name), str) for name in names):
+            raise TypeError("its level, key, tier, record and note are texts")
+        if type(applied.calls) is not int or not isinstance(applied.ratio, float | int | None):
+            raise TypeError("'calls' is a whole number, and 'ratio' a number")
+        return applied
 
     def __str__(self) -> str:
         times = f" x{self.calls}" if self.calls > 1 else ""
