@@ -200,5 +200,5 @@ def test_external_data_in_a_pipe_is_refused(tmp_path):
     path = saved(tmp_path)
     (tmp_path / "w.bin").unlink()
     os.mkfifo(tmp_path / "w.bin")
-    with pytest.raises(ModelError, match=r"takes 12000 bytes, but is said to be"):
+    with pytest.raises(ModelError, match=r"is no regular file"):
         tt.IRModule.from_onnx(path)
