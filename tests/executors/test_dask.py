@@ -2,10 +2,16 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from clusters import assert_same, images, whole
 from models import DIGITS, inputs_of, light
+from processes import is_gone, wait
 
 import tvmtarget as tt
 from tvmtarget.errors import RunError
@@ -40,7 +46,7 @@ def test_workers_are_there_while_dask_refreshes_what_it_says_of_them():
 
 
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
-    monkeypatch.setattr("tvmtarget.executors.dask.CONNECT", 0.3)
+    monkeypatch.setenv("TVMTARGET_MAX_SILENCE_SECONDS", "1")
     exe = tt.build(
         tt.IRModule.from_onnx(DIGITS), TWO.replace("dask", "dask(address=tcp://127.0.0.1:1,insecure=true)"), where=WHERE
     )
@@ -82,3 +88,91 @@ def test_squeezenet_on_three_workers_of_a_running_cluster():
         exe.close()
         with pytest.raises(RunError, match=r"Dask has no worker 'five'(.|\n)*need a worker each, not 2"):
             built(["0", "five"]).run(inputs)
+
+
+def test_a_worker_of_this_computer_that_is_stopped_is_named_and_ended(monkeypatch):
+    monkeypatch.setenv("TVMTARGET_MAX_SILENCE_SECONDS", "2")
+    exe = tt.build(tt.IRModule.from_onnx(DIGITS), TWO, where=WHERE)
+    exe.run(images())
+    crew = exe._engine._crew
+    pid = crew._processes()[crew.workers["n1"]]
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(RunError, match=r"machine 'n1' is stopped: .* 2 s; .*TVMTARGET_MAX_SILENCE_SECONDS raises"):
+        exe.run(images())
+    wait(lambda: is_gone(pid))
+
+
+CLUSTER = """
+import sys
+from distributed import LocalCluster
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("stop", "problem"), [(signal.SIGKILL, "is gone"), (signal.SIGSTOP, "has been silent for 2 s")]
+)
+def test_a_scheduler_that_is_killed_or_stopped_is_named(tmp_path, stop, problem, monkeypatch):
+    monkeypatch.setenv("TVMTARGET_MAX_SILENCE_SECONDS", "2")
+    (tmp_path / "cluster.py").write_text(CLUSTER)
+    command = [sys.executable, str(tmp_path / "cluster.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        address = process.stdout.readline().decode().strip()
+        try:
+            runtime = tt.Runtime("dask", {"address": address, "insecure": True})
+            exe = tt.build(tt.IRModule.from_onnx(DIGITS), TWO, where=WHERE, runtime=runtime)
+            exe.run(images())
+            process.send_signal(stop)
+            begin = time.monotonic()
+            with pytest.raises(RunError, match=f"the Dask scheduler at '{address}' {problem}"):
+                exe.run(images())
+            assert time.monotonic() - begin < 20
+            exe.close()
+        finally:
+            process.kill()
+
+
+def test_somebody_silent_at_the_address_of_a_scheduler_is_named(monkeypatch):
+    monkeypatch.setenv("TVMTARGET_MAX_SILENCE_SECONDS", "1")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        runtime = tt.Runtime("dask", {"address": address, "insecure": True})
+        exe = tt.build(tt.IRModule.from_onnx(DIGITS), TWO, where=WHERE, runtime=runtime)
+        with pytest.raises(RunError, match=f"no Dask scheduler answers at '{address}'"):
+            exe.run(images())
+
+
+KILLED = f"""
+import sys
+import numpy as np, tvmtarget as tt
+if __name__ == "__main__":
+    exe = tt.build(tt.IRModule.from_onnx({str(DIGITS)!r}), {TWO!r}, where={WHERE!r})
+    exe.run({{"input": np.zeros((1, 1, 8, 8), np.float32)}})
+    print(*exe._engine._crew._processes().values(), flush=True)
+    sys.stdin.read()
+    exe.close()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it looks into /proc")
+def test_workers_end_with_a_killed_process_and_the_next_start_removes_its_files(tmp_path):
+    script, temporary = tmp_path / "script.py", tmp_path / "tmp"
+    script.write_text(KILLED)
+    temporary.mkdir()
+
+    def files():
+        return sorted(found.name for found in temporary.iterdir() if "tvmtarget" in found.name or "dask" in found.name)
+
+    for is_killed in (True, False):
+        command, environment = [sys.executable, str(script)], os.environ | {"TMPDIR": str(temporary)}
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+            pids = [int(word) for word in process.stdout.readline().split()]
+            assert len(pids) == 2
+            assert len(files()) == 1
+            if is_killed:
+                process.kill()
+        wait(lambda pids=pids: all(map(is_gone, pids)))
+    assert files() == []

@@ -5,7 +5,6 @@ import socket
 import stat
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import psutil
 import pytest
@@ -56,7 +55,7 @@ def test_a_silent_connection_to_our_cluster_holds_up_nobody(crew):
 
 
 def test_the_folder_of_our_cluster_is_private_and_goes_with_it(crew):
-    folder = Path(crew._folder.name)
+    folder = crew.folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert any(folder.iterdir())
     crew.close()

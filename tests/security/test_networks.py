@@ -59,7 +59,7 @@ def test_an_artifact_does_not_choose_the_scheduler(stranger, tmp_path, cli):
 
 
 def test_a_scheduler_is_connected_to_by_tls_or_what_is_allowed_explicitly(stranger, monkeypatch):
-    monkeypatch.setattr("tvmtarget.executors.dask.CONNECT", 0.5)
+    monkeypatch.setenv("TVMTARGET_MAX_SILENCE_SECONDS", "1")
     address, calls = stranger
     exe, inputs = built(evil(address))
     with pytest.raises(RunError, match=r"reached without TLS.*dask\(insecure=true\)"):

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from operator import itemgetter
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from tvmtarget.errors import MissingExtraError, RunError, TvmTargetError, did_you_mean, raise_all
 from tvmtarget.executors.cluster import Cluster, OpenMachine, Record, RunProgram
@@ -23,15 +26,19 @@ from tvmtarget.executors.graph import Event
 from tvmtarget.executors.program import Driver
 from tvmtarget.executors.segments import Part, parts_of
 from tvmtarget.files import temporary_folder
-from tvmtarget.python_process import python_environment
+from tvmtarget.python_process import is_stopped, python_environment
 from tvmtarget.target.node import Runtime
+from tvmtarget.untrusted import LIMITS, limit
 
 __all__ = ["DaskCrew", "connected"]
 
+_R = TypeVar("_R")
+_VARIABLE = LIMITS["silence-seconds"].variable
+
 LOCALHOST = "127.0.0.1"
 LOOK = 0.5  # seconds between looks at whether all workers are there
-CONNECT = 30.0  # seconds in which a scheduler has answered
-START = 60.0  # seconds in which workers of this computer have started
+GRACE = 2.0  # seconds in which a client has said goodbye
+CLOSE = 10.0  # seconds in which a cluster of our own has ended by itself; it is killed then
 
 
 @dataclass
@@ -52,20 +59,23 @@ class DaskCrew:
         self.parts = {machine: tuple(parts_of(program)) for machine, program in cluster.programs.items()}
         working = [m for m, parts in self.parts.items() if any(isinstance(part, Driver) for part in parts)]
         address, workers = runtime["address"], runtime["workers"]
-        self._folder = ExitStack()
-        folder = self._folder.enter_context(temporary_folder())
+        self._silence = limit("silence-seconds")
+        self._heard: dict[str, tuple[object, float]] = {}  # the last heartbeat of each worker, and when it was new
+        self._scheduler = f"the Dask scheduler at {address!r}" if address else "the Dask scheduler"
+        self._files = ExitStack()
+        self.folder = self._files.enter_context(temporary_folder())
         self._own: Any = None
         self.client: Any = None
         try:
             if not address:
-                self._own = _started(self.distributed, len(working), str(folder))
+                self._own = _started(self.distributed, len(working), str(self.folder))
             if address:
                 is_insecure = bool(runtime["insecure"])
-                self.client = connected(self.distributed, str(address), insecure=is_insecure, seconds=CONNECT)
+                self.client = connected(self.distributed, str(address), insecure=is_insecure, seconds=self._silence)
             else:
-                self.client = self.distributed.Client(self._own, set_as_default=False, timeout=CONNECT)
+                self.client = self.distributed.Client(self._own, set_as_default=False, timeout=self._silence)
             self.workers = self._assigned(working, workers if isinstance(workers, tuple) else ())
-            self.packs = {machine: self._packed(machine) for machine in self.workers}
+            self.packs = self._watched(lambda: {machine: self._packed(machine) for machine in self.workers})
         except OSError as error:
             self.close()
             raise RunError(f"no Dask scheduler answers at {address!r}: {error}") from error
@@ -76,7 +86,7 @@ class DaskCrew:
     def begin(self, inputs: Sequence[Any], *, is_recorded: bool) -> _Run:
         """Hand all tasks of a run to the scheduler."""
         writer = _Writer(self, is_recorded)
-        writer.write(inputs)
+        self._watched(lambda: writer.write(inputs))
         return writer.run
 
     def finish(self, run: _Run, record: Record | None = None) -> list[Any]:
@@ -92,16 +102,23 @@ class DaskCrew:
             if waiting:
                 self._look_for_workers()
         if record is not None:
-            for event in (event for events in self.client.gather(run.events) for event in events):
+            for event in (
+                event for events in self._watched(lambda: self.client.gather(run.events)) for event in events
+            ):
                 record(event)
-        return list(self.client.gather(run.results))
+        return list(self._watched(lambda: self.client.gather(run.results)))
 
     def close(self) -> None:
         """Forget all tasks; end workers that were started here."""
-        for part in (self.client, self._own):
-            if part is not None:
-                part.close()
-        self._folder.close()
+        if self.client is not None:
+            with suppress(OSError, self.distributed.TimeoutError):
+                self.client.close(timeout=GRACE)
+        if self._own is not None:
+            for pid in filter(is_stopped, self._processes().values()):
+                os.kill(pid, signal.SIGKILL)
+            with suppress(OSError, self.distributed.TimeoutError):
+                self._own.close(timeout=CLOSE)
+        self._files.close()
 
     def _failed(self, machine: str, task: Any) -> NoReturn:  # noqa: ANN401
         self._look_for_workers()
@@ -110,18 +127,59 @@ class DaskCrew:
         raise RunError(*(f"{problem} (on machine {machine!r})" for problem in problems)) from error
 
     def _look_for_workers(self) -> None:
-        try:
-            there = self.client.nthreads()  # what it says of its scheduler has at times no workers, see `_named`
-        except OSError as error:
-            raise RunError(f"the Dask scheduler is gone: {error}") from error
+        there = self._workers_there()
+        now = time.monotonic()
+        processes = self._processes()
         for machine, worker in self.workers.items():
             if worker not in there:
                 raise RunError(f"machine {machine!r} is gone: Dask lost its worker {worker}; the next run begins anew")
+            # A worker of our own that holds Python's lock for long sends no heartbeats, but is not stopped.
+            beat = there[worker]["last_seen"] if worker not in processes else is_stopped(processes[worker]) or now
+            if beat != self._heard.get(worker, (None, now))[0]:
+                self._heard[worker] = (beat, now)
+            elif now - self._heard[worker][1] >= self._silence:
+                raise RunError(
+                    f"machine {machine!r} is stopped: its Dask worker {worker} has given no sign of life for "
+                    f"{self._silence} s; the next run begins anew; {_VARIABLE} raises the limit"
+                )
+
+    def _workers_there(self) -> Mapping[str, Mapping[str, object]]:
+        """Ask the scheduler for all workers by address; `RunError` if it is gone or silent."""
+        if self.client.status != "running":  # the client connects anew, but its tasks are lost
+            raise RunError(f"{self._scheduler} is gone; the next run begins anew")
+        try:
+            # What the client itself says of its scheduler has at times no workers, see `_named`.
+            ask = self.client.scheduler.identity
+            facts = self.client.sync(ask, n_workers=-1, callback_timeout=self._silence)
+        except (OSError, self.distributed.TimeoutError) as error:
+            is_silent = self.client.status == "running"
+            why = f"has been silent for {self._silence} s ({_VARIABLE})" if is_silent else "is gone"
+            raise RunError(f"{self._scheduler} {why}; the next run begins anew") from error
+        workers: Mapping[str, Mapping[str, object]] = facts["workers"]
+        return workers
+
+    def _processes(self) -> dict[str, int]:
+        """Return the processes of workers that were started here, by address."""
+        nannies = self._own.workers.values() if self._own is not None else ()
+        return {nanny.worker_address: nanny.pid for nanny in nannies if nanny.pid is not None}
+
+    def _watched(self, call: Callable[[], _R]) -> _R:
+        """Return what a call of Dask returns, however long that takes while the scheduler and all workers are there."""
+        done = _in_thread(call)
+        while not wait([done], LOOK).done:
+            self._look_for_workers()
+        try:
+            return done.result()
+        except TvmTargetError:
+            raise
+        except Exception as error:
+            self._look_for_workers()
+            raise RunError(f"Dask failed: {type(error).__name__}: {error}") from error
 
     def _assigned(self, machines: Sequence[str], wanted: Sequence[object]) -> dict[str, str]:
         """Return the address of the worker of each machine: those that are wanted, else by name."""
         with suppress(self.distributed.TimeoutError):
-            self.client.wait_for_workers(len(machines), timeout=START)
+            self.client.wait_for_workers(len(machines), timeout=limit("start-seconds"))
         names = _named(self.client)
         found = {name: address for address, name in names.items()} | {address: address for address in names}
         chosen = [str(name) for name in wanted] or sorted(names.values(), key=lambda name: (len(name), name))
@@ -272,7 +330,8 @@ def connected(distributed: Any, address: str, *, insecure: bool, seconds: float)
     options: dict[str, Any] = {"timeout": seconds, "set_as_default": False}
     if protocol in ("tls", "wss"):
         try:
-            return distributed.Client(address, security=distributed.Security(require_encryption=True), **options)
+            options["security"] = distributed.Security(require_encryption=True)
+            return _client(distributed, address, options)
         except (TypeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             where = "set ca-file, client.cert and client.key of distributed.comm.tls in your configuration of Dask"
@@ -282,7 +341,30 @@ def connected(distributed: Any, address: str, *, insecure: bool, seconds: float)
             f"the Dask scheduler {address!r} is reached without TLS, so that whoever reaches it may run code as you; "
             "use tls://HOST:PORT, or allow it: dask(insecure=true), insecure=True, --insecure"
         )
-    return distributed.Client(address, **options)
+    return _client(distributed, address, options)
+
+
+def _client(distributed: Any, address: str, options: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Return a client; Dask's own limit does not cover somebody who accepts a connection and then says nothing."""
+    client = _in_thread(lambda: distributed.Client(address, **options))
+    if not wait([client], options["timeout"] + GRACE).done:
+        client.add_done_callback(lambda late: None if late.exception() else late.result().close())
+        raise TimeoutError(f"it said nothing for {options['timeout']} s")
+    return client.result()
+
+
+def _in_thread(call: Callable[[], _R]) -> Future[_R]:
+    """Call a function in a thread of its own, which does not keep the process from ending."""
+    done: Future[_R] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return done
 
 
 def _started(distributed: Any, workers: int, folder: str) -> Any:  # noqa: ANN401
@@ -293,7 +375,7 @@ def _started(distributed: Any, workers: int, folder: str) -> Any:  # noqa: ANN40
     except ImportError:
         raise MissingExtraError("cryptography", "dask") from None
     try:
-        with dask.config.set(_CONFIG), _safe_path():
+        with dask.config.set(_CONFIG | {"temporary-directory": folder}), _safe_path():
             return distributed.LocalCluster(n_workers=workers, security=security, local_directory=folder, **_LOCAL)
     except RuntimeError as error:
         raise RunError(
