@@ -80,14 +80,17 @@ def test_a_part_and_the_command_line_form_have_one_digest():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('kind = "llvm"\nnum-cores = ', "expected a target in TOML: invalid value (at end of document)"),
-        ('kind = "llvm"\nkind = "c"', "expected a target in TOML: cannot overwrite a value (at end of document)"),
+        ('kind = "llvm"\nnum-cores = ', "the text of a target is not TOML: invalid value (at end of document)"),
+        (
+            'kind = "llvm"\nkind = "c"',
+            "the text of a target is not TOML: cannot overwrite a value (at end of document)",
+        ),
     ],
 )
 def test_bad_toml_is_told_with_its_line(text, message):
     with pytest.raises(TextError) as error:
         Target.parse(text)
-    assert str(error.value) == message
+    assert str(error.value) == f"the text of a target is not TOML: {message}"
 
 
 def test_a_tree_for_people_has_a_line_for_each_node(golden):
@@ -99,3 +102,8 @@ def test_a_tree_for_people_has_a_line_for_each_node(golden):
         name="box",
     )
     golden("target/pretty.golden", "\n\n".join(tree.pretty() for tree in (rack, linked, Target("llvm"))) + "\n")
+
+
+@pytest.mark.parametrize("source", ['llvm(mattr="")', {"kind": "llvm", "mattr": [""]}, {"kind": "llvm", "mattr": ""}])
+def test_an_empty_text_is_no_feature(source):
+    assert Target.parse(source) == Target.parse("llvm")

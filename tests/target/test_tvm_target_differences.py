@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from tvmtarget import CompilationConfig, Runtime, Target, VirtualDevice, errors
+from tvmtarget.cli.targets import read_target
 from tvmtarget.tags import creators
 from tvmtarget.tags.registry import default_registry
+from tvmtarget.target.kinds import kind_names, kind_of
 
 parse = Target.parse
 
@@ -54,6 +56,13 @@ def _chips():
 def _two_architectures():
     read = Target.from_tvm({"kind": "llvm", "mattr": ["+neon", "-avx512f"]})
     refused("are of no one architecture", read.resolve)
+
+
+def _feature_names():
+    read = parse("llvm -mcpu=cortex-m55 -mattr=+nomve,+woof")
+    assert (read.features.has_dsp, read.features.has_mve) == (True, False)
+    refused(r"'\+woof' of kind 'llvm' is no feature of arm", read.resolve)
+    parse("llvm -mcpu=cortex-m55 -mattr=+nomve,+woof -unchecked=mattr").resolve()
 
 
 def _unknown_feature():
@@ -134,6 +143,24 @@ def _no_current_target():
     assert not hasattr(Target, "current")
 
 
+def _tvmc_options():
+    for option in ("--pass-config", "--disabled-pass", "--dump-code", "--workspace-pools", "--desired-layout"):
+        refused(
+            f"{option} is an option of tvmc that is not here", lambda option=option: read_target("c", None, [option])
+        )
+    refused(
+        "no such option --workspace-pools-targets",
+        lambda: read_target("c", None, ["--workspace-pools-targets=sram:c"]),
+    )
+
+
+def _registries():
+    assert "aot" in kind_names("executor")
+    assert "crt" in kind_names("runtime")
+    assert "interface-api" in {row.name for row in kind_of("aot", "executor").attributes}
+    refused("unknown executor kind 'woof'", lambda: kind_of("woof", "executor"))
+
+
 DIFFERENCES = {
     "a GPU as host": _device_as_host,
     "a second host": _second_host,
@@ -143,6 +170,7 @@ DIFFERENCES = {
     "a `composite` without devices": _empty_composite,
     "names of chips": _chips,
     "features of two architectures": _two_architectures,
+    "names of features": _feature_names,
     "flags of `features`": _unknown_feature,
     "tags of boards": _boards,
     "names of tags": _tag_names,
@@ -159,6 +187,8 @@ DIFFERENCES = {
     "malformed `cl-opt`": _llvm_options,
     "attributes with maps": _nested_attributes,
     "the current target": _no_current_target,
+    "options of tvmc for passes, layouts, dumps and workspace pools": _tvmc_options,
+    "lists of executors, runtimes and their options": _registries,
 }
 
 

@@ -106,7 +106,7 @@ def _features(items: Iterable[str]) -> tuple[str, ...]:
 
     Features are taken from an instruction set as from a CPU: `+rv64gc,-c` is `+rv64g,-c`.
     """
-    words = [word for item in items for word in _words(item)]
+    words = [word for item in items if item for word in _words(item)]  # TVM's tests write `mattr: [""]` for none
     signed = {feature for word in words for feature in _signed(word)}
     removed = [feature[1:] for feature in signed if feature[0] == "-"]
     table = table_of("riscv") if removed and any(is_isa_string(word.lstrip("+")) for word in words) else None
