@@ -572,3 +572,17 @@ def test_command_lines_that_tvm_no_longer_reads_are_loaded_through_us(tvm):
 def test_what_tvm_refuses_is_an_error_of_ours(tvm):
     with pytest.raises(TargetError, match=r"TVM refuses .*requires supports_subgroups"):
         TvmTarget("v0.27", {"kind": "webgpu", "thread_warp_size": 8}).load()
+
+
+@pytest.mark.parametrize(
+    ("text", "mcpu", "mattr"),
+    [
+        ("llvm(mcpu=haswell+noavx)", "haswell", ["-avx"]),
+        ("llvm(mtriple=aarch64-linux-gnu,mcpu=cortex-a72+crypto)", "cortex-a72", ["+aes", "+sha2"]),
+        ("llvm(mcpu=cortex-m55+nomve)", "cortex-m55+nomve", None),
+        ("c(mcpu=cortex-m55+nomve)", "cortex-m55+nomve", None),
+    ],
+)
+def test_modifiers_are_written_as_tvm_reads_them(text, mcpu, mattr):
+    config = Target.parse(text).to_tvm().config
+    assert (config["mcpu"], config.get("mattr")) == (mcpu, mattr)

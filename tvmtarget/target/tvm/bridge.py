@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 from tvmtarget.errors import MissingExtraError, TargetError
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.cpu.chips import chip_problems
-from tvmtarget.target.cpu.isa import is_arm
+from tvmtarget.target.cpu.isa import is_arm, read_isa, spelled_for_llvm
 from tvmtarget.target.grammar import MAX_DEPTH, read_json
 from tvmtarget.target.kind_rows import KINDS
 from tvmtarget.target.kinds import Attribute, Kind, find_kind
@@ -221,7 +221,7 @@ class _Writer:
         config: dict[str, object] = {"kind": node.kind}
         config |= {"keys": list(node.keys)} if node.keys is not None else {}
         kind = find_kind(node.kind)
-        for name, value in node.attrs.items():
+        for name, value in _as_llvm_reads(node).items():
             row = kind.attribute(name) if kind else None
             if row is None or _has(row, self.minor):
                 config[name] = list(value) if isinstance(value, tuple) else value
@@ -241,6 +241,15 @@ class _Writer:
         else:
             self.losses.append(f"host @{driver.effective} of {_at(path)}: a copy, TVM has no references")
         return self.bare(host, driver.effective)
+
+
+def _as_llvm_reads(node: NestedNode) -> Mapping[str, Value]:
+    """Return attributes with modifiers as features, but of M-profile Arm, whose modifiers TVM reads itself.
+
+    TVM reads `+nomve` and `+nodsp` there (`src/target/parsers/mprofile.cc` at v0.18.0), and not `-mve`.
+    """
+    has = read_isa(node.kind, node.attrs).model or frozenset()
+    return node.attrs if "mclass" in has else spelled_for_llvm(node.kind, node.attrs)
 
 
 def _unsaid(node: NestedNode, path: str, minor: int) -> Iterator[str]:
