@@ -235,3 +235,9 @@ def test_malformed_virtual_devices_are_refused(fields, problem):
 def test_a_target_of_an_unknown_kind_has_a_device_type_of_its_own():
     target = Target.from_json({"kind": "npu"})
     assert VirtualDevice.for_target(target).device_type == "npu"
+
+
+@pytest.mark.parametrize("given", [{"targets": ["cuda(host=cuda)"]}, {"target_host": "cuda", "targets": ["cuda"]}])
+def test_a_gpu_that_drives_itself_is_refused(given):
+    with pytest.raises(TargetError, match="host 'cuda' is a kind that drives no other device"):
+        CompilationConfig(**given)

@@ -146,7 +146,7 @@ class CompilationConfig(Node):
         host = self.target_host
         if len(self.targets) == 1:
             only = self.targets[0]
-            own = None if only == host else host
+            own = None if only == host and host.can_host else host
             return only.replace(host=own, executor=self.executor, runtime=self.runtime)
         child = next((target.slot for target in self.targets if target == host), None)
         reference = f"@{child or 'host'}"
