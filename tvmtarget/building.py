@@ -50,7 +50,7 @@ Progress = Callable[[str, int, int], None]
 
 def build(
     module: IRModule | Plan | onnx.ModelProto | tvm.IRModule | str | Path | bytes,
-    target: Target | CompilationConfig | str | None = None,
+    target: Target | CompilationConfig | Mapping[str, object] | str | None = None,
     target_host: Target | str | None = None,
     executor: Executor | str | None = None,
     runtime: Runtime | str | None = None,
@@ -70,7 +70,7 @@ def build(
 
     Args:
         module: a program, an ONNX file, its bytes or model, a module of Apache TVM, or a plan, which is built as it is.
-        target: the tree, its text, or a flat configuration; the module's own unless given.
+        target: the tree, its text or flat JSON, or a flat configuration; the module's own unless given.
         target_host: what drives the root; an error where the target says otherwise.
         executor, runtime: how the program is driven; the target's own, else graph and python.
         params: values for parameters of the program, by name, which then are constants.
@@ -138,7 +138,7 @@ def _built_code(
 
 def plan_to_build(
     module: IRModule | Plan | onnx.ModelProto | tvm.IRModule | str | Path | bytes,
-    target: Target | CompilationConfig | str | None = None,
+    target: Target | CompilationConfig | Mapping[str, object] | str | None = None,
     target_host: Target | str | None = None,
     executor: Executor | str | None = None,
     runtime: Runtime | str | None = None,
@@ -216,7 +216,9 @@ def _too_large(plan: Plan) -> list[str]:
     ]
 
 
-def _refuse_changes(plan: Plan, target: Target | CompilationConfig | str | None, others: Mapping[str, object]) -> None:
+def _refuse_changes(
+    plan: Plan, target: Target | CompilationConfig | Mapping[str, object] | str | None, others: Mapping[str, object]
+) -> None:
     """Raise `TargetError` for what can only be asked of a program that is not divided yet."""
     given = [name for name, value in others.items() if value]
     if target is not None and _configured(target, None, None, None).resolve() != plan.layout.root:
@@ -293,13 +295,13 @@ def _around(site: str) -> Iterator[str]:
 
 
 def _configured(
-    target: Target | CompilationConfig | str | None,
+    target: Target | CompilationConfig | Mapping[str, object] | str | None,
     target_host: Target | str | None,
     executor: Executor | str | None,
     runtime: Runtime | str | None,
 ) -> Target:
     """Return the target with what else was asked of it; a host that contradicts the tree's is an error."""
-    tree = Target.parse(target) if isinstance(target, str) else target
+    tree = Target.parse(target) if isinstance(target, str | Mapping) else target
     if isinstance(tree, CompilationConfig):
         first = tree.targets[0].device
         if tree.fallback_device not in (None, first):

@@ -430,3 +430,10 @@ def test_a_program_whose_host_is_another_machine_does_not_run_here(target, messa
     exe = tt.build(DIGITS, target)
     with pytest.raises(RunError, match=f"its host is another machine: {re.escape(message)}"):
         exe(digits()[0])
+
+
+def test_flat_json_stands_for_a_target():
+    x, _ = digits()
+    exe = tt.build(DIGITS, {"kind": "composite", "targets": [{"kind": "onnxruntime"}, {"kind": "llvm"}]})
+    assert exe.target == tt.Target.parse("[onnxruntime,llvm](executor=graph,runtime=python)").resolve()
+    np.testing.assert_array_equal(exe(x), tt.build(DIGITS, "[onnxruntime,llvm]")(x))

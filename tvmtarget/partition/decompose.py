@@ -30,7 +30,7 @@ __all__ = ["decompose"]
 
 def decompose(
     module: IRModule | onnx.ModelProto | tvm.IRModule | str | Path | bytes,
-    target: Target | CompilationConfig | str | None = None,
+    target: Target | CompilationConfig | Mapping[str, object] | str | None = None,
     costs: Costs | Mapping[str, object] | str | Path | None = None,
     *,
     where: Mapping[str, Constraint | str | Target] | None = None,
@@ -147,9 +147,9 @@ def _numbers(numbers: Mapping[str, int] | None) -> dict[str, int]:
     return dict(numbers or {})
 
 
-def _tree(target: Target | CompilationConfig | str | None) -> Target | None:
+def _tree(target: Target | CompilationConfig | Mapping[str, object] | str | None) -> Target | None:
     """Return the tree that a target is given by; `TargetError` for what is none."""
-    if isinstance(target, str):
+    if isinstance(target, str | Mapping):
         return Target.parse(target)
     if isinstance(target, CompilationConfig):
         return target.to_target()
