@@ -114,8 +114,12 @@ def _in_bounded_process(model: onnx.ModelProto, *, check_type: bool, strict_mode
     """Infer shapes with propagation in a process with 2 GiB and 30 s; None if it fails."""
     command = python_command("-c", _BOUNDED, str(int(check_type)), str(int(strict_mode)))
     environment = python_environment(OPENBLAS_NUM_THREADS="1")  # each thread reserves address space
-    done = subprocess.run(command, input=model.SerializeToString(), capture_output=True, env=environment, check=False)
-    return onnx.load_from_string(done.stdout) if done.returncode == 0 else None
+    data = model.SerializeToString()
+    try:
+        done = subprocess.run(command, input=data, capture_output=True, env=environment, check=True, timeout=60)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        return None
+    return onnx.load_from_string(done.stdout)
 
 
 def infer_types(function: Function, functions: Mapping[str, Function] | None = None) -> Function:
