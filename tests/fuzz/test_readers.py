@@ -1,0 +1,31 @@
+"""The law of readers: whatever bytes they are given, they return or raise a `TvmTargetError`, and soon."""
+
+import pytest
+from fuzz.readers import CRASHES, READERS, failures, problem_of
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_seeds_are_read(name, tmp_path):
+    """An error of a seed would hide what comes after it."""
+    for at, data in enumerate(READERS[name].seeds()):
+        where = tmp_path / str(at)
+        where.mkdir()
+        READERS[name].read(data, where)
+
+
+@pytest.mark.parametrize("path", sorted(CRASHES.glob("*/*.bin")), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_what_once_broke_the_law_keeps_it(path):
+    assert problem_of(READERS[path.parent.name], path.read_bytes()) is None
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_changed_files_are_read_or_refused(name):
+    """A failure leaves its input in tests/fuzz/crashes/, which becomes part of the corpus."""
+    assert list(failures(name, seconds=1.0, seed=1, most=150)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 5))
+@pytest.mark.parametrize("name", READERS)
+def test_many_changed_files_are_read_or_refused(name, seed):
+    assert list(failures(name, seconds=20.0, seed=seed)) == []
