@@ -1,5 +1,6 @@
 """Bytes of unknown origin: what is hostile or damaged is refused quickly, in little memory, with the place."""
 
+import ast
 import gzip
 import io
 import os
@@ -302,3 +303,44 @@ def test_damaged_gzip_is_an_error_of_ours(tmp_path):
 
 def test_zlib_has_the_ratio_that_the_limit_supposes():
     assert len(bytes(1 << 20)) / len(zlib.compress(bytes(1 << 20))) > 10 * LIMITS["unpacked-ratio"].default
+
+
+# Sources
+
+FILES_OF_OURS = {
+    "artifact": "writes; reads by open_zip",
+    "backends.tvm_apart": "files of a temporary folder of ours",
+    "backends.tvm_program": "a library that was just compiled",
+    "executable": "a file that was just written",
+    "executors.dask": "opens a pack of ours, no file",
+    "files": "writes",
+    "ir.onnx_writer": "writes",
+    "plugins": "metadata of installed packages",
+    "tags.compiled": "tags that come with the library",
+    "target.cpu.chips": "data of the library",
+    "target.cpu.features": "data of the library",
+    "target.detection.machine": "files of the kernel",
+    "target.detection.processors": "data of the library",
+    "tuner.device": "files of the kernel, and locks",
+    "tuner.programs": "a file that was just written",
+    "tuning.jsonl_store": "the log that was opened, of which the kind is checked",
+    "tuning.report": "writes",
+    "tuning.sqlite_store": "writes what was rejected",
+    "untrusted": "this is the way",
+}
+OPENING = {"open", "read_text", "read_bytes", "ZipFile", "GzipFile", "load_model", "fromfile", "memmap", "loadtxt"}
+
+
+def test_files_are_opened_in_one_way():
+    """Readers of files of others go through `tvmtarget.untrusted`."""
+    root = Path(tt.__file__).parent
+    found = set()
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            called, function = ast.unparse(node.func), node.func
+            is_method = isinstance(function, ast.Attribute) and function.attr in OPENING and called != "os.open"
+            if is_method or called in ("open", "json.load", "np.load", "onnx.load", "tomllib.load", "tomllib.loads"):
+                found.add(path.relative_to(root).with_suffix("").as_posix().replace("/", "."))
+    assert found - FILES_OF_OURS.keys() == set()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LIMITS",
     "Limit",
+    "check_json_size",
     "check_limit",
     "check_members",
     "limit",
@@ -255,6 +256,12 @@ def printable(text: str) -> str:
     return text.translate(_CONTROLS) if not text.isascii() or not text.isprintable() else text
 
 
+def check_json_size(data: bytes | str, what: str, *, error: type[TvmTargetError] = FileError) -> None:
+    """Raise `error` if JSON has more objects and lists than `json-values`; brackets in texts count too."""
+    found = data.count("[") + data.count("{") if isinstance(data, str) else data.count(b"[") + data.count(b"{")
+    check_limit("json-values", found, what, error)
+
+
 def parse_json(data: bytes | str, what: str, *, error: type[TvmTargetError] = FileError) -> Any:  # noqa: ANN401 - JSON
     """Parse JSON without NaN, infinities or duplicate keys, nested at most `json-depth` levels.
 
@@ -269,7 +276,7 @@ def parse_json(data: bytes | str, what: str, *, error: type[TvmTargetError] = Fi
     depth = limit("json-depth")
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
-        check_limit("json-values", text.count("[") + text.count("{"), what, error)
+        check_json_size(text, what, error=error)
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_duplicates)
     except TvmTargetError:
         raise

@@ -124,3 +124,13 @@ def test_a_damaged_target_file_is_named_with_the_place(cli, tmp_path):
     with pytest.raises(TargetFileError) as caught:
         load_costs(path)
     assert caught.value.offset == 3
+
+
+def test_json_of_millions_of_values_is_refused_before_memory_is_taken():
+    text = "[" + "[]," * 3_000_000 + "[]]"
+    assert "TVMTARGET_MAX_JSON_VALUES" in str(refused(lambda: tt.IRModule.from_json(text)))
+
+
+def test_the_text_of_a_module_of_one_huge_line_is_refused():
+    text = "func @main(%x: float32[4]) { " + "%y = onnx.Relu(%x) " * 4_000_000
+    assert "TVMTARGET_MAX_TEXT_BYTES" in str(refused(lambda: tt.IRModule.parse(text)))

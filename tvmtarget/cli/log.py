@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -17,6 +16,7 @@ from tvmtarget.cli.options import Json, print_json
 from tvmtarget.cli.targets import TargetText, read_target
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.target.problems import shown
+from tvmtarget.untrusted import parse_json
 
 if TYPE_CHECKING:
     from tvmtarget.target.tree import Target
@@ -296,7 +296,7 @@ def _candidate(log: TuningLog, text: str) -> Candidate:
 
     if text.startswith("{"):
         try:
-            return Candidate(**json.loads(text))
+            return Candidate(**parse_json(text, "it"))
         except (ValueError, TypeError, RecursionError, TvmTargetError) as error:
             raise LogError(f"{shown(text)} is no candidate: {error}") from error
     found = [one for one in log if isinstance(one, Trial) and one.digest.startswith(text)]
@@ -327,7 +327,7 @@ def _workload(log: TuningLog, text: str) -> Workload:
         return workload_of(IRModule.from_onnx(Path(text)).main)
     if text.startswith("{"):
         try:
-            return Workload.of(json.loads(text))
+            return Workload.of(parse_json(text, "it"))
         except (ValueError, RecursionError, TvmTargetError) as error:
             raise LogError(f"{shown(text)} is no body of a workload: {error}") from error
     found = {one.key: one for one in log.workloads() if one.key.startswith(text)}

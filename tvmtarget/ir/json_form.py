@@ -22,6 +22,7 @@ from tvmtarget.ir.tensors import array_of_bytes, bytes_of
 from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
+from tvmtarget.untrusted import check_json_size
 
 __all__ = ["SCHEMA", "read_module", "write_module", "write_value"]
 
@@ -154,6 +155,8 @@ def read_module(
     """Read a module from data or its text; `ModelError` says what is wrong, and where in the data."""
     try:
         text = data if isinstance(data, str | bytes) else json.dumps(data)
+        if isinstance(data, str | bytes):
+            check_json_size(text, "it", error=ModelError)
         module = _Module.model_validate_json(text)
         reader = _Reader(constants)
         functions = tuple(reader.function(function, 0) for function in module.functions)

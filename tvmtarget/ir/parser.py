@@ -55,6 +55,7 @@ from tvmtarget.ir.types import (
 )
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
+from tvmtarget.untrusted import check_limit
 
 __all__ = ["MAX_DEPTH", "parse_functions", "parse_type", "read_attributes"]
 
@@ -77,6 +78,7 @@ def parse_functions(
 
     `constants` are arrays by digest, for those that the text does not spell out.
     """
+    check_limit("text-bytes", len(text), "the text of a module", TextError)
     return _Parser(text, constants).module()
 
 

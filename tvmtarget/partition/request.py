@@ -27,6 +27,7 @@ from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout
 from tvmtarget.target.networks import refuse_addresses
 from tvmtarget.target.tree import Target
+from tvmtarget.untrusted import parse_json
 
 __all__ = ["OBJECTIVES", "Objective", "Request", "read_plan", "write_plan"]
 
@@ -175,7 +176,7 @@ def read_plan(path: str | Path, *, trust: bool = False) -> tuple[Request, dict[s
     if not trust:
         refuse_addresses(module.target, f"the plan in {str(path)!r}")
     try:
-        data = json.loads(held)
+        data = parse_json(held, "it")
         where, costs, objective, sites = _read(data)
         constants = data.get("constants")
         if constants is not None and constants not in CONSTANTS:

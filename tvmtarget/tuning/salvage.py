@@ -18,6 +18,7 @@ from tvmtarget.errors import LogError, NewerLogError
 from tvmtarget.tuning.entries import packed, spelled
 from tvmtarget.tuning.lines import parse_record
 from tvmtarget.tuning.sqlite_store import PAGE, SqliteStore
+from tvmtarget.untrusted import read_bytes
 
 __all__ = ["is_damage", "salvage"]
 
@@ -70,12 +71,9 @@ def salvage(path: Path) -> tuple[int, Path]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    try:
-        main = path.read_bytes()
-        ahead = Path(f"{path}-wal")
-        frames = ahead.read_bytes()[32:] if ahead.exists() else b""
-    except OSError as error:
-        raise LogError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+    main = read_bytes(path, "tuning log", most="unpacked-log-bytes", error=LogError)
+    ahead = Path(f"{path}-wal")
+    frames = read_bytes(ahead, most="unpacked-log-bytes", error=LogError)[32:] if ahead.exists() else b""
     said = int.from_bytes(main[16:18])
     size = said if said in (512, 1024, 2048, 4096, 8192, 16384, 32768) else PAGE
     pages = {at // size + 1: main[at : at + size] for at in range(0, len(main), size)}

@@ -20,6 +20,7 @@ from tvmtarget.ir.relax.places import constrained
 from tvmtarget.ir.types import TensorType
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.layout import Layout, Site
+from tvmtarget.untrusted import parse_json
 
 __all__ = ["decided", "restored", "with_kept"]
 
@@ -176,7 +177,7 @@ def _restored(function: Function, elsewhere: frozenset[str], problems: list[str]
 
 def _texts(text: object) -> dict[str, str]:
     """Read an object of texts; `ValueError` for anything else."""
-    read = {} if text is None else json.loads(str(text))
+    read = {} if text is None else parse_json(str(text), "it")
     if not isinstance(read, dict) or not all(isinstance(value, str) for value in read.values()):
         raise ValueError(f"{text!r} is no JSON object of texts")
     return read

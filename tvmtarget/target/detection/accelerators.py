@@ -6,7 +6,6 @@ Only what is measured is said: a limit that follows from the chip is the busines
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from xml.etree import ElementTree
 
 from tvmtarget.target.cpu.chips import chips_of
 from tvmtarget.target.detection.machine import CUDA_DRIVER, DISPLAYS, GPU_QUERY, GPU_REPORT, Machine
+from tvmtarget.untrusted import parse_json
 
 __all__ = ["Accelerator", "accelerators_of"]
 
@@ -159,7 +159,7 @@ def _tegra(machine: Machine) -> Iterator[Accelerator]:
 def _apple(machine: Machine) -> Iterator[Accelerator]:
     """Yield the GPUs of Apple's own chips; macOS says of no other how many cores it has."""
     try:
-        rows = json.loads(machine.text(DISPLAYS))["SPDisplaysDataType"]
+        rows = parse_json(machine.text(DISPLAYS), "the list of displays")["SPDisplaysDataType"]
         cores = [str(row.get("sppci_cores", "")) for row in rows]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return
