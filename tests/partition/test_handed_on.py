@@ -170,6 +170,21 @@ def test_what_tvm_partitioned_stays_with_its_code_generator(way, rows):
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("tree", [NPU, "probe", "[cpu=llvm,soc=[npu=probe(lanes=8),cpu=llvm](host=@cpu)](host=@cpu)"])
+def test_matches_of_tvm_stay_when_a_plan_is_divided_again(way, tree):
+    theirs = tvm.transform.Sequential(WAYS[way])(layers())
+    plan = tt.decompose(theirs, tree)
+    module = plan.module
+    assert any(function.attr("matches") for function in module)
+    held = module.constants()
+    read = (tt.IRModule.parse(str(module), held), tt.IRModule.from_json(module.to_json(), held))
+    for form in (module, *read):
+        again = tt.decompose(form)
+        assert again.sites() == plan.sites()
+        assert str(again.module) == str(module)
+
+
 def kinds(plan, site):
     """List the operators of what runs on a site."""
     return [call.op for call in plan.program.body if plan.site_of(call.source) == site]

@@ -185,7 +185,8 @@ class _Outliner:
         self.constants = program.constants
         self.names = Names(function.name for function in program.others)
         self.values = Names(program.types)
-        self.kept = tuple(item for item in program.function.attrs if item[0] not in ("role", *SIDED))  # of the entry
+        made = ("role", "matches", *SIDED)
+        self.kept = tuple(item for item in program.function.attrs if item[0] not in made)  # of the entry
 
     def add(self, region: Region, border: _Border, around: _Around) -> None:
         """Add the function of a region, and those of its parts behind it."""

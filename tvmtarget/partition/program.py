@@ -274,7 +274,7 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
         results=found.results(),
         rules=rules,
         matches=tuple(matches),
-        given=given_matches(found, module.by_name),
+        given=given_matches(found, module.by_name, layout),
         generators=given_generators(found, module.by_name),
     )
 
