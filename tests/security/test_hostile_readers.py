@@ -7,7 +7,7 @@ import time
 import pytest
 
 import tvmtarget as tt
-from tvmtarget.errors import FileError, TargetFileError, TvmTargetError
+from tvmtarget.errors import FileError, ModelError, TargetFileError, TvmTargetError
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.strategies.declaring import from_op_table
 from tvmtarget.tags.registry import Registry
@@ -134,3 +134,10 @@ def test_json_of_millions_of_values_is_refused_before_memory_is_taken():
 def test_the_text_of_a_module_of_one_huge_line_is_refused():
     text = "func @main(%x: float32[4]) { " + "%y = onnx.Relu(%x) " * 4_000_000
     assert "TVMTARGET_MAX_TEXT_BYTES" in str(refused(lambda: tt.IRModule.parse(text)))
+
+
+@pytest.mark.parametrize("version", [2**63, 10**300])
+def test_a_version_of_operators_that_onnx_cannot_hold_is_refused(version):
+    text = f"func @main(%x: float32[4]) -> (float32[4]) opsets(onnx={version}) {{ return %x }}"
+    with pytest.raises(ModelError):
+        tt.IRModule.parse(text).to_onnx()

@@ -76,8 +76,8 @@ def _invalid(function: Function, error: Exception) -> ModelError:
 def _model(flat: Function, name: str, tensor: WriteTensor) -> ModelProto:
     """Write a function without calls of functions, not yet checked."""
     model = ModelProto(ir_version=_ir_version(flat), producer_name="tvmtarget")
-    model.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in flat.opsets)
     try:
+        model.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in flat.opsets)
         write_graph(flat, model.graph, tensor=tensor)
         write_model_notes(flat, model)
     except TvmTargetError:
