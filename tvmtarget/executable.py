@@ -427,7 +427,7 @@ class Executable:
             return ()
         layout, sites = Layout(self.target), {leaf.part.site for leaf in self._leaves.values()}
         driven = dict.fromkeys(path for site in sorted(sites) for path in (*_above(site), site))
-        hosts = {layout[path].host: path for path in reversed(driven) if layout[path].host not in sites}
+        hosts = {layout[path].host: path for path in driven if layout[path].host not in sites}
         refusals = {host: refuses_interpreter(layout[host].target) for host in hosts}
         return tuple(
             f"@{hosts[host] or '.'} cannot run on this machine: its host is another machine: {refusal}"
