@@ -97,7 +97,7 @@ def _constrained(function: Function, layout: Layout) -> str | None:
 
 def _own(name: str, path: str, owner: dict[str, str], codes: Mapping[str, Function]) -> None:
     """Give a device what its code calls: functions without a constraint, and those that its host runs."""
-    waiting = [name]
+    waiting, seen = [name], {name}
     while waiting:
         for callee in code_callees(codes[waiting.pop()]).values():
             if callee not in codes or codes[callee].constraint is not None:
@@ -106,7 +106,8 @@ def _own(name: str, path: str, owner: dict[str, str], codes: Mapping[str, Functi
                 raise ModelError(
                     f"function {callee!r} is called by code for @{owner[callee]} and for @{path}; make a copy for each"
                 )
-            waiting += [callee] if callee not in waiting and callee != name else []
+            waiting += [callee] if callee not in seen else []
+            seen.add(callee)
 
 
 def _is_tir(function: Function) -> bool:
