@@ -149,9 +149,11 @@ _WRITERS = {
 
 
 def is_artifact(path: Path) -> bool:
-    """Whether a file begins like a saved program, a zip file, rather than like a model."""
+    """Whether a file begins like a saved program: a zip file whose first member is the manifest."""
+    name = _MANIFEST.encode()
     try:
         with open_regular(path) as file:
-            return file.read(len(_ZIP)) == _ZIP
+            head = file.read(_LOCAL_HEADER.size + len(name))
+            return head.startswith(_ZIP) and head.endswith(name)
     except FileError:
         return False
