@@ -33,7 +33,7 @@ from benchmarks._graphs import (
 )
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.partition.plan import Plan
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 COUNT = 1000
 

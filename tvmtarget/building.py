@@ -30,11 +30,11 @@ from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.layout import Layout
-from tvmtarget.target.nesting import unnumbered
 from tvmtarget.target.networks import refuse_addresses
 from tvmtarget.target.node import Executor, Runtime
+from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target
+from tvmtarget.target.tree_paths import unnumbered
 from tvmtarget.tuning.log import TuningLog
 from tvmtarget.tuning.match import Policy
 from tvmtarget.untrusted import LIMITS, limit

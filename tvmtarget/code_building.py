@@ -16,7 +16,7 @@ from tvmtarget.partition.host_device.attributes import side_of
 from tvmtarget.partition.host_device.code import prim_of, type_of_parameter
 from tvmtarget.partition.host_device.splitting import split_host_device
 from tvmtarget.partition.host_device.tir import bind_missing_targets
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target
 
 __all__ = ["build_code", "is_code_entry"]

@@ -30,9 +30,9 @@ from tvmtarget.ir.onnx_reader import decode_model
 from tvmtarget.ir.onnx_tensors import external_tensors
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.partition.machines.machine import Machines, is_distributed
-from tvmtarget.target.layout import Layout
 from tvmtarget.target.node import Runtime
 from tvmtarget.target.problems import shown
+from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target
 from tvmtarget.tuning.applied import Applied
 from tvmtarget.untrusted import parse_json, read_arrays

@@ -19,7 +19,7 @@ from tvmtarget.backends.protocol import backend_named
 from tvmtarget.building import choose_backend
 from tvmtarget.errors import ArtifactError, BackendError, MissingExtraError, ModelError, RunError, TargetError
 from tvmtarget.executors.graph import CallEvent, CopyEvent
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 from tvmtarget.tuning.match import Policy
 
 FLAT = "composite[a=onnxruntime,b=llvm]"

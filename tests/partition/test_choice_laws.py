@@ -19,7 +19,7 @@ from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.regions import contract
 from tvmtarget.partition.strategies.shipped import LLVM, ONNXRUNTIME
 from tvmtarget.partition.strategies.strategy import reject
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 ROOT = Path(__file__).parents[2]
 SITES = ("a", "b", "c")

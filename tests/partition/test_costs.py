@@ -22,7 +22,7 @@ from tvmtarget.partition.costs.work import FORMS
 from tvmtarget.partition.memory_graph import MemoryGraph
 from tvmtarget.partition.program import normalise
 from tvmtarget.partition.regions.waves import Coloured, Graph
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ from tvm.relax.dpl import is_op, wildcard  # noqa: E402
 
 import tvmtarget as tt  # noqa: E402
 from tvmtarget.errors import BackendError, InfeasibleError, ModelError, TargetError  # noqa: E402
-from tvmtarget.target.layout import Layout  # noqa: E402
+from tvmtarget.target.topology import Layout  # noqa: E402
 
 NPU = "[npu=probe(lanes=8),cpu=llvm](host=@cpu)"
 CPUS = "[a=llvm,b=llvm(mcpu=skylake),c=llvm(mcpu=cascadelake)](host=@a)"

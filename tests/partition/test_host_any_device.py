@@ -112,7 +112,7 @@ def test_tir_for_any_gpu_names_no_device():
     tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
     import tir_modules
 
-    from tvmtarget.target.layout import Layout
+    from tvmtarget.target.topology import Layout
 
     layout = Layout(tt.Target.parse("[gpu=cuda(arch=sm_80,count=2),cpu=llvm](host=@cpu)").resolve())
     sources = []

@@ -11,7 +11,7 @@ import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, ModelError, TargetError
 from tvmtarget.ir.function import COPY
 from tvmtarget.partition.host_device.attributes import side_of
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 PAIR = "[npu=probe,cpu=numpy](host=@cpu)"
 

@@ -15,7 +15,7 @@ from tvmtarget.errors import BackendError, InfeasibleError, ModelError
 from tvmtarget.ir.function import RECV, SEND
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.machines.verify import verify_programs
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 NODE = "[a=onnxruntime,b=llvm](host=@b)"
 TWO = f"[n0={NODE},n1={NODE}]"

@@ -17,7 +17,7 @@ from tvmtarget.executors.graph import CopyEvent
 from tvmtarget.ir.function import COPY
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.memory_graph import MemoryGraph
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 
 def board(*links, children=("a", "b", "c")):

@@ -8,7 +8,7 @@ from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import code_callees
 from tvmtarget.partition.host_device.attributes import side_of
 from tvmtarget.partition.host_device.code import prim_of
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 

@@ -11,7 +11,7 @@ from tvmtarget.errors import FileError, ModelError, TargetFileError, TvmTargetEr
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.strategies.declaring import from_op_table
 from tvmtarget.tags.registry import Registry
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 NODES = 10**6
 

@@ -4,7 +4,7 @@ import pytest
 
 from tvmtarget import Target
 from tvmtarget.tags.registry import default_registry
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 REGISTRY = default_registry()
 OF_CLOUDS_AND_GPUS = {"aws", "gcp", "azure", "nvidia", "amd", "apple", "demo"}

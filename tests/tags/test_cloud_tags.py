@@ -6,7 +6,7 @@ from tools import derive_clouds, derive_ec2
 from tvmtarget import Constraint, Target
 from tvmtarget.tags.registry import default_registry
 from tvmtarget.target.constraints.conditions import Truth
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 REGISTRY = default_registry()
 NAMES = {cloud: tuple(n for n in REGISTRY if n.startswith(f"{cloud}/")) for cloud in ("aws", "azure", "gcp")}

@@ -6,7 +6,7 @@ import pytest
 
 from tvmtarget import Target
 from tvmtarget.tags.registry import default_registry
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 REGISTRY = default_registry()
 NAMES = [name for name in REGISTRY if name.startswith(("amd/", "apple/", "intel/", "nvidia/"))]

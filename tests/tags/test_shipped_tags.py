@@ -8,7 +8,7 @@ import tomli_w
 
 from tvmtarget import Constraint, Target
 from tvmtarget.tags.registry import Registry, default_registry
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 from tvmtarget.target.tvm.bridge import VERSIONS
 
 REGISTRY = Registry(default_registry().layers[0])

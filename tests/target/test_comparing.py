@@ -6,7 +6,12 @@ from hypothesis import strategies as st
 
 from tvmtarget import Constraint, Memory, Target
 from tvmtarget.errors import TargetError
-from tvmtarget.target.constraints.comparing import compare_attribute, compare_memory, doublings, required_operator
+from tvmtarget.target.constraints.attribute_comparison import (
+    compare_attribute,
+    compare_memory,
+    doublings,
+    required_operator,
+)
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.cpu.chips import chips_of
 from tvmtarget.target.cpu.isa import vector_bits

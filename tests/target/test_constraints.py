@@ -8,7 +8,7 @@ from blocks import answered, inputs
 from tvmtarget import Constraint, Target
 from tvmtarget.errors import TargetError, TextError, TvmTargetError, UnknownNameError
 from tvmtarget.target.constraints.constraint import Truth, covers, known_words
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 GOLDEN = "target/constraints.golden"
 NO, UNKNOWN, YES = Truth

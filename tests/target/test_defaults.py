@@ -3,7 +3,7 @@
 import pytest
 
 from tvmtarget import Target
-from tvmtarget.target.kind_rows import KINDS
+from tvmtarget.target.builtin_kinds import KINDS
 
 parse = Target.parse
 

@@ -14,8 +14,8 @@ from tvmtarget import Constraint, Target
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.constraints.constraint import covers
 from tvmtarget.target.identity import identity_of, identity_text
-from tvmtarget.target.layout import Layout
-from tvmtarget.target.nesting import drivers, unnumbered
+from tvmtarget.target.topology import Layout
+from tvmtarget.target.tree_paths import drivers, unnumbered
 
 few = settings(max_examples=60, deadline=None)
 

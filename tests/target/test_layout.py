@@ -5,7 +5,7 @@ from blocks import answered
 
 from tvmtarget import Target
 from tvmtarget.errors import UnknownNameError
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 GOLDEN = "target/layouts.golden"
 

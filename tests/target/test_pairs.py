@@ -4,8 +4,8 @@ import pytest
 
 from tvmtarget import Executor, Target
 from tvmtarget.errors import TargetError
+from tvmtarget.target.executor_compatibility import PAIRS
 from tvmtarget.target.kinds import kind_names
-from tvmtarget.target.pairs import PAIRS
 
 
 def problems(text):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tvmtarget import Constraint, Executor, Target
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.configuration import CompilationConfig
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 from tvmtarget.target.virtual_device import VirtualDevice
 
 BOARD = Target.parse("[gpu=cuda(arch=sm_53,count=2),cpu=llvm(+neon,num-cores=4)](host=@cpu)")

@@ -17,7 +17,7 @@ import tvmtarget as tt
 from tvmtarget.backends.protocol import Backend, backend_named
 from tvmtarget.cli.main import app
 from tvmtarget.effects import BUILT, effect_of, honoured
-from tvmtarget.target.kind_rows import KINDS
+from tvmtarget.target.builtin_kinds import KINDS
 from tvmtarget.target.kinds import Attribute, Role, kind_names, kind_of
 from tvmtarget.untrusted import LIMITS
 

@@ -16,7 +16,7 @@ from tvmtarget.untrusted import printable
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from tvmtarget.target.layout import Layout
+    from tvmtarget.target.topology import Layout
     from tvmtarget.target.tree import Target
 
 __all__ = ["show"]
@@ -71,7 +71,7 @@ def _draw(whole: Target) -> None:
     from rich.console import Console
     from rich.tree import Tree
 
-    from tvmtarget.target.layout import Layout
+    from tvmtarget.target.topology import Layout
 
     drawn = Tree(_label("", whole))
     _grow(drawn, whole, "", Layout(whole))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from tvmtarget.ir.function import Call, Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.nesting import join
 from tvmtarget.target.tree import Target
+from tvmtarget.target.tree_paths import join
 
 __all__ = ["embed"]
 

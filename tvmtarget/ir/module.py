@@ -24,8 +24,8 @@ from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.ir.verify import verify_functions
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.layout import Layout
 from tvmtarget.target.problems import shown
+from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:

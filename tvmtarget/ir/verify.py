@@ -28,7 +28,7 @@ from tvmtarget.ir.function import (
 from tvmtarget.ir.op_names import count_of_ops
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.types import DTYPES, TensorType, Type, dtype_of
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target
 
 __all__ = ["RULES", "RULES_OF_PLACES", "verify_functions"]

@@ -12,7 +12,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.spelling import type_text
 from tvmtarget.ir.types import OpaqueType
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 __all__ = ["with_composites"]
 

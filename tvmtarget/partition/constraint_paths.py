@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from tvmtarget.errors import UnknownNameError, did_you_mean
 from tvmtarget.target.constraints.constraint import Constraint, known_words
 from tvmtarget.target.constraints.satisfaction import satisfies
-from tvmtarget.target.layout import Layout
-from tvmtarget.target.nesting import NestedNode
+from tvmtarget.target.topology import Layout
+from tvmtarget.target.tree_paths import NestedNode
 
 __all__ = ["leaves_at", "on_tree", "site_constraint", "unknown_words"]
 

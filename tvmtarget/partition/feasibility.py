@@ -22,7 +22,7 @@ from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.strategies.registered import is_generator, strategy_at
 from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy
 from tvmtarget.partition.where_rules import Asked
-from tvmtarget.target.layout import Site
+from tvmtarget.target.topology import Site
 
 __all__ = ["Feasibility", "has_taste"]
 

@@ -8,7 +8,7 @@ from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import RegionRecord
-from tvmtarget.target.layout import Site
+from tvmtarget.target.topology import Site
 
 __all__ = ["given_up", "ops_of", "others_for", "saved_by"]
 

@@ -8,7 +8,7 @@ from tvmtarget.ir.function import Function
 from tvmtarget.ir.relax.divisible import code_generator
 from tvmtarget.partition.control.scopes import Scopes
 from tvmtarget.partition.strategies.registered import strategy_at
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 __all__ = ["given_generators", "given_matches"]
 

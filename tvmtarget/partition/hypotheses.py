@@ -12,8 +12,8 @@ from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.where_rules import OnTree
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.layout import Layout
-from tvmtarget.target.nesting import NestedNode
+from tvmtarget.target.topology import Layout
+from tvmtarget.target.tree_paths import NestedNode
 
 __all__ = ["Moves", "hypotheses", "read_moves", "supposing", "with_moves"]
 

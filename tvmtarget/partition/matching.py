@@ -15,7 +15,7 @@ from tvmtarget.partition.program import Program
 from tvmtarget.partition.strategies.matched import Matched, Operand
 from tvmtarget.partition.strategies.registered import strategy_at
 from tvmtarget.partition.strategies.strategy import Code, Found, Reject, Strategy
-from tvmtarget.target.layout import Site
+from tvmtarget.target.topology import Site
 
 __all__ = ["Group", "Groups", "check_caps", "groups_of"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tvmtarget.errors import InfeasibleError, raise_all
 from tvmtarget.ir.function import Call, Function
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 __all__ = ["asked_by_memories", "check_entry"]
 

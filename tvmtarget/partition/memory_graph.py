@@ -16,9 +16,9 @@ from tvmtarget.ir.types import Type
 from tvmtarget.partition.costs.costs import Costs, LinkCost
 from tvmtarget.partition.costs.rates import names_of
 from tvmtarget.partition.costs.work import nbytes_of
-from tvmtarget.target.layout import Layout, Site
-from tvmtarget.target.nesting import unnumbered
 from tvmtarget.target.node import Link
+from tvmtarget.target.topology import Layout, Site
+from tvmtarget.target.tree_paths import unnumbered
 
 __all__ = ["ASSUMED_NBYTES", "PICOSECONDS", "MemoryGraph", "Route"]
 

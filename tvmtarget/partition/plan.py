@@ -43,7 +43,7 @@ from tvmtarget.partition.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.partition.whole import released
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:

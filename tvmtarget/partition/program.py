@@ -30,7 +30,7 @@ from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.partition.told import Told, told_of
 from tvmtarget.partition.where_rules import Asked, OnTree, names_of, rules_matching
 from tvmtarget.target.constraints.constraint import Constraint, covers
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target
 
 __all__ = ["Program", "binds", "normalise", "open_frame"]

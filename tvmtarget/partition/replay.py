@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tvmtarget.partition.split import Choice, Chooser, Level
-from tvmtarget.target.layout import Site, is_below
+from tvmtarget.target.topology import Site, is_below
 
 __all__ = ["Keeping"]
 

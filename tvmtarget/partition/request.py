@@ -24,8 +24,8 @@ from tvmtarget.partition.strategies.registered import is_generator, strategy_at
 from tvmtarget.partition.weights import CONSTANTS, Constants
 from tvmtarget.partition.where_rules import names_of
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.layout import Layout
 from tvmtarget.target.networks import refuse_addresses
+from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import parse_json
 

@@ -29,7 +29,7 @@ from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.strategies.registered import is_generator, strategy_at
 from tvmtarget.partition.strategies.strategy import Reject
 from tvmtarget.partition.values import Values, owners, values_of
-from tvmtarget.target.layout import Site, is_below
+from tvmtarget.target.topology import Site, is_below
 
 __all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "parts_of", "preferred", "split"]
 

@@ -9,7 +9,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.target.keys import codegen_key
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 __all__ = ["Task", "tasks_of"]
 

@@ -14,7 +14,7 @@ from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 from tvmtarget.partition.strategies.registered import strategy_at
 from tvmtarget.partition.strategies.strategy import Strategy
-from tvmtarget.target.layout import Site
+from tvmtarget.target.topology import Site
 
 __all__ = ["CONSTANTS", "Constants", "bound_weights", "given_weights"]
 

@@ -12,7 +12,7 @@ from tvmtarget.ir.function import CODE, FUNCTION, Call
 from tvmtarget.partition.constraint_paths import on_tree, unknown_words
 from tvmtarget.partition.control.scopes import Scopes
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 __all__ = ["Asked", "OnTree", "names_of", "rules_matching"]
 

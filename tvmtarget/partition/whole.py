@@ -11,7 +11,7 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.fewer import ops_of, others_for, saved_by
 from tvmtarget.partition.outline import RegionRecord
-from tvmtarget.target.layout import Site
+from tvmtarget.target.topology import Site
 
 __all__ = ["released"]
 

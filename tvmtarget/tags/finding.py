@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.tags.registry import Registry
-from tvmtarget.target.constraints.comparing import doublings
+from tvmtarget.target.constraints.attribute_comparison import doublings
 from tvmtarget.target.constraints.constraint import Condition, Constraint, known_words
-from tvmtarget.target.constraints.place import Place, places
+from tvmtarget.target.constraints.node_context import Place, places
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.constraints.satisfaction import meets
 from tvmtarget.target.kinds import find_kind

@@ -19,8 +19,8 @@ from tvmtarget.tags.files import TagInfo, TagRow, at, is_project_file
 from tvmtarget.tags.layers import Files, Given, Layer, defined_twice
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.networks import addresses, refuse_addresses
-from tvmtarget.target.origin import Origin
 from tvmtarget.target.problems import shown
+from tvmtarget.target.provenance import Origin
 from tvmtarget.target.tree import Target
 
 __all__ = ["Registry", "TagInfo", "default_registry"]

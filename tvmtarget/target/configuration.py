@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.devices import read_device_type
+from tvmtarget.target.executor_compatibility import usual_runtime
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.layout import Layout
 from tvmtarget.target.node import Executor, Node, Runtime
-from tvmtarget.target.pairs import usual_runtime
 from tvmtarget.target.problems import shown
+from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target, read_target, read_targets
 from tvmtarget.target.virtual_device import VirtualDevice
 

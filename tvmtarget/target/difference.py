@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tvmtarget.target.identity import identity_of
-from tvmtarget.target.nesting import NestedNode, join
 from tvmtarget.target.printing import write_value
+from tvmtarget.target.tree_paths import NestedNode, join
 
 __all__ = ["Difference", "Differences", "differences"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from tvmtarget.target.changing import with_hosts
-from tvmtarget.target.nesting import Driver, NestedNode, covers, drivers, join, unnumbered
+from tvmtarget.target.edit import with_hosts
+from tvmtarget.target.tree_paths import Driver, NestedNode, covers, drivers, join, unnumbered
 
 __all__ = ["share_equal_hosts"]
 

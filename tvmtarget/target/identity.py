@@ -15,11 +15,11 @@ import json
 from collections.abc import Iterable, Mapping
 
 from tvmtarget.target.attributes import Value
+from tvmtarget.target.executor_compatibility import usual_runtime
 from tvmtarget.target.hosts import share_equal_hosts
 from tvmtarget.target.kinds import Kind, Role, find_kind
-from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
 from tvmtarget.target.node import Executor, Link, Memory, Runtime
-from tvmtarget.target.pairs import usual_runtime
+from tvmtarget.target.tree_paths import Driver, NestedNode, drivers, join
 
 __all__ = ["SCHEMA", "authored", "canonical", "digest_of", "facts", "identity_of", "identity_text"]
 

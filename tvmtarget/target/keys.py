@@ -24,9 +24,9 @@ from tvmtarget.target.cpu.triples import Triple
 from tvmtarget.target.hosts import share_equal_hosts
 from tvmtarget.target.identity import authored, canonical, facts, identity_text
 from tvmtarget.target.kinds import AttributeClass, find_kind
-from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import shown
+from tvmtarget.target.tree_paths import Driver, NestedNode, drivers, join
 
 __all__ = ["LEVELS", "CodegenGroup", "View", "codegen_groups", "codegen_key", "key_of", "tuning_key", "view_of"]
 

@@ -9,8 +9,8 @@ from itertools import islice, permutations, product
 
 from tvmtarget.target.identity import canonical
 from tvmtarget.target.keys import View, view_of
-from tvmtarget.target.nesting import join
 from tvmtarget.target.tree import Target
+from tvmtarget.target.tree_paths import join
 
 __all__ = ["renamed_path", "renaming"]
 

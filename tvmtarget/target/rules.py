@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from tvmtarget.errors import did_you_mean
-from tvmtarget.target.cpu.agreement import contradictions
+from tvmtarget.target.cpu.consistency import contradictions
+from tvmtarget.target.executor_compatibility import pair_conflicts
 from tvmtarget.target.kinds import find_kind, kind_names, kind_of
-from tvmtarget.target.nesting import Driver, NestedNode, drivers, is_reference, join, unnumbered
 from tvmtarget.target.node import Executor
-from tvmtarget.target.pairs import pair_conflicts
 from tvmtarget.target.problems import place, shown
+from tvmtarget.target.tree_paths import Driver, NestedNode, drivers, is_reference, join, unnumbered
 
 __all__ = ["RULES", "conflicts"]
 

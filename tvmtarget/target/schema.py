@@ -7,8 +7,8 @@ of any form. What needs the whole tree (`rules.py`) no schema can say.
 from __future__ import annotations
 
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names
-from tvmtarget.target.nesting import MAX_COUNT
 from tvmtarget.target.node import Link, Memory
+from tvmtarget.target.tree_paths import MAX_COUNT
 from tvmtarget.target.values import MAX_INT
 
 __all__ = ["json_schema"]

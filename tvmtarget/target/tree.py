@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, raise_all
-from tvmtarget.target import changing, printing, text
-from tvmtarget.target.arguments import read_count, read_keys, read_links, read_memory, read_target_attributes
+from tvmtarget.target import edit, printing, text
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.difference import Differences, differences
+from tvmtarget.target.executor_compatibility import effective_pair
 from tvmtarget.target.hosts import share_equal_hosts
 from tvmtarget.target.identity import digest_of, identity_text
 from tvmtarget.target.keys import View, codegen_key, tuning_key, view_of
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.nesting import NestedNode, drivers, is_reference
+from tvmtarget.target.loader import Reader, TagLookup
 from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute
-from tvmtarget.target.origin import OVERRIDE, Origin
-from tvmtarget.target.pairs import effective_pair
 from tvmtarget.target.problems import Problems, shown
-from tvmtarget.target.reading import Reader, TagLookup
+from tvmtarget.target.provenance import OVERRIDE, Origin
+from tvmtarget.target.provenance_of_values import origin_at
 from tvmtarget.target.rules import conflicts
-from tvmtarget.target.stated import origin_at
+from tvmtarget.target.target_fields import read_count, read_keys, read_links, read_memory, read_target_attributes
+from tvmtarget.target.tree_paths import NestedNode, drivers, is_reference
 from tvmtarget.target.tvm import bridge, command_line
 from tvmtarget.target.tvm.quoting import Dialect, checked_dialect
 
@@ -296,7 +296,7 @@ class Target(NestedNode):
         it. Changes are made in order; an unknown path is an error with the nearest name, all of them in one.
         """
         reader = _reader(None, OVERRIDE)
-        return reader.whole(changing.override(self, changes, reader.flat))
+        return reader.whole(edit.override(self, changes, reader.flat))
 
     def merge(self, other: Target | str | Mapping[str, object]) -> Target:
         """Return this tree with another laid over it: what the other states wins, children go by name.
@@ -307,15 +307,15 @@ class Target(NestedNode):
         >>> str(Target.parse("llvm(+neon,num-cores=4)").merge(Target.parse("llvm(-neon,mcpu=cortex-a72)")))
         'llvm(-neon,mcpu=cortex-a72,num-cores=4)'
         """
-        return changing.merge(self, read_target(other))
+        return edit.merge(self, read_target(other))
 
     def unset(self, path: str) -> Target:
         """Return the tree without what a path says, so that its default applies again."""
-        return changing.unset(self, path)
+        return edit.unset(self, path)
 
     def part(self, path: str) -> Target:
         """Return one node as a tree of its own: what it inherits (host, executor, runtime) is written on it."""
-        return changing.part(self, path)
+        return edit.part(self, path)
 
     def satisfies(self, constraint: Constraint | Target | str, *, measured: bool = False) -> Reason:
         """Say whether this node or one below it meets a constraint; a target asks for at least what it states.

@@ -11,7 +11,7 @@ import numpy as np
 from tvmtarget.backends.protocol import Backend
 from tvmtarget.executable import Executable
 from tvmtarget.partition.costs.costs import LinkCost
-from tvmtarget.target.layout import Layout, Site
+from tvmtarget.target.topology import Layout, Site
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.running import Inputs
 

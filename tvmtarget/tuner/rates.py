@@ -25,7 +25,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.costs.work import Work, work_of
 from tvmtarget.partition.decompose import decompose
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target
 from tvmtarget.tuner.crossing import links_of, run_in_place
 from tvmtarget.tuner.device import device_lock, holding

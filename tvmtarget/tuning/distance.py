@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.attributes import Value
-from tvmtarget.target.constraints.comparing import doublings
+from tvmtarget.target.constraints.attribute_comparison import doublings
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.cpu.isa import Features, features_of, is_cpu, vector_bits
 from tvmtarget.target.keys import key_of

@@ -25,7 +25,7 @@ from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.ir.relax.spelling import fields_of_tuple, on_vdevice
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType
-from tvmtarget.target.layout import Layout, Site
+from tvmtarget.target.topology import Layout, Site
 from tvmtarget.target.tree import Target
 
 __all__ = ["codegen_options", "deployed", "is_native"]

@@ -19,7 +19,7 @@ from tvmtarget.ir.relax.divisible import code_generator
 from tvmtarget.ir.relax.places import constrained
 from tvmtarget.ir.types import TensorType
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.layout import Layout, Site
+from tvmtarget.target.topology import Layout, Site
 from tvmtarget.untrusted import parse_json
 
 __all__ = ["decided", "restored", "with_kept"]

@@ -19,7 +19,7 @@ from tvmtarget.ir.relax.divisible import code_generator
 from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.constraints.reasons import Reason
-from tvmtarget.target.layout import Layout, Site
+from tvmtarget.target.topology import Layout, Site
 from tvmtarget.target.tree import Target
 
 __all__ = ["constrained", "site_of_function"]

@@ -26,7 +26,7 @@ from tvmtarget.partition.regions.bound import lower_bound
 from tvmtarget.partition.regions.waves import Coloured
 from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.split import Choice, Level, by_preference, grouped, preferred
-from tvmtarget.target.layout import Site
+from tvmtarget.target.topology import Site
 
 __all__ = ["ByCost"]
 

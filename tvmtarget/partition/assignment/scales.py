@@ -22,7 +22,7 @@ from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Level, preferred
 from tvmtarget.partition.values import Values
-from tvmtarget.target.layout import Site
+from tvmtarget.target.topology import Site
 
 __all__ = ["Scaled", "scaled"]
 

@@ -20,7 +20,7 @@ from tvmtarget.partition.program import Program
 from tvmtarget.partition.strategies.registered import onnx_operators
 from tvmtarget.partition.strategies.strategy import Op
 from tvmtarget.target.kinds import kind_names
-from tvmtarget.target.layout import Site
+from tvmtarget.target.topology import Site
 
 __all__ = ["Estimate", "Estimates", "microseconds"]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from tvmtarget.partition.costs.costs import Costs, SiteCost
-from tvmtarget.target.layout import Layout, Site
-from tvmtarget.target.nesting import unnumbered
+from tvmtarget.target.topology import Layout, Site
 from tvmtarget.target.tree import Target
+from tvmtarget.target.tree_paths import unnumbered
 
 __all__ = ["Rates", "names_of", "rates_of"]
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from tvmtarget.ir.function import DRIVES, Function
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 __all__ = [
     "CALLING_CONVENTION",

@@ -23,7 +23,7 @@ from tvmtarget.ir.types import DTYPES, TensorType, Type
 from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host, side_of
 from tvmtarget.partition.host_device.tir import is_launched, side_of_prim, split_tir
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.layout import Layout, Site
+from tvmtarget.target.topology import Layout, Site
 
 __all__ = ["function_of", "prim_of", "split_code", "type_of_parameter"]
 

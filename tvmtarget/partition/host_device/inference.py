@@ -10,7 +10,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.host_device.attributes import CALLING_CONVENTION, DEVICE_KERNEL, as_device
 from tvmtarget.partition.host_device.callers import CallSite, contexts, names_in
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 __all__ = ["infer_targets"]
 

@@ -8,7 +8,7 @@ from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.strategies.registered import strategy_at
 from tvmtarget.partition.strategies.strategy import Op, Strategy
-from tvmtarget.target.layout import Site
+from tvmtarget.target.topology import Site
 
 __all__ = ["HOST_OPERANDS", "MOST_ELEMENTS", "host_takes", "host_work"]
 

@@ -7,7 +7,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.host_device.code import split_code
 from tvmtarget.partition.plan import planned
 from tvmtarget.partition.request import Request
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target
 
 __all__ = ["split_host_device"]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.layout import Layout, Site
+from tvmtarget.target.topology import Layout, Site
 from tvmtarget.target.tree import Target
 
 __all__ = ["Machine", "Machines", "is_distributed", "undistributable"]

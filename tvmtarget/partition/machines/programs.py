@@ -13,7 +13,7 @@ from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, Value, calle
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.machines.verify import verify_programs
-from tvmtarget.target.layout import Layout
+from tvmtarget.target.topology import Layout
 
 __all__ = ["programs_of", "spanned"]
 

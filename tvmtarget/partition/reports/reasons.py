@@ -11,7 +11,7 @@ from tvmtarget.partition.outline import Outlined, RegionRecord
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.room import capacities
 from tvmtarget.partition.strategies.registered import strategy_at
-from tvmtarget.target.layout import Site
+from tvmtarget.target.topology import Site
 
 __all__ = ["reason_for", "released", "why_driven"]
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import Attributes, Value, Word, fold
-from tvmtarget.target.constraints.comparing import (
+from tvmtarget.target.constraints.attribute_comparison import (
     ORDERED,
     Operator,
     compare_attribute,
@@ -25,7 +25,7 @@ from tvmtarget.target.constraints.instructions import (
     is_cpu,
     is_cpu_kind,
 )
-from tvmtarget.target.constraints.place import Place
+from tvmtarget.target.constraints.node_context import Place
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.grammar import is_word
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names

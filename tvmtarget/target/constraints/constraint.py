@@ -19,18 +19,18 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from tvmtarget.errors import TargetError, TextError, raise_all
-from tvmtarget.target.constraints import implication, least
+from tvmtarget.target.constraints import from_target, implication
 from tvmtarget.target.constraints import json as constraint_json
 from tvmtarget.target.constraints import text as constraint_text
-from tvmtarget.target.constraints.allowed import contradictions
+from tvmtarget.target.constraints.condition_logic import contradictions
 from tvmtarget.target.constraints.conditions import Condition
-from tvmtarget.target.constraints.place import Place, known_words
+from tvmtarget.target.constraints.node_context import Place, known_words
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.constraints.satisfaction import meets
 from tvmtarget.target.grammar import MAX_DEPTH, is_word
-from tvmtarget.target.nesting import NestedNode, covers
 from tvmtarget.target.node import Node
 from tvmtarget.target.problems import shown
+from tvmtarget.target.tree_paths import NestedNode, covers
 
 __all__ = ["Condition", "Constraint", "Reason", "Truth", "covers", "known_words"]
 
@@ -120,7 +120,7 @@ class Constraint(Node):
         >>> print(Constraint.of(Target.parse("[gpu=cuda(arch=sm_80,count=2),llvm(num-cores=8)]")))
         composite[gpu=cuda(arch>=sm_80,count>=2),llvm(num-cores>=8)]
         """
-        return least.constraint_of(cls, Place(target))
+        return from_target.constraint_of(cls, Place(target))
 
     @classmethod
     def at(cls, path: str) -> Constraint:

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
-from tvmtarget.target.constraints.allowed import excludes, follows, refutes
+from tvmtarget.target.constraints.condition_logic import excludes, follows, refutes
 from tvmtarget.target.constraints.conditions import Condition
 from tvmtarget.target.constraints.matching import assign
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.constraints.satisfaction import meets, wanted_children
 from tvmtarget.target.constraints.witnesses import Literal, label, witnesses
 from tvmtarget.target.kinds import find_kind, kind_names
-from tvmtarget.target.nesting import covers, unnumbered
+from tvmtarget.target.tree_paths import covers, unnumbered
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint

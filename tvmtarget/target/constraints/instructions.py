@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable
 from functools import cache
 
 from tvmtarget.errors import TargetError
-from tvmtarget.target.constraints.comparing import Operator
+from tvmtarget.target.constraints.attribute_comparison import Operator
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.cpu.features import FeatureTable, families, table_of
 from tvmtarget.target.cpu.isa import Features, vector_bits
 from tvmtarget.target.detection.processors import unasked
-from tvmtarget.target.nesting import NestedNode
+from tvmtarget.target.tree_paths import NestedNode
 
 __all__ = [
     "all_needed",

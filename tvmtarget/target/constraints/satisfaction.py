@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from tvmtarget.errors import did_you_mean
 from tvmtarget.target.constraints.conditions import Condition
 from tvmtarget.target.constraints.matching import assign
-from tvmtarget.target.constraints.place import Place, answers_to, known_words, places
+from tvmtarget.target.constraints.node_context import Place, answers_to, known_words, places
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.nesting import NestedNode, covers
 from tvmtarget.target.node import Executor, Runtime
+from tvmtarget.target.tree_paths import NestedNode, covers
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint

@@ -8,7 +8,7 @@ from typing import TypeVar
 from tvmtarget.errors import TargetError
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.constraints.satisfaction import satisfies
-from tvmtarget.target.nesting import NestedNode
+from tvmtarget.target.tree_paths import NestedNode
 
 __all__ = ["select"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tvmtarget.target.attributes import Word
-from tvmtarget.target.constraints.comparing import Operator
+from tvmtarget.target.constraints.attribute_comparison import Operator
 from tvmtarget.target.constraints.conditions import Condition, conditions_from_json, read_conditions
 from tvmtarget.target.grammar import Choice, Conjunction, Item, Reference, Spec, Term, parse_choice
 from tvmtarget.target.kinds import Role, kind_of

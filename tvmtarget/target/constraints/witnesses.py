@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.attributes import Attributes, Value
-from tvmtarget.target.constraints.comparing import canonical, compare
+from tvmtarget.target.constraints.attribute_comparison import canonical, compare
 from tvmtarget.target.constraints.conditions import FIELDS, Condition
-from tvmtarget.target.constraints.place import Place
+from tvmtarget.target.constraints.node_context import Place
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.constraints.satisfaction import Wanted, wanted_children
 from tvmtarget.target.kinds import Kind, find_kind, kind_names
-from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Executor, Memory, Runtime, opaque_attributes
 from tvmtarget.target.printing import write_value
+from tvmtarget.target.tree_paths import NestedNode
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.attributes import Attributes, Value
-from tvmtarget.target.constraints.comparing import (
+from tvmtarget.target.constraints.attribute_comparison import (
     compare_attribute,
     compare_feature,
     compare_memory,
@@ -30,7 +30,7 @@ from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.cpu.isa import read_isa
 from tvmtarget.target.gpu_archs import NvidiaArch
 from tvmtarget.target.kinds import Attribute, find_kind
-from tvmtarget.target.nesting import NestedNode, join
+from tvmtarget.target.tree_paths import NestedNode, join
 
 __all__ = ["instructions", "triples", "why_not"]
 

@@ -21,9 +21,9 @@ from typing import TypeVar, cast
 from tvmtarget.errors import TargetError, UnknownNameError, raise_all, warn
 from tvmtarget.target.attributes import Value, fold
 from tvmtarget.target.kinds import Kind, Role, find_kind, kind_of
-from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import place, shown
+from tvmtarget.target.tree_paths import NestedNode
 from tvmtarget.target.values import read_value
 
 __all__ = ["BuildSettings", "as_tvm_meant"]

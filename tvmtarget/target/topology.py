@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tvmtarget.errors import TargetError
-from tvmtarget.target.domains import domains
-from tvmtarget.target.nesting import drivers, join, same_replica
+from tvmtarget.target.memory_domains import domains
 from tvmtarget.target.tree import Target
+from tvmtarget.target.tree_paths import drivers, join, same_replica
 from tvmtarget.untrusted import check_limit
 
 __all__ = ["Layout", "Site", "is_below"]

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from tvmtarget.target.attributes import Attributes
-from tvmtarget.target.constraints.comparing import required_operator
+from tvmtarget.target.constraints.attribute_comparison import required_operator
 from tvmtarget.target.constraints.conditions import Condition
 from tvmtarget.target.constraints.instructions import is_cpu, is_cpu_kind, is_reduced, known_features, needed
-from tvmtarget.target.constraints.place import Place
+from tvmtarget.target.constraints.node_context import Place
 from tvmtarget.target.cpu.features import table_of
 from tvmtarget.target.kinds import Kind, find_kind
-from tvmtarget.target.nesting import NestedNode
 from tvmtarget.target.node import Executor, Runtime
+from tvmtarget.target.tree_paths import NestedNode
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint

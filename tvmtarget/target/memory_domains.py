@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.nesting import join, unnumbered
 from tvmtarget.target.tree import Target
+from tvmtarget.target.tree_paths import join, unnumbered
 
 __all__ = ["domains"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from tvmtarget import plugins
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.kinds import find_kind, kind_names
-from tvmtarget.target.nesting import Driver, NestedNode, drivers, join
 from tvmtarget.target.node import Executor, Memory, Runtime
+from tvmtarget.target.tree_paths import Driver, NestedNode, drivers, join
 
 __all__ = ["Place", "answers_to", "known_words", "places"]
 

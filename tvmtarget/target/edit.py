@@ -11,12 +11,21 @@ from typing import TypeAlias, TypeVar
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import Attributes, Value, fold
+from tvmtarget.target.executor_compatibility import effective_pair
 from tvmtarget.target.kinds import find_kind, kind_of
-from tvmtarget.target.nesting import Driver, NestedNode, checked_path, covers, drivers, is_reference, join, unnumbered
 from tvmtarget.target.node import Executor, Runtime
-from tvmtarget.target.origin import OVERRIDE, Origin
-from tvmtarget.target.pairs import effective_pair
 from tvmtarget.target.problems import Problems, shown
+from tvmtarget.target.provenance import OVERRIDE, Origin
+from tvmtarget.target.tree_paths import (
+    Driver,
+    NestedNode,
+    checked_path,
+    covers,
+    drivers,
+    is_reference,
+    join,
+    unnumbered,
+)
 from tvmtarget.target.values import read_value
 
 __all__ = ["merge", "merge_children", "override", "part", "unset", "with_hosts"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from tvmtarget.target.attributes import Value
-from tvmtarget.target.constraints.comparing import ORDERED, Operator, canonical, compare
+from tvmtarget.target.constraints.attribute_comparison import ORDERED, Operator, canonical, compare
 from tvmtarget.target.constraints.conditions import Condition
 from tvmtarget.target.constraints.instructions import all_needed, level, needed, runs_all_of
 from tvmtarget.target.constraints.reasons import Truth

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tvmtarget.errors import UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import fold
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.nesting import NestedNode, checked_path
-from tvmtarget.target.origin import Origin
 from tvmtarget.target.printing import RESERVED
+from tvmtarget.target.provenance import Origin
+from tvmtarget.target.tree_paths import NestedNode, checked_path
 
 __all__ = ["origin_at"]
 

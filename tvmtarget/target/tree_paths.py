@@ -17,8 +17,8 @@ from tvmtarget.target.devices import device_type_of
 from tvmtarget.target.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, Link, Memory, Node, Runtime
-from tvmtarget.target.origin import CODE, Origin
 from tvmtarget.target.problems import shown
+from tvmtarget.target.provenance import CODE, Origin
 
 __all__ = [
     "MAX_COUNT",
