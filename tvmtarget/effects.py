@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from tvmtarget.backends.protocol import Backend
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind
 from tvmtarget.target.node import Executor, Runtime
-from tvmtarget.target.printing import write_value
+from tvmtarget.target.text.printing import write_value
 from tvmtarget.target.tree import Target
 
 __all__ = ["BUILT", "Effect", "effect_of", "honoured", "not_honoured", "not_honoured_by_driver"]

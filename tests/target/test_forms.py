@@ -8,7 +8,7 @@ from blocks import answered, inputs
 from tvmtarget import Target
 from tvmtarget.errors import TextError, TvmTargetError
 from tvmtarget.tags.registry import default_registry
-from tvmtarget.target.text import detect
+from tvmtarget.target.text.forms import detect
 
 GOLDEN = "target/forms.golden"
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from tvmtarget.errors import TextError
 from tvmtarget.ir.spelling import NAME, SYMBOL
-from tvmtarget.target.cursor import Cursor
 from tvmtarget.target.problems import syntax_error
+from tvmtarget.target.text.cursor import Cursor
 
 __all__ = ["Scanner"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tvmtarget.target.identity import identity_of
-from tvmtarget.target.printing import write_value
+from tvmtarget.target.text.printing import write_value
 from tvmtarget.target.tree_paths import NestedNode, join
 
 __all__ = ["Difference", "Differences", "differences"]

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tvmtarget.target.node import Executor, Runtime
-from tvmtarget.target.printing import write_value
 from tvmtarget.target.problems import place
+from tvmtarget.target.text.printing import write_value
 from tvmtarget.target.tree_paths import Driver, NestedNode, join
 
 __all__ = ["PAIRS", "Pair", "effective_pair", "pair_conflicts", "runtimes_of", "usual_runtime"]

@@ -9,14 +9,14 @@ from typing import Generic, Protocol, TypeVar, cast
 from tvmtarget.errors import TargetError, TextError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.edit import merge_children, override, part, unset
-from tvmtarget.target.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.identity import SCHEMA
 from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.node import opaque_attributes
-from tvmtarget.target.printing import RESERVED
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.provenance import Origin
-from tvmtarget.target.text import Composition, detect, read
+from tvmtarget.target.text.forms import Composition, detect, read
+from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
+from tvmtarget.target.text.printing import RESERVED
 from tvmtarget.target.tree_paths import NestedNode, is_reference, join
 from tvmtarget.target.tvm import command_line
 from tvmtarget.target.tvm.legacy import BuildSettings

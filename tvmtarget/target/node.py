@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes, Value, fold
 from tvmtarget.target.kinds import Kind, Role, kind_of
-from tvmtarget.target.printing import write_value
 from tvmtarget.target.problems import shown
+from tvmtarget.target.text.printing import write_value
 from tvmtarget.target.values import MAX_INT, read_opaque
 
 __all__ = ["Executor", "Link", "Memory", "Node", "Runtime", "opaque_attributes", "read_attribute", "read_attributes"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tvmtarget.errors import UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import fold
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.printing import RESERVED
 from tvmtarget.target.provenance import Origin
+from tvmtarget.target.text.printing import RESERVED
 from tvmtarget.target.tree_paths import NestedNode, checked_path
 
 __all__ = ["origin_at"]

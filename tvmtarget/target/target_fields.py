@@ -6,10 +6,10 @@ from typing import TypeVar
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.attributes import Attributes
-from tvmtarget.target.grammar import is_word
 from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.node import Link, Memory, read_attributes
 from tvmtarget.target.problems import Problems, shown
+from tvmtarget.target.text.grammar import is_word
 from tvmtarget.target.tree_paths import MAX_COUNT
 from tvmtarget.target.values import read_integer, read_items
 

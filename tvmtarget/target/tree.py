@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, raise_all
-from tvmtarget.target import edit, printing, text
+from tvmtarget.target import edit
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.difference import Differences, differences
 from tvmtarget.target.executor_compatibility import effective_pair
@@ -22,6 +22,7 @@ from tvmtarget.target.provenance import OVERRIDE, Origin
 from tvmtarget.target.provenance_of_values import origin_at
 from tvmtarget.target.rules import conflicts
 from tvmtarget.target.target_fields import read_count, read_keys, read_links, read_memory, read_target_attributes
+from tvmtarget.target.text import forms, printing
 from tvmtarget.target.tree_paths import NestedNode, drivers, is_reference
 from tvmtarget.target.tvm import bridge, command_line
 from tvmtarget.target.tvm.quoting import Dialect, checked_dialect
@@ -201,7 +202,7 @@ class Target(NestedNode):
         >>> Target.from_toml('kind = "cuda"\\narch = "sm_53"')["arch"]
         'sm_53'
         """
-        return cls.from_json(text.read_toml(source), tags=tags, origin=Origin("toml", ""))
+        return cls.from_json(forms.read_toml(source), tags=tags, origin=Origin("toml", ""))
 
     def to_toml(self) -> str:
         """Return the flat JSON as TOML; `Target.from_toml` reads it back to an equal tree."""

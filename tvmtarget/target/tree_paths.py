@@ -14,11 +14,11 @@ from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_
 from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.cpu.isa import Features, features_of, is_arm
 from tvmtarget.target.devices import device_type_of
-from tvmtarget.target.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, Link, Memory, Node, Runtime
 from tvmtarget.target.problems import shown
 from tvmtarget.target.provenance import CODE, Origin
+from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
 
 __all__ = [
     "MAX_COUNT",

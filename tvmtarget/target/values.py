@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias
 from tvmtarget.target.attributes import Value, Word
 from tvmtarget.target.cpu.features import table_of
 from tvmtarget.target.cpu.riscv import expand_isa, is_isa_string
-from tvmtarget.target.grammar import is_word
 from tvmtarget.target.problems import shown
+from tvmtarget.target.text.grammar import is_word
 
 __all__ = ["MAX_INT", "AttributeType", "read_integer", "read_items", "read_opaque", "read_value"]
 

@@ -14,9 +14,9 @@ from pydantic import Field
 from tvmtarget.errors import TargetError
 from tvmtarget.target.constraints.constraint import Condition, Constraint
 from tvmtarget.target.devices import read_device_type
-from tvmtarget.target.grammar import is_word
 from tvmtarget.target.node import Node
 from tvmtarget.target.problems import shown
+from tvmtarget.target.text.grammar import is_word
 from tvmtarget.target.tree import Target, read_target
 from tvmtarget.target.values import MAX_INT
 

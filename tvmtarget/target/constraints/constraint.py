@@ -27,9 +27,9 @@ from tvmtarget.target.constraints.conditions import Condition
 from tvmtarget.target.constraints.node_context import Place, known_words
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.constraints.satisfaction import meets
-from tvmtarget.target.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.node import Node
 from tvmtarget.target.problems import shown
+from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.tree_paths import NestedNode, covers
 
 __all__ = ["Condition", "Constraint", "Reason", "Truth", "covers", "known_words"]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from tvmtarget.target.attributes import Word
 from tvmtarget.target.constraints.attribute_comparison import Operator
 from tvmtarget.target.constraints.conditions import Condition, conditions_from_json, read_conditions
-from tvmtarget.target.grammar import Choice, Conjunction, Item, Reference, Spec, Term, parse_choice
 from tvmtarget.target.kinds import Role, kind_of
 from tvmtarget.target.problems import Problems, shown, syntax_error
+from tvmtarget.target.text.grammar import Choice, Conjunction, Item, Reference, Spec, Term, parse_choice
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint

@@ -18,7 +18,7 @@ from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.constraints.satisfaction import Wanted, wanted_children
 from tvmtarget.target.kinds import Kind, find_kind, kind_names
 from tvmtarget.target.node import Executor, Memory, Runtime, opaque_attributes
-from tvmtarget.target.printing import write_value
+from tvmtarget.target.text.printing import write_value
 from tvmtarget.target.tree_paths import NestedNode
 
 if TYPE_CHECKING:

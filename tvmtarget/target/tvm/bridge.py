@@ -18,10 +18,10 @@ from tvmtarget.target.attributes import Value
 from tvmtarget.target.builtin_kinds import KINDS
 from tvmtarget.target.cpu.chips import chip_problems
 from tvmtarget.target.cpu.isa import is_arm, read_isa, spelled_for_llvm
-from tvmtarget.target.grammar import MAX_DEPTH, read_json
 from tvmtarget.target.kinds import Attribute, Kind, find_kind
-from tvmtarget.target.printing import write_value
 from tvmtarget.target.problems import shown
+from tvmtarget.target.text.grammar import MAX_DEPTH, read_json
+from tvmtarget.target.text.printing import write_value
 from tvmtarget.target.tree_paths import Driver, NestedNode, drivers, join
 from tvmtarget.target.tvm import command_line
 from tvmtarget.target.tvm.graph import main_target

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tvmtarget.target.grammar import read_json
 from tvmtarget.target.kinds import Kind, find_kind
 from tvmtarget.target.problems import shown, syntax_error
+from tvmtarget.target.text.grammar import read_json
 from tvmtarget.target.tvm.legacy import as_tvm_meant
 from tvmtarget.target.tvm.quoting import Dialect, can_write, interpret, quote, split
 

@@ -11,8 +11,8 @@ import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tvmtarget.errors import TargetError
-from tvmtarget.target.grammar import MAX_DEPTH
 from tvmtarget.target.problems import shown
+from tvmtarget.target.text.grammar import MAX_DEPTH
 from tvmtarget.target.tvm import command_line
 
 __all__ = ["main_target"]

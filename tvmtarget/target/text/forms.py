@@ -25,9 +25,9 @@ from typing import Literal, TypeAlias
 
 from tvmtarget.errors import TextError
 from tvmtarget.target.cpu.triples import looks_like_triple
-from tvmtarget.target.grammar import Choice, Item, Reference, Spec, parse_choice, read_json
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown, syntax_error
+from tvmtarget.target.text.grammar import Choice, Item, Reference, Spec, parse_choice, read_json
 from tvmtarget.target.tvm import command_line
 from tvmtarget.untrusted import check_limit, parse_toml
 

@@ -26,8 +26,8 @@ from typing import NoReturn, TypeAlias, TypeVar
 
 from tvmtarget.errors import TextError
 from tvmtarget.target.attributes import Word
-from tvmtarget.target.cursor import Cursor
 from tvmtarget.target.problems import shown, syntax_error
+from tvmtarget.target.text.cursor import Cursor
 from tvmtarget.untrusted import LIMITS, check_limit, limit
 
 __all__ = [

@@ -1,0 +1,1 @@
+"""Text forms of targets: read and printed."""
