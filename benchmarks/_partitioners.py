@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks._graphs import KINDS_OF_ONE, KINDS_OF_TWO, Graph, module_of, tree_of
-from tvmtarget.ir.flow import readers_of
+from tvmtarget.ir.def_use import readers_of
 from tvmtarget.partition.dataflow import dataflow_of, kinds_of
 from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.regions import waves

@@ -12,8 +12,8 @@ from test_structure import renamed, shuffled
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.flow import detour, producers_of
-from tvmtarget.ir.regions import region_of
+from tvmtarget.ir.def_use import detour, producers_of
+from tvmtarget.ir.extraction import region_of
 from tvmtarget.ir.rewrite import inline, outline_calls, remove_dead_code, share_constants
 from tvmtarget.ir.structure import difference, structural_hash
 

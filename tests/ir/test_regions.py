@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError, UnknownNameError
-from tvmtarget.ir.regions import body_of, region_of, with_types
+from tvmtarget.ir.extraction import body_of, region_of, with_types
 
 
 def run(model, **inputs):

@@ -9,7 +9,7 @@ from models import DIGITS, random_graph
 import tvmtarget as tt
 from tvmtarget.errors import ModelError, TextError, UnknownNameError
 from tvmtarget.ir.builder import FunctionBuilder
-from tvmtarget.ir.flow import detour
+from tvmtarget.ir.def_use import detour
 from tvmtarget.ir.patterns import Pattern, find_matches, outline_matches
 from tvmtarget.ir.rewrite import (
     clone,

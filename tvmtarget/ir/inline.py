@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.dims import dims_given, with_dims, within
+from tvmtarget.ir.dim_aliases import dims_given, with_dims, within
 from tvmtarget.ir.function import COPY, Call, Constant, Function, Value, all_names, callees_of
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.op_names import count_of_ops, is_op, names_given, with_names, with_names_given
+from tvmtarget.ir.op_aliases import count_of_ops, is_op, names_given, with_names, with_names_given
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["Frame", "Inlined", "inline_calls"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.archive import read_archive, write_archive
-from tvmtarget.ir.entry import entered
+from tvmtarget.ir.entry_function import entered
 from tvmtarget.ir.function import CODE, FUNCTION, Constant, Function, constants_of
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.json_form import read_module, write_module
@@ -153,9 +153,9 @@ class IRModule:
         With a target, what TVM's targets, code generators and virtual devices say becomes constraints on its nodes;
         `TargetError` names functions and values for which it has none, and why.
         """
-        from tvmtarget.ir.relax.kept import restored
-        from tvmtarget.ir.relax.places import constrained
+        from tvmtarget.ir.relax.decisions import restored
         from tvmtarget.ir.relax.reader import read_tvm_module
+        from tvmtarget.ir.relax.vdevice_constraints import constrained
 
         tree = Target.parse(target) if isinstance(target, str) else target
         functions, attrs = read_tvm_module(module)
@@ -171,8 +171,8 @@ class IRModule:
         values of devices of TVM's own bear a virtual device, and TIR functions the target they are for. Constraints
         that this does not say are attributes `tvmtarget.*` of functions, which `from_tvm` reads.
         """
+        from tvmtarget.ir.relax.decisions import with_kept
         from tvmtarget.ir.relax.deployed import deployed
-        from tvmtarget.ir.relax.kept import with_kept
         from tvmtarget.ir.relax.writer import write_tvm_module
 
         functions, attrs = deployed(self.functions, self.attrs, self.target)

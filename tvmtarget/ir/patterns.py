@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tvmtarget.errors import TextError, UnknownNameError, did_you_mean
-from tvmtarget.ir.flow import producers_of, readers_of
+from tvmtarget.ir.def_use import producers_of, readers_of
 from tvmtarget.ir.function import Call, Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names

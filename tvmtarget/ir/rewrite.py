@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
-from tvmtarget.ir.flow import boundary, detour, readers_of
+from tvmtarget.ir.def_use import boundary, detour, readers_of
 from tvmtarget.ir.function import CODE, COPY, Call, Function, Value, callees_of, calling, calls_in, reached_from
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.module import IRModule

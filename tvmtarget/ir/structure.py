@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.entry import OWN_NAME
+from tvmtarget.ir.entry_function import OWN_NAME
 from tvmtarget.ir.function import (
     CALLEES,
     CODE,

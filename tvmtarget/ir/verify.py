@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
-from tvmtarget.ir.dims import are_dims
+from tvmtarget.ir.dim_aliases import are_dims
 from tvmtarget.ir.function import (
     CALLEES,
     CODE,
@@ -25,7 +25,7 @@ from tvmtarget.ir.function import (
     code_callees,
     constants_of,
 )
-from tvmtarget.ir.op_names import count_of_ops
+from tvmtarget.ir.op_aliases import count_of_ops
 from tvmtarget.ir.parser import MAX_DEPTH
 from tvmtarget.ir.types import DTYPES, TensorType, Type, dtype_of
 from tvmtarget.target.topology import Layout

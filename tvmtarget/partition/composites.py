@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tvmtarget.ir.flow import boundary, readers_of
+from tvmtarget.ir.def_use import boundary, readers_of
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.inline import rename_values
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.relax.spelling import type_text
+from tvmtarget.ir.relax.syntax import type_text
 from tvmtarget.ir.types import OpaqueType
 from tvmtarget.target.topology import Layout
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from tvmtarget.ir.function import Function
-from tvmtarget.ir.relax.divisible import code_generator
+from tvmtarget.ir.relax.partitionable import code_generator
 from tvmtarget.partition.control.scopes import Scopes
 from tvmtarget.partition.strategies.registered import strategy_at
 from tvmtarget.target.topology import Layout

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tvmtarget.errors import UnknownNameError, did_you_mean
-from tvmtarget.ir.flow import readers_of
+from tvmtarget.ir.def_use import readers_of
 from tvmtarget.ir.function import Call, Constant, Function, reached_from
 from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.relax.divisible import divisible
-from tvmtarget.ir.relax.places import constrained
+from tvmtarget.ir.relax.partitionable import divisible
 from tvmtarget.ir.relax.tuples import with_tuples_apart
+from tvmtarget.ir.relax.vdevice_constraints import constrained
 from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvmtarget.ir.flow import producers_of
+from tvmtarget.ir.def_use import producers_of
 from tvmtarget.ir.function import Function
 from tvmtarget.partition.regions.waves import is_large
 

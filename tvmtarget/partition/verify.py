@@ -9,7 +9,7 @@ from itertools import chain, islice
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.op_names import is_op
+from tvmtarget.ir.op_aliases import is_op
 from tvmtarget.partition.control.forms import form_of
 from tvmtarget.partition.control.prove import Path, calls_in_order, copies_are_needed, values_are_exact
 from tvmtarget.partition.feasibility import Feasibility

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvmtarget.errors import ModelError, TargetError
-from tvmtarget.ir.entry import own_names, roots_of
+from tvmtarget.ir.entry_function import own_names, roots_of
 from tvmtarget.ir.function import COPY, Attribute, Call, Function, Opaque, Value, all_names, reached_from
 from tvmtarget.ir.inline import Frame, Inlined, inline_calls, rename_values
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.code import CodeCall, read_code, with_callees, with_code, without_host
-from tvmtarget.ir.relax.kept import decided
+from tvmtarget.ir.relax.decisions import decided
 from tvmtarget.ir.relax.leaf import loose_symbols
 from tvmtarget.ir.relax.reader import GLOBALS
-from tvmtarget.ir.relax.spelling import fields_of_tuple, on_vdevice
+from tvmtarget.ir.relax.syntax import fields_of_tuple, on_vdevice
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType
 from tvmtarget.target.topology import Layout, Site

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Call, Function, Value, callees_of, reached_from
 from tvmtarget.ir.relax.blocks import BLOCKS
-from tvmtarget.ir.relax.spelling import symbols_in
+from tvmtarget.ir.relax.syntax import symbols_in
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.relax.writer import write_tvm_module
 from tvmtarget.ir.types import OpaqueType, TensorType

@@ -15,7 +15,7 @@ from tvmtarget.ir.relax.attributes import fields_of, write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS, INLINE, RESULT, Block, canonical_blocks
 from tvmtarget.ir.relax.calls import CALLEE, TYPED, Sites, buffers_of, is_pure, is_tensor_constant
 from tvmtarget.ir.relax.code import code_function, is_prim, symbols_of
-from tvmtarget.ir.relax.spelling import Printer, Symbols, dtype_name, symbols_in
+from tvmtarget.ir.relax.syntax import Printer, Symbols, dtype_name, symbols_in
 from tvmtarget.ir.relax.tvm_library import are_same, checked_module, the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType, Type, dtype_of
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tvmtarget.ir.function import Call, Function, Value, all_names, callees_of
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.blocks import BLOCKS, RESULT
-from tvmtarget.ir.relax.spelling import fields_of_tuple, type_of
+from tvmtarget.ir.relax.syntax import fields_of_tuple, type_of
 from tvmtarget.ir.types import OpaqueType, TensorType, Type
 
 __all__ = ["untupled"]

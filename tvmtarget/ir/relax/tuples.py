@@ -16,7 +16,7 @@ from tvmtarget.ir.function import Call, Function, Value, all_names
 from tvmtarget.ir.inline import Inlined
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.blocks import BLOCKS, is_inline
-from tvmtarget.ir.relax.spelling import fields_of_tuple, type_of
+from tvmtarget.ir.relax.syntax import fields_of_tuple, type_of
 from tvmtarget.ir.types import OpaqueType
 
 __all__ = ["with_tuples_apart"]

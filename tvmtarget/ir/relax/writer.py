@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.errors import ModelError, did_you_mean
-from tvmtarget.ir.entry import OWN_NAME
+from tvmtarget.ir.entry_function import OWN_NAME
 from tvmtarget.ir.function import Call, Constant, Function, Value
 from tvmtarget.ir.relax.attributes import node_of, read_blob, write_any
 from tvmtarget.ir.relax.blocks import RESULT, blocks_of, is_inline
 from tvmtarget.ir.relax.calls import CALLEE, TYPED
 from tvmtarget.ir.relax.code import read_code
 from tvmtarget.ir.relax.reader import GLOBALS
-from tvmtarget.ir.relax.spelling import Reader, tvm_dtype
+from tvmtarget.ir.relax.syntax import Reader, tvm_dtype
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType, numpy_dtype
 

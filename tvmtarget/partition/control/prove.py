@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.op_names import is_op, names_given
+from tvmtarget.ir.op_aliases import is_op, names_given
 from tvmtarget.partition.control.forms import form_of, slots_of
 
 __all__ = ["Path", "calls_in_order", "copies_are_needed", "values_are_exact"]

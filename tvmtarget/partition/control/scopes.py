@@ -8,7 +8,7 @@ from functools import cached_property
 from operator import is_
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.flow import readers_of
+from tvmtarget.ir.def_use import readers_of
 from tvmtarget.ir.function import COPY, Call, Constant, Function, Value
 from tvmtarget.ir.inference import infer_types
 from tvmtarget.ir.inline import Frame, Inlined

@@ -17,8 +17,8 @@ from tvmtarget.ir.relax.code import (
     with_code,
     with_variables,
 )
-from tvmtarget.ir.relax.places import site_of_function
 from tvmtarget.ir.relax.tvm_library import the_tvm
+from tvmtarget.ir.relax.vdevice_constraints import site_of_function
 from tvmtarget.ir.types import DTYPES, TensorType, Type
 from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host, side_of
 from tvmtarget.partition.host_device.tir import is_launched, side_of_prim, split_tir

@@ -15,7 +15,7 @@ from typing import Any
 from tvmtarget.errors import TargetError, TvmTargetError, raise_all
 from tvmtarget.ir.function import Call, Function, Opaque, reached_from
 from tvmtarget.ir.relax.attributes import TVM, read_blob
-from tvmtarget.ir.relax.divisible import code_generator
+from tvmtarget.ir.relax.partitionable import code_generator
 from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.constraints.reasons import Reason

@@ -16,7 +16,7 @@ from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value, callees_of, reached_from
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.blocks import BLOCKS
-from tvmtarget.ir.relax.spelling import fields_of_tuple, renamed_symbols
+from tvmtarget.ir.relax.syntax import fields_of_tuple, renamed_symbols
 from tvmtarget.ir.relax.tuple_results import untupled
 from tvmtarget.ir.types import OpaqueType, TensorType, Type
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from tvmtarget.errors import ModelError, TvmTargetError, raise_all
 from tvmtarget.ir.function import Call, Function
-from tvmtarget.ir.relax.divisible import code_generator
-from tvmtarget.ir.relax.places import constrained
+from tvmtarget.ir.relax.partitionable import code_generator
+from tvmtarget.ir.relax.vdevice_constraints import constrained
 from tvmtarget.ir.types import TensorType
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Layout, Site

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
-from tvmtarget.ir.flow import producers_of, readers_of
+from tvmtarget.ir.def_use import producers_of, readers_of
 from tvmtarget.ir.function import Function, Value, callees_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.parser import parse_type
