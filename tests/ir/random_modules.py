@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tvmtarget import Call, Constant, Constraint, Function, IRModule, Target, Value
 from tvmtarget.ir.function import Opaque
-from tvmtarget.ir.spelling import one_nan
+from tvmtarget.ir.text.escaping import one_nan
 from tvmtarget.ir.types import (
     MapType,
     OpaqueType,

@@ -10,7 +10,7 @@ from random_modules import functions, modules
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError, TextError
-from tvmtarget.ir.parser import parse_type
+from tvmtarget.ir.text.parser import parse_type
 from tvmtarget.ir.types import SequenceType, TensorType
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

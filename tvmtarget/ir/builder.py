@@ -10,7 +10,7 @@ import numpy as np
 from tvmtarget.errors import ModelError, did_you_mean
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.parser import parse_type
+from tvmtarget.ir.text.parser import parse_type
 from tvmtarget.ir.types import TensorType, Type, dtype_of
 from tvmtarget.target.constraints.constraint import Constraint
 
@@ -22,7 +22,7 @@ class FunctionBuilder:
 
     Values are referred to by name, as in the IR. Operators are ONNX's unless they carry a dialect or `@`.
 
-    >>> from tvmtarget.ir.printer import print_function
+    >>> from tvmtarget.ir.text.printer import print_function
     >>> f = FunctionBuilder("main")
     >>> x = f.param("x", "float32[n,3,8,8]")
     >>> w = f.constant(np.zeros((4, 3, 3, 3), "float32"), "w")

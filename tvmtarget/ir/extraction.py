@@ -14,8 +14,8 @@ from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
 from tvmtarget.ir.def_use import producers_of, readers_of
 from tvmtarget.ir.function import Function, Value, callees_of
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.parser import parse_type
 from tvmtarget.ir.rewrite import extract, positions_of, refuse_detour, remove_dead_functions, values_of
+from tvmtarget.ir.text.parser import parse_type
 from tvmtarget.ir.types import TensorType, Type
 
 __all__ = ["body_of", "region_of", "with_shapes", "with_types"]

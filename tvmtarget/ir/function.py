@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.errors import TvmTargetError
-from tvmtarget.ir.spelling import quote, spell
 from tvmtarget.ir.tensors import digest_of
+from tvmtarget.ir.text.escaping import quote, spell
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.target.constraints.constraint import Constraint
 

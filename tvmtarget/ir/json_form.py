@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tvmtarget.errors import ModelError, TvmTargetError
 from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
-from tvmtarget.ir.parser import MAX_DEPTH, parse_type
-from tvmtarget.ir.spelling import one_nan, print_float
 from tvmtarget.ir.tensors import array_of_bytes, bytes_of
+from tvmtarget.ir.text.escaping import one_nan, print_float
+from tvmtarget.ir.text.parser import MAX_DEPTH, parse_type
 from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target

@@ -17,9 +17,9 @@ from tvmtarget.ir.entry_function import entered
 from tvmtarget.ir.function import CODE, FUNCTION, Constant, Function, constants_of
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.json_form import read_module, write_module
-from tvmtarget.ir.parser import parse_functions
-from tvmtarget.ir.printer import print_module
 from tvmtarget.ir.structure import module_hash
+from tvmtarget.ir.text.parser import parse_functions
+from tvmtarget.ir.text.printer import print_module
 from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.ir.verify import verify_functions
 from tvmtarget.target.configuration import CompilationConfig

@@ -25,8 +25,8 @@ from tvmtarget.ir.onnx_functions import instance_of
 from tvmtarget.ir.onnx_notes import graph_notes, model_notes
 from tvmtarget.ir.onnx_tensors import constant_of, external_tensors, is_small, read_tensor, write_tensor
 from tvmtarget.ir.onnx_types import check_model, read_type
-from tvmtarget.ir.parser import MAX_DEPTH
-from tvmtarget.ir.spelling import one_nan
+from tvmtarget.ir.text.escaping import one_nan
+from tvmtarget.ir.text.parser import MAX_DEPTH
 from tvmtarget.ir.types import Type
 from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import check_limit, limit, read_bytes

@@ -20,9 +20,9 @@ from tvmtarget.ir.def_use import producers_of, readers_of
 from tvmtarget.ir.function import Call, Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.parser import read_attributes
 from tvmtarget.ir.rewrite import extract, values_of, with_body
-from tvmtarget.ir.scanner import Scanner
+from tvmtarget.ir.text.parser import read_attributes
+from tvmtarget.ir.text.scanner import Scanner
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["COMMUTATIVE", "Match", "Matcher", "Pattern", "find_matches", "outline_matches", "spellings"]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.spelling import print_float, quote
+from tvmtarget.ir.text.escaping import print_float, quote
 from tvmtarget.ir.types import DTYPES, TensorType, dtype_of, numpy_dtype
 
 __all__ = ["array_of_bytes", "array_of_items", "bytes_of", "digest_of", "print_items"]

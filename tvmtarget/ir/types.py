@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tvmtarget.ir.spelling import is_symbol, quote
+from tvmtarget.ir.text.escaping import is_symbol, quote
 
 __all__ = [
     "DTYPES",

@@ -26,7 +26,7 @@ from tvmtarget.ir.function import (
     constants_of,
 )
 from tvmtarget.ir.op_aliases import count_of_ops
-from tvmtarget.ir.parser import MAX_DEPTH
+from tvmtarget.ir.text.parser import MAX_DEPTH
 from tvmtarget.ir.types import DTYPES, TensorType, Type, dtype_of
 from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target

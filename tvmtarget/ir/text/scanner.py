@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tvmtarget.errors import TextError
-from tvmtarget.ir.spelling import NAME, SYMBOL
+from tvmtarget.ir.text.escaping import NAME, SYMBOL
 from tvmtarget.target.problems import syntax_error
 from tvmtarget.target.text.cursor import Cursor
 

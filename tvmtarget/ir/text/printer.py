@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from tvmtarget.ir.function import Call, Constant, Function, Opaque
-from tvmtarget.ir.spelling import print_float, quote, spell
 from tvmtarget.ir.tensors import print_items
+from tvmtarget.ir.text.escaping import print_float, quote, spell
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 

@@ -37,10 +37,10 @@ import numpy as np
 
 from tvmtarget.errors import ModelError, TargetError, TextError, UnknownNameError, did_you_mean
 from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
-from tvmtarget.ir.printer import DIGITS
-from tvmtarget.ir.scanner import Scanner
-from tvmtarget.ir.spelling import one_nan
 from tvmtarget.ir.tensors import array_of_bytes, array_of_items, bytes_of, static_shape
+from tvmtarget.ir.text.escaping import one_nan
+from tvmtarget.ir.text.printer import DIGITS
+from tvmtarget.ir.text.scanner import Scanner
 from tvmtarget.ir.types import (
     DTYPES,
     Dim,

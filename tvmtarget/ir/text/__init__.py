@@ -1,0 +1,1 @@
+"""The text form of a module: scanner, parser and printer."""
