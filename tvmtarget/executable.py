@@ -26,8 +26,8 @@ from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs, check_
 from tvmtarget.executors.program import Program
 from tvmtarget.executors.verify import verify_program
 from tvmtarget.files import temporary_folder
-from tvmtarget.ir.onnx_reader import decode_model
-from tvmtarget.ir.onnx_tensors import external_tensors
+from tvmtarget.ir.onnx.reader import decode_model
+from tvmtarget.ir.onnx.tensors import external_tensors
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.target.node import Runtime

@@ -20,7 +20,7 @@ from conformance import differences, is_random, node_cases, stored_cases
 
 import tvmtarget as tt
 from tvmtarget.errors import TvmTargetError
-from tvmtarget.ir.onnx_versions import at_versions
+from tvmtarget.ir.onnx.opset_versions import at_versions
 from tvmtarget.ir.structure import difference
 
 STORED = ("simple", "pytorch-converted", "pytorch-operator")

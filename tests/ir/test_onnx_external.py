@@ -14,7 +14,6 @@ from onnx import TensorProto, helper
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError
-from tvmtarget.ir import onnx_writer
 
 
 def saved(folder, *, weights=None, **changes):

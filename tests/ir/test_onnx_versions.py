@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 import tvmtarget as tt
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.inline import inline_calls
-from tvmtarget.ir.onnx_versions import at_versions
+from tvmtarget.ir.onnx.opset_versions import at_versions
 from tvmtarget.ir.structure import structural_hash
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4, 4)).astype("float32")

@@ -39,7 +39,9 @@ MAX_BYTES = 8 << 30  # of address space
 if atheris is not None:
     with atheris.instrument_imports(include=["tvmtarget"]):
         import tvmtarget as tt
-        from tvmtarget.ir import onnx_reader, onnx_writer  # noqa: F401 - imported late elsewhere
+        from tvmtarget.ir.onnx import (
+            writer,  # noqa: F401 - imported late elsewhere
+        )
 else:
     import tvmtarget as tt
 import onnx  # noqa: E402 - what is instrumented comes first

@@ -13,8 +13,8 @@ import onnx
 
 from tvmtarget.errors import ModelError, warn
 from tvmtarget.ir.function import COPY, Call, Function, Value
-from tvmtarget.ir.onnx_graph import write_graph
-from tvmtarget.ir.onnx_types import read_type
+from tvmtarget.ir.onnx.graph import write_graph
+from tvmtarget.ir.onnx.types import read_type
 from tvmtarget.ir.types import Type
 from tvmtarget.python_process import python_command, python_environment
 

@@ -114,7 +114,7 @@ def _in_one_version(
     stated = {opset for one in (function, *reached.values()) for opset in one.opsets}
     if len(stated) == len({domain for domain, _ in stated}):
         return function, functions
-    from tvmtarget.ir.onnx_versions import unified
+    from tvmtarget.ir.onnx.opset_versions import unified
 
     first, *others = unified((function, *reached.values()))
     return first, {**functions, **dict(zip(reached, others, strict=True))}

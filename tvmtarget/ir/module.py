@@ -113,7 +113,7 @@ class IRModule:
         are inlined; with `keep_functions` each becomes a function of the module, one for each set of types and
         attributes that it is called with. Metadata and documentation are carried (`ir/onnx_notes.py`).
         """
-        from tvmtarget.ir.onnx_reader import read_model
+        from tvmtarget.ir.onnx.reader import read_model
 
         module = cls(read_model(model, keep_functions=keep_functions)).verify()
         if keep_functions or len(module.functions) == 1:
@@ -122,13 +122,13 @@ class IRModule:
 
     def to_onnx(self, function: str = "main") -> onnx.ModelProto:
         """Write a function, with all it calls, as a checked ONNX model that computes the same."""
-        from tvmtarget.ir.onnx_writer import write_function
+        from tvmtarget.ir.onnx.writer import write_function
 
         return write_function(self[function], self.by_name)
 
     def save_onnx(self, path: str | Path, function: str = "main") -> None:
         """Write a function as an ONNX file, with large constants in `<path>.data` where it would exceed 2 GB."""
-        from tvmtarget.ir.onnx_writer import save_function
+        from tvmtarget.ir.onnx.writer import save_function
 
         save_function(self[function], self.by_name, Path(path))
 

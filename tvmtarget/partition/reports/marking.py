@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tvmtarget.ir.onnx_writer import write_function
+from tvmtarget.ir.onnx.writer import write_function
 
 if TYPE_CHECKING:
     import onnx

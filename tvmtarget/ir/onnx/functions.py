@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 
-from tvmtarget.ir.onnx_types import write_type
+from tvmtarget.ir.onnx.types import write_type
 from tvmtarget.ir.types import Type
 
 __all__ = ["instance_of"]

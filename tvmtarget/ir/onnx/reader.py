@@ -21,10 +21,10 @@ from tvmtarget.errors import ModelError, ModelFileError, TvmTargetError
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.inference import infer_shapes
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.onnx_functions import instance_of
-from tvmtarget.ir.onnx_notes import graph_notes, model_notes
-from tvmtarget.ir.onnx_tensors import constant_of, external_tensors, is_small, read_tensor, write_tensor
-from tvmtarget.ir.onnx_types import check_model, read_type
+from tvmtarget.ir.onnx.functions import instance_of
+from tvmtarget.ir.onnx.metadata import graph_notes, model_notes
+from tvmtarget.ir.onnx.tensors import constant_of, external_tensors, is_small, read_tensor, write_tensor
+from tvmtarget.ir.onnx.types import check_model, read_type
 from tvmtarget.ir.text.escaping import one_nan
 from tvmtarget.ir.text.parser import MAX_DEPTH
 from tvmtarget.ir.types import Type

@@ -10,9 +10,9 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Attribute, Call, Constant, Function, Opaque, Value
-from tvmtarget.ir.onnx_notes import write_graph_notes
-from tvmtarget.ir.onnx_tensors import external_tensors, write_tensor
-from tvmtarget.ir.onnx_types import write_type
+from tvmtarget.ir.onnx.metadata import write_graph_notes
+from tvmtarget.ir.onnx.tensors import external_tensors, write_tensor
+from tvmtarget.ir.onnx.types import write_type
 from tvmtarget.ir.types import TensorType
 
 __all__ = ["WriteTensor", "write_graph"]

@@ -16,7 +16,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Constant, Function
-from tvmtarget.ir.onnx_tensors import external_tensors
+from tvmtarget.ir.onnx.tensors import external_tensors
 from tvmtarget.ir.types import TensorType
 
 __all__ = ["graph_notes", "model_notes", "write_graph_notes", "write_model_notes"]

@@ -17,9 +17,9 @@ from onnx import ModelProto
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Call, Constant, Function, Value, all_names
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.onnx_graph import write_graph
-from tvmtarget.ir.onnx_reader import read_body
-from tvmtarget.ir.onnx_tensors import SMALL
+from tvmtarget.ir.onnx.graph import write_graph
+from tvmtarget.ir.onnx.reader import read_body
+from tvmtarget.ir.onnx.tensors import SMALL
 from tvmtarget.ir.types import Type
 
 __all__ = ["at_versions", "unified"]

@@ -13,10 +13,10 @@ from tvmtarget.errors import ModelError, TvmTargetError
 from tvmtarget.files import temporary_folder
 from tvmtarget.ir.function import Constant, Function, constants_of
 from tvmtarget.ir.inline import inline_calls
-from tvmtarget.ir.onnx_graph import WriteTensor, write_graph
-from tvmtarget.ir.onnx_notes import write_model_notes
-from tvmtarget.ir.onnx_tensors import ExternalData, write_tensor
-from tvmtarget.ir.onnx_types import check_model
+from tvmtarget.ir.onnx.graph import WriteTensor, write_graph
+from tvmtarget.ir.onnx.metadata import write_model_notes
+from tvmtarget.ir.onnx.tensors import ExternalData, write_tensor
+from tvmtarget.ir.onnx.types import check_model
 from tvmtarget.ir.types import DTYPES, TensorType
 
 __all__ = ["save_function", "write_function"]

@@ -15,7 +15,7 @@ from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
 from tvmtarget.errors import ModelError, TvmTargetError
 from tvmtarget.ir.function import Constant
-from tvmtarget.ir.onnx_types import dtype_name
+from tvmtarget.ir.onnx.types import dtype_name
 from tvmtarget.ir.tensors import bytes_of
 from tvmtarget.ir.types import DTYPES, TensorType
 from tvmtarget.untrusted import open_regular, private_copy

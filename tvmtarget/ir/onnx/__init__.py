@@ -1,0 +1,1 @@
+"""The bridge to ONNX: models read into modules and written from them."""
