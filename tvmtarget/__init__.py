@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tvmtarget.partition.host_device.splitting import split_host_device
     from tvmtarget.partition.host_device.tir import bind_targets
     from tvmtarget.partition.plan import Plan
-    from tvmtarget.partition.strategies.declaring import strategy
-    from tvmtarget.partition.strategies.strategy import Strategy, reject
+    from tvmtarget.support.decorators import strategy
+    from tvmtarget.support.strategy import Strategy, reject
     from tvmtarget.tags.configurations import read_configuration
     from tvmtarget.tags.registry import Registry
     from tvmtarget.target.configuration import CompilationConfig
@@ -93,8 +93,8 @@ _HOMES = {
     "tvmtarget.partition.host_device.splitting": ("split_host_device",),
     "tvmtarget.partition.host_device.tir": ("bind_targets",),
     "tvmtarget.partition.plan": ("Plan",),
-    "tvmtarget.partition.strategies.declaring": ("strategy",),
-    "tvmtarget.partition.strategies.strategy": ("Strategy", "reject"),
+    "tvmtarget.support.decorators": ("strategy",),
+    "tvmtarget.support.strategy": ("Strategy", "reject"),
     "tvmtarget.tags.configurations": ("read_configuration",),
     "tvmtarget.tags.registry": ("Registry",),
     "tvmtarget.target.configuration": ("CompilationConfig",),

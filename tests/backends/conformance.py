@@ -20,8 +20,8 @@ from tvmtarget.building import build
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.program import normalise
-from tvmtarget.partition.strategies.registered import strategy_for
-from tvmtarget.partition.strategies.strategy import Reject
+from tvmtarget.support.registry import strategy_for
+from tvmtarget.support.strategy import Reject
 from tvmtarget.target.tree import Target
 
 __all__ = ["Case", "Outcome", "differences", "is_random", "node_cases", "run_case", "stored_cases", "symbolic"]

@@ -36,7 +36,7 @@ import tvmtarget as tt
 from tvmtarget.artifact import MODULE, PROGRAM, write_files
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.partition.costs.cost_file import load_costs
-from tvmtarget.partition.strategies.declaring import from_op_table
+from tvmtarget.support.decorators import from_op_table
 from tvmtarget.tags.registry import Registry
 from tvmtarget.target.detection.machine import Machine
 from tvmtarget.tuning.importers.autotvm import import_autotvm

@@ -10,7 +10,6 @@ import tvmtarget as tt
 from tvmtarget.errors import ModelError, TextError, UnknownNameError
 from tvmtarget.ir.builder import FunctionBuilder
 from tvmtarget.ir.def_use import detour
-from tvmtarget.ir.patterns import Pattern, find_matches, outline_matches
 from tvmtarget.ir.rewrite import (
     clone,
     inline,
@@ -23,6 +22,7 @@ from tvmtarget.ir.rewrite import (
     share_constants,
 )
 from tvmtarget.ir.structure import structural_hash, structurally_equal
+from tvmtarget.support.patterns import Pattern, find_matches, outline_matches
 
 
 def parse(text):

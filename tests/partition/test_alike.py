@@ -19,8 +19,8 @@ from tvmtarget.ir.function import Value
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.plan import Plan
-from tvmtarget.partition.strategies.registered import strategy_for
-from tvmtarget.partition.strategies.strategy import Rule
+from tvmtarget.support.registry import strategy_for
+from tvmtarget.support.strategy import Rule
 
 PAIR = "composite[a=onnxruntime,b=numpy,cpu=llvm](host=@cpu)"
 

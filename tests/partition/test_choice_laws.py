@@ -17,8 +17,8 @@ from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.assignment import choose
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.regions import contract
-from tvmtarget.partition.strategies.shipped import LLVM, ONNXRUNTIME
-from tvmtarget.partition.strategies.strategy import reject
+from tvmtarget.support.builtin import LLVM, ONNXRUNTIME
+from tvmtarget.support.strategy import reject
 from tvmtarget.target.topology import Layout
 
 ROOT = Path(__file__).parents[2]

@@ -7,9 +7,8 @@ from models import DIGITS
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError, TargetError
-from tvmtarget.partition.strategies import declaring
-from tvmtarget.partition.strategies.declaring import from_op_table
-from tvmtarget.partition.strategies.strategy import Found
+from tvmtarget.support.decorators import from_op_table
+from tvmtarget.support.strategy import Found
 
 
 def test_a_declared_strategy_brings_its_kind_with_it():

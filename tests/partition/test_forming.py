@@ -18,8 +18,8 @@ from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.regions.slack import Slack
 from tvmtarget.partition.regions.veto import vetted
 from tvmtarget.partition.regions.waves import Coloured, Graph
-from tvmtarget.partition.strategies.strategy import reject
 from tvmtarget.partition.values import Values
+from tvmtarget.support.strategy import reject
 
 
 class Case:

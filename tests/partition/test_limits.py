@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 import tvmtarget as tt
-from tvmtarget.partition.strategies.declaring import from_op_table
-from tvmtarget.partition.strategies.strategy import Rule, Strategy
+from tvmtarget.support.decorators import from_op_table
+from tvmtarget.support.strategy import Rule, Strategy
 
 BOARD = "[npu=limited-npu,cpu=numpy](host=@cpu)"
 

@@ -7,9 +7,9 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.partition.program import normalise
-from tvmtarget.partition.strategies import tvm_rules
-from tvmtarget.partition.strategies.registered import strategy_for
-from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy, reject
+from tvmtarget.support import tvm_rules
+from tvmtarget.support.registry import strategy_for
+from tvmtarget.support.strategy import Op, Reject, Strategy, reject
 
 
 def verdicts(model, kind):

@@ -17,7 +17,7 @@ from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
 
 import tvmtarget as tt  # noqa: E402
 from tvmtarget.errors import TargetError  # noqa: E402
-from tvmtarget.partition.strategies.tvm_patterns import from_tvm_patterns  # noqa: E402
+from tvmtarget.support.tvm_patterns import from_tvm_patterns  # noqa: E402
 
 ADAPTED = "[npu=adapted,cpu=llvm](host=@cpu)"
 

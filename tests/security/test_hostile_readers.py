@@ -9,7 +9,7 @@ import pytest
 import tvmtarget as tt
 from tvmtarget.errors import FileError, ModelError, TargetFileError, TvmTargetError
 from tvmtarget.partition.costs.cost_file import load_costs
-from tvmtarget.partition.strategies.declaring import from_op_table
+from tvmtarget.support.decorators import from_op_table
 from tvmtarget.tags.registry import Registry
 from tvmtarget.target.topology import Layout
 

@@ -19,9 +19,9 @@ from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.partition.matching import Groups, check_caps, groups_of
 from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.program import Program, open_frame
-from tvmtarget.partition.strategies.registered import is_generator, strategy_at
-from tvmtarget.partition.strategies.strategy import Op, Reject, Strategy
 from tvmtarget.partition.where_rules import Asked
+from tvmtarget.support.registry import is_generator, strategy_at
+from tvmtarget.support.strategy import Op, Reject, Strategy
 from tvmtarget.target.topology import Site
 
 __all__ = ["Feasibility", "has_taste"]

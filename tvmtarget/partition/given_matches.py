@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.relax.partitionable import code_generator
 from tvmtarget.partition.control.scopes import Scopes
-from tvmtarget.partition.strategies.registered import strategy_at
+from tvmtarget.support.registry import strategy_at
 from tvmtarget.target.topology import Layout
 
 __all__ = ["given_generators", "given_matches"]

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.patterns import Match, Matcher, Pattern, spellings
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.strategies.matched import Matched, Operand
-from tvmtarget.partition.strategies.registered import strategy_at
-from tvmtarget.partition.strategies.strategy import Code, Found, Reject, Strategy
+from tvmtarget.support.matched import Matched, Operand
+from tvmtarget.support.patterns import Match, Matcher, Pattern, spellings
+from tvmtarget.support.registry import strategy_at
+from tvmtarget.support.strategy import Code, Found, Reject, Strategy
 from tvmtarget.target.topology import Site
 
 __all__ = ["Group", "Groups", "check_caps", "groups_of"]

@@ -20,9 +20,9 @@ from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.hypotheses import Moves, supposing, with_moves
 from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.program import Program, normalise
-from tvmtarget.partition.strategies.registered import is_generator, strategy_at
 from tvmtarget.partition.weights import CONSTANTS, Constants
 from tvmtarget.partition.where_rules import names_of
+from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.networks import refuse_addresses
 from tvmtarget.target.topology import Layout

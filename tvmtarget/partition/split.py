@@ -26,9 +26,9 @@ from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.regions.veto import vetted
 from tvmtarget.partition.regions.waves import Graph, graph_of
 from tvmtarget.partition.room import Room, room_of
-from tvmtarget.partition.strategies.registered import is_generator, strategy_at
-from tvmtarget.partition.strategies.strategy import Reject
 from tvmtarget.partition.values import Values, owners, values_of
+from tvmtarget.support.registry import is_generator, strategy_at
+from tvmtarget.support.strategy import Reject
 from tvmtarget.target.topology import Site, is_below
 
 __all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "parts_of", "preferred", "split"]

@@ -12,8 +12,8 @@ from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.matching import Group, groups_of
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
-from tvmtarget.partition.strategies.registered import strategy_at
-from tvmtarget.partition.strategies.strategy import Strategy
+from tvmtarget.support.registry import strategy_at
+from tvmtarget.support.strategy import Strategy
 from tvmtarget.target.topology import Site
 
 __all__ = ["CONSTANTS", "Constants", "bound_weights", "given_weights"]

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from tvmtarget.backends.protocol import Part, backend_named
-from tvmtarget.partition.strategies.strategy import Strategy
+from tvmtarget.support.strategy import Strategy
 
 __all__ = ["BACKEND", "ProbeStrategy"]
 

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from tvmtarget.ir.function import Call
-from tvmtarget.partition.strategies.strategy import Op, Reject, reject
+from tvmtarget.support.strategy import Op, Reject, reject
 
 __all__ = ["FORMS", "TRIPS", "Form", "Slot", "form_of", "runs_of_bodies", "slots_of", "why_not_driven"]
 

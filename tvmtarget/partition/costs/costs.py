@@ -19,7 +19,7 @@ from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.ir.function import Attribute, Constant, Opaque
 from tvmtarget.ir.types import DTYPES
 from tvmtarget.partition.costs.work import FORMS
-from tvmtarget.partition.strategies.strategy import Op
+from tvmtarget.support.strategy import Op
 from tvmtarget.target.problems import shown
 
 __all__ = ["MOST", "Costs", "LinkCost", "OpCost", "RegionCost", "Shares", "SiteCost", "check_costs", "structure_of"]

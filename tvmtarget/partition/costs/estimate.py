@@ -17,8 +17,8 @@ from tvmtarget.partition.costs.rates import Rates, names_of, rates_of
 from tvmtarget.partition.costs.work import Unknown, Work, form_of, work_of
 from tvmtarget.partition.memory_graph import PICOSECONDS, MemoryGraph
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.strategies.registered import onnx_operators
-from tvmtarget.partition.strategies.strategy import Op
+from tvmtarget.support.registry import onnx_operators
+from tvmtarget.support.strategy import Op
 from tvmtarget.target.kinds import kind_names
 from tvmtarget.target.topology import Site
 

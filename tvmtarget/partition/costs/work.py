@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tvmtarget.ir.types import DTYPES, TensorType, Type
-from tvmtarget.partition.strategies.strategy import Op
+from tvmtarget.support.strategy import Op
 
 __all__ = ["FORMS", "Unknown", "Work", "form_of", "nbytes_of", "work_of"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.strategies.registered import strategy_at
-from tvmtarget.partition.strategies.strategy import Op, Strategy
+from tvmtarget.support.registry import strategy_at
+from tvmtarget.support.strategy import Op, Strategy
 from tvmtarget.target.topology import Site
 
 __all__ = ["HOST_OPERANDS", "MOST_ELEMENTS", "host_takes", "host_work"]

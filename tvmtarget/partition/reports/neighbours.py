@@ -9,7 +9,7 @@ from tvmtarget.partition.matching import check_caps
 from tvmtarget.partition.outline import RegionRecord
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
-from tvmtarget.partition.strategies.registered import strategy_at
+from tvmtarget.support.registry import strategy_at
 
 __all__ = ["neighbours_of", "owners_of"]
 

@@ -10,7 +10,7 @@ from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import Outlined, RegionRecord
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.room import capacities
-from tvmtarget.partition.strategies.registered import strategy_at
+from tvmtarget.support.registry import strategy_at
 from tvmtarget.target.topology import Site
 
 __all__ = ["reason_for", "released", "why_driven"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from tvmtarget.ir.types import Dim, TensorType
-from tvmtarget.partition.strategies.op import Op, Reject, reject
+from tvmtarget.support.op import Op, Reject, reject
 
 __all__ = ["REFUSED", "fits_gpu"]
 

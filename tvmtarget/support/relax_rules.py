@@ -7,7 +7,7 @@ virtual machine know by name. Of the first, collectives need several devices, an
 from __future__ import annotations
 
 from tvmtarget.ir.types import TensorType
-from tvmtarget.partition.strategies.strategy import Op, Reject, reject
+from tvmtarget.support.strategy import Op, Reject, reject
 
 __all__ = ["check_relax", "is_relax"]
 

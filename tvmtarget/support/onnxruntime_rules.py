@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvmtarget.partition.strategies.strategy import Op, Reject, Rule, reject
+from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
 __all__ = ["REFUSED", "RULES"]
 

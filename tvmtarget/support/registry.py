@@ -7,9 +7,9 @@ from functools import cache
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, TextError, did_you_mean, raise_all
-from tvmtarget.ir.patterns import Pattern
 from tvmtarget.ir.types import DTYPES
-from tvmtarget.partition.strategies.strategy import Rule, Strategy, blamed
+from tvmtarget.support.patterns import Pattern
+from tvmtarget.support.strategy import Rule, Strategy, blamed
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target

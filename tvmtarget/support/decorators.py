@@ -11,8 +11,8 @@ from typing import Any, Literal, get_type_hints
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, TargetFileError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
-from tvmtarget.partition.strategies.registered import made_strategy
-from tvmtarget.partition.strategies.strategy import Rule, Strategy
+from tvmtarget.support.registry import made_strategy
+from tvmtarget.support.strategy import Rule, Strategy
 from tvmtarget.target.attributes import fold
 from tvmtarget.target.kinds import Attribute, Kind, find_kind
 from tvmtarget.untrusted import read_text

@@ -13,7 +13,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import TensorType
-from tvmtarget.partition.strategies.strategy import Found, Reject, Strategy, reject
+from tvmtarget.support.strategy import Found, Reject, Strategy, reject
 
 __all__ = ["from_tvm_patterns"]
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.ir.types import Dim, TensorType
-from tvmtarget.partition.strategies.strategy import Op, Reject, reject
+from tvmtarget.support.strategy import Op, Reject, reject
 
 Shape: TypeAlias = tuple[Dim, ...]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tvmtarget.partition.strategies import tvm_checks as ask
-from tvmtarget.partition.strategies.strategy import Rule
+from tvmtarget.support import tvm_checks as ask
+from tvmtarget.support.strategy import Rule
 
 __all__ = ["DTYPES", "OPSETS", "REFUSED", "RULES"]
 

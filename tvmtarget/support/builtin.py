@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tvmtarget.ir.function import Attribute
-from tvmtarget.partition.strategies import onnxruntime_rules, tvm_checks, tvm_rules
-from tvmtarget.partition.strategies.relax_rules import check_relax, is_relax
-from tvmtarget.partition.strategies.strategy import Op, Reject, Rule, Strategy, reject
-from tvmtarget.partition.strategies.tvm_gpu_checks import fits_gpu
+from tvmtarget.support import onnxruntime_rules, tvm_checks, tvm_rules
+from tvmtarget.support.relax_rules import check_relax, is_relax
+from tvmtarget.support.strategy import Op, Reject, Rule, Strategy, reject
+from tvmtarget.support.tvm_gpu_checks import fits_gpu
 
 __all__ = ["CUDA", "LLVM", "NUMPY", "ONNXRUNTIME", "C"]
 

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from tvmtarget.errors import TargetError, TvmTargetError, did_you_mean, raise_all
 from tvmtarget.ir.function import COPY, Attribute
 from tvmtarget.ir.types import DTYPES, TensorType
-from tvmtarget.partition.strategies.op import Code, Op, Reject, reject
+from tvmtarget.support.op import Code, Op, Reject, reject
 from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:
     from tvmtarget.ir.module import IRModule
-    from tvmtarget.partition.strategies.matched import Matched
+    from tvmtarget.support.matched import Matched
 
 __all__ = [
     "Code",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.strategies.op import Op
+from tvmtarget.support.op import Op
 
 __all__ = ["Matched", "Operand"]
 
