@@ -31,9 +31,9 @@ from benchmarks._graphs import FAMILIES, SITES, Graph, costs_of, module_of, tree
 from benchmarks._partitioners import OURS, PARTITIONERS
 from benchmarks._results import Results, growth
 from tvmtarget.ir.types import TensorType
-from tvmtarget.partition.assignment.choose import ByCost
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.placement.by_cost import ByCost
+from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.program import normalise
 from tvmtarget.partition.split import split
 

@@ -11,8 +11,8 @@ from models import light
 
 import tvmtarget as tt
 from tvmtarget.errors import TargetError
-from tvmtarget.partition.assignment.pipeline import LONGEST, Line, Values, _contracted, _runs, balanced
 from tvmtarget.partition.dataflow import GIVEN
+from tvmtarget.partition.placement.throughput_balancing import LONGEST, Line, Values, _contracted, _runs, balanced
 
 MACHINES = 3
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmtarget.partition.assignment.binary import ALWAYS, Terms, decide
-from tvmtarget.partition.assignment.expansion import expanded
-from tvmtarget.partition.assignment.maxflow import Budget
-from tvmtarget.partition.assignment.nudges import nudged
-from tvmtarget.partition.assignment.placement import Flow, energy_of, enumerated, placed
+from tvmtarget.partition.placement.alpha_expansion import expanded
+from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
+from tvmtarget.partition.placement.energy import Flow, energy_of, enumerated, placed
+from tvmtarget.partition.placement.local_search import nudged
+from tvmtarget.partition.placement.maxflow import Budget
 
 
 @dataclass

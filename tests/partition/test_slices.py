@@ -19,7 +19,7 @@ import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, ModelError, TargetError, UnknownNameError
 from tvmtarget.ir.embedding import embed
 from tvmtarget.ir.rewrite import outline
-from tvmtarget.partition.conflict import smallest
+from tvmtarget.partition.placement.minimal_conflict import smallest
 
 ROOT = Path(__file__).parents[2]
 CHIP = "[npu=onnxruntime,cpu=numpy](host=@cpu,executor=graph)"

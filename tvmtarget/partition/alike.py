@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tvmtarget.ir.function import Constant
 from tvmtarget.ir.tensors import bytes_of
 from tvmtarget.partition.arranging import Arranging
-from tvmtarget.partition.matching import Group
+from tvmtarget.partition.placement.pattern_groups import Group
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 from tvmtarget.partition.told import written

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tvmtarget.partition.assignment.maxflow import Budget, Network
+from tvmtarget.partition.placement.maxflow import Budget, Network
 
 __all__ = ["best_convex"]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from tvmtarget.errors import ModelError, TargetError, raise_all
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.bonds import Named
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.memo import Memo
+from tvmtarget.partition.placement.colocation import Named
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.partition.request import OBJECTIVES, Objective, Request
 from tvmtarget.partition.weights import CONSTANTS, Constants

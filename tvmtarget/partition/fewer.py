@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import RegionRecord
+from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.target.topology import Site
 
 __all__ = ["given_up", "ops_of", "others_for", "saved_by"]

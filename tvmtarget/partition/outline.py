@@ -13,8 +13,8 @@ from tvmtarget.partition.alike import Matched, Shape, Shapes, same_data
 from tvmtarget.partition.control.drivers import Block, Step, write_driver
 from tvmtarget.partition.control.forms import form_of, runs_of_bodies
 from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host
-from tvmtarget.partition.matching import Group
 from tvmtarget.partition.memory_graph import MemoryGraph
+from tvmtarget.partition.placement.pattern_groups import Group
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 from tvmtarget.partition.weights import Constants, given_weights

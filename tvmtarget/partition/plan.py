@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.assignment.choosers import choosers_for
-from tvmtarget.partition.bonds import Banned, Bonds, bonds_of, demands_of, others_of, with_demands
-from tvmtarget.partition.constraint_paths import leaves_at
 from tvmtarget.partition.control.borders import check_borders
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
-from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.fewer import given_up
-from tvmtarget.partition.hypotheses import hypotheses, read_moves
 from tvmtarget.partition.machines.pace import Pace, pace_of
 from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.memo import NOTHING, Memo, Reused
 from tvmtarget.partition.memory_graph import MemoryGraph
 from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
+from tvmtarget.partition.placement.choosers import choosers_for
+from tvmtarget.partition.placement.colocation import Banned, Bonds, bonds_of, demands_of, others_of, with_demands
+from tvmtarget.partition.placement.constraint_paths import leaves_at
+from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.placement.hypotheses import hypotheses, read_moves
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.reports.alternatives import Alternative
 from tvmtarget.partition.reports.blockers import Blocker, blockers

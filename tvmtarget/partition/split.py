@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError, raise_all
-from tvmtarget.partition.atoms import atoms_of
-from tvmtarget.partition.conflict import blame
 from tvmtarget.partition.control.steering import steering_of
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.feasibility import Feasibility, has_taste
 from tvmtarget.partition.host_device.sides import host_work
 from tvmtarget.partition.memo import Memo, digest
+from tvmtarget.partition.placement.feasibility import Feasibility, has_taste
+from tvmtarget.partition.placement.indivisible_groups import atoms_of
+from tvmtarget.partition.placement.memory_capacity import Room, room_of
+from tvmtarget.partition.placement.minimal_conflict import blame
 from tvmtarget.partition.program import Program, open_frame
 from tvmtarget.partition.regions.bound import lower_bound
 from tvmtarget.partition.regions.boundaries import cut_at, cuts_of
@@ -25,7 +26,6 @@ from tvmtarget.partition.regions.limits import Limiter, Limits
 from tvmtarget.partition.regions.portfolio import formed
 from tvmtarget.partition.regions.veto import vetted
 from tvmtarget.partition.regions.waves import Graph, graph_of
-from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.values import Values, owners, values_of
 from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.support.strategy import Reject

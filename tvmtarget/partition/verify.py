@@ -12,8 +12,8 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.op_aliases import is_op
 from tvmtarget.partition.control.forms import form_of
 from tvmtarget.partition.control.prove import Path, calls_in_order, copies_are_needed, values_are_exact
-from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import Outlined, RegionRecord
+from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.program import Program
 
 __all__ = ["verify_plan"]

@@ -8,9 +8,9 @@ from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.control.scopes import Scope
 from tvmtarget.partition.convex import best_convex
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.fewer import ops_of, others_for, saved_by
 from tvmtarget.partition.outline import RegionRecord
+from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.target.topology import Site
 
 __all__ = ["released"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.placement.feasibility import Feasibility
 
 __all__ = ["alone_on"]
 

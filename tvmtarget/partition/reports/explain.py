@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimate, Estimates, microseconds
-from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import CopyRecord, DrivenRecord, Outlined, RegionRecord
+from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.reports.alone import alone_on
 from tvmtarget.partition.reports.neighbours import neighbours_of, owners_of

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from tvmtarget.partition.control.steering import steering_of
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.outline import Outlined, RegionRecord
+from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.placement.memory_capacity import capacities
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.room import capacities
 from tvmtarget.support.registry import strategy_at
 from tvmtarget.target.topology import Site
 

@@ -16,8 +16,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.partition.feasibility import Feasibility
-from tvmtarget.partition.where_rules import Asked
+from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.placement.where_rules import Asked
 
 __all__ = ["RuleEffects", "RuleReport"]
 

@@ -12,8 +12,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.partition.assignment.placement import Bools
 from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.placement.energy import Bools
 
 __all__ = ["Coupled", "Decisions", "Eliminated", "reduced", "restored"]
 

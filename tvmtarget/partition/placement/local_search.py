@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from tvmtarget.partition.assignment.placement import Placement
 from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.placement.energy import Placement
 
 __all__ = ["nudged"]
 

@@ -9,8 +9,8 @@ from fnmatch import translate
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.function import CODE, FUNCTION, Call
-from tvmtarget.partition.constraint_paths import on_tree, unknown_words
 from tvmtarget.partition.control.scopes import Scopes
+from tvmtarget.partition.placement.constraint_paths import on_tree, unknown_words
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Layout
 

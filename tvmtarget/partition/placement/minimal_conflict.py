@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tvmtarget.ir.inline import Frame
+from tvmtarget.partition.placement.where_rules import Asked
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.where_rules import Asked
 
 __all__ = ["MAX_TESTS", "blame", "minimal_conflict", "smallest"]
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import NoReturn, TypeAlias
 
 from tvmtarget.errors import InfeasibleError, raise_all
-from tvmtarget.partition.colouring import coloured
-from tvmtarget.partition.conflict import blame, smallest
-from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.placement.graph_coloring import coloured
+from tvmtarget.partition.placement.minimal_conflict import blame, smallest
+from tvmtarget.partition.placement.where_rules import Asked
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.regions.waves import Graph
-from tvmtarget.partition.where_rules import Asked
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["Banned", "Bonds", "Named", "bonds_of", "demands_of", "others_of", "with_demands", "with_units"]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvmtarget.partition.assignment.binary import ALWAYS, Terms, decide
-from tvmtarget.partition.assignment.maxflow import Budget
-from tvmtarget.partition.assignment.placement import Bools, Energy, Placement, energy_of
 from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
+from tvmtarget.partition.placement.energy import Bools, Energy, Placement, energy_of
+from tvmtarget.partition.placement.maxflow import Budget
 
 __all__ = ["expanded"]
 

@@ -12,19 +12,19 @@ from dataclasses import replace
 import numpy as np
 
 from tvmtarget.errors import InfeasibleError
-from tvmtarget.partition.assignment.drops import Drops
-from tvmtarget.partition.assignment.expansion import expanded
-from tvmtarget.partition.assignment.maxflow import Budget
-from tvmtarget.partition.assignment.nudges import nudged
-from tvmtarget.partition.assignment.placement import Bools, Placement, energy_of, enumerated
-from tvmtarget.partition.assignment.prices import priced
-from tvmtarget.partition.assignment.scales import Scaled, scaled
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.feasibility import Feasibility
+from tvmtarget.partition.placement.alpha_expansion import expanded
+from tvmtarget.partition.placement.cost_matrix import Scaled, scaled
+from tvmtarget.partition.placement.energy import Bools, Placement, energy_of, enumerated
+from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.placement.lagrangian import priced
+from tvmtarget.partition.placement.local_search import nudged
+from tvmtarget.partition.placement.maxflow import Budget
+from tvmtarget.partition.placement.memory_capacity import Room, room_of
+from tvmtarget.partition.placement.subgraph_moves import Drops
 from tvmtarget.partition.regions.bound import lower_bound
 from tvmtarget.partition.regions.waves import Coloured
-from tvmtarget.partition.room import Room, room_of
 from tvmtarget.partition.split import Choice, Level, by_preference, grouped, preferred
 from tvmtarget.target.topology import Site
 

@@ -14,13 +14,13 @@ from itertools import permutations
 
 import numpy as np
 
-from tvmtarget.partition.assignment.choose import ByCost
-from tvmtarget.partition.assignment.placement import Bools, Placement
-from tvmtarget.partition.assignment.scales import scaled
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import GIVEN, Ints
-from tvmtarget.partition.feasibility import Feasibility
 from tvmtarget.partition.machines.machine import Machines
+from tvmtarget.partition.placement.by_cost import ByCost
+from tvmtarget.partition.placement.cost_matrix import scaled
+from tvmtarget.partition.placement.energy import Bools, Placement
+from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.split import Choice, Level
 
 __all__ = ["ByPipeline", "Line", "Values", "balanced"]

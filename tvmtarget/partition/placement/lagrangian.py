@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from tvmtarget.partition.assignment.expansion import expanded
-from tvmtarget.partition.assignment.maxflow import Budget
-from tvmtarget.partition.assignment.placement import Placement
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.room import Room
+from tvmtarget.partition.placement.alpha_expansion import expanded
+from tvmtarget.partition.placement.energy import Placement
+from tvmtarget.partition.placement.maxflow import Budget
+from tvmtarget.partition.placement.memory_capacity import Room
 
 __all__ = ["priced"]
 
