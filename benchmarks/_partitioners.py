@@ -24,9 +24,9 @@ from benchmarks._graphs import KINDS_OF_ONE, KINDS_OF_TWO, Graph, module_of, tre
 from tvmtarget.ir.def_use import readers_of
 from tvmtarget.partition.dataflow import dataflow_of, kinds_of
 from tvmtarget.partition.decompose import decompose
-from tvmtarget.partition.regions import waves
-from tvmtarget.partition.regions.limits import Limiter, Limits
-from tvmtarget.partition.regions.portfolio import formed
+from tvmtarget.partition.subgraphs import typed_fusion
+from tvmtarget.partition.subgraphs.limits import Limiter, Limits
+from tvmtarget.partition.subgraphs.portfolio import formed
 from tvmtarget.partition.values import owners, values_of
 
 __all__ = ["OURS", "PARTITIONERS", "Counting", "Divided", "Partitioner", "divided"]
@@ -75,7 +75,9 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
     def divide() -> Counting:
         limiter = Limiter(successors, atoms, values)
-        regions = formed(waves.Coloured(waves.Graph(successors), colours), [Limits()] * 2, [1, 0], limiter, values)
+        regions = formed(
+            typed_fusion.Coloured(typed_fusion.Graph(successors), colours), [Limits()] * 2, [1, 0], limiter, values
+        )
         return lambda: divided(graph, [region for region in regions if not colours[region[0]]])
 
     return divide
@@ -89,7 +91,7 @@ def ours_by_waves(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     def divide() -> Counting:
         readers = readers_of(main)
         successors = [list(readers.get(call.outputs[0].name, ())) for call in main.body]
-        regions = waves.Coloured(waves.Graph(successors), colours).waves(frozenset({1}))
+        regions = typed_fusion.Coloured(typed_fusion.Graph(successors), colours).waves(frozenset({1}))
         return lambda: divided(graph, [region for region in regions if not colours[region[0]]])
 
     return divide

@@ -6,7 +6,7 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from tvmtarget.partition.regions.limits import Limiter, Limits
+from tvmtarget.partition.subgraphs.limits import Limiter, Limits
 from tvmtarget.partition.values import Values
 
 

@@ -15,7 +15,6 @@ from models import random_graph
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
-from tvmtarget.partition.regions import contract
 from tvmtarget.support.builtin import LLVM, ONNXRUNTIME
 from tvmtarget.support.strategy import reject
 from tvmtarget.target.topology import Layout

@@ -21,7 +21,7 @@ from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, RegionCost,
 from tvmtarget.partition.costs.work import FORMS
 from tvmtarget.partition.memory_graph import MemoryGraph
 from tvmtarget.partition.program import normalise
-from tvmtarget.partition.regions.waves import Coloured, Graph
+from tvmtarget.partition.subgraphs.typed_fusion import Coloured, Graph
 from tvmtarget.target.topology import Layout
 
 ROOT = Path(__file__).parents[2]

@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_waves import quotient
 
-from tvmtarget.partition.regions import contract
-from tvmtarget.partition.regions.bound import lower_bound
-from tvmtarget.partition.regions.contract import contracted
-from tvmtarget.partition.regions.limits import Limiter, Limits
-from tvmtarget.partition.regions.portfolio import formed
-from tvmtarget.partition.regions.slack import Slack
-from tvmtarget.partition.regions.veto import vetted
-from tvmtarget.partition.regions.waves import Coloured, Graph
+from tvmtarget.partition.subgraphs.boundary_refinement import Slack
+from tvmtarget.partition.subgraphs.edge_contraction import contracted
+from tvmtarget.partition.subgraphs.limits import Limiter, Limits
+from tvmtarget.partition.subgraphs.lower_bound import lower_bound
+from tvmtarget.partition.subgraphs.portfolio import formed
+from tvmtarget.partition.subgraphs.subgraph_check import vetted
+from tvmtarget.partition.subgraphs.typed_fusion import Coloured, Graph
 from tvmtarget.partition.values import Values
 from tvmtarget.support.strategy import reject
 

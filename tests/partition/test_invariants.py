@@ -84,8 +84,8 @@ import tvmtarget as tt
 from tvmtarget.ir.function import COPY, Function
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.structure import structural_hash
-from tvmtarget.partition.regions.bound import lower_bound
-from tvmtarget.partition.regions.waves import Coloured, Graph
+from tvmtarget.partition.subgraphs.lower_bound import lower_bound
+from tvmtarget.partition.subgraphs.typed_fusion import Coloured, Graph
 
 ROOT = Path(__file__).parents[2]
 TREES = (

@@ -6,10 +6,9 @@ import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmtarget.partition.regions import lookahead
-from tvmtarget.partition.regions.bound import ahead, least_of, lower_bound
-from tvmtarget.partition.regions.lookahead import looked_ahead
-from tvmtarget.partition.regions.waves import Coloured, Graph
+from tvmtarget.partition.subgraphs.beam_search import looked_ahead
+from tvmtarget.partition.subgraphs.lower_bound import ahead, least_of, lower_bound
+from tvmtarget.partition.subgraphs.typed_fusion import Coloured, Graph
 
 
 @st.composite

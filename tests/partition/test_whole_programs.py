@@ -15,7 +15,7 @@ import tvmtarget as tt
 from tvmtarget import plugins
 from tvmtarget.backends.protocol import backend_named
 from tvmtarget.errors import InfeasibleError
-from tvmtarget.partition.convex import best_convex
+from tvmtarget.partition.subgraphs.convexity import best_convex
 
 BOARD = "[npu=whole-npu,cpu=numpy](host=@cpu)"
 REFUSED = ("Tanh", "Sub", "MaxPool")

@@ -15,7 +15,6 @@ from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction, predict
-from tvmtarget.partition.fewer import given_up
 from tvmtarget.partition.machines.pace import Pace, pace_of
 from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.memo import NOTHING, Memo, Reused
@@ -39,9 +38,10 @@ from tvmtarget.partition.reports.sensitivity import Sensitivity
 from tvmtarget.partition.reports.summary import summary_of
 from tvmtarget.partition.request import Request, read_plan, write_plan
 from tvmtarget.partition.split import Chooser, Region, split
+from tvmtarget.partition.subgraphs.single_subgraph import released
+from tvmtarget.partition.subgraphs.subgraph_budget import given_up
 from tvmtarget.partition.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
-from tvmtarget.partition.whole import released
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target

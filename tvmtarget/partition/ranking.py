@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from tvmtarget.ir.def_use import producers_of
 from tvmtarget.ir.function import Function
-from tvmtarget.partition.regions.waves import is_large
+from tvmtarget.partition.subgraphs.typed_fusion import is_large
 
 __all__ = ["ranked"]
 

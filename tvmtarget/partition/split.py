@@ -20,12 +20,12 @@ from tvmtarget.partition.placement.indivisible_groups import atoms_of
 from tvmtarget.partition.placement.memory_capacity import Room, room_of
 from tvmtarget.partition.placement.minimal_conflict import blame
 from tvmtarget.partition.program import Program, open_frame
-from tvmtarget.partition.regions.bound import lower_bound
-from tvmtarget.partition.regions.boundaries import cut_at, cuts_of
-from tvmtarget.partition.regions.limits import Limiter, Limits
-from tvmtarget.partition.regions.portfolio import formed
-from tvmtarget.partition.regions.veto import vetted
-from tvmtarget.partition.regions.waves import Graph, graph_of
+from tvmtarget.partition.subgraphs.forced_cuts import cut_at, cuts_of
+from tvmtarget.partition.subgraphs.limits import Limiter, Limits
+from tvmtarget.partition.subgraphs.lower_bound import lower_bound
+from tvmtarget.partition.subgraphs.portfolio import formed
+from tvmtarget.partition.subgraphs.subgraph_check import vetted
+from tvmtarget.partition.subgraphs.typed_fusion import Graph, graph_of
 from tvmtarget.partition.values import Values, owners, values_of
 from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.support.strategy import Reject

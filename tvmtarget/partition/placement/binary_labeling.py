@@ -14,11 +14,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from tvmtarget.partition.components import components_of
 from tvmtarget.partition.dataflow import Ints, spans
 from tvmtarget.partition.placement.energy import Bools
 from tvmtarget.partition.placement.maxflow import Budget, Network
 from tvmtarget.partition.placement.variable_elimination import Coupled, Decisions, reduced, restored
+from tvmtarget.partition.subgraphs.components import components_of
 
 __all__ = ["ALWAYS", "Terms", "decide"]
 

@@ -23,9 +23,9 @@ from tvmtarget.partition.placement.local_search import nudged
 from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.placement.memory_capacity import Room, room_of
 from tvmtarget.partition.placement.subgraph_moves import Drops
-from tvmtarget.partition.regions.bound import lower_bound
-from tvmtarget.partition.regions.waves import Coloured
 from tvmtarget.partition.split import Choice, Level, by_preference, grouped, preferred
+from tvmtarget.partition.subgraphs.lower_bound import lower_bound
+from tvmtarget.partition.subgraphs.typed_fusion import Coloured
 from tvmtarget.target.topology import Site
 
 __all__ = ["ByCost"]

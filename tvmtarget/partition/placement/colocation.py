@@ -17,7 +17,7 @@ from tvmtarget.partition.placement.graph_coloring import coloured
 from tvmtarget.partition.placement.minimal_conflict import blame, smallest
 from tvmtarget.partition.placement.where_rules import Asked
 from tvmtarget.partition.program import Program
-from tvmtarget.partition.regions.waves import Graph
+from tvmtarget.partition.subgraphs.typed_fusion import Graph
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["Banned", "Bonds", "Named", "bonds_of", "demands_of", "others_of", "with_demands", "with_units"]

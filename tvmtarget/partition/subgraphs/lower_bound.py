@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tvmtarget.partition.regions.waves import Coloured
+from tvmtarget.partition.subgraphs.typed_fusion import Coloured
 
 __all__ = ["ahead", "least_of", "lower_bound", "together"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tvmtarget.partition.regions.bound import together
-from tvmtarget.partition.regions.waves import Coloured
+from tvmtarget.partition.subgraphs.lower_bound import together
+from tvmtarget.partition.subgraphs.typed_fusion import Coloured
 
 __all__ = ["looked_ahead"]
 

@@ -11,14 +11,14 @@ from itertools import chain
 
 import numpy as np
 
-from tvmtarget.partition.components import components_of
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.regions.bound import ahead, least_of
-from tvmtarget.partition.regions.contract import contracted
-from tvmtarget.partition.regions.limits import Limiter, Limits
-from tvmtarget.partition.regions.lookahead import looked_ahead
-from tvmtarget.partition.regions.slack import Slack
-from tvmtarget.partition.regions.waves import Coloured, graph_of, waves
+from tvmtarget.partition.subgraphs.beam_search import looked_ahead
+from tvmtarget.partition.subgraphs.boundary_refinement import Slack
+from tvmtarget.partition.subgraphs.components import components_of
+from tvmtarget.partition.subgraphs.edge_contraction import contracted
+from tvmtarget.partition.subgraphs.limits import Limiter, Limits
+from tvmtarget.partition.subgraphs.lower_bound import ahead, least_of
+from tvmtarget.partition.subgraphs.typed_fusion import Coloured, graph_of, waves
 from tvmtarget.partition.values import Values
 
 __all__ = ["formed"]

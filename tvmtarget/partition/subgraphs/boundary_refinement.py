@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.regions.waves import Coloured
+from tvmtarget.partition.subgraphs.typed_fusion import Coloured
 from tvmtarget.partition.values import Values
 
 __all__ = ["Slack"]

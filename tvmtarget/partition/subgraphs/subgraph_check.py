@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvmtarget.partition.regions.limits import Limiter
+from tvmtarget.partition.subgraphs.limits import Limiter
 from tvmtarget.support.strategy import Reject
 
 __all__ = ["vetted"]

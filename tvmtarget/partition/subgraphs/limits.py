@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tvmtarget.partition.regions.orders import backwards_in_depth, gathered, in_breadth
+from tvmtarget.partition.subgraphs.topological_orders import backwards_in_depth, gathered, in_breadth
 from tvmtarget.partition.values import Values
 
 __all__ = ["Limiter", "Limits"]

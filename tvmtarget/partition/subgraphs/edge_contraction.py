@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tvmtarget.partition.regions.waves import Graph
+from tvmtarget.partition.subgraphs.typed_fusion import Graph
 
 __all__ = ["contracted"]
 
