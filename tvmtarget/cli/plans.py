@@ -80,8 +80,8 @@ class Division:
 
     def options(self) -> dict[str, Any]:
         """Return what is typed as arguments of `decompose`, without costs and `where`."""
+        from tvmtarget.partition.outline.constant_binding import CONSTANTS
         from tvmtarget.partition.request import OBJECTIVES
-        from tvmtarget.partition.weights import CONSTANTS
 
         if self.objective == "throughput" and self.costs is None:
             raise TextError("--objective throughput is about time, so it needs --costs, such as --costs roofline")

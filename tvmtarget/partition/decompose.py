@@ -12,10 +12,10 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.memo import Memo
+from tvmtarget.partition.outline.constant_binding import CONSTANTS, Constants
 from tvmtarget.partition.placement.colocation import Named
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.partition.request import OBJECTIVES, Objective, Request
-from tvmtarget.partition.weights import CONSTANTS, Constants
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown

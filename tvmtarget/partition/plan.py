@@ -19,7 +19,7 @@ from tvmtarget.partition.machines.pace import Pace, pace_of
 from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.memo import NOTHING, Memo, Reused
 from tvmtarget.partition.memory_graph import MemoryGraph
-from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord, outline
+from tvmtarget.partition.outline.outlining import CopyRecord, Outlined, RegionRecord, outline
 from tvmtarget.partition.placement.choosers import choosers_for
 from tvmtarget.partition.placement.colocation import Banned, Bonds, bonds_of, demands_of, others_of, with_demands
 from tvmtarget.partition.placement.constraint_paths import leaves_at
@@ -107,7 +107,7 @@ class Plan:
         Operations that a strategy takes together by one of its patterns are inner functions, as MergeCompositeFunctions
         leaves them: `Composite` is `<kind>.<pattern>`.
         """
-        from tvmtarget.partition.composites import with_composites
+        from tvmtarget.partition.outline.composites import with_composites
 
         return with_composites(self.module, self.layout).to_tvm()
 

@@ -24,10 +24,10 @@ from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.dataflow import Dataflow, Kinds, dataflow_of, kinds_of, signatures_of
 from tvmtarget.partition.memories import asked_by_memories, check_entry
+from tvmtarget.partition.outline.canonical_order import ranked
+from tvmtarget.partition.outline.op_fingerprint import Told, told_of
 from tvmtarget.partition.placement.given_matches import given_generators, given_matches
 from tvmtarget.partition.placement.where_rules import Asked, OnTree, names_of, rules_matching
-from tvmtarget.partition.ranking import ranked
-from tvmtarget.partition.told import Told, told_of
 from tvmtarget.support.strategy import Op
 from tvmtarget.target.constraints.constraint import Constraint, covers
 from tvmtarget.target.topology import Layout

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.structure import structural_hash
-from tvmtarget.partition.outline import RegionRecord
+from tvmtarget.partition.outline.outlining import RegionRecord
 from tvmtarget.target.keys import codegen_key
 from tvmtarget.target.topology import Layout
 

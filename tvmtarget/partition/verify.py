@@ -12,7 +12,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.op_aliases import is_op
 from tvmtarget.partition.control.forms import form_of
 from tvmtarget.partition.control.prove import Path, calls_in_order, copies_are_needed, values_are_exact
-from tvmtarget.partition.outline import Outlined, RegionRecord
+from tvmtarget.partition.outline.outlining import Outlined, RegionRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.program import Program
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.estimate import Estimates, microseconds
-from tvmtarget.partition.outline import Outlined
+from tvmtarget.partition.outline.outlining import Outlined
 
 __all__ = ["Prediction", "predict"]
 

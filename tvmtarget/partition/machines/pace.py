@@ -17,7 +17,7 @@ from tvmtarget.ir.types import Type
 from tvmtarget.partition.costs.estimate import Estimates, microseconds
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.machines.programs import spanned
-from tvmtarget.partition.outline import CopyRecord, Outlined, RegionRecord
+from tvmtarget.partition.outline.outlining import CopyRecord, Outlined, RegionRecord
 
 __all__ = ["Pace", "Stage", "pace_of"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tvmtarget.ir.types import Type
-from tvmtarget.partition.outline import DrivenRecord, RegionRecord
+from tvmtarget.partition.outline.outlining import DrivenRecord, RegionRecord
 
 if TYPE_CHECKING:
     import networkx

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimate, Estimates, microseconds
-from tvmtarget.partition.outline import CopyRecord, DrivenRecord, Outlined, RegionRecord
+from tvmtarget.partition.outline.outlining import CopyRecord, DrivenRecord, Outlined, RegionRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.reports.alone import alone_on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tvmtarget.partition.outline import DrivenRecord, RegionRecord
+from tvmtarget.partition.outline.outlining import DrivenRecord, RegionRecord
 from tvmtarget.partition.reports.summary import systems_in
 
 if TYPE_CHECKING:

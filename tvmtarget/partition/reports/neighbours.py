@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from tvmtarget.partition.outline import RegionRecord
+from tvmtarget.partition.outline.outlining import RegionRecord
 from tvmtarget.partition.placement.pattern_groups import check_caps
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region

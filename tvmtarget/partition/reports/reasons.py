@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tvmtarget.partition.control.steering import steering_of
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.outline import Outlined, RegionRecord
+from tvmtarget.partition.outline.outlining import Outlined, RegionRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.memory_capacity import capacities
 from tvmtarget.partition.program import Program

@@ -10,9 +10,9 @@ import numpy as np
 
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.work import Unknown
+from tvmtarget.partition.outline.constant_binding import bound_weights
 from tvmtarget.partition.reports.reasons import released
 from tvmtarget.partition.split import Region
-from tvmtarget.partition.weights import bound_weights
 
 if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.control.scopes import Scope
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.outline import RegionRecord
+from tvmtarget.partition.outline.outlining import RegionRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.subgraphs.convexity import best_convex
 from tvmtarget.partition.subgraphs.subgraph_budget import ops_of, others_for, saved_by

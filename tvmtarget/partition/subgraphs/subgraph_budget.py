@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.outline import RegionRecord
+from tvmtarget.partition.outline.outlining import RegionRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.target.topology import Site
 

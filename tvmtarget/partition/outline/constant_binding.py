@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 from tvmtarget.ir.function import Constant, Function, Value
-from tvmtarget.partition.alike import Shape, Shapes, same_data
 from tvmtarget.partition.machines.machine import Machines
+from tvmtarget.partition.outline.deduplicate import Shape, Shapes, same_data
 from tvmtarget.partition.placement.pattern_groups import Group, groups_of
 from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region

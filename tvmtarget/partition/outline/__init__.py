@@ -1,0 +1,1 @@
+"""Outlining: subgraphs become functions, and drivers call them."""
