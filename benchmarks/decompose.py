@@ -32,9 +32,9 @@ from benchmarks._partitioners import OURS, PARTITIONERS
 from benchmarks._results import Results, growth
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.flat_program import normalise
 from tvmtarget.partition.placement.by_cost import ByCost
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.program import normalise
 from tvmtarget.partition.split import split
 
 SIZES = (1_000, 4_000, 10_000, 100_000, 1_000_000)

@@ -19,7 +19,7 @@ from onnx import ModelProto, OptionalProto, SequenceProto, TensorProto, ValueInf
 from tvmtarget.building import build
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.program import normalise
+from tvmtarget.partition.flat_program import normalise
 from tvmtarget.support.registry import strategy_for
 from tvmtarget.support.strategy import Reject
 from tvmtarget.target.tree import Target

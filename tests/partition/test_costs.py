@@ -18,9 +18,9 @@ from tvmtarget.errors import TargetError, UnknownNameError
 from tvmtarget.partition.costs import cost_file
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, RegionCost, SiteCost
+from tvmtarget.partition.costs.memory_graph import MemoryGraph
 from tvmtarget.partition.costs.work import FORMS
-from tvmtarget.partition.memory_graph import MemoryGraph
-from tvmtarget.partition.program import normalise
+from tvmtarget.partition.flat_program import normalise
 from tvmtarget.partition.subgraphs.typed_fusion import Coloured, Graph
 from tvmtarget.target.topology import Layout
 

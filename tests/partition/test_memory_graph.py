@@ -16,7 +16,7 @@ from tvmtarget.errors import InfeasibleError
 from tvmtarget.executors.graph import CopyEvent
 from tvmtarget.ir.function import COPY
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
-from tvmtarget.partition.memory_graph import MemoryGraph
+from tvmtarget.partition.costs.memory_graph import MemoryGraph
 from tvmtarget.target.topology import Layout
 
 

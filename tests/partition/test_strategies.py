@@ -6,7 +6,7 @@ from models import LIGHT, light, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.partition.program import normalise
+from tvmtarget.partition.flat_program import normalise
 from tvmtarget.support import tvm_rules
 from tvmtarget.support.registry import strategy_for
 from tvmtarget.support.strategy import Op, Reject, Strategy, reject

@@ -12,7 +12,7 @@ from tvmtarget.errors import ArtifactError
 from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, reached_from
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.forms import FORMS
+from tvmtarget.partition.control.control_flow_ops import FORMS
 
 __all__ = ["Axis", "Block", "Control", "Driver", "Program", "Signature", "Step", "constants_of"]
 

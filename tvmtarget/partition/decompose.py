@@ -11,10 +11,10 @@ from tvmtarget.errors import ModelError, TargetError, raise_all
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
-from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.outline.constant_binding import CONSTANTS, Constants
 from tvmtarget.partition.placement.colocation import Named
 from tvmtarget.partition.plan import Plan, planned
+from tvmtarget.partition.plan_cache import Memo
 from tvmtarget.partition.request import OBJECTIVES, Objective, Request
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint

@@ -10,37 +10,37 @@ from typing import TYPE_CHECKING, Any
 from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.control.borders import check_borders
+from tvmtarget.partition.control.boundary_memory import check_borders
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
 from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.costs.memory_graph import MemoryGraph
 from tvmtarget.partition.costs.predict import Prediction, predict
-from tvmtarget.partition.machines.pace import Pace, pace_of
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.partition.machines.programs import programs_of
-from tvmtarget.partition.memo import NOTHING, Memo, Reused
-from tvmtarget.partition.memory_graph import MemoryGraph
+from tvmtarget.partition.machines.throughput import Pace, pace_of
 from tvmtarget.partition.outline.outlining import CopyRecord, Outlined, RegionRecord, outline
 from tvmtarget.partition.placement.choosers import choosers_for
 from tvmtarget.partition.placement.colocation import Banned, Bonds, bonds_of, demands_of, others_of, with_demands
 from tvmtarget.partition.placement.constraint_paths import leaves_at
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.hypotheses import hypotheses, read_moves
-from tvmtarget.partition.program import Program
+from tvmtarget.partition.plan_cache import NOTHING, Memo, Reused
 from tvmtarget.partition.reports.alternatives import Alternative
+from tvmtarget.partition.reports.annotate_onnx import marked_model
 from tvmtarget.partition.reports.blockers import Blocker, blockers
 from tvmtarget.partition.reports.diagram import region_graph, to_dot, to_mermaid
 from tvmtarget.partition.reports.difference import PlanDifference, difference, totals
 from tvmtarget.partition.reports.explain import Explanation, explain_op
-from tvmtarget.partition.reports.listing import listing
-from tvmtarget.partition.reports.marking import marked_model
+from tvmtarget.partition.reports.plan_json import listing
 from tvmtarget.partition.reports.rules import RuleEffects, RuleReport
 from tvmtarget.partition.reports.sensitivity import Sensitivity
 from tvmtarget.partition.reports.summary import summary_of
+from tvmtarget.partition.reports.tasks import Task, tasks_of
 from tvmtarget.partition.request import Request, read_plan, write_plan
 from tvmtarget.partition.split import Chooser, Region, split
 from tvmtarget.partition.subgraphs.single_subgraph import released
 from tvmtarget.partition.subgraphs.subgraph_budget import given_up
-from tvmtarget.partition.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Layout

@@ -15,13 +15,13 @@ from tvmtarget.ir.function import DRIVES, FUNCTION, Call, calls_in
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs
-from tvmtarget.partition.memo import Memo
+from tvmtarget.partition.flat_program import Program, normalise
 from tvmtarget.partition.outline.constant_binding import CONSTANTS, Constants
 from tvmtarget.partition.placement.colocation import Named, with_units
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.hypotheses import Moves, supposing, with_moves
 from tvmtarget.partition.placement.where_rules import names_of
-from tvmtarget.partition.program import Program, normalise
+from tvmtarget.partition.plan_cache import Memo
 from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.networks import refuse_addresses

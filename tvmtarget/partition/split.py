@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError, raise_all
-from tvmtarget.partition.control.steering import steering_of
+from tvmtarget.partition.control.control_scalars import steering_of
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.host_device.sides import host_work
-from tvmtarget.partition.memo import Memo, digest
+from tvmtarget.partition.flat_program import Program, open_frame
+from tvmtarget.partition.host_device.classify import host_work
 from tvmtarget.partition.placement.feasibility import Feasibility, has_taste
 from tvmtarget.partition.placement.indivisible_groups import atoms_of
 from tvmtarget.partition.placement.memory_capacity import Room, room_of
 from tvmtarget.partition.placement.minimal_conflict import blame
-from tvmtarget.partition.program import Program, open_frame
+from tvmtarget.partition.plan_cache import Memo, digest
 from tvmtarget.partition.subgraphs.forced_cuts import cut_at, cuts_of
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits
 from tvmtarget.partition.subgraphs.lower_bound import lower_bound

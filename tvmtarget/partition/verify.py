@@ -10,11 +10,11 @@ from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.op_aliases import is_op
-from tvmtarget.partition.control.forms import form_of
-from tvmtarget.partition.control.prove import Path, calls_in_order, copies_are_needed, values_are_exact
+from tvmtarget.partition.control.control_flow_ops import form_of
+from tvmtarget.partition.control.verify_drivers import Path, calls_in_order, copies_are_needed, values_are_exact
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.partition.outline.outlining import Outlined, RegionRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.program import Program
 
 __all__ = ["verify_plan"]
 

@@ -16,8 +16,8 @@ from fractions import Fraction
 from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import Type
-from tvmtarget.partition.control.forms import TRIPS, Slot, slots_of
-from tvmtarget.partition.memory_graph import MemoryGraph
+from tvmtarget.partition.control.control_flow_ops import TRIPS, Slot, slots_of
+from tvmtarget.partition.costs.memory_graph import MemoryGraph
 
 __all__ = ["Block", "Copied", "Step", "Written", "write_driver"]
 

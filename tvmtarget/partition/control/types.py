@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.forms import form_of
+from tvmtarget.partition.control.control_flow_ops import form_of
 
 __all__ = ["Border", "border_of"]
 

@@ -11,12 +11,12 @@ from tvmtarget.ir.function import Value
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.forms import runs_of_bodies
+from tvmtarget.partition.control.control_flow_ops import runs_of_bodies
 from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
+from tvmtarget.partition.costs.memory_graph import PICOSECONDS, MemoryGraph
 from tvmtarget.partition.costs.rates import Rates, names_of, rates_of
 from tvmtarget.partition.costs.work import Unknown, Work, form_of, work_of
-from tvmtarget.partition.memory_graph import PICOSECONDS, MemoryGraph
-from tvmtarget.partition.program import Program
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.support.registry import onnx_operators
 from tvmtarget.support.strategy import Op
 from tvmtarget.target.kinds import kind_names

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 from tvmtarget.ir.function import Constant, Function, Value
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.outline.deduplicate import Shape, Shapes, same_data
 from tvmtarget.partition.placement.pattern_groups import Group, groups_of
-from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 from tvmtarget.support.registry import strategy_at
 from tvmtarget.support.strategy import Strategy

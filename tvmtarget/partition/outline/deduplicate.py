@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from tvmtarget.ir.function import Constant
 from tvmtarget.ir.tensors import bytes_of
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.partition.outline.canonical_op_order import Arranging
 from tvmtarget.partition.outline.op_fingerprint import written
 from tvmtarget.partition.placement.pattern_groups import Group
-from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 
 __all__ = ["Shape", "Shapes", "same_data"]

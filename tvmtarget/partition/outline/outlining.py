@@ -9,14 +9,14 @@ from fractions import Fraction
 from tvmtarget.ir.function import DIMS, OPS, Attribute, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.partition.control.control_flow_ops import form_of, runs_of_bodies
 from tvmtarget.partition.control.drivers import Block, Step, write_driver
-from tvmtarget.partition.control.forms import form_of, runs_of_bodies
+from tvmtarget.partition.costs.memory_graph import MemoryGraph
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host
-from tvmtarget.partition.memory_graph import MemoryGraph
 from tvmtarget.partition.outline.constant_binding import Constants, given_weights
 from tvmtarget.partition.outline.deduplicate import Matched, Shape, Shapes, same_data
 from tvmtarget.partition.placement.pattern_groups import Group
-from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 from tvmtarget.target.constraints.constraint import Constraint
 

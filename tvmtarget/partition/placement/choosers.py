@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tvmtarget.partition.cached_assignment import Recalling
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.placement.by_cost import ByCost
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.pinned_assignment import Keeping
 from tvmtarget.partition.placement.throughput_balancing import ByPipeline
-from tvmtarget.partition.recall import Recalling
 from tvmtarget.partition.split import Chooser, by_preference
 
 __all__ = ["choosers_for"]

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import NoReturn, TypeAlias
 
 from tvmtarget.errors import InfeasibleError, raise_all
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.graph_coloring import coloured
 from tvmtarget.partition.placement.minimal_conflict import blame, smallest
 from tvmtarget.partition.placement.where_rules import Asked
-from tvmtarget.partition.program import Program
 from tvmtarget.partition.subgraphs.typed_fusion import Graph
 from tvmtarget.target.constraints.constraint import Constraint
 

@@ -14,12 +14,12 @@ from math import ceil, log2
 import numpy as np
 
 from tvmtarget.ir.types import Type
-from tvmtarget.partition.control.forms import runs_of_bodies
+from tvmtarget.partition.control.control_flow_ops import runs_of_bodies
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.partition.placement.energy import Bools, Placement
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Level, preferred
 from tvmtarget.partition.values import Values
 from tvmtarget.target.topology import Site

@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.function import Constant
-from tvmtarget.partition.control.forms import why_not_driven
-from tvmtarget.partition.host_device.sides import host_takes
+from tvmtarget.partition.control.control_flow_ops import why_not_driven
+from tvmtarget.partition.flat_program import Program, open_frame
+from tvmtarget.partition.host_device.classify import host_takes
 from tvmtarget.partition.machines.machine import Machines, is_distributed
-from tvmtarget.partition.memo import Memo
 from tvmtarget.partition.placement.indivisible_groups import atoms_of, together, untyped
 from tvmtarget.partition.placement.minimal_conflict import blame
 from tvmtarget.partition.placement.pattern_groups import Groups, check_caps, groups_of
 from tvmtarget.partition.placement.where_rules import Asked
-from tvmtarget.partition.program import Program, open_frame
+from tvmtarget.partition.plan_cache import Memo
 from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.support.strategy import Op, Reject, Strategy
 from tvmtarget.target.topology import Site

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tvmtarget.errors import TargetError, raise_all
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.partition.placement.constraint_paths import site_constraint
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.where_rules import OnTree
-from tvmtarget.partition.program import Program
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree_paths import NestedNode

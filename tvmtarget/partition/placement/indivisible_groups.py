@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tvmtarget.ir.inline import Frame
 from tvmtarget.partition.control.scopes import Scope
+from tvmtarget.partition.flat_program import Program, binds, open_frame
 from tvmtarget.partition.placement.pattern_groups import Group
-from tvmtarget.partition.program import Program, binds, open_frame
 
 __all__ = ["atoms_of", "together", "untyped"]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.program import Program
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.target.topology import Layout, Site
 
 __all__ = ["Room", "capacities", "room_of"]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tvmtarget.ir.inline import Frame
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.partition.placement.where_rules import Asked
-from tvmtarget.partition.program import Program
 
 __all__ = ["MAX_TESTS", "blame", "minimal_conflict", "smallest"]
 

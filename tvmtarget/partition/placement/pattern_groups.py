@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.program import Program
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.support.matched import Matched, Operand
 from tvmtarget.support.patterns import Match, Matcher, Pattern, spellings
 from tvmtarget.support.registry import strategy_at

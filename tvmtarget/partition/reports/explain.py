@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimate, Estimates, microseconds
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.partition.outline.outlining import CopyRecord, DrivenRecord, Outlined, RegionRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.program import Program
-from tvmtarget.partition.reports.alone import alone_on
-from tvmtarget.partition.reports.neighbours import neighbours_of, owners_of
+from tvmtarget.partition.reports.move_delta import alone_on
 from tvmtarget.partition.reports.reasons import reason_for, released, why_driven
+from tvmtarget.partition.reports.separation_reasons import neighbours_of, owners_of
 from tvmtarget.partition.split import Region
 
 __all__ = ["Explanation", "explain_op"]

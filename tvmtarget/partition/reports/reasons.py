@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tvmtarget.partition.control.steering import steering_of
+from tvmtarget.partition.control.control_scalars import steering_of
 from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.partition.outline.outlining import Outlined, RegionRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.memory_capacity import capacities
-from tvmtarget.partition.program import Program
 from tvmtarget.support.registry import strategy_at
 from tvmtarget.target.topology import Site
 

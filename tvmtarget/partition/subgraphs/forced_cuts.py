@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from tvmtarget.partition.program import Program
+from tvmtarget.partition.flat_program import Program
 
 __all__ = ["cut_at", "cuts_of"]
 

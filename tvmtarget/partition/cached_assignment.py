@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from tvmtarget.partition.memo import digest
 from tvmtarget.partition.placement.by_cost import ByCost
 from tvmtarget.partition.placement.cost_matrix import scaled
+from tvmtarget.partition.plan_cache import digest
 from tvmtarget.partition.split import Choice, Level, parts_of
 
 __all__ = ["Recalling"]

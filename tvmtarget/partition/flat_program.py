@@ -22,8 +22,8 @@ from tvmtarget.ir.relax.vdevice_constraints import constrained
 from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
+from tvmtarget.partition.costs.value_memories import asked_by_memories, check_entry
 from tvmtarget.partition.dataflow import Dataflow, Kinds, dataflow_of, kinds_of, signatures_of
-from tvmtarget.partition.memories import asked_by_memories, check_entry
 from tvmtarget.partition.outline.canonical_order import ranked
 from tvmtarget.partition.outline.op_fingerprint import Told, told_of
 from tvmtarget.partition.placement.given_matches import given_generators, given_matches

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.program import Program
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.support.registry import strategy_at
 from tvmtarget.support.strategy import Op, Strategy
 from tvmtarget.target.topology import Site

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.partition.outline.outlining import RegionRecord
 from tvmtarget.partition.placement.pattern_groups import check_caps
-from tvmtarget.partition.program import Program
 from tvmtarget.partition.split import Region
 from tvmtarget.support.registry import strategy_at
 

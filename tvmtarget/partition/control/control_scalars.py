@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.forms import form_of
-from tvmtarget.partition.program import Program
+from tvmtarget.partition.control.control_flow_ops import form_of
+from tvmtarget.partition.flat_program import Program
 
 __all__ = ["steering_of"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tvmtarget.errors import InfeasibleError, raise_all
 from tvmtarget.ir.function import Call, Value
-from tvmtarget.partition.control.forms import slots_of
-from tvmtarget.partition.program import Program
+from tvmtarget.partition.control.control_flow_ops import slots_of
+from tvmtarget.partition.flat_program import Program
 from tvmtarget.partition.split import Region
 
 __all__ = ["check_borders"]

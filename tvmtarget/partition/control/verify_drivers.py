@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.op_aliases import is_op, names_given
-from tvmtarget.partition.control.forms import form_of, slots_of
+from tvmtarget.partition.control.control_flow_ops import form_of, slots_of
 
 __all__ = ["Path", "calls_in_order", "copies_are_needed", "values_are_exact"]
 
