@@ -36,7 +36,7 @@ class Prediction:
 
 def explored(plan: Plan, estimates: Estimates, leaves: Sequence[str]) -> Iterator[Plan]:
     """Yield plans of a program: all on each of some leaves, and segments on these by turns."""
-    from tvmtarget.tuner.exploring import plans_by_leaf, plans_by_segment, weight
+    from tvmtarget.autotune.search.candidate_plans import plans_by_leaf, plans_by_segment, weight
 
     for leaf, alone in zip(plan.layout.leaves(), plans_by_leaf(plan), strict=True):
         if leaf.path in leaves:

@@ -126,8 +126,8 @@ class Race:
 def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespace) -> Race:
     """Build all programs of a model."""
     import tvmtarget as tt
-    from tvmtarget.tuner.exploring import plans_by_leaf
-    from tvmtarget.tuner.running import made_up_inputs, open_sizes
+    from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
+    from tvmtarget.autotune.search.timing import made_up_inputs, open_sizes
 
     model = module_of(name)
     module = tt.IRModule.from_onnx(model)
@@ -311,8 +311,8 @@ def main() -> None:
     os.environ["TVM_NUM_THREADS"] = str(options.threads)
     from benchmarks.run import targets
     from tvmtarget import Target
+    from tvmtarget.autotune.search.rates import MeasuredRates, measure_rates
     from tvmtarget.partition.costs.cost_file import load_costs, write_costs
-    from tvmtarget.tuner.rates import MeasuredRates, measure_rates
 
     two = targets(options.threads)[1]
     tree = Target.parse(options.target or (two.replace("](", ",np=numpy](") if options.three else two))

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tvmtarget import Target
-    from tvmtarget.tuning.records import Trial
+    from tvmtarget.autotune.log.records import Trial
 
 SIDES = ("tvmtarget.db", "tvmtarget.jsonl", "JSONDatabase")
 TARGETS, WORKLOADS, BATCH, WRITERS = 20, 50, 64, 8
@@ -98,8 +98,8 @@ class Rows:
 
     def __init__(self, targets: int = TARGETS) -> None:
         from tvmtarget import Target
+        from tvmtarget.autotune.log.records import Environment, TargetRecord, Workload
         from tvmtarget.target.identity import identity_of
-        from tvmtarget.tuning.records import Environment, TargetRecord, Workload
 
         self.targets = [Target.parse(f"llvm(mcpu=znver4,num-cores={at + 1})") for at in range(targets)]
         self.workloads = [Workload.of({"op": "matmul", "shapes": [[16 * at + 16] * 3]}) for at in range(WORKLOADS)]
@@ -110,7 +110,7 @@ class Rows:
 
     def trial(self, at: int, workload: int, target: int, cost: int) -> Trial:
         """Return a trial; `at` makes its candidate another one."""
-        from tvmtarget.tuning.records import Candidate, Measurement, Trial
+        from tvmtarget.autotune.log.records import Candidate, Measurement, Trial
 
         trace = [TRACE[0], [*TRACE[1], [9, [at, 1]]]]
         return Trial(

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING
 from tvmtarget.version import __version__
 
 if TYPE_CHECKING:
+    from tvmtarget.autotune.log.match import Match
+    from tvmtarget.autotune.log.tuning_log import TuningLog
+    from tvmtarget.autotune.search.tuning import tune
     from tvmtarget.building import build
     from tvmtarget.errors import TvmTargetError
     from tvmtarget.executable import Executable, load
@@ -39,9 +42,6 @@ if TYPE_CHECKING:
     from tvmtarget.target.node import Executor, Link, Memory, Runtime
     from tvmtarget.target.tree import Target
     from tvmtarget.target.virtual_device import VirtualDevice
-    from tvmtarget.tuner.tuning import tune
-    from tvmtarget.tuning.log import TuningLog
-    from tvmtarget.tuning.match import Match
 
 __all__ = [
     "Call",
@@ -102,9 +102,9 @@ _HOMES = {
     "tvmtarget.target.node": ("Executor", "Link", "Memory", "Runtime"),
     "tvmtarget.target.tree": ("Target",),
     "tvmtarget.target.virtual_device": ("VirtualDevice",),
-    "tvmtarget.tuner.tuning": ("tune",),
-    "tvmtarget.tuning.log": ("TuningLog",),
-    "tvmtarget.tuning.match": ("Match",),
+    "tvmtarget.autotune.search.tuning": ("tune",),
+    "tvmtarget.autotune.log.tuning_log": ("TuningLog",),
+    "tvmtarget.autotune.log.match": ("Match",),
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}
 

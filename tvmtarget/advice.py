@@ -11,6 +11,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from tvmtarget.autotune.log.applied import Applied
+from tvmtarget.autotune.log.keys import workload_of
+from tvmtarget.autotune.log.match import TIERS, Match, Policy
+from tvmtarget.autotune.log.records import Candidate, Level, Workload
+from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.backends.protocol import ConfigurableBackend, Kernel, backends
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
@@ -19,11 +24,6 @@ from tvmtarget.target.attributes import Value
 from tvmtarget.target.keys import key_of
 from tvmtarget.target.renaming import renamed_path
 from tvmtarget.target.tree import Target
-from tvmtarget.tuning.applied import Applied
-from tvmtarget.tuning.keys import workload_of
-from tvmtarget.tuning.log import TuningLog
-from tvmtarget.tuning.match import TIERS, Match, Policy
-from tvmtarget.tuning.records import Candidate, Level, Workload
 
 __all__ = [
     "PLACEMENT",

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvmtarget.advice import SAME_DEVICE, Advice, LeafAdvice, Settings, closing_log
+from tvmtarget.autotune.log.match import Policy
+from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import Array, Backend, Compiled, Part, Schedules, backend_named, backends
 from tvmtarget.backends.sharing import build_key, code_key
@@ -35,8 +37,6 @@ from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target
 from tvmtarget.target.tree_paths import unnumbered
-from tvmtarget.tuning.log import TuningLog
-from tvmtarget.tuning.match import Policy
 from tvmtarget.untrusted import LIMITS, limit
 
 if TYPE_CHECKING:

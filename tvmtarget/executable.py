@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tvmtarget.artifact import read_files, write_files
+from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.backends.aligned import aligned
 from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import Array, Backend, Compiled, KeptSchedules, Part, backend_named
@@ -34,7 +35,6 @@ from tvmtarget.target.node import Runtime
 from tvmtarget.target.problems import shown
 from tvmtarget.target.topology import Layout
 from tvmtarget.target.tree import Target
-from tvmtarget.tuning.applied import Applied
 from tvmtarget.untrusted import parse_json, read_arrays
 from tvmtarget.version import __version__
 

@@ -14,13 +14,13 @@ from onnx import TensorProto, helper
 
 import tvmtarget as tt
 from tvmtarget.artifact import read_files, write_files
+from tvmtarget.autotune.log.match import Policy
 from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import backend_named
 from tvmtarget.building import choose_backend
 from tvmtarget.errors import ArtifactError, BackendError, MissingExtraError, ModelError, RunError, TargetError
 from tvmtarget.executors.graph import CallEvent, CopyEvent
 from tvmtarget.target.topology import Layout
-from tvmtarget.tuning.match import Policy
 
 FLAT = "composite[a=onnxruntime,b=llvm]"
 DEEP = "[x=[a=onnxruntime,b=llvm],y=[c=llvm,d=onnxruntime]](host=@x/b)"

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import tvmtarget as tt
+from tvmtarget.autotune.log.match import Policy
 from tvmtarget.errors import BackendError, ModelError, RunError, TargetError
-from tvmtarget.tuning.match import Policy
 
 tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 

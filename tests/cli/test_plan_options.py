@@ -8,8 +8,8 @@ from models import DIGITS
 
 import tvmtarget as tt
 from tvmtarget.advice import PLACEMENT, whole_workload
+from tvmtarget.autotune.log.records import Candidate
 from tvmtarget.cli.plans import Asked
-from tvmtarget.tuning.records import Candidate
 
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
 

@@ -15,11 +15,11 @@ from onnx import helper
 from processes import is_gone, processes, wait
 
 import tvmtarget as tt
-from tvmtarget.tuning.records import Trial
+from tvmtarget.autotune.log.records import Trial
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
-WORKER = "tvmtarget.tuner.worker"
+WORKER = "tvmtarget.autotune.search.kernel_worker"
 COMMAND = [sys.executable, "-m", "tvmtarget.cli.main", "tune"]
 
 

@@ -34,14 +34,14 @@ except ImportError:
 
 import tvmtarget as tt
 from tvmtarget.artifact import MODULE, PROGRAM, write_files
+from tvmtarget.autotune.log.importers.autotvm import import_autotvm
+from tvmtarget.autotune.log.importers.metaschedule import RECORDS, WORKLOADS, import_metaschedule
+from tvmtarget.autotune.log.records import Candidate, Environment, Measurement, TargetRecord, Trial, Workload
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.support.decorators import from_op_table
 from tvmtarget.tags.registry import Registry
 from tvmtarget.target.detection.machine import Machine
-from tvmtarget.tuning.importers.autotvm import import_autotvm
-from tvmtarget.tuning.importers.metaschedule import RECORDS, WORKLOADS, import_metaschedule
-from tvmtarget.tuning.records import Candidate, Environment, Measurement, TargetRecord, Trial, Workload
 
 ROOT = Path(__file__).parents[2]
 CRASHES = Path(__file__).with_name("crashes")

@@ -12,18 +12,18 @@ from onnx import helper
 import tvmtarget as tt
 from tvmtarget.advice import PLACEMENT, SETTINGS, alone, kernel_match, kernel_workload, whole_workload
 from tvmtarget.artifact import read_files, write_files
+from tvmtarget.autotune.log.importers.metaschedule import RECORDS, WORKLOADS, import_metaschedule
+from tvmtarget.autotune.log.match import Policy
+from tvmtarget.autotune.log.records import Candidate, Measurement
 from tvmtarget.backends.protocol import Part, backend_named
 from tvmtarget.errors import ArtifactError
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
-from tvmtarget.tuning.importers.metaschedule import RECORDS, WORKLOADS, import_metaschedule
-from tvmtarget.tuning.match import Policy
-from tvmtarget.tuning.records import Candidate, Measurement
 
 tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
+from tvmtarget.autotune.search.metaschedule import LogDatabase  # noqa: E402
 from tvmtarget.backends.tvm_kernels import FORMAT  # noqa: E402
 from tvmtarget.backends.tvm_traces import applied, propose  # noqa: E402
-from tvmtarget.tuner.metaschedule import LogDatabase  # noqa: E402
 
 CPU = tt.Target.parse("llvm(num-cores=2)")
 LOOPS = [["GetSBlock", [], ["matmul", "main"], ["b0"]], ["GetLoops", ["b0"], [], ["l1", "l2", "l3"]]]

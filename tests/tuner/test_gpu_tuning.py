@@ -7,7 +7,7 @@ from models import small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.tuner.rates import measure_rates
+from tvmtarget.autotune.search.rates import measure_rates
 
 WEIGHTS = np.random.default_rng(0).normal(size=(32, 32, 3, 3)).astype("float32") / 17
 NET = small(

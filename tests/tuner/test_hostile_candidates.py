@@ -7,9 +7,9 @@ import pytest
 from processes import processes, wait
 
 import tvmtarget as tt
+from tvmtarget.autotune.search.measuring import Worker
+from tvmtarget.autotune.search.process import Limits
 from tvmtarget.backends.protocol import Part
-from tvmtarget.tuner.measuring import Worker
-from tvmtarget.tuner.process import Limits
 
 HERE = Path(__file__).parent
 

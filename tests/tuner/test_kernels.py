@@ -18,14 +18,14 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.advice import alone
+from tvmtarget.autotune.log.match import Policy
+from tvmtarget.autotune.log.records import Measurement, Trial
+from tvmtarget.autotune.search.candidates import BlockSearch
+from tvmtarget.autotune.search.kernels import KernelTuner
+from tvmtarget.autotune.search.measuring import Worker
+from tvmtarget.autotune.search.process import Limits
+from tvmtarget.autotune.search.result import Budget
 from tvmtarget.backends.protocol import Part
-from tvmtarget.tuner.kernels import KernelTuner
-from tvmtarget.tuner.measuring import Worker
-from tvmtarget.tuner.process import Limits
-from tvmtarget.tuner.result import Budget
-from tvmtarget.tuner.search import BlockSearch
-from tvmtarget.tuning.match import Policy
-from tvmtarget.tuning.records import Measurement, Trial
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
@@ -321,6 +321,6 @@ def test_the_same_seed_searches_the_same_way(worker):
 
 
 def test_without_trials_and_seconds_tuning_ends_by_itself(monkeypatch):
-    monkeypatch.setattr("tvmtarget.tuner.kernels.USUAL_TRIALS", 3)
+    monkeypatch.setattr("tvmtarget.autotune.search.kernels.USUAL_TRIALS", 3)
     result = tt.tune(tt.IRModule.from_onnx(convolution()), NATIVE, log="memory:", levels=["kernel"])
     assert result.measured == 3

@@ -9,15 +9,15 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.advice import PLACEMENT, SETTINGS, placement_body, placement_identity, sites_of, whole_workload
+from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial, Workload
+from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
+from tvmtarget.autotune.search.fit_costs import learned
+from tvmtarget.autotune.search.placement import PlacementTuner
+from tvmtarget.autotune.search.programs import Programs
+from tvmtarget.autotune.search.result import Budget
 from tvmtarget.backends.machine import processors
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.tuner.exploring import plans_by_leaf
-from tvmtarget.tuner.learning import learned
-from tvmtarget.tuner.placement import PlacementTuner
-from tvmtarget.tuner.programs import Programs
-from tvmtarget.tuner.result import Budget
-from tvmtarget.tuning.records import Baseline, Candidate, Measurement, Trial, Workload
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")

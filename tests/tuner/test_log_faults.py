@@ -9,10 +9,10 @@ import pytest
 from models import DIGITS
 
 import tvmtarget as tt
+from tvmtarget.autotune.log.records import Candidate, Measurement, Trial, Workload
+from tvmtarget.autotune.search.journal import Journal
+from tvmtarget.autotune.search.result import TuneStoppedError
 from tvmtarget.errors import LogError
-from tvmtarget.tuner.journal import Journal
-from tvmtarget.tuner.result import TuneStoppedError
-from tvmtarget.tuning.records import Candidate, Measurement, Trial, Workload
 
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
 
@@ -134,7 +134,7 @@ def test_a_log_that_fails_while_tuning_is_one_error_that_says_where_all_trials_a
 
 
 def test_a_database_that_another_process_does_not_unlock_is_an_error_and_keeps_what_was_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr("tvmtarget.tuning.tables.PATIENCE", 1)
+    monkeypatch.setattr("tvmtarget.autotune.log.tables.PATIENCE", 1)
     holding = []
 
     def hold(path):

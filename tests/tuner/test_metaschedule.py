@@ -11,18 +11,18 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.advice import alone
+from tvmtarget.autotune.log.importers.metaschedule import export_metaschedule, import_metaschedule
+from tvmtarget.autotune.log.records import Trial
+from tvmtarget.autotune.search.candidates import TraceSearch
+from tvmtarget.autotune.search.measuring import Worker
 from tvmtarget.backends.protocol import Part
-from tvmtarget.tuner.measuring import Worker
-from tvmtarget.tuner.search import TraceSearch
-from tvmtarget.tuning.importers.metaschedule import export_metaschedule, import_metaschedule
-from tvmtarget.tuning.records import Trial
 
 tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
 from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
 
+from tvmtarget.autotune.search.metaschedule import LogDatabase  # noqa: E402
 from tvmtarget.backends.tvm_traces import TRACE_FORMAT, trace_text  # noqa: E402
-from tvmtarget.tuner.metaschedule import LogDatabase  # noqa: E402
 
 NATIVE = tt.Target.parse("llvm(num-cores=2)")
 OLDER = tt.Target.parse("llvm(num-cores=2,mcpu=nehalem)")

@@ -12,11 +12,11 @@ from processes import is_gone, processes, wait
 
 import tvmtarget as tt
 from tvmtarget.advice import Advice, sites_of
+from tvmtarget.autotune.log.records import Trial
+from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
+from tvmtarget.autotune.search.process import Limits
+from tvmtarget.autotune.search.programs import Programs, Variant
 from tvmtarget.building import build_plan
-from tvmtarget.tuner.exploring import plans_by_leaf
-from tvmtarget.tuner.process import Limits
-from tvmtarget.tuner.programs import Programs, Variant
-from tvmtarget.tuning.records import Trial
 
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
 

@@ -3,8 +3,8 @@
 import pytest
 
 import tvmtarget as tt
+from tvmtarget.autotune.search.rates import measure_rates
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
-from tvmtarget.tuner.rates import measure_rates
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")

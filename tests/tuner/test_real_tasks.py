@@ -23,8 +23,8 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget import Target, TuningLog
-from tvmtarget.tuning.match import Policy
-from tvmtarget.tuning.records import Baseline, Candidate, Measurement, Workload
+from tvmtarget.autotune.log.match import Policy
+from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Workload
 
 SIZE = 128
 MATMUL = Workload.of({"op": "matmul", "shapes": [[SIZE] * 3], "dtype": "float32"})

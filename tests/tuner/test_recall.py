@@ -10,13 +10,13 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.advice import alone, kernel_workload
+from tvmtarget.autotune.log.importers.metaschedule import export_metaschedule, import_metaschedule
+from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial, Workload
+from tvmtarget.autotune.search.candidates import BlockSearch
+from tvmtarget.autotune.search.kernel import TunedKernel
+from tvmtarget.autotune.search.measuring import Worker
+from tvmtarget.autotune.search.warm_start import HINTS, recall
 from tvmtarget.backends.protocol import Part
-from tvmtarget.tuner.kernel import TunedKernel
-from tvmtarget.tuner.measuring import Worker
-from tvmtarget.tuner.recall import HINTS, recall
-from tvmtarget.tuner.search import BlockSearch
-from tvmtarget.tuning.importers.metaschedule import export_metaschedule, import_metaschedule
-from tvmtarget.tuning.records import Baseline, Candidate, Measurement, Trial, Workload
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 

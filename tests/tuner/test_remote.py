@@ -17,15 +17,15 @@ from models import small
 from onnx import helper
 
 import tvmtarget as tt
+from tvmtarget.autotune.log.environment import environment
+from tvmtarget.autotune.log.records import Trial
+from tvmtarget.autotune.search import dask_worker
+from tvmtarget.autotune.search.dask_worker import Reply
+from tvmtarget.autotune.search.measuring import Worker
+from tvmtarget.autotune.search.process import Limits, LostError
+from tvmtarget.autotune.search.remote import Remotes
+from tvmtarget.autotune.search.result import TuneStoppedError
 from tvmtarget.backends.protocol import Part
-from tvmtarget.tuner import dask_worker
-from tvmtarget.tuner.dask_worker import Reply
-from tvmtarget.tuner.measuring import Worker
-from tvmtarget.tuner.process import Limits, LostError
-from tvmtarget.tuner.remote import Remotes
-from tvmtarget.tuner.result import TuneStoppedError
-from tvmtarget.tuning.environment import environment
-from tvmtarget.tuning.records import Trial
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 distributed = pytest.importorskip("distributed", reason="pip install tvmtarget[dask]")
@@ -259,7 +259,7 @@ class Machines:
 
 @pytest.fixture
 def machines(tmp_path, monkeypatch):
-    monkeypatch.setattr("tvmtarget.tuner.remote._PATIENCE", 3.0)
+    monkeypatch.setattr("tvmtarget.autotune.search.remote._PATIENCE", 3.0)
     opened = Machines(tmp_path)
     opened.add()
     with distributed.Client(scheduler_file=str(tmp_path / "scheduler.json"), set_as_default=False) as client:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tvmtarget import Target, TuningLog
+from tvmtarget.autotune.log.records import Candidate, Environment, Measurement, TargetRecord, Trial, Workload
 from tvmtarget.target.identity import identity_of
-from tvmtarget.tuning.records import Candidate, Environment, Measurement, TargetRecord, Trial, Workload
 
 MATMUL = Workload.of({"op": "matmul", "shapes": [[128, 128, 128]], "dtype": "float32"})
 HERE = Environment.of({"tool": "tests", "apache-tvm": "0.27.0"})

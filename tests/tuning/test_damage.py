@@ -10,9 +10,9 @@ from logs import HERE, MATMUL, ZNVER4, forked, knobs, known, numbers, ran, trial
 from typer.testing import CliRunner
 
 from tvmtarget import TuningLog
+from tvmtarget.autotune.log.records import Retraction
 from tvmtarget.cli.main import app
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.records import Retraction
 
 
 @pytest.fixture
@@ -322,7 +322,7 @@ def test_a_lock_that_is_held_is_reported_and_waited_for_some_time(tmp_path, monk
         else:
             fcntl.flock(holder, fcntl.LOCK_EX)
         clock = iter(range(0, 10**6, 40))
-        monkeypatch.setattr("tvmtarget.tuning.tables.time.monotonic", lambda: next(clock))
+        monkeypatch.setattr("tvmtarget.autotune.log.tables.time.monotonic", lambda: next(clock))
         with pytest.raises(LogError, match="locked"):
             log.append(trial(2))
         assert "waiting for another process that holds the lock" in caplog.text

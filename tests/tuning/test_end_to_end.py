@@ -14,7 +14,7 @@ import pytest
 from logs import HERE
 
 from tvmtarget import Target, TuningLog
-from tvmtarget.tuning.records import Baseline, Candidate, Measurement, Workload
+from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Workload
 
 ROOT = Path(__file__).parents[2]
 SIZE = 192

@@ -13,8 +13,8 @@ import pytest
 from logs import HERE, MATMUL, ZNVER4, Writer, forked, knobs, known, numbers, trial, with_mounted
 
 from tvmtarget import TuningLog
+from tvmtarget.autotune.log.records import Workload
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.records import Workload
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,10 +18,10 @@ from onnx import helper
 from typer.testing import CliRunner
 
 import tvmtarget as tt
+from tvmtarget.autotune.log.importers.metaschedule import RECORDS, WORKLOADS, export_metaschedule, import_metaschedule
+from tvmtarget.autotune.log.records import Candidate, Trial
 from tvmtarget.cli.main import app
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.importers.metaschedule import RECORDS, WORKLOADS, export_metaschedule, import_metaschedule
-from tvmtarget.tuning.records import Candidate, Trial
 
 tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tvmtarget import Target, TuningLog
+from tvmtarget.autotune.log.importers.autotvm import import_autotvm
+from tvmtarget.autotune.log.importers.metaschedule import RECORDS, WORKLOADS, export_metaschedule, import_metaschedule
+from tvmtarget.autotune.log.records import Alias, Candidate, Measurement, Retraction, Trial, Workload
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.importers.autotvm import import_autotvm
-from tvmtarget.tuning.importers.metaschedule import RECORDS, WORKLOADS, export_metaschedule, import_metaschedule
-from tvmtarget.tuning.records import Alias, Candidate, Measurement, Retraction, Trial, Workload
 
 ROOT = Path(__file__).parents[2]
 
@@ -245,8 +245,8 @@ import tvm
 from tvm import te
 from tvm.s_tir import meta_schedule as ms
 from tvmtarget import Target, TuningLog
-from tvmtarget.tuning.importers.metaschedule import *
-from tvmtarget.tuning.records import Workload
+from tvmtarget.autotune.log.importers.metaschedule import *
+from tvmtarget.autotune.log.records import Workload
 folder = sys.argv[1]
 
 def program(name, mark):
@@ -296,7 +296,7 @@ sys.modules["tvm"] = None
 import importlib.util
 importlib.util.find_spec = lambda name, find=importlib.util.find_spec: None if name == "tvm" else find(name)
 from tvmtarget import TuningLog
-from tvmtarget.tuning.importers.metaschedule import *
+from tvmtarget.autotune.log.importers.metaschedule import *
 log = TuningLog("memory:")
 print(import_metaschedule(log, sys.argv[1]))
 print(import_metaschedule(log, sys.argv[1]))

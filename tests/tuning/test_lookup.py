@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from logs import HERE, MATMUL, ZNVER4, knobs, known, ran, trial
 
 from tvmtarget import Constraint, Target, TuningLog
+from tvmtarget.autotune.log.distance import distance
+from tvmtarget.autotune.log.match import Policy
+from tvmtarget.autotune.log.records import Candidate, Environment, Measurement, Retraction, Workload
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.distance import distance
-from tvmtarget.tuning.match import Policy
-from tvmtarget.tuning.records import Candidate, Environment, Measurement, Retraction, Workload
 
 A100 = Target.parse("nvidia/nvidia-a100")
 

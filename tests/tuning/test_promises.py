@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from logs import HERE, MATMUL, ZNVER4, Writer, forked, knobs, known, numbers, ran, trial
 
 from tvmtarget import Constraint, Target, TuningLog
+from tvmtarget.autotune.log.distance import differences, distance, least_needs
+from tvmtarget.autotune.log.entries import entry_of, quick_entry
+from tvmtarget.autotune.log.lines import parse_record, raw_lines
+from tvmtarget.autotune.log.match import TIERS, Policy
+from tvmtarget.autotune.log.records import Foreign, Retraction, Trial, Workload
+from tvmtarget.autotune.log.tables import SCHEMA
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.distance import differences, distance, least_needs
-from tvmtarget.tuning.entries import entry_of, quick_entry
-from tvmtarget.tuning.lines import parse_record, raw_lines
-from tvmtarget.tuning.match import TIERS, Policy
-from tvmtarget.tuning.records import Foreign, Retraction, Trial, Workload
-from tvmtarget.tuning.tables import SCHEMA
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,10 +6,10 @@ import json
 import pytest
 from logs import HERE, MATMUL, ZNVER4, knobs, known, ran, trial
 
+from tvmtarget.autotune.log.lines import parse_record
+from tvmtarget.autotune.log.records import Alias, Foreign, Pin, Retraction, Workload
 from tvmtarget.errors import LogError, TargetError
 from tvmtarget.target.identity import canonical
-from tvmtarget.tuning.lines import parse_record
-from tvmtarget.tuning.records import Alias, Foreign, Pin, Retraction, Workload
 
 PIN = Pin(level="kernel", workload=MATMUL.key, target=ZNVER4.digest, candidate=knobs(mb=1), why="by hand")
 RECORDS = [*known(ZNVER4), trial(1), PIN, Retraction(of="d1:00", why="wrong"), Alias(kind="inst", old="A", new="B")]

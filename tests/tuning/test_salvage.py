@@ -10,10 +10,10 @@ from logs import HERE, MATMUL, ZNVER4, knobs, known, numbers, trial
 from typer.testing import CliRunner
 
 from tvmtarget import TuningLog
+from tvmtarget.autotune.log.records import Foreign, Retraction, Workload
+from tvmtarget.autotune.log.recover import salvage
 from tvmtarget.cli.main import app
 from tvmtarget.errors import LogError
-from tvmtarget.tuning.records import Foreign, Retraction, Workload
-from tvmtarget.tuning.salvage import salvage
 
 LONG = Workload.of({"op": "long", "shapes": []}, payload={"b64": "x" * 40_000})
 RECORDS = [

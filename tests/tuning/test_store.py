@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from logs import HERE, MATMUL, ZNVER4, Writer, forked, known, numbers, trial
 
 from tvmtarget import Target, TuningLog
+from tvmtarget.autotune.log.lines import MAX_LINE
+from tvmtarget.autotune.log.match import Policy
+from tvmtarget.autotune.log.records import Candidate, Foreign, Measurement, Retraction, Workload
+from tvmtarget.autotune.log.store import path_of
 from tvmtarget.errors import LogError, TargetError, TvmTargetError
-from tvmtarget.tuning.lines import MAX_LINE
-from tvmtarget.tuning.match import Policy
-from tvmtarget.tuning.records import Candidate, Foreign, Measurement, Retraction, Workload
-from tvmtarget.tuning.store import path_of
 
 ROOT = Path(__file__).parents[2]
 FORMS = ["log.jsonl", "log.db"]
@@ -425,7 +425,7 @@ def test_compressed_logs_are_read_only(tmp_path):
 
 
 def test_names_that_look_like_sql_are_names(path):
-    from tvmtarget.tuning.records import Workload
+    from tvmtarget.autotune.log.records import Workload
 
     evil = Workload.of({"op": "'; DROP TABLE line; --", "shapes": [[1]]})
     with TuningLog(str(path)) as log:

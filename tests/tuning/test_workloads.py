@@ -12,11 +12,11 @@ from models import DIGITS, light, small
 from onnx import TensorProto, helper, numpy_helper
 
 from tvmtarget import Constraint, IRModule
+from tvmtarget.autotune.log.keys import shapeless, workload_of
+from tvmtarget.autotune.log.records import Alias, Pin, Retraction, Workload
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.target.identity import canonical
-from tvmtarget.tuning.keys import shapeless, workload_of
-from tvmtarget.tuning.records import Alias, Pin, Retraction, Workload
 
 HERE = Path(__file__).parent
 NODE = helper.make_node

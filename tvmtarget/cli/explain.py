@@ -20,9 +20,9 @@ from tvmtarget.files import replacing
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tvmtarget.autotune.log.match import Match, Policy
+    from tvmtarget.autotune.log.tuning_log import TuningLog
     from tvmtarget.partition.plan import Plan
-    from tvmtarget.tuning.log import TuningLog
-    from tvmtarget.tuning.match import Match, Policy
 
 __all__ = ["explain"]
 

@@ -19,11 +19,11 @@ from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import parse_json
 
 if TYPE_CHECKING:
+    from tvmtarget.autotune.log.importers.import_common import Imported
+    from tvmtarget.autotune.log.match import Tier
+    from tvmtarget.autotune.log.records import Candidate, Workload
+    from tvmtarget.autotune.log.tuning_log import TuningLog
     from tvmtarget.target.tree import Target
-    from tvmtarget.tuning.importers.taking import Imported
-    from tvmtarget.tuning.log import TuningLog
-    from tvmtarget.tuning.match import Tier
-    from tvmtarget.tuning.records import Candidate, Workload
 
 __all__ = ["app", "read_log"]
 
@@ -36,8 +36,8 @@ app = typer.Typer(help="Read, look up, merge, import, check and mend tuning logs
 
 def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> TuningLog:
     """Open a log; one that is only read has to be there, and may be lines from standard input, `-`."""
-    from tvmtarget.tuning.log import TuningLog
-    from tvmtarget.tuning.store import path_of
+    from tvmtarget.autotune.log.store import path_of
+    from tvmtarget.autotune.log.tuning_log import TuningLog
 
     if url == "-" and not new:
         return _from_stdin(layers)
@@ -48,7 +48,7 @@ def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> Tuni
 
 
 def _from_stdin(layers: Sequence[str]) -> TuningLog:
-    from tvmtarget.tuning.log import TuningLog
+    from tvmtarget.autotune.log.tuning_log import TuningLog
 
     with NamedTemporaryFile(suffix=".jsonl") as file:  # an open log needs no name
         shutil.copyfileobj(sys.stdin.buffer, file)
@@ -83,7 +83,7 @@ def lookup(
     as_json: Json = False,
 ) -> None:
     """Say what a log knows for a workload on a target, from which tier, and why nothing nearer."""
-    from tvmtarget.tuning.match import Policy
+    from tvmtarget.autotune.log.match import Policy
 
     opened = read_log(log, layers=layer or ())
     policy = Policy(max_distance=max_distance, strict=strict)
@@ -173,7 +173,7 @@ def export(
         return
     if relative is not None:
         raise LogError("--target-family is for lines; a folder for TVM has one database for each tuning key anyway")
-    from tvmtarget.tuning.importers.metaschedule import export_metaschedule, left_out
+    from tvmtarget.autotune.log.importers.metaschedule import export_metaschedule, left_out
 
     for key, folder in export_metaschedule(opened, output, best=best or 1).items():
         typer.echo(f"{key}  {folder}")
@@ -203,8 +203,8 @@ def repair(log: Log) -> None:
 
     Of a database that cannot be opened any more a new one is made of the whole lines that are in it.
     """
-    from tvmtarget.tuning.salvage import is_damage, salvage
-    from tvmtarget.tuning.store import path_of
+    from tvmtarget.autotune.log.recover import is_damage, salvage
+    from tvmtarget.autotune.log.store import path_of
 
     try:
         with read_log(log) as opened:
@@ -282,17 +282,17 @@ def _with_warnings(log: TuningLog) -> TuningLog:
 
 def _import(log: TuningLog, source: Path, targets: Sequence[Target]) -> Imported:
     if os.path.isdir(source):
-        from tvmtarget.tuning.importers.metaschedule import import_metaschedule
+        from tvmtarget.autotune.log.importers.metaschedule import import_metaschedule
 
         return import_metaschedule(log, source, targets=targets)
-    from tvmtarget.tuning.importers.autotvm import import_autotvm
+    from tvmtarget.autotune.log.importers.autotvm import import_autotvm
 
     return import_autotvm(log, source, targets=targets)
 
 
 def _candidate(log: TuningLog, text: str) -> Candidate:
     """Read a candidate: its JSON, or the trial of the log that tried it."""
-    from tvmtarget.tuning.records import Candidate, Trial
+    from tvmtarget.autotune.log.records import Candidate, Trial
 
     if text.startswith("{"):
         try:
@@ -307,8 +307,8 @@ def _candidate(log: TuningLog, text: str) -> Candidate:
 
 
 def _tier(text: str) -> Tier:
+    from tvmtarget.autotune.log.match import TIERS
     from tvmtarget.errors import did_you_mean
-    from tvmtarget.tuning.match import TIERS
 
     found = next((tier for tier in TIERS if tier == text), None)
     if found is None:
@@ -318,11 +318,11 @@ def _tier(text: str) -> Tier:
 
 def _workload(log: TuningLog, text: str) -> Workload:
     """Read a workload: a model, a body, or a key of the log."""
-    from tvmtarget.tuning.records import Workload
+    from tvmtarget.autotune.log.records import Workload
 
     if text.endswith(".onnx"):
+        from tvmtarget.autotune.log.keys import workload_of
         from tvmtarget.ir.module import IRModule
-        from tvmtarget.tuning.keys import workload_of
 
         return workload_of(IRModule.from_onnx(Path(text)).main)
     if text.startswith("{"):

@@ -15,9 +15,9 @@ from tvmtarget.errors import TextError, TvmTargetError
 from tvmtarget.untrusted import printable
 
 if TYPE_CHECKING:
+    from tvmtarget.autotune.log.match import Policy
     from tvmtarget.building import Progress
     from tvmtarget.target.constraints.constraint import Constraint
-    from tvmtarget.tuning.match import Policy
 
 __all__ = [
     "AllowInterpreter",
@@ -101,7 +101,7 @@ def _last_equals(rule: str) -> int:
 def read_policy(*, near: bool) -> Policy:
     """Return how far lookups in a tuning log may go."""
     from tvmtarget.advice import SAME_DEVICE
-    from tvmtarget.tuning.match import Policy
+    from tvmtarget.autotune.log.match import Policy
 
     return Policy() if near else SAME_DEVICE
 

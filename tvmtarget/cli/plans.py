@@ -14,14 +14,14 @@ from tvmtarget.cli.options import Log, Near, Where, progress, read_policy, read_
 from tvmtarget.errors import TextError, TvmTargetError, did_you_mean
 
 if TYPE_CHECKING:
+    from tvmtarget.autotune.log.match import Policy
+    from tvmtarget.autotune.log.tuning_log import TuningLog
     from tvmtarget.executable import Executable
     from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.costs.costs import Costs
     from tvmtarget.partition.plan import Plan
     from tvmtarget.target.constraints.constraint import Constraint
     from tvmtarget.target.tree import Target
-    from tvmtarget.tuning.log import TuningLog
-    from tvmtarget.tuning.match import Policy
 
 __all__ = ["Asked", "Division"]
 
@@ -191,7 +191,7 @@ def _dims(module: IRModule) -> set[str]:
 def _costs(text: str, target: Target, *, allow_interpreter: bool) -> Costs:
     """Measure costs, or read them from a file."""
     if text == MEASURED:
-        from tvmtarget.tuner.rates import measure_rates
+        from tvmtarget.autotune.search.rates import measure_rates
 
         rates = measure_rates(target, allow_interpreter=allow_interpreter)
         for line in rates.lines():

@@ -20,10 +20,10 @@ from tvmtarget.untrusted import open_regular, read_arrays
 if TYPE_CHECKING:
     import numpy as np
 
+    from tvmtarget.autotune.log.applied import Applied
     from tvmtarget.comparison import Comparison
     from tvmtarget.executors.graph import Event
     from tvmtarget.target.tree import Target
-    from tvmtarget.tuning.applied import Applied
 
 __all__ = ["run"]
 

@@ -17,7 +17,7 @@ from tvmtarget.cli.plans import Division
 from tvmtarget.cli.targets import Changes, TargetText, read_target
 
 if TYPE_CHECKING:
-    from tvmtarget.tuner.result import TuneResult
+    from tvmtarget.autotune.search.result import TuneResult
 
 __all__ = ["tune"]
 
@@ -59,12 +59,12 @@ def tune(
     Everything measured is in the log at once: after Ctrl-C the same command goes on.
     """
     begin = time.monotonic()  # what is imported takes seconds on a busy machine
+    from tvmtarget.autotune.search.result import TuneInterrupted, TuneStoppedError
+    from tvmtarget.autotune.search.tuning import LEVELS
+    from tvmtarget.autotune.search.tuning import tune as tune_module
     from tvmtarget.cli.tune_ending import Told, told_to_end
     from tvmtarget.cli.tune_progress import live
     from tvmtarget.ir.module import IRModule
-    from tvmtarget.tuner.result import TuneInterrupted, TuneStoppedError
-    from tvmtarget.tuner.tuning import LEVELS
-    from tvmtarget.tuner.tuning import tune as tune_module
 
     with told_to_end():
         try:

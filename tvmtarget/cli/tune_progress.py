@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    from tvmtarget.tuner.result import Progress, Step
+    from tvmtarget.autotune.search.result import Progress, Step
 
 __all__ = ["live"]
 

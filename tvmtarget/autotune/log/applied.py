@@ -1,0 +1,70 @@
+"""What a build took from a tuning log, piece by piece, and from which tier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+from tvmtarget.autotune.log.match import Match
+
+__all__ = ["Applied"]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A kernel, a placement or settings of executors, and what is known of it.
+
+    `key` is the piece's own key, `tier` that of the lookup. `body` is the candidate's if it was used; else `note` says
+    why not, or that nothing is known. `ratio` is the cost over that of the baseline where it was measured.
+    """
+
+    level: str
+    what: str
+    key: str
+    tier: str
+    calls: int = 1
+    record: str = ""
+    source: str = ""
+    ratio: float | None = None
+    format: str = ""
+    body: object = None
+    note: str = ""
+
+    @classmethod
+    def of(cls, what: str, key: str, match: Match, calls: int = 1) -> Self:
+        """Return what a match gives for a piece that takes all candidates which the lookup did not refuse."""
+        applied = cls(match.workload.level, what, key, match.tier, calls)
+        if match.record is None:
+            return replace(applied, note=match.tried[0].reason) if match.tried else applied
+        applied = replace(applied, record=match.record.digest, source=str(match.source or ""))
+        if match.candidate is None:
+            return replace(applied, note="the default is as good")
+        return replace(applied, ratio=match.ratio, format=match.candidate.format, body=match.candidate.body)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a candidate of the log is used."""
+        return self.body is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that say something."""
+        return {name: value for name, value in asdict(self).items() if value not in ("", None)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read what `to_json` returned."""
+        applied = cls(**data)
+        names = ("level", "what", "key", "tier", "record", "source", "format", "note")
+        if not all(isinstance(getattr(applied, name), str) for name in names):
+            raise TypeError("its level, key, tier, record and note are texts")
+        if type(applied.calls) is not int or not isinstance(applied.ratio, float | int | None):
+            raise TypeError("'calls' is a whole number, and 'ratio' a number")
+        return applied
+
+    def __str__(self) -> str:
+        times = f" x{self.calls}" if self.calls > 1 else ""
+        faster = f", {1 / self.ratio:.2f} times as fast as the default there" if self.ratio and self.is_used else ""
+        source = f" ({self.record[:11]} on {self.source}{faster})" if self.is_used else ""
+        note = f", not used: {self.note}" if self.note else ""
+        return f"{self.level} {self.what}{times}: {self.tier}{source}{note}"

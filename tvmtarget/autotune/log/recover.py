@@ -1,0 +1,148 @@
+"""What is left in a database that SQLite cannot use any more: its whole lines, found without SQLite.
+
+A line that was damaged fails by its digest, so that whatever looks like one can be tried. Pages are read as the format
+of SQLite has them (https://www.sqlite.org/fileformat2.html), those of the write-ahead log too. Lines that compaction
+dropped may be found again, as with a copy that was not compacted.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from tvmtarget.autotune.log.entries import packed, spelled
+from tvmtarget.autotune.log.lines import parse_record
+from tvmtarget.autotune.log.sqlite_store import PAGE, SqliteStore
+from tvmtarget.errors import LogError, NewerLogError
+from tvmtarget.untrusted import read_bytes
+
+__all__ = ["is_damage", "salvage"]
+
+_LEAF = 0x0D  # of a table
+_HEADER = 100  # bytes before the first page's own
+_FRAME = 24  # bytes before a page in the write-ahead log, and 32 before the first frame
+
+# What SQLite reports of files that may be whole: full, locked, not to be read or written.
+_NO_DAMAGE = frozenset({
+    sqlite3.SQLITE_AUTH, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
+})  # fmt: skip
+
+
+def is_damage(error: LogError) -> bool:
+    """Whether an error of a log may come from a damaged database, so that reading it without SQLite is worth trying.
+
+    A short read is damage; other errors of the disk are not, nor is a version that this one does not know.
+    """
+    cause = error.__cause__
+    if isinstance(cause, sqlite3.Error):
+        code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+        return code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF not in _NO_DAMAGE
+    return not isinstance(cause, OSError) and not isinstance(error, NewerLogError)
+
+
+def salvage(path: Path) -> tuple[int, Path]:
+    """Make a database anew of its whole lines; return how many those are, and where the damaged file is now.
+
+    Nobody else may have it open. A `LogError` if there is no line in it; then it is left as it is.
+    """
+    lines = list(dict.fromkeys(_lines(path)))
+    if not lines:
+        raise LogError(f"no line of a log can be read in {str(path)!r}")
+    fresh = path.with_name(f"{path.name}.new")
+    aside = next(one for at in count() if not (one := path.with_name(f"{path.name}.damaged{at or ''}")).exists())
+    try:
+        fresh.unlink(missing_ok=True)
+        store = SqliteStore(fresh, durable=True)
+        store.take(lines)
+        store.close()
+        for end in ("-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.replace(f"{path}{end}", f"{aside}{end}")
+        path.replace(aside)
+        fresh.replace(path)
+    except OSError as error:
+        raise LogError(f"{str(path)!r} cannot be written: {error.strerror}") from error
+    return len(lines), aside
+
+
+def _lines(path: Path) -> Iterator[str]:
+    main = read_bytes(path, "tuning log", most="unpacked-log-bytes", error=LogError)
+    ahead = Path(f"{path}-wal")
+    frames = read_bytes(ahead, most="unpacked-log-bytes", error=LogError)[32:] if ahead.exists() else b""
+    said = int.from_bytes(main[16:18])
+    size = said if said in (512, 1024, 2048, 4096, 8192, 16384, 32768) else PAGE
+    pages = {at // size + 1: main[at : at + size] for at in range(0, len(main), size)}
+    newer = dict(pages)
+    written = []
+    for at in range(0, len(frames), _FRAME + size):
+        page = frames[at + _FRAME : at + _FRAME + size]
+        newer[int.from_bytes(frames[at : at + 4])] = page
+        written.append(page)
+    for number, page in pages.items():
+        yield from _lines_in(page, _HEADER if number == 1 else 0, size, (pages, newer))
+    for page in written:
+        yield from _lines_in(page, 0, size, (newer, pages))
+
+
+def _lines_in(page: bytes, begin: int, size: int, files: tuple[Mapping[int, bytes], ...]) -> Iterator[str]:
+    """Yield the whole lines of a page; `files` are the pages, by number, in which long ones may go on."""
+    if page[begin : begin + 1] != bytes([_LEAF]):
+        return
+    for at in range(int.from_bytes(page[begin + 3 : begin + 5])):
+        place = int.from_bytes(page[begin + 8 + 2 * at : begin + 10 + 2 * at])
+        for pages in files:
+            with suppress(LogError, ValueError, IndexError):
+                yield _line(_payload(page, place, size, pages))
+                break
+
+
+def _payload(page: bytes, at: int, size: int, pages: Mapping[int, bytes]) -> bytes:
+    """Return what a cell holds, with what of it is in other pages."""
+    length, at = _number(page, at)
+    _, at = _number(page, at)
+    most, least = size - 35, (size - 12) * 32 // 255 - 23
+    if length <= most:
+        return page[at : at + length]
+    local = least + (length - least) % (size - 4)
+    local = local if local <= most else least
+    data, following = page[at : at + local], int.from_bytes(page[at + local : at + local + 4])
+    while len(data) < length and (more := pages.get(following)):
+        data, following = data + more[4 : 4 + length - len(data)], int.from_bytes(more[:4])
+    return data
+
+
+def _line(payload: bytes) -> str:
+    """Return the line in a row of the table of lines; an error if it is another row, or was damaged."""
+    end, at = _number(payload, 0)
+    values, begin = [], end
+    while at < end:
+        kind, at = _number(payload, at)
+        length = (kind - 12) // 2 if kind >= 12 else 0
+        values.append(payload[begin : begin + length])
+        begin += length
+    _, digest, type_, said = values
+    text = said.decode()
+    if type_ and len(digest) == 17:  # older versions have the digest in the line
+        text = f'{text[:-1]},"d":"{spelled(digest)}"}}'
+    record = parse_record(text)
+    if record.type != type_.decode() or (not type_ and packed(record.digest) != digest):
+        raise LogError("it is another line")
+    return text
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number of variable length, and where it ends."""
+    value = 0
+    for byte in range(9):
+        one = data[at + byte]
+        if byte == 8:
+            return value << 8 | one, at + 9
+        value = value << 7 | one & 0x7F
+        if one < 0x80:
+            return value, at + byte + 1
+    raise IndexError

@@ -1,0 +1,139 @@
+"""A kernel that is tuned: its space, the process that measures it, and what is known of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial, Workload
+from tvmtarget.autotune.search.candidates import Choices, Search, body_of
+from tvmtarget.autotune.search.measuring import Outcome, Worker
+from tvmtarget.backends.protocol import Space
+from tvmtarget.target.tree import Target
+
+__all__ = ["CONFIRMED", "TunedKernel"]
+
+CONFIRMED = 3  # candidates of a kernel that are compared with its default
+FAST_ENOUGH = 0.98  # of the default's cost, above which a candidate is not worth confirming
+PPB = 10**9
+
+
+@dataclass
+class TunedKernel:
+    """A kernel on a leaf: its space, its worker, and what is known of it."""
+
+    site: str
+    target: Target
+    worker: Worker
+    space: Space
+    workload: Workload
+    calls: int
+    search: Search
+    default: int = 0
+    trials: int = 0
+    pending: int = 0  # trials that have begun
+    hints: list[Choices] = field(default_factory=list)
+    hinted: frozenset[str] = frozenset()  # the keys of the candidates that were hints
+    seconds: float = 0.0
+    is_exhausted: bool = False
+    is_changed: bool = False
+    confirmed: dict[str, tuple[int, int, str]] = field(default_factory=dict)
+
+    @property
+    def default_choices(self) -> Choices:
+        """What is taken without tuning."""
+        return tuple(self.space.default)
+
+    @property
+    def name(self) -> str:
+        """Its operation and the shape of its result."""
+        result = ",".join(map(str, self.workload.shapes[-1]))
+        return f"{self.space.kernel.body.get('op', self.space.kernel.name)}[{result}]"
+
+    def measure(self, choices: Choices) -> Outcome:
+        """Measure a candidate beside the default, and remember how long that takes."""
+        begin = time.monotonic()
+        outcome = self.worker.measure(self.space.kernel.key, choices, beside=self.default_choices)
+        if outcome.status == "ok":
+            self.seconds = max(self.seconds / 2, time.monotonic() - begin)
+        return outcome
+
+    @property
+    def good(self) -> list[Choices]:
+        """The candidates that are worth comparing with the default, the best first."""
+        ranked = self.search.best(CONFIRMED + 1)
+        good = [choices for choices, ratio in ranked if ratio < FAST_ENOUGH * PPB and choices != self.default_choices]
+        return good[:CONFIRMED]
+
+    @property
+    def gain(self) -> int:
+        """Picoseconds of a run of the program that the best candidate would save."""
+        return self.calls * (self.default - self.best)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether there is nothing to compare with the default that was not."""
+        return not self.default or (bool(self.confirmed) and not self.is_changed)
+
+    def baseline(self, costs: Sequence[int]) -> Baseline:
+        """Return what the default cost as the log has it."""
+        return Baseline(costs=tuple(costs), identity=self.space.kernel.default or None)
+
+    def is_beside_default(self, trial: Trial) -> bool:
+        """Whether a trial was compared with what is the default today."""
+        beside = trial.measured.baseline
+        return beside is not None and (beside.identity or "") == self.space.kernel.default
+
+    def tell(self, choices: Choices, measured: Measurement) -> None:
+        """Tell the search of a candidate: its cost over that of the default beside it, as seconds do not keep."""
+        self.search.tell(choices, measured.ratio_ppb if measured.status == "ok" else None)
+
+    def read(self, candidate: Candidate) -> Choices | None:
+        """Return the choices of a candidate, None if it is none of the kernel's."""
+        if candidate.format == self.worker.trace_format:
+            return candidate.body if isinstance(candidate.body, str) else None
+        blocks = candidate.body.get("blocks") if isinstance(candidate.body, dict) else None
+        if candidate.format != self.worker.format or not isinstance(blocks, list | tuple):
+            return None
+        spaces = self.space.choices
+        fits = len(blocks) == len(spaces) and all(
+            isinstance(block, dict) and set(block) == set(names) and all(type(value) is int for value in block.values())
+            for block, names in zip(blocks, spaces, strict=False)
+        )
+        return tuple(dict(block) for block in blocks) if fits else None
+
+    def candidate(self, choices: Choices) -> Candidate:
+        """Return choices as a candidate of the log."""
+        format_ = self.worker.trace_format if isinstance(choices, str) else self.worker.format
+        return Candidate(format=format_, body=body_of(choices))
+
+    def propose(self) -> Choices | None:
+        """Return what to try next: a hint that fits, else what the search says; None where it finds nothing more."""
+        while self.hints:
+            hint = self.hints.pop(0)
+            is_legal = isinstance(hint, str) or self.worker.legal(self.space.kernel.key, [hint])[0]
+            if is_legal and not self.search.knows(hint):
+                return hint
+        return self.search.propose()
+
+    @property
+    def size(self) -> float:
+        """About what a run of the program has to do in this kernel: that is known before it ran.
+
+        For a product of matrices the root of the product of all sizes is its number of multiply-adds.
+        """
+        sizes = [size if isinstance(size, int) else 1 for shape in self.workload.shapes for size in shape]
+        return self.calls * math.sqrt(math.prod(sizes))
+
+    @property
+    def best(self) -> int:
+        """Picoseconds of a run at its best, in those of the default."""
+        found = self.search.best()
+        return round(self.default * min(1.0, found[0][1] / PPB)) if found else self.default
+
+    @property
+    def urgency(self) -> float:
+        """Time that a run spends in this kernel, the less the more was tried."""
+        return self.calls * self.best / (2 + self.trials + self.pending)

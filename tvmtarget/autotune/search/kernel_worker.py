@@ -1,0 +1,126 @@
+"""The process in which kernels are built, checked and timed: what `measuring.Worker` asks.
+
+{"do": "open", "backend": ..., "part": {...}}         the kernels of a leaf function, and their choices
+{"do": "legal", "key": ..., "candidates": [...]}      which candidates fit
+{"do": "propose", "key": ..., "known": [...], ...}    traces to be measured
+{"do": "program", "key": ...}                         a kernel as other tools know it
+{"do": "measure", "key": ..., "choices": [...], ...}  built, checked, timed by turns with `beside`, if that is not
+                                                      null: a status, and costs of both in picoseconds
+{"do": "compare", "key": ..., "candidates": [...]}    candidates timed by turns
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from tvmtarget.autotune.search.worker_protocol import Server, failed, serve
+from tvmtarget.backends.protocol import Bench, Part, TunableBackend, Workshop, backend_named
+from tvmtarget.errors import BackendError
+from tvmtarget.target.tree import Target
+
+__all__ = ["KernelServer"]
+
+_ENOUGH = 3.0  # seconds of running after which no further round begins
+
+
+class KernelServer(Server):
+    """Holds the kernels of one leaf function."""
+
+    def __init__(self, answers: TextIO, lock: Path) -> None:
+        super().__init__(answers, lock)
+        self._workshop: Workshop | None = None
+        self._defaults: dict[str, Bench] = {}
+
+    def _open(self, request: Mapping[str, Any]) -> dict[str, object]:
+        backend = backend_named(request["backend"])
+        if not isinstance(backend, TunableBackend):
+            raise BackendError(f"backend {request['backend']!r} has no kernels to tune")
+        flat = request["part"]
+        with os.fdopen(flat["source"], "rb") as file:
+            source = file.read()
+        self._workshop = backend.workshop(Part(flat["name"], source, flat["site"], Target.from_json(flat["target"])))
+        spaces = [
+            {
+                "name": space.kernel.name,
+                "body": space.kernel.body,
+                "text": space.kernel.text,
+                "calls": space.kernel.calls,
+                "identity": space.kernel.default,
+                "alike": space.kernel.alike,
+                "choices": space.choices,
+                "default": space.default,
+            }
+            for space in self._workshop.spaces.values()
+        ]
+        return {"status": "ok", "format": backend.format, "trace_format": backend.trace_format, "spaces": spaces}
+
+    def _legal(self, request: Mapping[str, Any]) -> dict[str, object]:
+        shop = self._opened()
+        return {"status": "ok", "legal": [shop.is_legal(request["key"], choices) for choices in request["candidates"]]}
+
+    def _propose(self, request: Mapping[str, Any]) -> dict[str, object]:
+        known = [(trace, cost) for trace, cost in request["known"]]
+        try:
+            traces = self._opened().propose(request["key"], known, request["count"], request["seed"])
+        except Exception:  # whatever MetaSchedule cannot make a space of, such as open sizes
+            traces = []
+        return {"status": "ok", "traces": traces}
+
+    def _program(self, request: Mapping[str, Any]) -> dict[str, object]:
+        return {"status": "ok", "program": dict(self._opened().program(request["key"]))}
+
+    def _measure(self, request: Mapping[str, Any]) -> dict[str, object]:
+        beside = self._default(request["key"], request["beside"])
+        begin = time.perf_counter()
+        try:
+            bench = self._opened().build(request["key"], request["choices"])
+        except Exception as error:
+            return failed("build_error", error)
+        build_ms = round(1000 * (time.perf_counter() - begin))
+        try:
+            with self.alone():
+                difference = bench.difference()
+                costs, *others = [[]] if difference else _by_turns([bench, *beside], request["repeats"])
+        except Exception as error:
+            return failed("run_error", error)
+        if difference:
+            return {"status": "wrong_output", "why": difference, "build_ms": build_ms}
+        return {"status": "ok", "costs": costs, "beside": [cost for each in others for cost in each]}
+
+    def _default(self, key: str, choices: Sequence[Mapping[str, int]] | str | None) -> list[Bench]:
+        """Return the kernel built in the way that others are compared with, if there is one."""
+        if choices is None:
+            return []
+        if key not in self._defaults:
+            self._defaults[key] = self._opened().build(key, choices)
+        return [self._defaults[key]]
+
+    def _compare(self, request: Mapping[str, Any]) -> dict[str, object]:
+        shop = self._opened()
+        benches = [shop.build(request["key"], choices) for choices in request["candidates"]]
+        with self.alone():
+            return {"status": "ok", "costs": _by_turns(benches, request["rounds"])}
+
+    def _opened(self) -> Workshop:
+        if self._workshop is None:
+            raise BackendError("no leaf function is open")
+        return self._workshop
+
+
+def _by_turns(benches: Sequence[Bench], rounds: int) -> list[list[int]]:
+    """Return picoseconds of each kernel in each round; of slow ones there are fewer rounds."""
+    costs: list[list[int]] = [[] for _ in benches]
+    until = time.monotonic() + _ENOUGH
+    while len(costs[0]) < rounds and (time.monotonic() < until or not costs[0]):
+        for each, bench in zip(costs, benches, strict=True):
+            each.append(min(bench.time(2)))
+    return costs
+
+
+if __name__ == "__main__":
+    sys.exit(serve(KernelServer, *sys.argv[1:]))

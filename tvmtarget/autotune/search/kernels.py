@@ -1,0 +1,333 @@
+"""Kernels: those of all leaf functions of a plan, each trial given to the one on which most time is still spent.
+
+First the default of every kernel is measured, then candidates (`search.py`), then the best few of each kernel by turns
+with its default. All of it goes into the log at once; what the log knows is not measured again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from statistics import median_low
+
+from tvmtarget.advice import alone, kernel_workload
+from tvmtarget.autotune.log.records import FAILURES, Measurement
+from tvmtarget.autotune.log.tuning_log import TuningLog
+from tvmtarget.autotune.search.candidates import BlockSearch, Choices, Search, TraceSearch
+from tvmtarget.autotune.search.kernel import TunedKernel
+from tvmtarget.autotune.search.measuring import Outcome, Worker
+from tvmtarget.autotune.search.process import Limits, LostError
+from tvmtarget.autotune.search.remote import Remotes, RemoteWorker
+from tvmtarget.autotune.search.result import Budget, Finding, Progress, Step
+from tvmtarget.autotune.search.warm_start import HINT, recall
+from tvmtarget.backends.protocol import Part, Space, TunableBackend
+from tvmtarget.building import choose_backend, part_of, standing_alone
+from tvmtarget.errors import BackendError, RunError
+from tvmtarget.partition.plan import Plan
+from tvmtarget.target.tree import Target
+
+__all__ = ["KernelTuner"]
+
+USUAL_TRIALS = 32  # of a kernel, where neither trials nor seconds are given
+ROUNDS = 7
+CONFIRM_TIME = 0.1  # seconds that each candidate runs longer when it is compared than when it was measured
+UNSURE = 1.5  # times what comparing is reckoned to take, for which time is kept
+MAX_PROCESSES = 4  # that are kept at a time; one more is started, and the one that was used least recently ended
+RELUCTANCE = 2.0  # how much more urgent a kernel must be for which a process would have to be started
+
+
+class KernelTuner:
+    """Tunes the kernels of a plan into a log."""
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        log: TuningLog,
+        budget: Budget,
+        *,
+        seed: int,
+        limits: Limits,
+        progress: Progress | None,
+        remotes: Remotes | None = None,
+        space: str = "auto",
+        allow_interpreter: bool = False,
+    ) -> None:
+        self._allow_interpreter = allow_interpreter
+        self._remotes = remotes
+        self._space = space
+        self._plans = plans
+        self._log = log
+        self._budget = budget
+        self._seed = seed
+        self._limits = limits
+        self._progress = progress
+        self._workers: list[Worker] = []
+        self._kernels: list[TunedKernel] = []
+        self.statuses: Counter[str] = Counter()
+        self.left_out: list[str] = []
+        self.reused = 0
+        self.hinted = 0
+
+    def run(self) -> None:
+        """Open the leaf functions, search, confirm; workers end however this ends."""
+        try:
+            self._open()
+            for kernel in self._kernels:
+                self.reused += recall(self._log, kernel, self._space)
+            for kernel in sorted(self._kernels, key=lambda kernel: -kernel.size):
+                self._measure_default(kernel)
+            self.left_out = list(dict.fromkeys(self.left_out))
+            if self._kernels and all(kernel.is_exhausted and not kernel.trials for kernel in self._kernels):
+                raise RunError(*self.left_out)
+            while not self._budget.is_spent(time.monotonic() + self._confirming()) and self._search_some():
+                pass
+            for kernel in sorted(self._kernels, key=lambda kernel: -kernel.gain):
+                self._confirm(kernel)
+            waiting = sum(not kernel.default and not kernel.is_exhausted for kernel in self._kernels)
+            if waiting:
+                self.left_out.append(f"{waiting} of {len(self._kernels)} kernels: trials or time were up before them")
+        finally:
+            for worker in self._workers:
+                worker.close()
+
+    def _confirming(self) -> float:
+        """Return the seconds that comparing the best candidates with the defaults takes, and opening what is closed."""
+        waiting = [kernel for kernel in self._kernels if kernel.good and not kernel.is_confirmed]
+        closed = {id(kernel.worker): kernel.worker for kernel in waiting if kernel.worker.pid is None}
+        comparing = sum((len(kernel.good) + 1) * (kernel.seconds + CONFIRM_TIME) for kernel in waiting)
+        return UNSURE * (comparing + sum(worker.open_seconds for worker in closed.values()))
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield what is known of each kernel that ran, those first on which most time was spent."""
+        ran = [kernel for kernel in self._kernels if kernel.default]
+        for kernel in sorted(ran, key=lambda kernel: -kernel.calls * kernel.default):
+            confirmed = min(kernel.confirmed.values(), key=lambda found: found[0] / max(1, found[1]), default=None)
+            default, best, record, is_confirmed = kernel.default, kernel.best, "", False
+            if confirmed is not None:
+                best, default, record = confirmed
+                is_confirmed = True
+                if best >= default:
+                    best, record = default, ""
+            what, calls = kernel.name, kernel.calls
+            yield Finding("kernel", what, kernel.site, default, best, calls, kernel.trials, is_confirmed, record)
+
+    def _open(self) -> None:
+        """Open each leaf function once, whichever of the plans it is in."""
+        found: dict[tuple[str, str], TunedKernel] = {}
+        opened: set[tuple[str, str]] = set()
+        for plan in self._plans:
+            for task in plan.tasks():
+                backend = self._backend(plan, task.region.site)
+                if backend is None or (task.structure, task.codegen_key) in opened:
+                    continue
+                opened.add((task.structure, task.codegen_key))
+                leaf = standing_alone(plan.layout, task.region.site)
+                worker = self._worker(backend, part_of(plan, task.region, leaf))
+                self._use(worker)
+                try:
+                    self._add(found, worker, task.region.site, alone(leaf), task.weight)
+                except (BackendError, RunError) as error:
+                    self.left_out += error.problems
+                except LostError:
+                    self.left_out.append(
+                        f"kernels of @{task.region.site or '.'}: the time was up before they were open"
+                    )
+        self._kernels = list(found.values())
+        self.left_out = list(dict.fromkeys(self.left_out))
+
+    def _worker(self, backend: str, part: Part) -> Worker:
+        if self._remotes is None:
+            return Worker(backend, part, self._limits)
+        return RemoteWorker(backend, part, self._limits, self._remotes)
+
+    def _use(self, worker: Worker) -> Worker:
+        """Return a worker that is about to be asked, until the time is up, and end those not asked for long."""
+        worker.until = self._budget.deadline
+        self._workers = [*(each for each in self._workers if each is not worker), worker]
+        for each in [each for each in self._workers if each.pid is not None and each is not worker][
+            : -MAX_PROCESSES + 1
+        ]:
+            each.close()
+        return worker
+
+    def _backend(self, plan: Plan, site: str) -> str | None:
+        """Return the backend whose kernels of a leaf can be tuned here, by name; else note why there is none."""
+        place = f"kernels of @{site or '.'}"
+        try:
+            backend, _ = choose_backend(plan.layout, site, allow_interpreter=self._allow_interpreter)
+        except BackendError as error:
+            self.left_out += error.problems
+            return None
+        refusal = backend.refuses(standing_alone(plan.layout, site)) if self._remotes is None else None
+        if refusal is not None:
+            self.left_out.append(f"{place} cannot run on this machine: {refusal}")
+        elif not isinstance(backend, TunableBackend):
+            self.left_out.append(f"{place}: {backend.name} has none of its own to tune")
+        else:
+            return backend.name
+        return None
+
+    def _add(
+        self, found: dict[tuple[str, str], TunedKernel], worker: Worker, site: str, target: Target, weight: int
+    ) -> None:
+        """Add the kernels of a leaf function; a worker without a new one is not needed."""
+        spaces = [space for space in worker.spaces() if space.choices or self._space != "own"]
+        if not spaces:
+            self.left_out.append(f"kernels of @{site or '.'}: none has sums that could be blocked")
+        key = target.tuning_key("kernel")
+        for space in spaces:
+            known = found.get((space.kernel.key, key))
+            if known is not None:
+                known.calls += weight * space.kernel.calls
+                continue
+            found[space.kernel.key, key] = self._kernel(site, target, worker, space, weight)
+        if not any(kernel.worker is worker for kernel in found.values()):
+            worker.close()
+
+    def _kernel(self, site: str, target: Target, worker: Worker, space: Space, weight: int) -> TunedKernel:
+        """Return a kernel with its search; traces are kept with the program that TVM wants with them."""
+        search: Search
+        kernel = space.kernel
+        if self._space == "metaschedule" or not space.choices:
+            search = TraceSearch(self._seed, partial(worker.propose, kernel.key))
+            kernel = replace(kernel, program=worker.program(kernel.key))
+        else:
+            search = BlockSearch(space, self._seed, partial(worker.legal, kernel.key))
+        return TunedKernel(site, target, worker, space, kernel_workload(kernel), weight * kernel.calls, search)
+
+    def _measure_default(self, kernel: TunedKernel) -> None:
+        if kernel.default or self._budget.is_spent(time.monotonic()):
+            return
+        try:
+            outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
+        except BackendError as error:  # of machines elsewhere, which all refuse
+            self.left_out += (f"kernels of @{kernel.site or '.'}: {problem}" for problem in error.problems)
+            kernel.is_exhausted = True
+            return
+        kernel.default = median_low(outcome.costs) if outcome.status == "ok" else 0
+        if outcome.status == "cancelled":
+            return
+        if not kernel.default:
+            self.left_out.append(f"kernel {kernel.name}: its default did not run here: {outcome.why}")
+            kernel.is_exhausted = True
+        self._write(kernel, kernel.default_choices, outcome)
+
+    def _search_some(self) -> bool:
+        """Try a candidate of the most urgent kernel, or as many as there are machines; return whether there was one."""
+        chosen: list[tuple[TunedKernel, Choices]] = []
+        while len(chosen) < self._budget.at_most(1 if self._remotes is None else self._remotes.size):
+            found = self._propose()
+            if found is None:
+                break
+            chosen.append(found)
+        if self._remotes is None:
+            for kernel, choices in chosen:
+                outcome = kernel.measure(choices)
+                kernel.pending -= 1
+                self._write(kernel, choices, outcome)
+        else:
+            self._measure_there(self._remotes, chosen)
+        return bool(chosen)
+
+    def _measure_there(self, remotes: Remotes, chosen: Sequence[tuple[TunedKernel, Choices]]) -> None:
+        """Measure candidates on as many machines; what others measured is written where one has no machine left."""
+        errors: list[RunError | BackendError] = []
+        with ThreadPoolExecutor(max(1, len(chosen))) as threads:
+            futures = [threads.submit(kernel.measure, choices) for kernel, choices in chosen]
+            try:
+                for (kernel, choices), future in zip(chosen, futures, strict=True):
+                    try:
+                        outcome = future.result()
+                    except (RunError, BackendError) as error:
+                        errors.append(error)
+                    else:
+                        kernel.pending -= 1
+                        self._write(kernel, choices, outcome)
+            except BaseException:
+                remotes.stop()  # or the other threads would be waited for
+                raise
+        if errors:
+            raise errors[0]
+
+    def _propose(self) -> tuple[TunedKernel, Choices] | None:
+        """Return a candidate of the most urgent kernel that has one left."""
+        most = USUAL_TRIALS if self._budget.is_endless else math.inf
+        while open_ := [each for each in self._kernels if not each.is_exhausted and each.trials + each.pending < most]:
+            kernel = max(
+                open_, key=lambda each: each.urgency * (1.0 if each.worker.pid is not None else 1 / RELUCTANCE)
+            )
+            self._use(kernel.worker)
+            try:
+                choices = kernel.propose()
+            except LostError:
+                return None
+            except (BackendError, RunError) as error:
+                self.left_out.append(f"kernel {kernel.name}: {error.problems[0]}")
+                choices = None
+            if choices is not None:
+                kernel.search.skip(choices)
+                kernel.pending += 1
+                return kernel, choices
+            kernel.is_exhausted = True
+        return None
+
+    def _write(self, kernel: TunedKernel, choices: Choices, outcome: Outcome) -> None:
+        """Write a trial and tell of it; failures of the machine are in the log, and say nothing of the candidate."""
+        beside = outcome.costs if choices == kernel.default_choices else outcome.beside
+        baseline = kernel.baseline(beside) if beside else None
+        measured = Measurement(status=outcome.status, costs=outcome.costs, baseline=baseline)
+        self._budget.done += 1
+        kernel.trials += 1
+        kernel.is_changed = True
+        self.statuses[outcome.status] += 1
+        candidate = kernel.candidate(choices)
+        tuner = "metaschedule" if isinstance(choices, str) else "tvmtarget.search/1"
+        if candidate.key in kernel.hinted:
+            tuner = HINT
+            self.hinted += 1
+        search = {"tuner": tuner, "seed": self._seed, "i": self._budget.done} | _why(outcome)
+        self._log.add(kernel.workload, kernel.target, candidate, measured, search=search, env=outcome.env)
+        if outcome.status in FAILURES or measured.ratio_ppb is not None:
+            kernel.tell(choices, measured)
+        self._tell(kernel, outcome.status)
+
+    def _confirm(self, kernel: TunedKernel) -> None:
+        """Compare the best candidates with the default by turns; where none is better, the default is confirmed."""
+        if kernel.is_confirmed or self._budget.seconds_left() <= 0:
+            return
+        good, default = kernel.good, kernel.default_choices
+        outcomes = self._use(kernel.worker).compare(kernel.space.kernel.key, [default, *good], ROUNDS)
+        if not outcomes:
+            if self._budget.seconds_left() > 0:
+                self.left_out.append(f"kernel {kernel.name}: its candidates could not be compared")
+            return
+        kernel.default = median_low(outcomes[0].costs)
+        kernel.is_changed = False
+        for choices, outcome in zip((default, *good), outcomes, strict=True):
+            self._write_confirmed(kernel, choices, outcome, outcomes[0].costs)
+        self._tell(kernel, "confirmed")
+
+    def _write_confirmed(
+        self, kernel: TunedKernel, choices: Choices, outcome: Outcome, baseline: tuple[int, ...]
+    ) -> None:
+        measured = Measurement(status="ok", kind="confirm", costs=outcome.costs, baseline=kernel.baseline(baseline))
+        candidate = kernel.candidate(choices)
+        trial = self._log.add(kernel.workload, kernel.target, candidate, measured, env=outcome.env)
+        kernel.tell(choices, measured)
+        kernel.confirmed[candidate.key] = median_low(outcome.costs), median_low(baseline), trial.digest
+
+    def _tell(self, kernel: TunedKernel, status: str) -> None:
+        if self._progress is None:
+            return
+        default = sum(each.calls * each.default for each in self._kernels)
+        best = sum(each.calls * each.best for each in self._kernels)
+        self._progress(Step("kernel", kernel.name, status, self._budget.done, self._budget.trials, default, best))
+
+
+def _why(outcome: Outcome) -> dict[str, object]:
+    return {"why": outcome.why} if outcome.why else {}

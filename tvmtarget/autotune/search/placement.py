@@ -1,0 +1,251 @@
+"""Placements: plans are built and run, what their regions took becomes costs, and the costs make the next plan.
+
+First the plan by preference is measured, the one by costs where some are given, and for each leaf the plan with all on
+it that may go there; then plans in which the leaves that are not far behind share the program (`exploring.py`). What
+all these took says what operations take (`learning.py`), and thereby which plan is next, until that was measured before
+or the budget ends. Then the fastest plans are compared by turns with the one by preference, which stays unless another
+is clearly faster. A plan whose results are not those of the one by preference is none. What the log knows is not
+measured again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from statistics import median_low
+
+from tvmtarget.advice import PLACEMENT, Advice, placement_body, sites_of
+from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial
+from tvmtarget.autotune.log.tuning_log import TuningLog
+from tvmtarget.autotune.search.candidate_plans import plans_by_leaf, plans_by_segment, plans_by_work, weight
+from tvmtarget.autotune.search.fit_costs import learned, whole_functions
+from tvmtarget.autotune.search.program_tuner import WholeTuner
+from tvmtarget.autotune.search.programs import Programs, Variant
+from tvmtarget.autotune.search.result import Budget, Finding, Progress, Step
+from tvmtarget.autotune.search.timing import ROUNDS, open_sizes, seconds_of_turns
+from tvmtarget.errors import TvmTargetError
+from tvmtarget.partition.costs.costs import Costs
+from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.costs.work import Work
+from tvmtarget.partition.plan import Plan, planned
+
+__all__ = ["PlacementTuner"]
+
+MAX_PLANS = 16
+CONFIRMED = 3
+GAIN = 0.97  # of the time by preference, above which that stays
+FAR_BEHIND = 6.0  # times the fastest plan's time with all on one leaf, from which on a leaf is not looked at closer
+
+
+@dataclass
+class _Measured:
+    """A plan that ran: picoseconds of its fastest run and of each function."""
+
+    plan: Plan
+    cost: float
+    functions: Mapping[str, float]
+
+
+class PlacementTuner(WholeTuner):
+    """Tunes the placement of one program into a log; `best` is the plan to go on with."""
+
+    level = "graph"
+
+    def __init__(
+        self,
+        plan: Plan,
+        log: TuningLog,
+        budget: Budget,
+        programs: Programs,
+        progress: Progress | None,
+        given: Costs | None = None,
+    ) -> None:
+        super().__init__(plan, log, budget, programs, progress)
+        self._measured: dict[tuple[str, ...], _Measured] = {}
+        self._given = given
+        costs = given or Costs()
+        sizes = {**open_sizes(plan), **costs.symbolic_hints}
+        self._estimates = Estimates(plan.program, replace(costs, symbolic_hints=sizes))
+        self._default = self._variant(plan)
+        self._trials: dict[str, Trial] = {}
+        self._confirmed: list[Trial] = []
+        self.best = plan
+        self.costs: Costs | None = None
+
+    def run(self) -> None:
+        """Measure, plan again until nothing changes, and confirm."""
+        for trial in self.recalled():
+            if trial.measured.kind == "confirm":
+                self._confirmed.append(trial)
+            elif trial.measured.kind == "search":
+                self._trials.setdefault(trial.candidate.key, trial)
+        self._measure_all([self._plan])
+        if not self._measured:
+            return
+        if self._given is not None:
+            self._measure_all([self._by(self._estimates.costs)])
+        self._measure_all(plans_by_leaf(self._plan))
+        near = self._near()
+        if len(near) > 1 and not self._plan.program.bodies:
+            self._measure_all(plans_by_work(self._plan, near, self._is_sum))
+            self._follow()
+            self._measure_all(plans_by_segment(self._plan, near, lambda index: weight(self._estimates.work(index))))
+        self._follow()
+        self._confirm()
+
+    def _follow(self) -> None:
+        """Measure the plan by the costs that are known, which makes more known, until it is one that was measured."""
+        while True:
+            self.costs = self._learned()
+            known = len(self._measured)
+            self._measure_all([self._by(self.costs)])
+            if len(self._measured) == known or not self._can_go_on():
+                return
+
+    def _by(self, costs: Costs) -> Plan:
+        return planned(replace(self._plan.request, costs=costs), self._plan.feasibility)
+
+    def _near(self) -> list[str]:
+        """Return the leaves on which the whole program is not far behind the fastest of them."""
+        alone = {
+            measured.plan.regions[0].site: measured.cost
+            for measured in self._measured.values()
+            if len({region.site for region in measured.plan.regions}) == 1
+        }
+        return [site for site, cost in alone.items() if cost <= FAR_BEHIND * min(alone.values())]
+
+    def _is_sum(self, index: int) -> bool:
+        work = self._estimates.work(index)
+        return isinstance(work, Work) and work.is_contraction
+
+    def _can_go_on(self) -> bool:
+        return len(self._measured) < MAX_PLANS and self.has_time(self._confirming())
+
+    def _measure_all(self, plans: Iterable[Plan]) -> None:
+        for plan in plans:
+            if sites_of(plan) in self._measured or self._recall(plan):
+                continue
+            if self._measured:
+                if not self._can_go_on():
+                    return
+                if _candidate(plan).key in self._failed:
+                    continue
+            self._measure(plan)
+
+    def _recall(self, plan: Plan) -> bool:
+        """Take over what the log knows of a plan, if that says what its functions took; return whether it does.
+
+        Costs of other runs are reckoned by their baselines, as seconds do not keep.
+        """
+        trial = self._trials.get(_candidate(plan).key)
+        base = None if trial is None else trial.measured.baseline
+        times = None if trial is None or trial.search is None else trial.search.get("functions")
+        if trial is None or base is None or not isinstance(times, list | tuple) or len(times) != len(plan.regions):
+            return False
+        first = self._measured.get(sites_of(self._plan))
+        scale = first.cost / max(1, median_low(base.costs)) if first is not None else 1.0
+        functions = {region.function: scale * int(taken) for region, taken in zip(plan.regions, times, strict=True)}
+        self._measured[sites_of(plan)] = _Measured(plan, scale * min(trial.measured.costs), functions)
+        self.reused += 1
+        return True
+
+    def _measure(self, plan: Plan) -> None:
+        """Build a plan with what is known of its kernels, run it, and write what it cost beside the first one."""
+        base = self._measured.get(sites_of(self._plan))
+        if base is not None:
+            plan = self._as_built(plan)
+        ran = self._programs.measure(self._variant(plan), self._default)
+        on = ", ".join(sorted(set(sites_of(plan))))
+        if not self.ran(f"a placement on {on}", _candidate(plan), ran):
+            return
+        (cost,), (now,) = ran.costs
+        # All costs are those of the time when the first plan was measured; as the machine is now, that takes `now`.
+        scale = 1.0 if base is None else base.cost / max(1, now)
+        scaled = {name: scale * taken for name, taken in ran.functions.items()}
+        self._measured[sites_of(plan)] = _Measured(plan, scale * cost, scaled)
+        times = [ran.functions.get(region.function, 0) for region in plan.regions]
+        self._write(plan, [cost], [now], "search", {"functions": times})
+        if self._progress is not None:
+            first = base.cost if base is not None else cost
+            best = min(each.cost for each in self._measured.values())
+            what, done = f"{len(plan.regions)} regions", self._budget.done
+            self._progress(Step("placement", what, "ok", done, self._budget.trials, round(first), round(best)))
+
+    def _as_built(self, plan: Plan) -> Plan:
+        """Return the plan that a build makes of the sites of one."""
+        try:
+            return self._plan.with_sites(sites_of(plan))
+        except TvmTargetError:
+            return plan  # which its trial will say
+
+    def _variant(self, plan: Plan) -> Variant:
+        """Return how a build with the log would build a plan."""
+        settings = Advice(self._log).settings(plan)
+        return Variant(None if plan is self._plan else plan, settings)
+
+    def _confirming(self) -> float:
+        """Return the seconds that comparing the fastest plans takes."""
+        costs = sorted(each.cost for each in self._measured.values())
+        return seconds_of_turns(costs[: CONFIRMED + 1])
+
+    def _learned(self) -> Costs:
+        """Return costs of what was measured, of operations and of whole functions."""
+        runs = [(each.plan, each.functions) for each in self._measured.values()]
+        return self._estimates.costs.with_records([*learned(self._estimates, runs), *whole_functions(runs)])
+
+    def _confirm(self) -> None:
+        """Compare the fastest plans with the one by preference, by turns, unless all of that is known."""
+        base = self._measured[sites_of(self._plan)]
+        others = sorted((each for each in self._measured.values() if each is not base), key=lambda each: each.cost)
+        compared = [base, *islice(others, CONFIRMED)]
+        if len(compared) == 1:
+            return
+        known = {trial.candidate.key: trial for trial in self._confirmed}
+        if self.statuses["ok"] or any(_candidate(each.plan).key not in known for each in compared):
+            self._compare(compared)
+            return
+        trials = [known[_candidate(each.plan).key] for each in compared]
+        costs = [trial.measured.cost or 0 for trial in trials]
+        baselines = [median_low(trial.measured.baseline.costs) if trial.measured.baseline else 1 for trial in trials]
+        ratios = [cost / max(1, beside) for cost, beside in zip(costs, baselines, strict=True)]
+        at = self._chosen(compared, ratios)
+        self._found(compared[at].plan, baselines[at], costs[at], trials[at].digest if at else "")
+
+    def _compare(self, compared: Sequence[_Measured]) -> None:
+        ran = self._programs.compare([self._variant(each.plan) for each in compared], ROUNDS)
+        if ran.status != "ok":
+            self.left_out.append(f"the fastest placements could not be compared: {ran.why}")
+            return
+        costs = ran.costs
+        digests = [self._write(each.plan, own, costs[0], "confirm") for each, own in zip(compared, costs, strict=True)]
+        medians = [median_low(own) for own in costs]
+        at = self._chosen(compared, [each / max(1, medians[0]) for each in medians])
+        self._found(compared[at].plan, medians[0], medians[at], digests[at] if at else "")
+
+    def _chosen(self, compared: Sequence[_Measured], ratios: Sequence[float]) -> int:
+        """Return which plan to go on with: the first, by preference, unless another is clearly faster."""
+        at = min(range(len(compared)), key=lambda number: ratios[number])
+        return at if ratios[at] <= GAIN else 0
+
+    def _found(self, best: Plan, default: int, cost: int, record: str) -> None:
+        self.best = best
+        sites = ", ".join(f"{count} ops on @{site}" for site, count in sorted(Counter(sites_of(best)).items()))
+        self._finding = Finding("placement", sites, "", default, cost, 1, len(self._measured), True, record)
+
+    def _write(
+        self,
+        plan: Plan,
+        costs: Sequence[int],
+        baseline: Sequence[int],
+        kind: str,
+        search: Mapping[str, object] | None = None,
+    ) -> str:
+        beside = Baseline(name="preference", costs=tuple(baseline), identity=self._identity)
+        measured = Measurement.model_validate({"status": "ok", "kind": kind, "costs": costs, "baseline": beside})
+        return self._log.add(self._workload, self._plan.layout.root, _candidate(plan), measured, search=search).digest
+
+
+def _candidate(plan: Plan) -> Candidate:
+    return Candidate(format=PLACEMENT, body=placement_body(plan))

@@ -1,0 +1,123 @@
+"""Whole programs, built in several ways, checked and run in a process of their own (`program_worker.py`)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvmtarget.advice import LeafAdvice, Settings, placement_body
+from tvmtarget.autotune.log.records import Status
+from tvmtarget.autotune.log.tuning_log import TuningLog
+from tvmtarget.autotune.search.process import USUAL_LIMITS, Limits, LostError, Process
+from tvmtarget.backends.protocol import Kernel
+from tvmtarget.errors import BackendError
+from tvmtarget.files import temporary_folder
+from tvmtarget.partition.plan import Plan
+from tvmtarget.target.tree import Target
+
+__all__ = ["Programs", "Ran", "Variant"]
+
+HOPELESS = 30  # times the default's run that each program may take, beside the usual limit
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How to build a program: other sites than those of its plan, settings of leaves, and whether by the log."""
+
+    plan: Plan | None = None
+    settings: Settings = field(default_factory=dict)
+    is_tuned: bool = True
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as data; sites are runs of one site."""
+        return {
+            "sites": None if self.plan is None else placement_body(self.plan)["sites"],
+            "settings": {site: dict(values) for site, values in sorted(self.settings.items())},
+            "is_tuned": self.is_tuned,
+        }
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of programs that were to run, and why it was not well.
+
+    Costs are picoseconds: of each program in each round, or of one alone its fastest run and, beside it, the default's.
+    `functions` are those of its functions; `seconds` is what all of it took.
+    """
+
+    status: Status
+    costs: tuple[tuple[int, ...], ...] = ()
+    functions: Mapping[str, int] = field(default_factory=dict)
+    why: str = ""
+    seconds: float = 0.0
+
+
+class Programs(Process):
+    """A process in which one plan is built in several ways; what does not differ is compiled once."""
+
+    module = "tvmtarget.autotune.search.program_worker"
+
+    def __init__(
+        self, plan: Plan, log: TuningLog, limits: Limits = USUAL_LIMITS, *, allow_interpreter: bool = False
+    ) -> None:
+        super().__init__(limits)
+        self._allow_interpreter = allow_interpreter
+        self._plan = plan
+        self._log = log
+        self._default_cost = 0
+
+    def measure(self, variant: Variant, default: Variant) -> Ran:
+        """Build a program, compare what it computes with the default, and run both."""
+        return self._ran({"do": "measure", "program": variant.to_json(), "default": default.to_json()}, 2, -1)
+
+    def compare(self, variants: Sequence[Variant], rounds: int) -> Ran:
+        """Build programs, compare what they compute with the first, and run them by turns."""
+        listed = [variant.to_json() for variant in variants]
+        return self._ran({"do": "compare", "programs": listed, "rounds": rounds}, len(listed), 0)
+
+    def _ran(self, request: Mapping[str, object], count: int, default: int) -> Ran:
+        """Run some programs; if the process is lost from outside, once more. Costs of the default are at a place."""
+        begin = time.monotonic()
+        limit = self._limits.open
+        if self._default_cost:
+            limit = self._limits.run + math.ceil(count * HOPELESS * self._default_cost / 1e12)
+        for _ in range(2):
+            try:
+                answer = self._request(request, self._limits.open, limit)
+            except LostError as error:
+                if error.cause == "infra":
+                    continue
+                return Ran(error.status, why=str(error), seconds=time.monotonic() - begin)
+            except BackendError as error:
+                return Ran("build_error", why=error.problems[0], seconds=time.monotonic() - begin)
+            if answer["status"] == "failed":
+                return Ran("infra_error", why=answer["why"], seconds=time.monotonic() - begin)
+            costs = tuple(map(tuple, answer.get("costs", ())))
+            self._default_cost = max(costs[default]) if costs else self._default_cost
+            functions = answer.get("functions", {})
+            return Ran(answer["status"], costs, functions, answer.get("why", ""), time.monotonic() - begin)
+        return Ran("infra_error", why="the process of the programs was lost twice, not by what it ran")
+
+    def _open(self) -> dict[str, Any]:
+        with temporary_folder() as folder:
+            path = folder / "plan"
+            self._plan.save(path)
+            with path.open("rb") as file:
+                path.unlink()  # so that whoever is killed leaves nothing behind
+                opening = {
+                    "plan": file.fileno(),
+                    "allow_interpreter": self._allow_interpreter,
+                    "trust": self._plan.request.module.is_trusted,
+                }
+                answer = self._launch(opening, [file], self._limits.open, self._plan.layout.root)
+        if answer["status"] != "ok":
+            raise BackendError(f"the program cannot be prepared for tuning: {answer['why']}")
+        return answer
+
+    def _reply(self, question: Mapping[str, Any]) -> object:
+        """Look up what the log knows of a kernel on a leaf."""
+        advice = LeafAdvice(self._log, Target.from_json(question["target"]))
+        return advice.look_up(Kernel(**question["kernel"]), question["formats"], question["refused"]).to_json()

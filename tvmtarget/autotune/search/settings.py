@@ -1,0 +1,170 @@
+"""Settings of leaves: the attributes of code generators that change how fast the same function runs, and not what.
+
+Backends say which there are, and what is worth trying. Every setting that the target leaves open is tried in turn,
+beside the best of those before it, until nothing more helps; whatever is found is set by `build`, which says so. What
+the log knows is not measured again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median_low
+from typing import Literal, TypeAlias
+
+from tvmtarget.advice import SETTINGS, Settings
+from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial
+from tvmtarget.autotune.log.tuning_log import TuningLog
+from tvmtarget.autotune.search.program_tuner import WholeTuner
+from tvmtarget.autotune.search.programs import Programs, Variant
+from tvmtarget.autotune.search.result import Budget, Finding, Progress, Step
+from tvmtarget.autotune.search.timing import ROUNDS, SLOW_ROUNDS
+from tvmtarget.backends.protocol import ConfigurableBackend
+from tvmtarget.building import choose_backend
+from tvmtarget.errors import BackendError, RunError
+from tvmtarget.partition.plan import Plan
+from tvmtarget.target.attributes import Value
+
+__all__ = ["SettingsTuner", "open_settings"]
+
+# A leaf and an attribute of it.
+_Slot: TypeAlias = tuple[str, str]
+_Row: TypeAlias = tuple[str, str, Value]
+_Kind: TypeAlias = Literal["search", "confirm"]
+# Costs of the default, own costs, and the digest of the record.
+_Compared: TypeAlias = tuple[Sequence[int], Sequence[int], str]
+
+GAIN = 0.97  # of the time without it, above which a setting is left as it is
+PASSES = 2  # through all settings, as what one is best at may depend on those after it
+
+
+def open_settings(plan: Plan, *, allow_interpreter: bool = False) -> Iterator[tuple[str, str, tuple[Value, ...]]]:
+    """Yield the leaves that are used, attributes that the target leaves open there, and values worth trying."""
+    for site in dict.fromkeys(region.site for region in plan.regions):
+        target = plan.layout[site].target
+        backend, _ = choose_backend(plan.layout, site, allow_interpreter=allow_interpreter)
+        choices = backend.settings(target) if isinstance(backend, ConfigurableBackend) else {}
+        for name, values in choices.items():
+            if name not in target.attrs and values:
+                yield site, name, tuple(values)
+
+
+class SettingsTuner(WholeTuner):
+    """Tunes the settings of the leaves of one plan into a log; where nothing helps, that no setting is best.
+
+    The plan is that of the programs' process, `is_own`, or one of the same program.
+    """
+
+    level = "executor"
+
+    def __init__(
+        self,
+        plan: Plan,
+        log: TuningLog,
+        budget: Budget,
+        programs: Programs,
+        progress: Progress | None,
+        *,
+        is_own: bool = True,
+        allow_interpreter: bool = False,
+    ) -> None:
+        super().__init__(plan, log, budget, programs, progress)
+        self._placed = None if is_own else plan
+        self._allow_interpreter = allow_interpreter
+        self._known: dict[tuple[str, str], Trial] = {}
+        self._recalled: set[tuple[str, str]] = set()
+
+    def run(self) -> None:
+        """Try every open setting, and compare what helped with the default."""
+        try:
+            choices = list(open_settings(self._plan, allow_interpreter=self._allow_interpreter))
+            if choices:
+                self._search(choices)
+                return
+            kinds = sorted({self._plan.layout[region.site].target.kind for region in self._plan.regions})
+            self.left_out.append(f"settings: {', '.join(kinds)} has none that the target leaves open")
+        except (BackendError, RunError) as error:
+            self.left_out.append(f"settings: {error.problems[0]}")
+
+    def _search(self, choices: Sequence[tuple[str, str, tuple[Value, ...]]]) -> None:
+        for trial in self.recalled():
+            self._known[trial.measured.kind, trial.candidate.key] = trial
+        self._recalled = set(self._known)
+        best, least = dict[_Slot, Value](), 1.0
+        for _ in range(PASSES):
+            before = best
+            for site, name, values in choices:
+                for value in values:
+                    tried = {**best, (site, name): value}
+                    if value == self._plan.layout[site].target[name]:
+                        del tried[site, name]
+                    ratio = self._ratio(tried, "search") if tried not in ({}, best) else 1.0
+                    if ratio <= GAIN * least:
+                        best, least = tried, ratio
+            if best == before:
+                break
+        self._ratio(best, "confirm")
+
+    def _ratio(self, settings: Mapping[_Slot, Value], kind: _Kind) -> float:
+        """Return what settings cost over what the default does: as it is known, else measured; 1 if time is up."""
+        rows = [(site, name, settings[site, name]) for site, name in sorted(settings)]
+        what = ", ".join(f"{name}={value} of @{site or '.'}" for site, name, value in rows) or "as it is"
+        key = kind, _candidate(rows).key
+        known = self._known.get(key)
+        if known is not None and known.measured.baseline is not None:
+            self.reused += key in self._recalled
+            self._recalled.discard(key)
+            measured: _Compared = known.measured.baseline.costs, known.measured.costs, known.digest
+        elif key[1] in self._failed or not self._may_try(kind):
+            return 1.0
+        else:
+            compared = self._compare(what, rows, kind)
+            if compared is None:
+                return 1.0
+            measured = compared
+            self._tell(what, median_low(measured[0]), median_low(measured[1]))
+        was, now, digest = median_low(measured[0]), median_low(measured[1]), measured[2]
+        if kind == "confirm" and rows and now < was:
+            self._finding = Finding("executor", what, "", was, now, 1, self.statuses["ok"], True, digest)
+        return now / max(1, was)
+
+    def _compare(self, what: str, rows: Sequence[_Row], kind: _Kind) -> _Compared | None:
+        """Run by turns with the default; return what both cost and the record of it, None for what fails."""
+        candidate = _candidate(rows)
+        variants = [Variant(self._placed), *([Variant(self._placed, _settings(rows))] if rows else [])]
+        ran = self._programs.compare(variants, ROUNDS if kind == "confirm" else SLOW_ROUNDS)
+        if not self.ran(f"settings {what}", candidate, ran):
+            return None
+        base = own = ran.costs[0]
+        trial = self._write([], base, base, kind)
+        if rows:
+            own = ran.costs[1]
+            trial = self._write(rows, own, base, kind)
+        return base, own, trial.digest
+
+    def _may_try(self, kind: _Kind) -> bool:
+        """Whether there is time; what is found is confirmed, however many trials there were."""
+        return self.has_time(self._longest) if kind == "search" else self._budget.seconds_left() > 0
+
+    def _tell(self, what: str, was: int, now: int) -> None:
+        if self._progress is not None:
+            step = Step("executor", what, "ok", self._budget.done, self._budget.trials, was, min(was, now))
+            self._progress(step)
+
+    def _write(self, rows: Sequence[_Row], costs: Sequence[int], beside: Sequence[int], kind: _Kind) -> Trial:
+        baseline = Baseline(costs=tuple(beside), identity=self._identity)
+        measured = Measurement(status="ok", kind=kind, costs=tuple(costs), baseline=baseline)
+        trial = self._log.add(self._workload, self._plan.layout.root, _candidate(rows), measured)
+        self._known[kind, trial.candidate.key] = trial
+        return trial
+
+
+def _candidate(rows: Sequence[_Row]) -> Candidate:
+    return Candidate(format=SETTINGS, body={"set": [list(row) for row in rows]})
+
+
+def _settings(rows: Sequence[_Row]) -> Settings:
+    """Return settings by leaf and attribute."""
+    found: dict[str, dict[str, Value]] = {}
+    for site, name, value in rows:
+        found.setdefault(site, {})[name] = value
+    return found

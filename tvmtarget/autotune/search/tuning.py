@@ -1,0 +1,340 @@
+"""`tune`: measure what can be chosen for a program on a target, and write it into a log that `build` reads."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tvmtarget.advice import Advice, closing_log
+from tvmtarget.autotune.log.environment import environment
+from tvmtarget.autotune.log.tuning_log import TuningLog
+from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
+from tvmtarget.autotune.search.journal import Journal
+from tvmtarget.autotune.search.kernels import KernelTuner
+from tvmtarget.autotune.search.placement import PlacementTuner
+from tvmtarget.autotune.search.process import USUAL_LIMITS, Limits
+from tvmtarget.autotune.search.programs import Programs, Variant
+from tvmtarget.autotune.search.rates import measure_rates
+from tvmtarget.autotune.search.remote import Remotes
+from tvmtarget.autotune.search.result import Budget, Progress, TuneInterrupted, TuneResult, TuneStoppedError
+from tvmtarget.autotune.search.settings import SettingsTuner, open_settings
+from tvmtarget.autotune.search.timing import ROUNDS, made_up_inputs, seconds_of_turns
+from tvmtarget.autotune.search.worker_protocol import is_serving
+from tvmtarget.backends.machine import load
+from tvmtarget.backends.protocol import Array
+from tvmtarget.building import choose_backend, choose_backends, plan_to_build, standing_alone
+from tvmtarget.errors import BackendError, LogError, RunError, TargetError, did_you_mean, raise_all
+from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.costs.cost_file import load_costs
+from tvmtarget.partition.costs.costs import Costs
+from tvmtarget.partition.plan import Plan
+from tvmtarget.target.configuration import CompilationConfig
+from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.node import Executor, Runtime
+from tvmtarget.target.tree import Target
+
+if TYPE_CHECKING:
+    import onnx
+    import tvm
+
+__all__ = ["LEVELS", "SPACES", "tune"]
+
+LEVELS = ("kernel", "executor", "placement")
+
+SPACES = ("auto", "own", "metaschedule")
+
+MEASURED = "measured"  # costs that are to be measured here
+
+KERNEL_SHARE = 0.7  # of trials and seconds, where there are other levels too
+PLACEMENT_SHARE = 0.7  # of what is left then, where there are settings too
+LEAST_SHARE = 0.25  # of the seconds, in which a program is built for the first time if it is to be run at all
+BUILD_AGAIN = 1.3  # times what that took, which building it by the log may take
+LEAST_LATE, LATE = 2.0, 0.03  # seconds, and share of those given, by which the end may come later than asked
+
+UNTUNED = Variant(is_tuned=False)
+
+
+def tune(
+    module: IRModule | Plan | onnx.ModelProto | tvm.IRModule | str | Path | bytes,
+    target: Target | CompilationConfig | str | None = None,
+    target_host: Target | str | None = None,
+    executor: Executor | str | None = None,
+    runtime: Runtime | str | None = None,
+    params: Mapping[str, Array] | None = None,
+    *,
+    log: TuningLog | str | Path,
+    trials: int | None = None,
+    seconds: float | None = None,
+    levels: Sequence[str] = LEVELS,
+    space: str = "auto",
+    seed: int = 0,
+    where: Mapping[str, Constraint | str | Target] | None = None,
+    entry: str | None = None,
+    options: Mapping[str, object] | None = None,
+    costs: Costs | Mapping[str, object] | str | Path | None = None,
+    allow_interpreter: bool = False,
+    limits: Limits = USUAL_LIMITS,
+    workers: str | None = None,
+    insecure: bool = False,
+    progress: Progress | None = None,
+) -> TuneResult:
+    """Measure kernels, settings and placements of a program on this machine, and write what they cost into a log.
+
+    Args:
+        module: a program in any form that `build` takes, or the plan of one, whose placement then stays.
+        target: the tree, its text, or a flat configuration; the module's own unless given.
+        target_host, executor, runtime, params, entry: as for `build`.
+        log: the log or its URL; what it knows already is not measured again.
+        trials: how many candidates to measure at most.
+        seconds: how long all of it may take; it ends at most 3 percent or two seconds later.
+        levels: what to tune: `kernel`, `executor` (settings of leaves), `placement` (of a composite).
+        space: where candidates for kernels come from: `own` register blocks; traces of TVM's `metaschedule`; `auto`
+            takes those for kernels that have no register block.
+        seed: makes the same search again.
+        where: constraints by name or operator, as for `decompose`.
+        options: further arguments of `decompose` by name, such as `same_site`, which all plans that are tried keep.
+        costs: what operations take, as for `decompose`, or `measured`, which measures rates of the leaves here first:
+            the placement by them is tried before others, and what is not known yet of a site is reckoned by them.
+        allow_interpreter: let numpy interpret leaves without a code generator, as for `build`.
+        limits: seconds that a candidate may take.
+        workers: a Dask scheduler, `tls://HOST:PORT`, on whose workers kernels are measured; they should be equal
+            machines. Placement and settings are measured here.
+        insecure: use a scheduler without TLS too; whoever reaches it may run code on all of its machines and here.
+        progress: is told of every trial.
+
+    Without trials and seconds, each kernel gets 32 trials. What is measured is in the log at once, so that an
+    interrupted run can be gone on with; `Ctrl-C` raises `TuneInterrupted`, which has the result so far, and so has
+    `TuneStoppedError`: the log cannot be written any more, or all workers are lost. Raises what `decompose` raises, and
+    `BackendError` for what `build` refuses.
+    """
+    wrong = [level for level in levels if level not in LEVELS]
+    problems = [f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong]
+    if space not in SPACES:
+        problems.append(f"unknown space {space!r}{did_you_mean(space, SPACES)}; there are: {', '.join(SPACES)}")
+    if trials is not None and trials < 1:
+        problems.append(f"{trials} trials are given; at least one is needed, or None for 32 of each kernel")
+    if seconds is not None and not seconds >= 0:
+        problems.append(f"{seconds} seconds are given; a number that is not negative is needed, or None")
+    if costs is not None and (isinstance(module, Plan) or "placement" not in levels):
+        problems.append("costs are for the level 'placement' of a module; a plan keeps its own")
+    if (options or {}).get("objective", "latency") != "latency":
+        problems.append(f"objective {(options or {})['objective']!r} is not what tuning measures, which is latency")
+    raise_all(TargetError, problems)
+    if is_serving():
+        raise RunError(
+            "the main module tunes while it is imported by what measures; put that under 'if __name__ ==' ..."
+        )
+    begin = time.monotonic()
+    plan = plan_to_build(
+        module, target, target_host, executor, runtime, params, where=where, entry=entry, options=options
+    )
+    choose_backends(plan, allow_interpreter=allow_interpreter)
+    if workers is None:
+        raise_all(RunError, _not_here(plan, allow_interpreter=allow_interpreter))
+    given = None if costs is None else _costs(costs, plan.layout.root, allow_interpreter=allow_interpreter)
+    with closing_log(log) as opened:
+        opened.append(environment())  # a log that cannot be written is refused before anything is measured
+        budget = Budget(trials, None if seconds is None else begin + seconds)
+        with nullcontext() if workers is None else Remotes(workers, insecure=insecure) as remotes:
+            tuning = _Tuning(
+                plan, Journal(opened), budget, begin, progress, remotes, space, given, limits, seed, allow_interpreter
+            )
+            return tuning.run(levels, is_fixed=isinstance(module, Plan))
+
+
+def _not_here(plan: Plan, *, allow_interpreter: bool) -> list[str]:
+    """Say why no leaf of a target can run on this machine; nothing if one can."""
+    refusals: list[str] = []
+    for leaf in plan.layout.leaves():
+        try:
+            backend, _ = choose_backend(plan.layout, leaf.path, allow_interpreter=allow_interpreter)
+        except BackendError:
+            continue
+        refusal = backend.refuses(standing_alone(plan.layout, leaf.path))
+        if refusal is None:
+            return []
+        refusals.append(
+            f"{str(leaf.target)!r} (@{leaf.path or '.'}) cannot be tuned on this machine: {refusal}; tune it where it "
+            "can run, or kernels on the workers of a Dask scheduler there (workers=)"
+        )
+    return refusals
+
+
+def _costs(costs: Costs | Mapping[str, object] | str | Path, target: Target, *, allow_interpreter: bool) -> Costs:
+    """Read costs, or measure the rates of the leaves of a target."""
+    if costs != MEASURED:
+        return load_costs(costs)
+    return measure_rates(target, allow_interpreter=allow_interpreter).costs
+
+
+@dataclass
+class _Tuning:
+    """One run: kernels first, then the placement with them, then settings of the leaves of the best plan.
+
+    At last the program as it was and as `build` makes it of the log run by turns. The time for that is kept.
+    """
+
+    plan: Plan
+    log: Journal
+    budget: Budget
+    begin: float
+    progress: Progress | None
+    remotes: Remotes | None
+    space: str
+    costs: Costs | None
+    limits: Limits
+    seed: int
+    allow_interpreter: bool
+    tuners: list[KernelTuner | PlacementTuner | SettingsTuner] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    compared: tuple[tuple[int, ...], ...] = ((), ())
+    is_short: bool = False
+    load: float = field(default_factory=load)
+
+    def run(self, levels: Sequence[str], *, is_fixed: bool) -> TuneResult:
+        """Tune some levels; `TuneInterrupted` and `TuneStoppedError` have the result so far."""
+        try:
+            with Programs(self.plan, self.log, self.limits, allow_interpreter=self.allow_interpreter) as programs:
+                self._tune(levels, programs, is_fixed=is_fixed)
+            self.log.settle()
+        except KeyboardInterrupt as error:
+            raise TuneInterrupted(self._result()) from error
+        except LogError as error:
+            raise TuneStoppedError(*error.problems, self.log.rescue(), result=self._result()) from error
+        except (RunError, BackendError) as error:
+            raise TuneStoppedError(*error.problems, result=self._result()) from error
+        return self._result()
+
+    def _tune(self, levels: Sequence[str], programs: Programs, *, is_fixed: bool) -> None:
+        is_placed = "placement" in levels and not is_fixed and self.plan.layout.root.is_composite
+        has_settings = "executor" in levels and self._has_settings(is_placed=is_placed)
+        why_not = self._why_not_run()
+        has_inputs = not why_not
+        end = self._keep(programs) if has_inputs else self.budget.deadline
+        if "kernel" in levels:
+            self._tune_kernels(self._part(KERNEL_SHARE if is_placed or has_settings else 1.0, end), is_placed=is_placed)
+        if not has_inputs and (is_placed or "executor" in levels):
+            self.left_out.append(f"placement and settings: {why_not}")
+        if not has_inputs:
+            return
+        best = self.plan if is_fixed else Advice(self.log).placed(self.plan)
+        if is_placed:
+            part = self._part(PLACEMENT_SHARE if has_settings else 1.0, end)
+            programs.until = part.deadline
+            placement = PlacementTuner(self.plan, self.log, part, programs, self.progress, self.costs)
+            self.tuners.append(placement)
+            placement.run()
+            self.budget.done = part.done
+            best = placement.best
+        if "executor" in levels:
+            part = self._part(1.0, end)
+            programs.until = part.deadline
+            settings = SettingsTuner(
+                best,
+                self.log,
+                part,
+                programs,
+                self.progress,
+                is_own=best is self.plan,
+                allow_interpreter=self.allow_interpreter,
+            )
+            self.tuners.append(settings)
+            settings.run()
+            self.budget.done = part.done
+        if end is not None and self.budget.deadline is not None:
+            programs.until = self.budget.deadline + max(LEAST_LATE, LATE * (self.budget.deadline - self.begin))
+        self._compare(programs, is_placed=not is_fixed)
+
+    def _why_not_run(self) -> str:
+        """Say why the whole program cannot run here; nothing if it can."""
+        if self.remotes is not None and _not_here(self.plan, allow_interpreter=self.allow_interpreter):
+            return "no leaf of the target can run on this machine"
+        return "no inputs can be made up for this program" if made_up_inputs(self.plan) is None else ""
+
+    def _has_settings(self, *, is_placed: bool) -> bool:
+        """Whether any leaf that may be used has settings to try."""
+        plans = (self.plan, *plans_by_leaf(self.plan)) if is_placed else (self.plan,)
+        try:
+            return any(True for plan in plans for _ in open_settings(plan, allow_interpreter=self.allow_interpreter))
+        except BackendError:
+            return False
+
+    def _keep(self, programs: Programs) -> float | None:
+        """Return when tuning must end, for the programs before and after to run by turns until the deadline.
+
+        The one before is built now, which says how long that takes; without a deadline it is built when it is needed.
+        """
+        deadline = self.budget.deadline
+        if deadline is None:
+            return None
+        seconds = deadline - self.begin
+        programs.until = time.monotonic() + LEAST_SHARE * seconds
+        ran = programs.compare([UNTUNED], 1)
+        if ran.status == "cancelled":
+            self.is_short = True
+            return deadline
+        cost = max(ran.costs[0], default=0) if ran.costs else 0
+        return deadline - BUILD_AGAIN * ran.seconds - seconds_of_turns([cost, cost])
+
+    def _tune_kernels(self, part: Budget, *, is_placed: bool) -> None:
+        plans = (self.plan, *plans_by_leaf(self.plan)) if is_placed else (self.plan,)
+        kernels = KernelTuner(
+            plans,
+            self.log,
+            part,
+            seed=self.seed,
+            limits=self.limits,
+            progress=self.progress,
+            remotes=self.remotes,
+            space=self.space,
+            allow_interpreter=self.allow_interpreter,
+        )
+        self.tuners.append(kernels)
+        kernels.run()
+        self.budget.done = part.done
+
+    def _compare(self, programs: Programs, *, is_placed: bool) -> None:
+        """Run the program before and after by turns, unless there is no time for it."""
+        if self.is_short:
+            self.left_out.append("the whole program was not run: building it takes too much of the seconds given")
+            return
+        advice = Advice(self.log)
+        placed = advice.placed(self.plan) if is_placed else self.plan
+        after = Variant(None if placed is self.plan else placed, advice.settings(placed))
+        ran = programs.compare([UNTUNED, after], ROUNDS)
+        if ran.status == "ok":
+            self.compared = ran.costs
+        else:
+            self.left_out.append(f"the whole program could not be compared: {ran.why}")
+
+    def _part(self, share: float, end: float | None) -> Budget:
+        """Return a budget with a share of what is left of the whole."""
+        trials, done = self.budget.trials, self.budget.done
+        now = time.monotonic()
+        return Budget(
+            None if trials is None else done + max(1, round(share * (trials - done))),
+            None if end is None else now + share * (end - now),
+            done,
+        )
+
+    def _result(self) -> TuneResult:
+        before, after = self.compared
+        statuses = sum((tuner.statuses for tuner in self.tuners), Counter[str]())
+        return TuneResult(
+            log=self.log.url,
+            findings=tuple(finding for tuner in self.tuners for finding in tuner.findings()),
+            measured=statuses.total(),
+            reused=sum(tuner.reused for tuner in self.tuners),
+            hinted=sum(tuner.hinted for tuner in self.tuners if isinstance(tuner, KernelTuner)),
+            statuses=statuses,
+            seconds=time.monotonic() - self.begin,
+            before=before,
+            after=after,
+            left_out=(*self.left_out, *(reason for tuner in self.tuners for reason in tuner.left_out)),
+            load=self.load,
+        )
