@@ -43,7 +43,7 @@ from benchmarks.tvm_schedule import apart, line, names, network
 
 if TYPE_CHECKING:
     from tvmtarget import Costs, IRModule, Plan, Target
-    from tvmtarget.executable import Executable
+    from tvmtarget.building.executable import Executable
 
 DIGITS = Path(__file__).parents[1] / "examples/digits.onnx"
 DEFAULT = ("digits", "squeezenet", "shufflenet", "inception_v1", "inception_v2", "resnet50", "densenet121")

@@ -128,7 +128,7 @@ def best(runs: Sequence[Run], rounds: int, clock: Clock = time.perf_counter) -> 
 
 def apart(actual: np.ndarray, expected: np.ndarray) -> float:
     """Return how far a result is from what is expected, in standard deviations; raise `RunError` if they disagree."""
-    from tvmtarget.comparison import compare
+    from tvmtarget.building.output_comparison import compare
     from tvmtarget.errors import RunError, raise_all
 
     raise_all(RunError, compare({"result": actual}, {"result": expected}).problems)

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tvmtarget.comparison import DEFAULTS, Tolerance, compare
+from tvmtarget.building.output_comparison import DEFAULTS, Tolerance, compare
 
 NAN, INF = float("nan"), float("inf")
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from tvmtarget.autotune.log.match import Match
     from tvmtarget.autotune.log.tuning_log import TuningLog
     from tvmtarget.autotune.search.tuning import tune
-    from tvmtarget.building import build
+    from tvmtarget.building.compile_plan import build
+    from tvmtarget.building.executable import Executable, load
     from tvmtarget.errors import TvmTargetError
-    from tvmtarget.executable import Executable, load
     from tvmtarget.ir.builder import FunctionBuilder
     from tvmtarget.ir.function import Call, Constant, Function, Value
     from tvmtarget.ir.module import IRModule
@@ -81,9 +81,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "tvmtarget.building": ("build",),
+    "tvmtarget.building.compile_plan": ("build",),
     "tvmtarget.errors": ("TvmTargetError",),
-    "tvmtarget.executable": ("Executable", "load"),
+    "tvmtarget.building.executable": ("Executable", "load"),
     "tvmtarget.ir.builder": ("FunctionBuilder",),
     "tvmtarget.ir.function": ("Call", "Constant", "Function", "Value"),
     "tvmtarget.ir.module": ("IRModule",),

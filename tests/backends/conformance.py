@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from onnx import ModelProto, OptionalProto, SequenceProto, TensorProto, ValueInfoProto, load, numpy_helper
 
-from tvmtarget.building import build
+from tvmtarget.building.compile_plan import build
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.flat_program import normalise

@@ -12,8 +12,8 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.backends.protocol import backend_named
-from tvmtarget.building import choose_backends, part_of, standing_alone
-from tvmtarget.effects import BUILT, effect_of, honoured
+from tvmtarget.building.compile_plan import choose_backends, part_of, standing_alone
+from tvmtarget.building.honoured_attributes import BUILT, effect_of, honoured
 from tvmtarget.target.kinds import kind_names, kind_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -17,7 +17,7 @@ from tvmtarget.artifact import read_files, write_files
 from tvmtarget.autotune.log.match import Policy
 from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import backend_named
-from tvmtarget.building import choose_backend
+from tvmtarget.building.compile_plan import choose_backend
 from tvmtarget.errors import ArtifactError, BackendError, MissingExtraError, ModelError, RunError, TargetError
 from tvmtarget.executors.graph import CallEvent, CopyEvent
 from tvmtarget.target.topology import Layout

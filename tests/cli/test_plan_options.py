@@ -7,8 +7,8 @@ import pytest
 from models import DIGITS
 
 import tvmtarget as tt
-from tvmtarget.advice import PLACEMENT, whole_workload
 from tvmtarget.autotune.log.records import Candidate
+from tvmtarget.building.tuned_schedules import PLACEMENT, whole_workload
 from tvmtarget.cli.plans import Asked
 
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")

@@ -8,7 +8,7 @@ from onnx import helper
 import tvmtarget as tt
 from tvmtarget.backends.protocol import backend_named
 from tvmtarget.backends.sharing import code_key, device_index
-from tvmtarget.executable import Leaf
+from tvmtarget.building.executable import Leaf
 
 RELU = small(helper.make_node("Relu", ["x"], ["y"], name="relu"))
 X = {"x": np.linspace(-1, 1, 6, dtype="float32").reshape(2, 3)}

@@ -7,7 +7,7 @@ from models import DIGITS
 from typer.testing import CliRunner
 
 import tvmtarget as tt
-from tvmtarget.building import build
+from tvmtarget.building.compile_plan import build
 from tvmtarget.cli.main import app
 from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError
 

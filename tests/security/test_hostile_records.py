@@ -10,12 +10,12 @@ from models import small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.advice import PLACEMENT, SETTINGS, alone, kernel_match, kernel_workload, whole_workload
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.autotune.log.importers.metaschedule import RECORDS, WORKLOADS, import_metaschedule
 from tvmtarget.autotune.log.match import Policy
 from tvmtarget.autotune.log.records import Candidate, Measurement
 from tvmtarget.backends.protocol import Part, backend_named
+from tvmtarget.building.tuned_schedules import PLACEMENT, SETTINGS, alone, kernel_match, kernel_workload, whole_workload
 from tvmtarget.errors import ArtifactError
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 

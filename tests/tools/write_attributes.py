@@ -15,8 +15,8 @@ import typer
 
 import tvmtarget as tt
 from tvmtarget.backends.protocol import Backend, backend_named
+from tvmtarget.building.honoured_attributes import BUILT, effect_of, honoured
 from tvmtarget.cli.main import app
-from tvmtarget.effects import BUILT, effect_of, honoured
 from tvmtarget.target.builtin_kinds import KINDS
 from tvmtarget.target.kinds import Attribute, Role, kind_names, kind_of
 from tvmtarget.untrusted import LIMITS

@@ -46,7 +46,7 @@ def test_rates_of_a_gpu_are_those_of_its_memory_and_copies_are_told_apart():
 def test_kernels_of_a_gpu_are_proposed_and_scheduled_anywhere():
     pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
     from tvmtarget.backends.protocol import backend_named
-    from tvmtarget.building import part_of, standing_alone
+    from tvmtarget.building.compile_plan import part_of, standing_alone
 
     plan = tt.decompose(tt.IRModule.from_onnx(NET), "cuda(arch=sm_80)")
     (region,) = plan.regions

@@ -17,7 +17,6 @@ from models import small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.advice import alone
 from tvmtarget.autotune.log.match import Policy
 from tvmtarget.autotune.log.records import Measurement, Trial
 from tvmtarget.autotune.search.candidates import BlockSearch
@@ -26,6 +25,7 @@ from tvmtarget.autotune.search.measuring import Worker
 from tvmtarget.autotune.search.process import Limits
 from tvmtarget.autotune.search.result import Budget
 from tvmtarget.backends.protocol import Part
+from tvmtarget.building.tuned_schedules import alone
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 

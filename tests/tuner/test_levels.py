@@ -8,7 +8,6 @@ from models import DIGITS, inputs_of, light, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.advice import PLACEMENT, SETTINGS, placement_body, placement_identity, sites_of, whole_workload
 from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial, Workload
 from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
 from tvmtarget.autotune.search.fit_costs import learned
@@ -16,6 +15,14 @@ from tvmtarget.autotune.search.placement import PlacementTuner
 from tvmtarget.autotune.search.programs import Programs
 from tvmtarget.autotune.search.result import Budget
 from tvmtarget.backends.machine import processors
+from tvmtarget.building.tuned_schedules import (
+    PLACEMENT,
+    SETTINGS,
+    placement_body,
+    placement_identity,
+    sites_of,
+    whole_workload,
+)
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimates
 

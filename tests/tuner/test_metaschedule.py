@@ -10,12 +10,12 @@ from models import small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.advice import alone
 from tvmtarget.autotune.log.importers.metaschedule import export_metaschedule, import_metaschedule
 from tvmtarget.autotune.log.records import Trial
 from tvmtarget.autotune.search.candidates import TraceSearch
 from tvmtarget.autotune.search.measuring import Worker
 from tvmtarget.backends.protocol import Part
+from tvmtarget.building.tuned_schedules import alone
 
 tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 

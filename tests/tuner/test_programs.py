@@ -11,12 +11,12 @@ from onnx import helper
 from processes import is_gone, processes, wait
 
 import tvmtarget as tt
-from tvmtarget.advice import Advice, sites_of
 from tvmtarget.autotune.log.records import Trial
 from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
 from tvmtarget.autotune.search.process import Limits
 from tvmtarget.autotune.search.programs import Programs, Variant
-from tvmtarget.building import build_plan
+from tvmtarget.building.compile_plan import build_plan
+from tvmtarget.building.tuned_schedules import Advice, sites_of
 
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
 

@@ -9,7 +9,6 @@ from models import small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.advice import alone, kernel_workload
 from tvmtarget.autotune.log.importers.metaschedule import export_metaschedule, import_metaschedule
 from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial, Workload
 from tvmtarget.autotune.search.candidates import BlockSearch
@@ -17,6 +16,7 @@ from tvmtarget.autotune.search.kernel import TunedKernel
 from tvmtarget.autotune.search.measuring import Worker
 from tvmtarget.autotune.search.warm_start import HINTS, recall
 from tvmtarget.backends.protocol import Part
+from tvmtarget.building.tuned_schedules import alone, kernel_workload
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 

@@ -246,7 +246,7 @@ def test_p8_settings_that_do_not_fit_make_way_for_the_next_best():
     from models import DIGITS
 
     import tvmtarget as tt
-    from tvmtarget.advice import SETTINGS, whole_workload
+    from tvmtarget.building.tuned_schedules import SETTINGS, whole_workload
 
     module = tt.IRModule.from_onnx(DIGITS)
     plan = tt.decompose(module, "onnxruntime")

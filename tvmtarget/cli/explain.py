@@ -119,9 +119,9 @@ def _made(
 
 def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
     """Yield what a log answers to all that a build of a plan would ask of it."""
-    from tvmtarget.advice import alone, kernel_match, whole_match
     from tvmtarget.backends.protocol import TunableBackend
-    from tvmtarget.building import choose_backend, part_of, standing_alone
+    from tvmtarget.building.compile_plan import choose_backend, part_of, standing_alone
+    from tvmtarget.building.tuned_schedules import alone, kernel_match, whole_match
     from tvmtarget.errors import BackendError
 
     root = plan.layout.root

@@ -16,7 +16,7 @@ from tvmtarget.untrusted import printable
 
 if TYPE_CHECKING:
     from tvmtarget.autotune.log.match import Policy
-    from tvmtarget.building import Progress
+    from tvmtarget.building.compile_plan import Progress
     from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = [
@@ -100,8 +100,8 @@ def _last_equals(rule: str) -> int:
 
 def read_policy(*, near: bool) -> Policy:
     """Return how far lookups in a tuning log may go."""
-    from tvmtarget.advice import SAME_DEVICE
     from tvmtarget.autotune.log.match import Policy
+    from tvmtarget.building.tuned_schedules import SAME_DEVICE
 
     return Policy() if near else SAME_DEVICE
 

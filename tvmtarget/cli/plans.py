@@ -16,7 +16,7 @@ from tvmtarget.errors import TextError, TvmTargetError, did_you_mean
 if TYPE_CHECKING:
     from tvmtarget.autotune.log.match import Policy
     from tvmtarget.autotune.log.tuning_log import TuningLog
-    from tvmtarget.executable import Executable
+    from tvmtarget.building.executable import Executable
     from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.costs.costs import Costs
     from tvmtarget.partition.plan import Plan
@@ -144,7 +144,7 @@ class Asked(Division):
 
     def build(self, model: Path, target: Target, *, allow_interpreter: bool, quiet: bool) -> Executable:
         """Compile a model as it is asked, with the log, and tell how far that is."""
-        from tvmtarget.building import build
+        from tvmtarget.building.compile_plan import build
         from tvmtarget.ir.module import IRModule
 
         module = IRModule.from_onnx(model)
@@ -164,7 +164,7 @@ class Asked(Division):
 
     def plan(self, module: IRModule, target: Target, log: TuningLog | None, *, allow_interpreter: bool = False) -> Plan:
         """Divide a program as it is asked; without costs, by the placement in a log, if that has one."""
-        from tvmtarget.advice import Advice
+        from tvmtarget.building.tuned_schedules import Advice
         from tvmtarget.partition.decompose import decompose
 
         options = self.options()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tvmtarget.autotune.log.applied import Applied
-    from tvmtarget.comparison import Comparison
+    from tvmtarget.building.output_comparison import Comparison
     from tvmtarget.executors.graph import Event
     from tvmtarget.target.tree import Target
 
@@ -100,7 +100,7 @@ def run(
                 "--target, what changes it, what says how a program is divided, --log, --check and --allow-interpreter"
             )
             raise ArtifactError(f"{str(program)!r} is compiled already; {options} go with a model")
-        from tvmtarget.executable import load
+        from tvmtarget.building.executable import load
 
         exe = load(program, trust=trust, scheduler=scheduler, insecure=insecure)
     else:
@@ -184,8 +184,8 @@ def _check(
     model: Path, arrays: dict[str, Any], results: dict[str, Any], rtol: float | None, atol: float | None
 ) -> tuple[Comparison, str]:
     """Run the undivided model, by onnxruntime if it is there, and compare the results; return who ran it, too."""
-    from tvmtarget.building import build
-    from tvmtarget.comparison import Tolerance, compare
+    from tvmtarget.building.compile_plan import build
+    from tvmtarget.building.output_comparison import Tolerance, compare
     from tvmtarget.ir.module import IRModule
 
     kind = "onnxruntime" if _is_installed("onnxruntime") else "numpy"

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from statistics import median_low
 
-from tvmtarget.advice import alone, kernel_workload
 from tvmtarget.autotune.log.records import FAILURES, Measurement
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.candidates import BlockSearch, Choices, Search, TraceSearch
@@ -26,7 +25,8 @@ from tvmtarget.autotune.search.remote import Remotes, RemoteWorker
 from tvmtarget.autotune.search.result import Budget, Finding, Progress, Step
 from tvmtarget.autotune.search.warm_start import HINT, recall
 from tvmtarget.backends.protocol import Part, Space, TunableBackend
-from tvmtarget.building import choose_backend, part_of, standing_alone
+from tvmtarget.building.compile_plan import choose_backend, part_of, standing_alone
+from tvmtarget.building.tuned_schedules import alone, kernel_workload
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.tree import Target

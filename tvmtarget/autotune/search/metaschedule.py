@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from tvmtarget.advice import alone, kernel_workload
 from tvmtarget.autotune.log.match import Match
 from tvmtarget.autotune.log.records import Candidate, Measurement, Trial, Workload
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.backends.protocol import Kernel
+from tvmtarget.building.tuned_schedules import alone, kernel_workload
 from tvmtarget.errors import BackendError, MissingExtraError
 from tvmtarget.ir.traces import trace_problem
 from tvmtarget.target.tree import Target

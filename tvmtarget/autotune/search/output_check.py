@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tvmtarget.comparison import Tolerance, compare
-from tvmtarget.executable import Executable
+from tvmtarget.building.executable import Executable
+from tvmtarget.building.output_comparison import Tolerance, compare
 
 __all__ = ["Check"]
 

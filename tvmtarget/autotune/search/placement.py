@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median_low
 
-from tvmtarget.advice import PLACEMENT, Advice, placement_body, sites_of
 from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.candidate_plans import plans_by_leaf, plans_by_segment, plans_by_work, weight
@@ -25,6 +24,7 @@ from tvmtarget.autotune.search.program_tuner import WholeTuner
 from tvmtarget.autotune.search.programs import Programs, Variant
 from tvmtarget.autotune.search.result import Budget, Finding, Progress, Step
 from tvmtarget.autotune.search.timing import ROUNDS, open_sizes, seconds_of_turns
+from tvmtarget.building.tuned_schedules import PLACEMENT, Advice, placement_body, sites_of
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.costs.estimate import Estimates

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
-from tvmtarget.advice import alone, placement_identity, whole_workload
 from tvmtarget.autotune.log.environment import environment
 from tvmtarget.autotune.log.records import FAILURES, Candidate, Level, Measurement, Trial
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.programs import Programs, Ran
 from tvmtarget.autotune.search.result import Budget, Finding, Progress
+from tvmtarget.building.tuned_schedules import alone, placement_identity, whole_workload
 from tvmtarget.partition.plan import Plan
 
 __all__ = ["WholeTuner"]

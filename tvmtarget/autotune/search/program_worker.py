@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from tvmtarget.advice import Advice, LeafAdvice, alone
 from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.device import half_of_memory
@@ -27,9 +26,10 @@ from tvmtarget.autotune.search.output_check import Check
 from tvmtarget.autotune.search.timing import Inputs, made_up_inputs, run_alone, run_by_turns
 from tvmtarget.autotune.search.worker_protocol import Server, failed, serve
 from tvmtarget.backends.protocol import Kernel
-from tvmtarget.building import build_plan
+from tvmtarget.building.compile_plan import build_plan
+from tvmtarget.building.executable import Executable
+from tvmtarget.building.tuned_schedules import Advice, LeafAdvice, alone
 from tvmtarget.errors import BackendError
-from tvmtarget.executable import Executable
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.tree import Target
 

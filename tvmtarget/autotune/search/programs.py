@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvmtarget.advice import LeafAdvice, Settings, placement_body
 from tvmtarget.autotune.log.records import Status
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.process import USUAL_LIMITS, Limits, LostError, Process
 from tvmtarget.backends.protocol import Kernel
+from tvmtarget.building.tuned_schedules import LeafAdvice, Settings, placement_body
 from tvmtarget.errors import BackendError
 from tvmtarget.files import temporary_folder
 from tvmtarget.partition.plan import Plan

@@ -37,7 +37,7 @@ from tvmtarget.autotune.search.rate_programs import (
 )
 from tvmtarget.autotune.search.timing import made_up_inputs
 from tvmtarget.autotune.search.transfer_bench import links_of, run_in_place
-from tvmtarget.building import build, choose_backend, standing_alone
+from tvmtarget.building.compile_plan import build, choose_backend, standing_alone
 from tvmtarget.errors import BackendError, RunError, TvmTargetError
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_low
 from typing import Literal, TypeAlias
 
-from tvmtarget.advice import SETTINGS, Settings
 from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.program_tuner import WholeTuner
@@ -19,7 +18,8 @@ from tvmtarget.autotune.search.programs import Programs, Variant
 from tvmtarget.autotune.search.result import Budget, Finding, Progress, Step
 from tvmtarget.autotune.search.timing import ROUNDS, SLOW_ROUNDS
 from tvmtarget.backends.protocol import ConfigurableBackend
-from tvmtarget.building import choose_backend
+from tvmtarget.building.compile_plan import choose_backend
+from tvmtarget.building.tuned_schedules import SETTINGS, Settings
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.attributes import Value

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tvmtarget.executable import Executable
+from tvmtarget.building.executable import Executable
 from tvmtarget.executors.graph import CallEvent, Event
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.plan import Plan

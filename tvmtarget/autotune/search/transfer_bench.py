@@ -10,7 +10,7 @@ import numpy as np
 
 from tvmtarget.autotune.search.timing import Inputs
 from tvmtarget.backends.protocol import Backend
-from tvmtarget.executable import Executable
+from tvmtarget.building.executable import Executable
 from tvmtarget.partition.costs.costs import LinkCost
 from tvmtarget.target.topology import Layout, Site
 from tvmtarget.target.tree import Target

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tvmtarget.advice import Advice, closing_log
 from tvmtarget.autotune.log.environment import environment
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
@@ -27,7 +26,8 @@ from tvmtarget.autotune.search.timing import ROUNDS, made_up_inputs, seconds_of_
 from tvmtarget.autotune.search.worker_protocol import is_serving
 from tvmtarget.backends.machine import load
 from tvmtarget.backends.protocol import Array
-from tvmtarget.building import choose_backend, choose_backends, plan_to_build, standing_alone
+from tvmtarget.building.compile_plan import choose_backend, choose_backends, plan_to_build, standing_alone
+from tvmtarget.building.tuned_schedules import Advice, closing_log
 from tvmtarget.errors import BackendError, LogError, RunError, TargetError, did_you_mean, raise_all
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs

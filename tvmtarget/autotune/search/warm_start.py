@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from functools import partial
 from statistics import median_low
 
-from tvmtarget.advice import SAME_DEVICE
 from tvmtarget.autotune.log.match import Policy
 from tvmtarget.autotune.log.records import FAILURES, Candidate, Trial, Workload
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.candidates import Choices
 from tvmtarget.autotune.search.kernel import TunedKernel
+from tvmtarget.building.tuned_schedules import SAME_DEVICE
 
 __all__ = ["HINT", "recall"]
 

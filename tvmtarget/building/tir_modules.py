@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tvmtarget.backends.protocol import Part, backend_named
+from tvmtarget.building.executable import Executable, Leaf, LeafCall
 from tvmtarget.errors import BackendError, ModelError, raise_all
-from tvmtarget.executable import Executable, Leaf, LeafCall
 from tvmtarget.executors.program import Program, Signature
 from tvmtarget.ir.function import Function, reached_from
 from tvmtarget.ir.module import IRModule

@@ -8,16 +8,16 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tvmtarget.advice import SAME_DEVICE, Advice, LeafAdvice, Settings, closing_log
 from tvmtarget.autotune.log.match import Policy
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import Array, Backend, Compiled, Part, Schedules, backend_named, backends
 from tvmtarget.backends.sharing import build_key, code_key
-from tvmtarget.code_building import build_code, is_code_entry
-from tvmtarget.effects import honoured, not_honoured, not_honoured_by_driver
+from tvmtarget.building.executable import Executable, Leaf, LeafCall
+from tvmtarget.building.honoured_attributes import honoured, not_honoured, not_honoured_by_driver
+from tvmtarget.building.tir_modules import build_code, is_code_entry
+from tvmtarget.building.tuned_schedules import SAME_DEVICE, Advice, LeafAdvice, Settings, closing_log
 from tvmtarget.errors import BackendError, TargetError, did_you_mean, raise_all
-from tvmtarget.executable import Executable, Leaf, LeafCall
 from tvmtarget.executors.program import Program, constants_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.deployed import is_native

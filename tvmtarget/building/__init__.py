@@ -1,0 +1,1 @@
+"""Building: a plan is compiled into an executable."""
