@@ -91,7 +91,7 @@ def tvm(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], config: dict[s
     from tvm import relax
     from tvm.relax.frontend.onnx import from_onnx
 
-    from tvmtarget.backends.tvm_schedule import PASS_CONFIG, cpu_pipeline
+    from tvmtarget.backends.tvm.cpu_schedule import PASS_CONFIG, cpu_pipeline
 
     target = tvm.target.Target({"kind": "llvm", **config})
     pipeline = cpu_pipeline(target) if scheduled else relax.get_default_pipeline(target)

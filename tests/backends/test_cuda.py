@@ -116,7 +116,7 @@ def test_without_a_gpu_a_program_is_built_and_refuses_to_run_with_the_fix():
 
 def test_generated_code_is_compiled_by_nvrtc_for_machines_elsewhere():
     pytest.importorskip("cuda.bindings.nvrtc", reason="pip install 'tvmtarget[cuda]'")
-    from tvmtarget.backends.tvm_cuda_compiler import cuda_home, machine_code
+    from tvmtarget.backends.tvm.cuda_compiler import cuda_home, machine_code
 
     home = cuda_home()
     if home is None:
@@ -170,8 +170,8 @@ def test_a_gpu_that_is_not_here_is_refused_by_its_number_and_site():
 
 def test_a_gpu_of_another_capability_is_refused():
     needs_gpu()
-    from tvmtarget.backends.tvm_cuda import capability
-    from tvmtarget.backends.tvm_program import import_tvm
+    from tvmtarget.backends.tvm.compiled_module import import_tvm
+    from tvmtarget.backends.tvm.cuda import capability
 
     there = capability(import_tvm())
     other = "sm_75" if there != "sm_75" else "sm_80"

@@ -6,8 +6,8 @@ from models import small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.backends.tvm_channels import widen_channels
-from tvmtarget.backends.tvm_tiles import VectorUnit
+from tvmtarget.backends.tvm.channel_padding import widen_channels
+from tvmtarget.backends.tvm.register_tiling import VectorUnit
 
 tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 

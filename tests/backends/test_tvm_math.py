@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmtarget.backends.tvm_math import MOST_NAMES, calls_library, vectorisable
+from tvmtarget.backends.tvm.vector_math import MOST_NAMES, calls_library, vectorisable
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="pip install tvmtarget[tvm]")
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.tvm_schedule import names, network, onnxruntime, sample
-from tvmtarget.backends.tvm_tiles import Access, Layout, Nest, Tile, VectorUnit, plan
+from tvmtarget.backends.tvm.register_tiling import Access, Layout, Nest, Tile, VectorUnit, plan
 
 AVX512, AVX2, NEON = VectorUnit(512, 32), VectorUnit(256, 16), VectorUnit(128, 32)
 
@@ -124,7 +124,7 @@ def test_a_layout_puts_every_element_where_its_index_says(shape, data):
 
 
 def test_importing_the_schedule_does_not_import_tvm():
-    code = "import sys, tvmtarget.backends.tvm_schedule; sys.exit('tvm' in sys.modules)"
+    code = "import sys, tvmtarget.backends.tvm.cpu_schedule; sys.exit('tvm' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -155,7 +155,7 @@ def runner(model, **config):
     import tvm
     from tvm.relax import VirtualMachine
 
-    from tvmtarget.backends.tvm_schedule import PASS_CONFIG, cpu_pipeline
+    from tvmtarget.backends.tvm.cpu_schedule import PASS_CONFIG, cpu_pipeline
 
     target = tvm.target.Target({"kind": "llvm", **config})
     with tvm.transform.PassContext(opt_level=3, config=PASS_CONFIG):
@@ -227,7 +227,7 @@ UNITS = {
 def test_the_vector_unit_follows_the_target(config, unit):
     import tvm
 
-    from tvmtarget.backends.tvm_schedule import vector_unit
+    from tvmtarget.backends.tvm.cpu_schedule import vector_unit
 
     assert vector_unit(tvm.target.Target({"kind": "llvm", **config})) == unit
 
@@ -237,7 +237,7 @@ def test_the_vector_unit_follows_the_target(config, unit):
 def test_scheduled_code_compiles_for_every_target(config):
     import tvm
 
-    from tvmtarget.backends.tvm_schedule import cpu_pipeline
+    from tvmtarget.backends.tvm.cpu_schedule import cpu_pipeline
 
     target = tvm.target.Target({"kind": "llvm", **config})
     assert tvm.compile(relax(convolutions()), target=target, relax_pipeline=cpu_pipeline(target))
@@ -276,7 +276,7 @@ def test_a_float_that_depends_on_a_symbol_compiles():
 
 @needs_tvm
 def test_constant_weights_are_packed():
-    from tvmtarget.backends.tvm_schedule import schedule_functions
+    from tvmtarget.backends.tvm.cpu_schedule import schedule_functions
 
     module = legal(convolutions())
     scheduled, refused = schedule_functions(module, AVX512)
@@ -308,7 +308,7 @@ def test_a_function_without_blocks_stays_and_says_why():
     import tvm_ffi
     from tvm.script import tirx as script
 
-    from tvmtarget.backends.tvm_schedule import schedule_functions
+    from tvmtarget.backends.tvm.cpu_schedule import schedule_functions
 
     @script.prim_func
     def plain(a: script.Buffer((4,), "float32")):
@@ -323,7 +323,7 @@ def test_a_function_without_blocks_stays_and_says_why():
 
 @needs_tvm
 def test_inlining_does_not_double_the_text_at_each_step():
-    from tvmtarget.backends.tvm_schedule import MOST_LOADS, schedule_functions
+    from tvmtarget.backends.tvm.cpu_schedule import MOST_LOADS, schedule_functions
 
     nodes = []
     for i in range(24):

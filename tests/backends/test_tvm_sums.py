@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmtarget.backends.tvm_tiles import Access, Nest, Strip, VectorUnit, strip
+from tvmtarget.backends.tvm.register_tiling import Access, Nest, Strip, VectorUnit, strip
 
 AVX512 = VectorUnit(512, 32)
 
@@ -51,7 +51,7 @@ def function_of(shape, axes, reduce):
 
 
 def scheduled(module):
-    from tvmtarget.backends.tvm_schedule import schedule_functions
+    from tvmtarget.backends.tvm.cpu_schedule import schedule_functions
 
     result, refused = schedule_functions(module, AVX512)
     assert refused == {}

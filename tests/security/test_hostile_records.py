@@ -22,8 +22,8 @@ from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
 from tvmtarget.autotune.search.metaschedule import LogDatabase  # noqa: E402
-from tvmtarget.backends.tvm_kernels import FORMAT  # noqa: E402
-from tvmtarget.backends.tvm_traces import applied, propose  # noqa: E402
+from tvmtarget.backends.tvm.kernels import FORMAT  # noqa: E402
+from tvmtarget.backends.tvm.traces import applied, propose  # noqa: E402
 
 CPU = tt.Target.parse("llvm(num-cores=2)")
 LOOPS = [["GetSBlock", [], ["matmul", "main"], ["b0"]], ["GetLoops", ["b0"], [], ["l1", "l2", "l3"]]]

@@ -22,7 +22,7 @@ tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
 
 from tvmtarget.autotune.search.metaschedule import LogDatabase  # noqa: E402
-from tvmtarget.backends.tvm_traces import TRACE_FORMAT, trace_text  # noqa: E402
+from tvmtarget.backends.tvm.traces import TRACE_FORMAT, trace_text  # noqa: E402
 
 NATIVE = tt.Target.parse("llvm(num-cores=2)")
 OLDER = tt.Target.parse("llvm(num-cores=2,mcpu=nehalem)")

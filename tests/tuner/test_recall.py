@@ -20,8 +20,8 @@ from tvmtarget.building.tuned_schedules import alone, kernel_workload
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
-from tvmtarget.backends.tvm_kernels import FORMAT
-from tvmtarget.backends.tvm_traces import TRACE_FORMAT
+from tvmtarget.backends.tvm.kernels import FORMAT
+from tvmtarget.backends.tvm.traces import TRACE_FORMAT
 
 CPU = tt.Target.parse("llvm(num-cores=2,l2-cache-bytes=1048576)")
 NEAR, NEARER = CPU.override({"num-cores": 8}), CPU.override({"num-cores": 4})

@@ -11,8 +11,8 @@ from onnx import helper
 
 from tvmtarget import Target
 from tvmtarget.backends.protocol import Part, backend_named
-from tvmtarget.backends.tvm_space import knobs_of, space, tile_of
-from tvmtarget.backends.tvm_tiles import Access, Nest, VectorUnit, plan
+from tvmtarget.backends.tvm.register_tiling import Access, Nest, VectorUnit, plan
+from tvmtarget.backends.tvm.schedule_space import knobs_of, space, tile_of
 
 UNITS = st.sampled_from([VectorUnit(512, 32), VectorUnit(256, 16), VectorUnit(128, 32)])
 

@@ -28,7 +28,7 @@ tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
 from tvm.s_tir import meta_schedule as ms  # noqa: E402
 
-from tvmtarget.backends.tvm_traces import TRACE_FORMAT, check_trace  # noqa: E402
+from tvmtarget.backends.tvm.traces import TRACE_FORMAT, check_trace  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 CPU = tt.Target.parse("llvm(num-cores=2,l2-cache-bytes=1048576)")
@@ -208,7 +208,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.relax.frontend.onnx import from_onnx
 import onnx
 from tvmtarget import Target
-from tvmtarget.backends.tvm_traces import _register_intrinsics
+from tvmtarget.backends.tvm.traces import _register_intrinsics
 
 _register_intrinsics(())  # TVM would register those of all devices, for 11 s
 

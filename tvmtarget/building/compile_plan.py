@@ -282,7 +282,7 @@ def _is_external(plan: Plan, site: str) -> bool:
     functions = (plan.module[region.function] for region in plan.regions if region.site == site)
     if is_native(kind) or not all(map(speaks_relax, functions)):
         return False
-    from tvmtarget.backends.tvm import generates
+    from tvmtarget.backends.tvm.backend import generates
 
     return generates(kind)
 

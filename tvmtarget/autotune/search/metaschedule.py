@@ -28,9 +28,9 @@ try:
 except ImportError as error:
     raise MissingExtraError("apache-tvm", "tvm") from error
 
-from tvmtarget.backends.tvm_kernels import described
-from tvmtarget.backends.tvm_traces import TRACE_FORMAT, program_of, replay, trace_text
-from tvmtarget.backends.tvm_uses import Use
+from tvmtarget.backends.tvm.call_sites import Use
+from tvmtarget.backends.tvm.kernels import described
+from tvmtarget.backends.tvm.traces import TRACE_FORMAT, program_of, replay, trace_text
 
 __all__ = ["LogDatabase"]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tvmtarget.backends.tvm_tiles import Layout
+from tvmtarget.backends.tvm.register_tiling import Layout
 
 __all__ = ["Use", "pack_constants", "uses_of"]
 

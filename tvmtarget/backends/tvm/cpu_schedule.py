@@ -20,14 +20,24 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Protocol, TypeAlias
 
-from tvmtarget.backends.tvm_channels import widen_channels
-from tvmtarget.backends.tvm_math import calls_library, vectorisable
-from tvmtarget.backends.tvm_space import Knobs, tile_of
-from tvmtarget.backends.tvm_sums import reduce_in_lanes
-from tvmtarget.backends.tvm_tiles import PARALLEL_TASKS, Access, Layout, Nest, Tile, VectorUnit, divisor, plan, strip
-from tvmtarget.backends.tvm_traces import applied
-from tvmtarget.backends.tvm_units import vector_unit
-from tvmtarget.backends.tvm_uses import Use, pack_constants, uses_of
+from tvmtarget.backends.tvm.call_sites import Use, pack_constants, uses_of
+from tvmtarget.backends.tvm.channel_padding import widen_channels
+from tvmtarget.backends.tvm.reductions import reduce_in_lanes
+from tvmtarget.backends.tvm.register_tiling import (
+    PARALLEL_TASKS,
+    Access,
+    Layout,
+    Nest,
+    Tile,
+    VectorUnit,
+    divisor,
+    plan,
+    strip,
+)
+from tvmtarget.backends.tvm.schedule_space import Knobs, tile_of
+from tvmtarget.backends.tvm.traces import applied
+from tvmtarget.backends.tvm.vector_math import calls_library, vectorisable
+from tvmtarget.backends.tvm.vector_units import vector_unit
 from tvmtarget.ir.relax.code import hide_subroutines
 
 __all__ = [

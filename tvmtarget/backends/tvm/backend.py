@@ -18,14 +18,14 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from tvmtarget.backends.machine import refuses_native
 from tvmtarget.backends.protocol import Part
-from tvmtarget.backends.tvm_apart import compiled_apart
-from tvmtarget.backends.tvm_code import CodeProgram, CudaCodeProgram, built_code, is_code
-from tvmtarget.backends.tvm_cuda import cuda_pipeline, cuda_target, fusing_passes, generating, is_loaded, refusal
-from tvmtarget.backends.tvm_gpu_kernels import GpuWorkshop, gpu_default
-from tvmtarget.backends.tvm_kernels import FORMAT, KernelWorkshop, TunedChoice, cpu_default
-from tvmtarget.backends.tvm_program import LIBRARY, LOCK, CudaProgram, Program, import_tvm, load, place, quiet
-from tvmtarget.backends.tvm_schedule import cpu_pipeline, legal_passes
-from tvmtarget.backends.tvm_traces import TRACE_FORMAT
+from tvmtarget.backends.tvm.compiled_module import LIBRARY, LOCK, CudaProgram, Program, import_tvm, load, place, quiet
+from tvmtarget.backends.tvm.cpu_schedule import cpu_pipeline, legal_passes
+from tvmtarget.backends.tvm.cuda import cuda_pipeline, cuda_target, fusing_passes, generating, is_loaded, refusal
+from tvmtarget.backends.tvm.gpu_kernels import GpuWorkshop, gpu_default
+from tvmtarget.backends.tvm.isolated_compile import compiled_apart
+from tvmtarget.backends.tvm.kernels import FORMAT, KernelWorkshop, TunedChoice, cpu_default
+from tvmtarget.backends.tvm.tir_programs import CodeProgram, CudaCodeProgram, built_code, is_code
+from tvmtarget.backends.tvm.traces import TRACE_FORMAT
 from tvmtarget.errors import BackendError, raise_all
 from tvmtarget.target.cpu.isa import spelled_for_llvm
 from tvmtarget.target.kinds import kind_of

@@ -18,12 +18,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.backends.protocol import Array, Kernel, Schedules, Space
-from tvmtarget.backends.tvm_math import vectorisable
-from tvmtarget.backends.tvm_schedule import MOST_REFUSED, Scheduler, vector_unit
-from tvmtarget.backends.tvm_space import Knobs, knobs_of, space, tile_of
-from tvmtarget.backends.tvm_tiles import Tile
-from tvmtarget.backends.tvm_traces import TRACE_FORMAT, applied, program_of, propose
-from tvmtarget.backends.tvm_uses import Use, uses_of
+from tvmtarget.backends.tvm.call_sites import Use, uses_of
+from tvmtarget.backends.tvm.cpu_schedule import MOST_REFUSED, Scheduler, vector_unit
+from tvmtarget.backends.tvm.register_tiling import Tile
+from tvmtarget.backends.tvm.schedule_space import Knobs, knobs_of, space, tile_of
+from tvmtarget.backends.tvm.traces import TRACE_FORMAT, applied, program_of, propose
+from tvmtarget.backends.tvm.vector_math import vectorisable
 from tvmtarget.ir.tensor_functions import script_of, workload_body
 from tvmtarget.target.keys import key_of
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from tvmtarget.backends.protocol import Kernel, Space
-from tvmtarget.backends.tvm_cuda import generating
-from tvmtarget.backends.tvm_gpu_schedule import default_schedule
-from tvmtarget.backends.tvm_kernels import KernelBench, Workshop, compiled, identity
-from tvmtarget.backends.tvm_traces import applied
-from tvmtarget.backends.tvm_uses import Use
+from tvmtarget.backends.tvm.call_sites import Use
+from tvmtarget.backends.tvm.cuda import generating
+from tvmtarget.backends.tvm.gpu_schedule import default_schedule
+from tvmtarget.backends.tvm.kernels import KernelBench, Workshop, compiled, identity
+from tvmtarget.backends.tvm.traces import applied
 
 __all__ = ["GpuBench", "GpuWorkshop", "gpu_default"]
 

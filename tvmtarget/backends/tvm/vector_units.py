@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from tvmtarget.backends.tvm_tiles import VectorUnit
+from tvmtarget.backends.tvm.register_tiling import VectorUnit
 
 __all__ = ["vector_unit"]
 

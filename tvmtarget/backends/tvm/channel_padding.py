@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from tvmtarget.backends.protocol import Array
-from tvmtarget.backends.tvm_tiles import VectorUnit, divisor
+from tvmtarget.backends.tvm.register_tiling import VectorUnit, divisor
 
 __all__ = ["widen_channels", "widened"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.backends.protocol import Array
-from tvmtarget.backends.tvm_program import DeviceArray, Program, import_tvm, place
+from tvmtarget.backends.tvm.compiled_module import DeviceArray, Program, import_tvm, place
 
 __all__ = ["CodeProgram", "CudaCodeProgram", "built_code", "is_code"]
 

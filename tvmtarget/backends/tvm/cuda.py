@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tvmtarget.backends.tvm_cuda_compiler import EXTRA, compiling, wheel
-from tvmtarget.backends.tvm_gpu_schedule import schedule_for_gpu
-from tvmtarget.backends.tvm_schedule import Choose, scheduling
+from tvmtarget.backends.tvm.cpu_schedule import Choose, scheduling
+from tvmtarget.backends.tvm.cuda_compiler import EXTRA, compiling, wheel
+from tvmtarget.backends.tvm.gpu_schedule import schedule_for_gpu
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.gpu_archs import runs_machine_code
 from tvmtarget.target.tree import Target

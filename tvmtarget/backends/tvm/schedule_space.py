@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from tvmtarget.backends.tvm_tiles import Layout, Nest, Tile, VectorUnit
+from tvmtarget.backends.tvm.register_tiling import Layout, Nest, Tile, VectorUnit
 
 __all__ = ["Knobs", "knobs_of", "space", "tile_of"]
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tvmtarget.backends.protocol import KeptSchedules, Part, backend_named
-from tvmtarget.backends.tvm_program import LIBRARY
+from tvmtarget.backends.tvm.compiled_module import LIBRARY
 from tvmtarget.errors import BackendError, TvmTargetError
 from tvmtarget.files import temporary_folder
 from tvmtarget.ir.relax.safe_source import unsafe_parts

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from tvmtarget.backends.tvm_tiles import Nest, Strip
+from tvmtarget.backends.tvm.register_tiling import Nest, Strip
 
 __all__ = ["reduce_in_lanes"]
 

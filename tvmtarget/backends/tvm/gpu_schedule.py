@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any, TypeAlias
 
-from tvmtarget.backends.tvm_schedule import Choose
-from tvmtarget.backends.tvm_traces import applied
-from tvmtarget.backends.tvm_uses import Use, uses_of
+from tvmtarget.backends.tvm.call_sites import Use, uses_of
+from tvmtarget.backends.tvm.cpu_schedule import Choose
+from tvmtarget.backends.tvm.traces import applied
 
 __all__ = ["default_schedule", "schedule_for_gpu"]
 

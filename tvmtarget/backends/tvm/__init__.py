@@ -1,0 +1,1 @@
+"""Apache TVM as a code generator for llvm, cuda and c leaves."""
