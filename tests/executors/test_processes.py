@@ -158,7 +158,7 @@ def test_a_start_that_takes_too_long_is_ended(running, monkeypatch):
     monkeypatch.setenv("TVMTARGET_MAX_START_SECONDS", "1")
     monkeypatch.setenv("PYTHONPATH", "")
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    monkeypatch.setattr("tvmtarget.executors.processes.python_command", lambda *_: command)
+    monkeypatch.setattr("tvmtarget.runtimes.processes.python_command", lambda *_: command)
     running.close()
     with pytest.raises(RunError, match=r"'n0', 'n1' did not start within 1 s; TVMTARGET_MAX_START_SECONDS raises"):
         running.run(images())

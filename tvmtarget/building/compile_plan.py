@@ -18,7 +18,7 @@ from tvmtarget.building.honoured_attributes import honoured, not_honoured, not_h
 from tvmtarget.building.tir_modules import build_code, is_code_entry
 from tvmtarget.building.tuned_schedules import SAME_DEVICE, Advice, LeafAdvice, Settings, closing_log
 from tvmtarget.errors import BackendError, TargetError, did_you_mean, raise_all
-from tvmtarget.executors.program import Program, constants_of
+from tvmtarget.executors.driver_program import Program, constants_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.deployed import is_native
 from tvmtarget.ir.relax.leaf import external_text, leaf_text, speaks_relax

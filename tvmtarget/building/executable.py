@@ -21,16 +21,16 @@ from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import Array, Backend, Compiled, KeptSchedules, Part, backend_named
 from tvmtarget.backends.sharing import device_index
 from tvmtarget.errors import ArtifactError, MissingExtraError, RunError, TvmTargetError, raise_all
-from tvmtarget.executors.cluster import Cluster, Engine, RunProgram, unmatched
-from tvmtarget.executors.engines import engine_of
+from tvmtarget.executors.driver_program import Program
 from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs, check_outputs
-from tvmtarget.executors.program import Program
-from tvmtarget.executors.verify import verify_program
+from tvmtarget.executors.verify_driver import verify_program
 from tvmtarget.files import temporary_folder
 from tvmtarget.ir.onnx.reader import decode_model
 from tvmtarget.ir.onnx.tensors import external_tensors
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.partition.machines.machine import Machines, is_distributed
+from tvmtarget.runtimes.engines import engine_of
+from tvmtarget.runtimes.protocol import Cluster, Engine, RunProgram, unmatched
 from tvmtarget.target.node import Runtime
 from tvmtarget.target.problems import shown
 from tvmtarget.target.topology import Layout

@@ -7,7 +7,7 @@ from typing import Any
 from tvmtarget.backends.protocol import Part, backend_named
 from tvmtarget.building.executable import Executable, Leaf, LeafCall
 from tvmtarget.errors import BackendError, ModelError, raise_all
-from tvmtarget.executors.program import Program, Signature
+from tvmtarget.executors.driver_program import Program, Signature
 from tvmtarget.ir.function import Function, reached_from
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.tvm_library import the_tvm

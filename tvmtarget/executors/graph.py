@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from tvmtarget.errors import RunError, raise_all
-from tvmtarget.executors.control import run_control
-from tvmtarget.executors.program import Block, Driver, Program, Signature, Step
+from tvmtarget.executors.control_flow import run_control
+from tvmtarget.executors.driver_program import Block, Driver, Program, Signature, Step
 from tvmtarget.ir.types import dtype_of
 
 __all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "Transfers", "check_inputs", "check_outputs"]

@@ -23,7 +23,7 @@ from tvmtarget.autotune.search.process import Limits, LostError
 from tvmtarget.autotune.search.worker_protocol import first_line
 from tvmtarget.backends.protocol import Part
 from tvmtarget.errors import BackendError, MissingExtraError, RunError
-from tvmtarget.executors.dask import connected
+from tvmtarget.runtimes.dask import connected
 
 __all__ = ["RemoteWorker", "Remotes"]
 

@@ -21,12 +21,12 @@ from operator import itemgetter
 from typing import Any, NoReturn, TypeVar
 
 from tvmtarget.errors import MissingExtraError, RunError, TvmTargetError, did_you_mean, raise_all
-from tvmtarget.executors.cluster import Cluster, OpenMachine, Record, RunProgram
+from tvmtarget.executors.driver_program import Driver
 from tvmtarget.executors.graph import Event
-from tvmtarget.executors.program import Driver
-from tvmtarget.executors.segments import Part, parts_of
 from tvmtarget.files import temporary_folder
 from tvmtarget.python_process import is_stopped, python_environment
+from tvmtarget.runtimes.protocol import Cluster, OpenMachine, Record, RunProgram
+from tvmtarget.runtimes.segments import Part, parts_of
 from tvmtarget.target.node import Runtime
 from tvmtarget.untrusted import LIMITS, limit
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from tvmtarget.executors.driver_program import Driver, Program
 from tvmtarget.executors.graph import Event, Transfers
-from tvmtarget.executors.program import Driver, Program
 
 __all__ = ["Cluster", "Crew", "Engine", "OpenMachine", "Record", "RunProgram", "unmatched"]
 

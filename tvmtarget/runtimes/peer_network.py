@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tvmtarget.errors import RunError
-from tvmtarget.executors.wire import receive, send
+from tvmtarget.runtimes.messages import receive, send
 
 __all__ = ["LostError", "Mesh"]
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.errors import RunError
-from tvmtarget.executors.program import Block, Control, Signature
+from tvmtarget.executors.driver_program import Block, Control, Signature
 from tvmtarget.ir.types import numpy_dtype
 
 __all__ = ["run_control"]

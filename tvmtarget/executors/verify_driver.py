@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from tvmtarget.errors import ArtifactError
-from tvmtarget.executors.program import Block, Control, Program, Step
+from tvmtarget.executors.driver_program import Block, Control, Program, Step
 from tvmtarget.untrusted import check_limit
 
 __all__ = ["verify_program"]

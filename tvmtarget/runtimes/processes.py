@@ -20,10 +20,10 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from tvmtarget.errors import RunError
-from tvmtarget.executors.cluster import Cluster, Record
 from tvmtarget.executors.graph import CallEvent, CopyEvent, Event
-from tvmtarget.executors.wire import Message, Packed, receive
 from tvmtarget.python_process import is_stopped, python_command, python_environment, without_current_folder
+from tvmtarget.runtimes.messages import Message, Packed, receive
+from tvmtarget.runtimes.protocol import Cluster, Record
 from tvmtarget.untrusted import LIMITS, limit
 
 __all__ = ["ProcessCrew"]
@@ -214,7 +214,7 @@ def _started(descriptor: int) -> subprocess.Popen[bytes]:
     """Start a process that finds the modules which this one finds, and that the user's interrupt does not reach."""
     path = os.pathsep.join(os.path.abspath(folder) for folder in without_current_folder())
     return subprocess.Popen(
-        python_command("-m", "tvmtarget.executors.worker", str(descriptor)),
+        python_command("-m", "tvmtarget.runtimes.worker", str(descriptor)),
         stdin=subprocess.DEVNULL,
         env=python_environment(PYTHONPATH=path),
         pass_fds=[descriptor],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 from tvmtarget.errors import RunError
-from tvmtarget.executors.cluster import Cluster, Engine
-from tvmtarget.executors.dask import DaskCrew
-from tvmtarget.executors.processes import ProcessCrew
+from tvmtarget.runtimes.dask import DaskCrew
+from tvmtarget.runtimes.processes import ProcessCrew
+from tvmtarget.runtimes.protocol import Cluster, Engine
 from tvmtarget.target.node import Runtime
 
 __all__ = ["engine_of"]

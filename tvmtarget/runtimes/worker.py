@@ -1,4 +1,4 @@
-"""One machine of a cluster in a process of its own: `python -m tvmtarget.executors.worker DESCRIPTOR`.
+"""One machine of a cluster in a process of its own: `python -m tvmtarget.runtimes.worker DESCRIPTOR`.
 
 The descriptor is that of a socket to the supervisor, through which those to other machines come: nothing listens that
 anybody else could connect to. The process ends when its supervisor does, and when a machine that it waits for is gone:
@@ -19,11 +19,11 @@ from multiprocessing.reduction import recv_handle
 from typing import Any
 
 from tvmtarget.errors import TvmTargetError
-from tvmtarget.executors.cluster import RunProgram
 from tvmtarget.executors.graph import Event
-from tvmtarget.executors.mesh import LostError, Mesh
-from tvmtarget.executors.wire import Message, receive, send
 from tvmtarget.python_process import end_with_parent
+from tvmtarget.runtimes.messages import Message, receive, send
+from tvmtarget.runtimes.peer_network import LostError, Mesh
+from tvmtarget.runtimes.protocol import RunProgram
 
 __all__ = ["main"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from tvmtarget.executors.program import Driver, Program, Step
+from tvmtarget.executors.driver_program import Driver, Program, Step
 
 __all__ = ["Part", "parts_of"]
 

@@ -1,0 +1,1 @@
+"""Runtimes: where the programs of a built target run."""
