@@ -62,7 +62,7 @@ def tune(
     from tvmtarget.autotune.search.result import TuneInterrupted, TuneStoppedError
     from tvmtarget.autotune.search.tuning import LEVELS
     from tvmtarget.autotune.search.tuning import tune as tune_module
-    from tvmtarget.cli.tune_ending import Told, told_to_end
+    from tvmtarget.cli.graceful_shutdown import Told, told_to_end
     from tvmtarget.cli.tune_progress import live
     from tvmtarget.ir.module import IRModule
 
