@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError
+from tvmtarget.ir.onnx import writer
 
 
 def saved(folder, *, weights=None, **changes):
@@ -111,7 +112,7 @@ def test_large_models_are_written_with_their_data_beside(tmp_path, monkeypatch):
     x = np.ones((2, 3), "float32")
     module.save_onnx(tmp_path / "whole.onnx")
     assert not (tmp_path / "whole.onnx.data").exists()
-    monkeypatch.setattr(onnx_writer, "_MAX_BYTES", 1000)
+    monkeypatch.setattr(writer, "_MAX_BYTES", 1000)
     with pytest.raises(ModelError, match="more than one message holds; write it with save_onnx"):
         module.to_onnx()
     module.save_onnx(tmp_path / "m.onnx")

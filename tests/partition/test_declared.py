@@ -7,6 +7,7 @@ from models import DIGITS
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError, TargetError
+from tvmtarget.support import decorators
 from tvmtarget.support.decorators import from_op_table
 from tvmtarget.support.strategy import Found
 

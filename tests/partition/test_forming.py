@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_waves import quotient
 
+from tvmtarget.partition.subgraphs import edge_contraction
 from tvmtarget.partition.subgraphs.boundary_refinement import Slack
 from tvmtarget.partition.subgraphs.edge_contraction import contracted
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits
@@ -98,7 +99,7 @@ def test_contraction_leaves_no_edge_that_could_be_contracted(case):
 
 def test_contraction_without_work_left_is_still_valid(monkeypatch):
     for work in (0, 1, 2):
-        monkeypatch.setattr(contract, "WORK", work)
+        monkeypatch.setattr(edge_contraction, "WORK", work)
         for seed in range(20):
             case = Case(60, 2, seed)
             case.check(contracted(Graph(case.successors), case.colours, case.edges()))

@@ -6,6 +6,7 @@ import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tvmtarget.partition.subgraphs import beam_search
 from tvmtarget.partition.subgraphs.beam_search import looked_ahead
 from tvmtarget.partition.subgraphs.lower_bound import ahead, least_of, lower_bound
 from tvmtarget.partition.subgraphs.typed_fusion import Coloured, Graph
@@ -107,7 +108,7 @@ def test_waves_that_look_ahead_find_the_least_of_small_graphs(case):
 
 
 def test_looking_ahead_gives_up_when_work_runs_out(monkeypatch):
-    monkeypatch.setattr(lookahead, "WORK", 0)
+    monkeypatch.setattr(beam_search, "WORK", 0)
     assert looked_ahead(Coloured(Graph([[1], [2], []]), [0, 1, 2]), [1] * 3, [2, 1, 0]) is None
 
 
