@@ -117,7 +117,7 @@ def test_wrong_tables_are_told_row_by_row(tmp_path):
 
 
 def test_the_examples_of_declaring():
-    failed, tried = doctest.testmod(declaring)
+    failed, tried = doctest.testmod(decorators)
     assert tried
     assert not failed
 
