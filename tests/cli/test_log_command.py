@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tuning"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "autotune"))
 
 from logs import MATMUL, ZNVER4, known, trial
 from test_importers import CUDA, LLVM, TRACE, autotvm_line, database

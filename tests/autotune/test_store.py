@@ -221,7 +221,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(path):
     said = limited(
         f"""
 import sys
-sys.path.insert(0, "tests/tuning")
+sys.path.insert(0, "tests/autotune")
 from logs import trial
 from tvmtarget import Target, TuningLog
 from tvmtarget.errors import LogError

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for path in (ROOT / "tvmtarget" / "tuning").rglob("*.py")
+    for path in (ROOT / "tvmtarget" / "autotune").rglob("*.py")
     if ">>>" in path.read_text(encoding="utf-8")
 )
 

@@ -67,7 +67,7 @@ def test_p1_a_durable_log_waits_for_the_disk_at_each_commit(tmp_path, name):
     if strace is None:
         pytest.skip("strace is not installed")
     code = (
-        "import sys; sys.path.insert(0, 'tests/tuning')\nfrom logs import trial\nfrom tvmtarget import TuningLog\n"
+        "import sys; sys.path.insert(0, 'tests/autotune')\nfrom logs import trial\nfrom tvmtarget import TuningLog\n"
         f"log = TuningLog({str(tmp_path / name)!r}, durable=True)\nprint('opened', file=sys.stderr, flush=True)\n"
         "for at in range(10): log.append(trial(at))\n"
     )

@@ -104,7 +104,7 @@ def test_names_that_look_like_commands_are_names(path):
 
 FULL = """
 import sys
-sys.path.insert(0, "tests/tuning")
+sys.path.insert(0, "tests/autotune")
 from logs import ZNVER4, known, trial
 from tvmtarget import TuningLog
 from tvmtarget.errors import LogError

@@ -76,7 +76,7 @@ def test_a_line_that_was_damaged_in_a_database_is_told_and_put_aside(path, said)
 LEFT_AHEAD = """
 import sys
 from pathlib import Path
-sys.path.insert(0, "tests/tuning")
+sys.path.insert(0, "tests/autotune")
 from logs import numbers, trial
 from tvmtarget import TuningLog
 from tvmtarget.errors import LogError
@@ -185,7 +185,7 @@ def test_processes_that_create_one_log_at_once_make_one(tmp_path, name):
 
 READ_ONLY = """
 import sys
-sys.path.insert(0, "tests/tuning")
+sys.path.insert(0, "tests/autotune")
 from logs import HERE, MATMUL, ZNVER4, trial
 from tvmtarget import TuningLog
 from tvmtarget.errors import LogError
