@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MODULES = sorted(path.stem for path in (ROOT / "tvmtarget" / "ir").glob("*.py") if ">>>" in path.read_text("utf-8"))
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "tvmtarget" / "ir").rglob("*.py")
+    if ">>>" in path.read_text("utf-8")
+)
 
 
 def test_the_document_on_the_program(tmp_path):
@@ -18,6 +22,6 @@ def test_the_document_on_the_program(tmp_path):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name):
-    failed, tried = doctest.testmod(import_module(f"tvmtarget.ir.{name}"))
+    failed, tried = doctest.testmod(import_module(name))
     assert tried
     assert not failed
