@@ -33,7 +33,7 @@ from benchmarks._results import Results, growth
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.flat_program import normalise
-from tvmtarget.partition.placement.by_cost import ByCost
+from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.split import split
 
@@ -156,7 +156,7 @@ def staged(family: str, count: int, size: int) -> dict[str, Any]:
     feasibility = Feasibility(program)
     feasibility.check_all()
     steps.append(time.process_time())
-    chooser = ByCost(feasibility, Estimates(program, costs_of(SITES[-count:])))
+    chooser = CostChooser(feasibility, Estimates(program, costs_of(SITES[-count:])))
     root = split(program, feasibility, program.layout[""], tuple(range(size)), chooser)
     steps.append(time.process_time())
     stages = dict(zip(STAGES, (b - a for a, b in pairwise(steps)), strict=True))

@@ -33,7 +33,7 @@ from benchmarks._graphs import (
 )
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.partition.plan import Plan
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 COUNT = 1000
 
@@ -58,7 +58,7 @@ def attempt(seed: int) -> Counter[str]:
     graph = _graph(rng)
     is_run = seed % RUNS == 0
     tree = _tree(rng, "numpy" if is_run else "onnxruntime")
-    leaves = [leaf.path for leaf in Layout(tree.resolve()).leaves()]
+    leaves = [leaf.path for leaf in Topology(tree.resolve()).leaves()]
     is_controlled = rng.random() < 0.06
     graph = shuffled(graph[:100] if is_controlled else graph, rng)
     module = controlled(graph, rng) if is_controlled else module_of(graph, sizes=(8,) if is_run else None)

@@ -9,7 +9,7 @@ from processes import processes, wait
 import tvmtarget as tt
 from tvmtarget.autotune.search.measuring import Worker
 from tvmtarget.autotune.search.process import Limits
-from tvmtarget.backends.protocol import Part
+from tvmtarget.backends.protocol import CompileRequest
 
 HERE = Path(__file__).parent
 
@@ -23,7 +23,7 @@ def worker(tmp_path, monkeypatch):
     (installed / "entry_points.txt").write_text("[tvmtarget.backends]\nhostile = hostile:BACKEND\n")
     root = HERE.parents[1]
     monkeypatch.setenv("PYTHONPATH", ":".join(map(str, (root, HERE, tmp_path))))
-    with Worker("hostile", Part("main", b"", "", tt.Target("llvm")), Limits(memory=1 << 29)) as opened:
+    with Worker("hostile", CompileRequest("main", b"", "", tt.Target("llvm")), Limits(memory=1 << 29)) as opened:
         yield opened
 
 

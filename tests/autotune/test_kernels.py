@@ -24,7 +24,7 @@ from tvmtarget.autotune.search.kernels import KernelTuner
 from tvmtarget.autotune.search.measuring import Worker
 from tvmtarget.autotune.search.process import Limits
 from tvmtarget.autotune.search.result import Budget
-from tvmtarget.backends.protocol import Part
+from tvmtarget.backends.protocol import CompileRequest
 from tvmtarget.building.tuned_schedules import alone
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
@@ -254,7 +254,7 @@ def test_a_better_default_of_later_is_not_held_back_by_what_was_measured_beside_
 
 @pytest.fixture(scope="module")
 def worker():
-    with Worker("tvm", Part("main", convolution().SerializeToString(), "", NATIVE)) as opened:
+    with Worker("tvm", CompileRequest("main", convolution().SerializeToString(), "", NATIVE)) as opened:
         yield opened
 
 
@@ -298,7 +298,7 @@ def test_a_crash_counts_against_the_candidate_and_a_kill_from_outside_does_not(w
 def test_kernels_of_open_sizes_are_tuned():
     weights = np.random.default_rng(0).standard_normal((64, 96)).astype("float32")
     model = small(helper.make_node("MatMul", ["x", "w"], ["y"]), shape=("n", 64), w=weights)
-    with Worker("tvm", Part("main", model.SerializeToString(), "", NATIVE)) as opened:
+    with Worker("tvm", CompileRequest("main", model.SerializeToString(), "", NATIVE)) as opened:
         (space,) = opened.spaces()
         assert space.kernel.body["shapes"] == [["s0", 64], [64, 96], ["s0", 96]]
         assert opened.measure(space.kernel.key, space.default).status == "ok"

@@ -14,7 +14,7 @@ from tvmtarget.autotune.log.importers.metaschedule import export_metaschedule, i
 from tvmtarget.autotune.log.records import Trial
 from tvmtarget.autotune.search.candidates import TraceSearch
 from tvmtarget.autotune.search.measuring import Worker
-from tvmtarget.backends.protocol import Part
+from tvmtarget.backends.protocol import CompileRequest
 from tvmtarget.building.tuned_schedules import alone
 
 tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
@@ -52,7 +52,7 @@ def apply_database(log, target):
 @pytest.fixture(scope="module")
 def proposed():
     """Return a product of matrices in a worker, and a log with one trace of it."""
-    with Worker("tvm", Part("main", product(32).SerializeToString(), "", NATIVE)) as worker:
+    with Worker("tvm", CompileRequest("main", product(32).SerializeToString(), "", NATIVE)) as worker:
         (space,) = worker.spaces()
         ask = worker.propose(space.kernel.key, [], 4, 0)
         log = tt.TuningLog("memory:")

@@ -15,7 +15,7 @@ from tvmtarget.autotune.search.candidates import BlockSearch
 from tvmtarget.autotune.search.kernel import TunedKernel
 from tvmtarget.autotune.search.measuring import Worker
 from tvmtarget.autotune.search.warm_start import HINTS, recall
-from tvmtarget.backends.protocol import Part
+from tvmtarget.backends.protocol import CompileRequest
 from tvmtarget.building.tuned_schedules import alone, kernel_workload
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
@@ -40,7 +40,7 @@ def rows():
 
 @pytest.fixture(scope="module")
 def worker():
-    with Worker("tvm", Part("main", product().SerializeToString(), "", CPU)) as opened:
+    with Worker("tvm", CompileRequest("main", product().SerializeToString(), "", CPU)) as opened:
         yield opened, opened.spaces()[0]
 
 
@@ -156,7 +156,7 @@ def trials(log):
 @pytest.mark.parametrize("measured", [2, pytest.param(5, marks=pytest.mark.slow)])
 def test_an_imported_trace_is_measured_right_after_the_default_and_confirmed_if_it_is_best(measured, tmp_path):
     there, here = tt.TuningLog("memory:"), tt.TuningLog("memory:")
-    with Worker("tvm", Part("main", rows().SerializeToString(), "", CPU)) as opened:
+    with Worker("tvm", CompileRequest("main", rows().SerializeToString(), "", CPU)) as opened:
         (space,) = opened.spaces()
         workload = kernel_workload(replace(space.kernel, program=opened.program(space.kernel.key)))
         for cost, trace in enumerate(opened.propose(space.kernel.key, [], 3, 0), 1):

@@ -25,7 +25,7 @@ from tvmtarget.autotune.search.measuring import Worker
 from tvmtarget.autotune.search.process import Limits, LostError
 from tvmtarget.autotune.search.remote import Remotes
 from tvmtarget.autotune.search.result import TuneStoppedError
-from tvmtarget.backends.protocol import Part
+from tvmtarget.backends.protocol import CompileRequest
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 distributed = pytest.importorskip("distributed", reason="pip install tvmtarget[dask]")
@@ -153,13 +153,13 @@ def test_nothing_is_waited_for_when_the_time_is_up(cluster, tmp_path):
 
 @pytest.fixture
 def opened():
-    part = Part("main", product().SerializeToString(), "", tt.Target.parse("llvm"))
+    part = CompileRequest("main", product().SerializeToString(), "", tt.Target.parse("llvm"))
     yield dask_worker.opening("tvm", part, Limits(), "a session")
     dask_worker.closed("a session")
 
 
 def test_a_worker_measures_within_the_seconds_that_are_left_and_keeps_its_process(opened):
-    with Worker("tvm", Part("main", opened["source"], "", tt.Target.parse("llvm"))) as here:
+    with Worker("tvm", CompileRequest("main", opened["source"], "", tt.Target.parse("llvm"))) as here:
         (space,) = here.spaces()
     choices = list(map(dict, space.default))
     reply = dask_worker.measured(opened, None, space.kernel.key, choices, 2, None)

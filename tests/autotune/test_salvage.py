@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tvmtarget import TuningLog
 from tvmtarget.autotune.log.records import Foreign, Retraction, Workload
-from tvmtarget.autotune.log.recover import salvage
+from tvmtarget.autotune.log.recover import recover
 from tvmtarget.cli.main import app
 from tvmtarget.errors import LogError
 
@@ -41,10 +41,10 @@ def found(path):
 def test_of_a_whole_database_all_lines_are_found(tmp_path, whole):
     path = tmp_path / "log.db"
     path.write_bytes(whole)
-    assert salvage(path) == (len(RECORDS), tmp_path / "log.db.damaged")
+    assert recover(path) == (len(RECORDS), tmp_path / "log.db.damaged")
     assert found(path) == {record.text for record in RECORDS}
     assert (tmp_path / "log.db.damaged").read_bytes() == whole
-    assert salvage(path)[1] == tmp_path / "log.db.damaged1"
+    assert recover(path)[1] == tmp_path / "log.db.damaged1"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["log.db", "log.db.damaged", "log.db.damaged1"]
 
 
@@ -55,7 +55,7 @@ def test_a_flip_of_any_bit_costs_at_most_one_line(tmp_path_factory, whole, flips
     for place, bit in flips:
         data[int(place * len(data))] ^= 1 << bit
     path.write_bytes(data)
-    assert salvage(path)[0] >= len(RECORDS) - len(flips)
+    assert recover(path)[0] >= len(RECORDS) - len(flips)
     assert found(path) <= {record.text for record in RECORDS}
 
 
@@ -64,7 +64,7 @@ def test_a_database_that_was_cut_has_the_lines_before_the_cut(tmp_path, whole):
     for size in [*range(0, len(whole), 4096), len(whole)]:
         path.write_bytes(whole[:size])
         try:
-            counts.append(salvage(path)[0])
+            counts.append(recover(path)[0])
         except LogError:
             counts.append(0)
     assert counts == sorted(counts)
@@ -81,7 +81,7 @@ def test_what_only_the_log_ahead_of_the_database_has_is_found(tmp_path):
         for name in ("log.db", "log.db-wal"):
             shutil.copy(tmp_path / name, left / name)
     (left / "log.db").write_bytes((left / "log.db").read_bytes()[:50])
-    assert salvage(left / "log.db")[0] == len(RECORDS) + 1
+    assert recover(left / "log.db")[0] == len(RECORDS) + 1
     assert 99 in numbers(TuningLog(str(left / "log.db")))
 
 
@@ -105,7 +105,7 @@ def test_what_has_no_line_in_it_is_left_alone(tmp_path, data):
     path = tmp_path / "log.db"
     path.write_bytes(data)
     with pytest.raises(LogError, match="no line of a log can be read"):
-        salvage(path)
+        recover(path)
     assert [one.name for one in tmp_path.iterdir()] == ["log.db"]
     assert path.read_bytes() == data
 
@@ -125,7 +125,7 @@ def test_older_databases_are_read_too(tmp_path):
 
     path = tmp_path / "log.db"
     old_log(path, 5)
-    salvage(path)
+    recover(path)
     with TuningLog(str(path)) as log:
         assert numbers(log) == list(range(5))
         assert log.lookup(MATMUL, ZNVER4, env=HERE).candidate == knobs(mb=0)

@@ -10,7 +10,7 @@ from models import small
 from onnx import helper
 
 from tvmtarget import Target
-from tvmtarget.backends.protocol import Part, backend_named
+from tvmtarget.backends.protocol import CompileRequest, backend_named
 from tvmtarget.backends.tvm.register_tiling import Access, Nest, VectorUnit, plan
 from tvmtarget.backends.tvm.schedule_space import knobs_of, space, tile_of
 
@@ -93,7 +93,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_whatever_fits_computes_the_same(name):
     pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
-    shop = backend_named("tvm").workshop(Part("main", MODELS[name]().SerializeToString(), "", Target("llvm")))
+    shop = backend_named("tvm").workshop(CompileRequest("main", MODELS[name]().SerializeToString(), "", Target("llvm")))
     assert shop.spaces
     drawing = random.Random(name)
     for key, found in shop.spaces.items():

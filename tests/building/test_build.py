@@ -20,7 +20,7 @@ from tvmtarget.backends.protocol import backend_named
 from tvmtarget.building.compile_plan import choose_backend
 from tvmtarget.errors import ArtifactError, BackendError, MissingExtraError, ModelError, RunError, TargetError
 from tvmtarget.executors.graph import CallEvent, CopyEvent
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 FLAT = "composite[a=onnxruntime,b=llvm]"
 DEEP = "[x=[a=onnxruntime,b=llvm],y=[c=llvm,d=onnxruntime]](host=@x/b)"
@@ -301,7 +301,7 @@ def test_a_pass_context_that_a_build_would_replace_is_refused():
 
 
 def test_a_device_without_a_code_generator_is_refused():
-    layout = Layout(tt.Target.parse("[gpu=opencl,cpu=llvm]").resolve())
+    layout = Topology(tt.Target.parse("[gpu=opencl,cpu=llvm]").resolve())
     with pytest.raises(BackendError, match="@gpu cannot be compiled: no backend for kind 'opencl' is installed"):
         choose_backend(layout, "gpu", allow_interpreter=False)
 

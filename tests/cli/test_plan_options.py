@@ -9,7 +9,7 @@ from models import DIGITS
 import tvmtarget as tt
 from tvmtarget.autotune.log.records import Candidate
 from tvmtarget.building.tuned_schedules import PLACEMENT, whole_workload
-from tvmtarget.cli.plans import Asked
+from tvmtarget.cli.plans import PlanOptions
 
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
 
@@ -83,7 +83,7 @@ def test_explain_shows_the_placement_in_a_log(cli, tmp_path):
 
 
 def test_all_that_decompose_takes_is_an_option():
-    options = set(inspect.signature(Asked).parameters)
+    options = set(inspect.signature(PlanOptions).parameters)
     own = {"module", "target", "entry", "since"}  # an ONNX file has one entry; an earlier plan is of the same process
     assert set(inspect.signature(tt.decompose).parameters) - own <= options
 

@@ -19,7 +19,7 @@ from tvmtarget.partition.placement import by_cost
 from tvmtarget.partition.subgraphs import edge_contraction
 from tvmtarget.support.builtin import LLVM, ONNXRUNTIME
 from tvmtarget.support.strategy import reject
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 ROOT = Path(__file__).parents[2]
 SITES = ("a", "b", "c")
@@ -165,7 +165,7 @@ def test_the_order_of_operations_changes_no_predicted_time(seed, monkeypatch):
     tree = tt.Target.parse(DEEP[seed % len(DEEP)].replace("KIND", "onnxruntime"))
     slots = [child.slot for child in tree.targets if child.slot in ("npu", "gpu", "soc", "n1")]
     tree = tree.replace(memory=tuple(tt.Memory(name=f"of-{slot}", of=(slot,)) for slot in slots))
-    costs = costs_of([leaf.path for leaf in Layout(tree.resolve()).leaves()], seed)
+    costs = costs_of([leaf.path for leaf in Topology(tree.resolve()).leaves()], seed)
     graph = FAMILIES[rng.choice(sorted(FAMILIES))](rng.randint(40, 160))
     orders = [graph, *(shuffled(graph, rng) for _ in range(3))]
     totals = {tt.decompose(module_of(order), tree, costs).prediction.total for order in orders}

@@ -17,12 +17,12 @@ import tvmtarget as tt
 from tvmtarget.errors import TargetError, UnknownNameError
 from tvmtarget.partition.costs import cost_file
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
-from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, RegionCost, SiteCost
+from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost, SubgraphCost
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
 from tvmtarget.partition.costs.work import FORMS
 from tvmtarget.partition.flat_program import normalise
-from tvmtarget.partition.subgraphs.typed_fusion import Coloured, Graph
-from tvmtarget.target.topology import Layout
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, LabeledGraph
+from tvmtarget.target.topology import Topology
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,7 +70,7 @@ def recount(module, costs, labels, sites=SITES, called=None):
     for index, call in enumerate(body):
         for name in set(call.inputs) & producer.keys():
             successors[producer[name]].append(index)
-    regions = Coloured(Graph(successors), labels).waves()
+    regions = LabeledGraph(AtomGraph(successors), labels).waves()
     total = sum(times[sites[label], call.kind] for call, label in zip(body, labels, strict=True))
     copied = {(name, *pair) for name, site in needed for pair in hops(home[name], site)}  # shared hops count once
     total += sum(direct[frozenset(pair)] for _, *pair in copied)
@@ -418,13 +418,13 @@ def test_the_document_on_costs(monkeypatch):
 def test_copies_take_the_cheapest_way_over_links_and_a_link_leads_both_ways():
     tree = APART.replace(links=(tt.Link(src="a", dst="c", bandwidth_Bps=10**6, latency_ns=100_000),))
     costs = Costs(links=(LinkCost("a", "b", 10.0, 1e6), LinkCost("b", "c", 20.0, 1e6)))
-    graph = MemoryGraph(Layout(tree.resolve()), costs)
-    home = {site: Layout(tree.resolve()).home(site) for site in SITES}
+    graph = MemoryGraph(Topology(tree.resolve()), costs)
+    home = {site: Topology(tree.resolve()).home(site) for site in SITES}
     assert graph.route(home["a"], home["c"], 1).time == (10 + 1 + 20 + 1) * 10**6
     assert graph.route(home["a"], home["c"], 100).time == (100 + 100) * 10**6
     assert graph.route(home["c"], home["a"], 1).time == graph.route(home["a"], home["c"], 1).time
     assert graph.route(home["b"], home["b"], 7).time == 0
-    assert MemoryGraph(Layout(APART.resolve())).route(home["a"], home["b"], 1).time is None
+    assert MemoryGraph(Topology(APART.resolve())).route(home["a"], home["b"], 1).time is None
 
 
 FACTS = """{"schema": "tvmtarget.cost/1", "unit": "us",
@@ -440,7 +440,7 @@ FACTS = """{"schema": "tvmtarget.cost/1", "unit": "us",
 
 def test_the_file_of_the_facts_is_read_and_written_back():
     costs = load_costs(json.loads(FACTS))
-    assert costs.regions == (RegionCost("tensorrt", "sha256:77c", 410.0, origin="measured"),)
+    assert costs.regions == (SubgraphCost("tensorrt", "sha256:77c", 410.0, origin="measured"),)
     assert load_costs(write_costs(costs)) == costs
     tree = tt.Target.parse("[gpu=cuda,npu=onnxruntime,tensorrt=onnxruntime,cpu=numpy](host=@cpu)")
     tree = tree.replace(memory=(tt.Memory(name="hbm", of=("gpu",)),))
@@ -475,8 +475,8 @@ def test_numbers_without_sense_are_refused_wherever_they_come_from():
         ([OpCost("b", op="Conv", time=-1.0)], "time of 'Conv' on 'b' is -1.0; it should be"),
         ([OpCost("b", op="Conv")], "the cost of 'Conv' on 'b' has neither 'time' nor 'roofline'"),
         ([OpCost("b", time=1.0)], "a cost of ops on 'b' says nothing of which; give 'op' or 'structure'"),
-        ([RegionCost("b", "s1:0", float("inf"))], "time of region 's1:0' is inf"),
-        (["x"], "a measurement is an OpCost or a RegionCost, not 'x'"),
+        ([SubgraphCost("b", "s1:0", float("inf"))], "time of region 's1:0' is inf"),
+        (["x"], "a measurement is an OpCost or a SubgraphCost, not 'x'"),
         ([OpCost("b", op="Conv", time="1")], "time of 'Conv' on 'b' is '1'; it should be a number"),
         ([OpCost("b", op="Conv", time=1.0, stdev=float("nan"))], "stdev of 'Conv' on 'b' is nan"),
         ([OpCost("b", op="Conv", dtype="float31", time=1.0)], "no element type 'float31'; did you mean 'float32'"),
@@ -551,9 +551,9 @@ def test_a_measured_function_counts_as_it_was_measured():
     plan = tt.decompose(module, PAIR, Costs(sites=sites, links=links, ops=ops))
     assert (set(plan.sites().values()), plan.prediction.total) == ({"b"}, 17_000_000)
     whole = tt.decompose(module, PAIR, where={"*": "@a"}).tasks()[0].structure
-    fused = plan.with_costs([RegionCost("a", whole, 12.0)])
+    fused = plan.with_costs([SubgraphCost("a", whole, 12.0)])
     assert (set(fused.sites().values()), fused.prediction.total, fused.prediction.least) == ({"a"}, 12_000_000, None)
-    slower = plan.with_costs([RegionCost("b", plan.tasks()[0].structure, 400.0)])
+    slower = plan.with_costs([SubgraphCost("b", plan.tasks()[0].structure, 400.0)])
     assert set(slower.sites().values()) == {"a"}
 
 
@@ -569,8 +569,8 @@ def test_a_value_in_a_memory_of_several_sites_is_computed_where_that_takes_least
 
 def test_costs_of_regions_that_match_nothing_are_listed():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "[a=numpy,b=numpy](host=@a)")
-    used = RegionCost("a", plan.tasks()[0].structure, 9.0)
-    known = plan.with_costs([used, RegionCost("a", "s1:0", 1.0), RegionCost("a", "s1:0", 2.0)])
+    used = SubgraphCost("a", plan.tasks()[0].structure, 9.0)
+    known = plan.with_costs([used, SubgraphCost("a", "s1:0", 1.0), SubgraphCost("a", "s1:0", 2.0)])
     assert known.prediction.unused == ("costs of regions that match no function of the plan: s1:0 on 'a'",)
     assert plan.with_costs([used]).prediction.unused == ()
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from test_waves import quotient
 
 from tvmtarget.partition.subgraphs import edge_contraction
-from tvmtarget.partition.subgraphs.boundary_refinement import Slack
-from tvmtarget.partition.subgraphs.edge_contraction import contracted
+from tvmtarget.partition.subgraphs.boundary_refinement import BoundaryRefinement
+from tvmtarget.partition.subgraphs.edge_contraction import contract_edges
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits
 from tvmtarget.partition.subgraphs.lower_bound import lower_bound
 from tvmtarget.partition.subgraphs.portfolio import formed
-from tvmtarget.partition.subgraphs.subgraph_check import vetted
-from tvmtarget.partition.subgraphs.typed_fusion import Coloured, Graph
+from tvmtarget.partition.subgraphs.subgraph_check import checked_subgraphs
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, LabeledGraph
 from tvmtarget.partition.values import Values
 from tvmtarget.support.strategy import reject
 
@@ -48,7 +48,7 @@ class Case:
 
     @property
     def coloured(self):
-        return Coloured(Graph(self.successors), self.colours)
+        return LabeledGraph(AtomGraph(self.successors), self.colours)
 
     def formed(self, limits=None):
         limits = limits or [Limits()] * 4
@@ -78,7 +78,7 @@ cases = st.builds(Case, st.integers(0, 40), st.integers(1, 4), st.integers(0, 10
 @settings(max_examples=200, deadline=None)
 @given(cases)
 def test_contracted_regions_are_valid_and_connected(case):
-    regions = contracted(Graph(case.successors), case.colours, case.edges())
+    regions = contract_edges(AtomGraph(case.successors), case.colours, case.edges())
     case.check(regions)
     graph = nx.Graph(case.edges())
     assert all(len(region) == 1 or nx.is_connected(graph.subgraph(region)) for region in regions)
@@ -88,7 +88,7 @@ def test_contracted_regions_are_valid_and_connected(case):
 @given(cases)
 def test_contraction_leaves_no_edge_that_could_be_contracted(case):
     """Against networkx: an edge of one colour stays only because another way leads around it."""
-    regions = contracted(Graph(case.successors), case.colours, case.edges())
+    regions = contract_edges(AtomGraph(case.successors), case.colours, case.edges())
     graph = quotient(case.successors, regions)
     for a, b in list(graph.edges):
         if case.colours[regions[a][0]] == case.colours[regions[b][0]]:
@@ -102,14 +102,14 @@ def test_contraction_without_work_left_is_still_valid(monkeypatch):
         monkeypatch.setattr(edge_contraction, "WORK", work)
         for seed in range(20):
             case = Case(60, 2, seed)
-            case.check(contracted(Graph(case.successors), case.colours, case.edges()))
+            case.check(contract_edges(AtomGraph(case.successors), case.colours, case.edges()))
 
 
 @settings(max_examples=200, deadline=None)
 @given(cases)
 def test_slack_never_passes_more_bytes_or_makes_more_regions(case):
     swept = case.coloured.waves()
-    moved = Slack(case.coloured, case.values).moved(swept)
+    moved = BoundaryRefinement(case.coloured, case.values).moved(swept)
     case.check(moved)
     assert len(moved) <= len(swept)
     assert case.cut(moved) <= case.cut(swept)
@@ -158,7 +158,7 @@ def test_a_veto_divides_regions_until_all_are_taken(case, most):
     def ask(region):
         return reject("RULE", "too many") if len(region) > most else None
 
-    regions, refused = vetted(case.formed(), ask, case.limiter)
+    regions, refused = checked_subgraphs(case.formed(), ask, case.limiter)
     case.check(regions)
     assert not refused
     assert all(len(region) <= most for region in regions)
@@ -170,7 +170,7 @@ def test_what_is_refused_alone_is_returned_with_the_reason():
     def ask(region):
         return reject("RULE", "not seven") if 7 in region else None
 
-    regions, refused = vetted(case.formed(), ask, case.limiter)
+    regions, refused = checked_subgraphs(case.formed(), ask, case.limiter)
     assert list(refused) == [7]
     assert sorted(vertex for region in regions for vertex in region) == [v for v in range(30) if v != 7]
 

@@ -16,7 +16,7 @@ from tvm.relax.dpl import is_op, wildcard  # noqa: E402
 
 import tvmtarget as tt  # noqa: E402
 from tvmtarget.errors import BackendError, InfeasibleError, ModelError, TargetError  # noqa: E402
-from tvmtarget.target.topology import Layout  # noqa: E402
+from tvmtarget.target.topology import Topology  # noqa: E402
 
 NPU = "[npu=probe(lanes=8),cpu=llvm](host=@cpu)"
 CPUS = "[a=llvm,b=llvm(mcpu=skylake),c=llvm(mcpu=cascadelake)](host=@a)"
@@ -232,7 +232,7 @@ TREES = [
 
 def planned(module, tree, rng):
     """Return a plan with every operation on a random leaf, where that takes it."""
-    leaves = [leaf.path for leaf in Layout(tt.Target.parse(tree).resolve()).leaves()]
+    leaves = [leaf.path for leaf in Topology(tt.Target.parse(tree).resolve()).leaves()]
     names = [call.source for call in tt.decompose(module, "llvm").program.body]
     return tt.decompose(module, tree, where={name: f"@{rng.choice(leaves)}?" for name in names})
 

@@ -112,9 +112,9 @@ def test_tir_for_any_gpu_names_no_device():
     tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
     import tir_modules
 
-    from tvmtarget.target.topology import Layout
+    from tvmtarget.target.topology import Topology
 
-    layout = Layout(tt.Target.parse("[gpu=cuda(arch=sm_80,count=2),cpu=llvm](host=@cpu)").resolve())
+    layout = Topology(tt.Target.parse("[gpu=cuda(arch=sm_80,count=2),cpu=llvm](host=@cpu)").resolve())
     sources = []
     for path in ("gpu.0", "gpu.1"):
         alone = layout[path].target.replace(name=None, count=1, host=tt.Target("llvm"))

@@ -11,7 +11,7 @@ import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, ModelError, TargetError
 from tvmtarget.ir.function import COPY
 from tvmtarget.partition.host_device.attributes import side_of
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 PAIR = "[npu=probe,cpu=numpy](host=@cpu)"
 
@@ -44,7 +44,7 @@ def device_only(monkeypatch):
 
 
 def sides(module):
-    layout = Layout(module.target.resolve())
+    layout = Topology(module.target.resolve())
     return {function.name: (side_of(function, layout), str(function.constraint)) for function in module}
 
 

@@ -85,7 +85,7 @@ from tvmtarget.ir.function import COPY, Function
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.partition.subgraphs.lower_bound import lower_bound
-from tvmtarget.partition.subgraphs.typed_fusion import Coloured, Graph
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, LabeledGraph
 
 ROOT = Path(__file__).parents[2]
 TREES = (
@@ -321,7 +321,7 @@ def test_i15_regions_are_as_few_as_the_bound_for_one_accelerator(seed):
     successors = [[] for _ in place]
     for a, b in set(edges_of(plan)):
         successors[place[a]].append(place[b])
-    bound = lower_bound(Coloured(Graph(successors), [int(plan.site_of(op) == "b") for op in place]))
+    bound = lower_bound(LabeledGraph(AtomGraph(successors), [int(plan.site_of(op) == "b") for op in place]))
     assert len(plan.regions) == plan.root.least_parts == bound
 
 

@@ -15,7 +15,7 @@ from tvmtarget.errors import BackendError, InfeasibleError, ModelError
 from tvmtarget.ir.function import RECV, SEND
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.machines.verify import verify_programs
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 NODE = "[a=onnxruntime,b=llvm](host=@b)"
 TWO = f"[n0={NODE},n1={NODE}]"
@@ -41,7 +41,7 @@ THREE = f"[n={NODE[:-1]},count=3)](host=@n.0/b)"
     ],
 )
 def test_machines_are_what_shares_neither_memory_nor_driver(text, machines, home):
-    found = Machines(Layout(tt.Target.parse(text).resolve()))
+    found = Machines(Topology(tt.Target.parse(text).resolve()))
     assert {machine.path: machine.sites for machine in found} == machines
     assert found.home == home
 
@@ -50,7 +50,7 @@ def plan_of(seed, size=30, target=THREE):
     """Return a plan of a random graph whose operations are anywhere."""
     rng = random.Random(seed)
     module = tt.IRModule.from_onnx(random_graph(size, seed))
-    sites = [leaf.path for leaf in Layout(tt.Target.parse(target).resolve()).leaves()]
+    sites = [leaf.path for leaf in Topology(tt.Target.parse(target).resolve()).leaves()]
     return tt.decompose(module, target, where={call.source: f"@{rng.choice(sites)}" for call in module.main.body})
 
 

@@ -12,7 +12,7 @@ from models import light
 import tvmtarget as tt
 from tvmtarget.errors import TargetError
 from tvmtarget.partition.dataflow import GIVEN
-from tvmtarget.partition.placement.throughput_balancing import LONGEST, Line, Values, _contracted, _runs, balanced
+from tvmtarget.partition.placement.throughput_balancing import LONGEST, Line, PassedValues, _contracted, _runs, balanced
 
 MACHINES = 3
 
@@ -26,7 +26,7 @@ def lines(draw):
         readers = draw(st.sets(st.integers(producer + 1, count - 1))) if producer + 1 < count else set()
         is_wanted = producer != GIVEN and draw(st.booleans())
         if readers or is_wanted:
-            values.append(Values(producer, tuple(sorted(readers)), is_wanted, draw(numbers)))
+            values.append(PassedValues(producer, tuple(sorted(readers)), is_wanted, draw(numbers)))
     cells = st.lists(st.lists(numbers, min_size=machines, max_size=machines), min_size=count, max_size=count)
     allowed = st.lists(
         st.lists(st.integers(0, 5).map(bool), min_size=machines, max_size=machines), min_size=count, max_size=count
@@ -79,12 +79,12 @@ def test_no_division_into_stages_is_better(line):
 
 
 def chain(count, cost=10, value=3, machines=2):
-    values = [Values(place, (place + 1,), False, value) for place in range(count - 1)]
+    values = [PassedValues(place, (place + 1,), False, value) for place in range(count - 1)]
     return Line(
         costs=np.full((count, machines), cost, dtype=np.int64),
         allowed=np.ones((count, machines), dtype=np.bool_),
         launches=(0,) * machines,
-        values=(Values(GIVEN, (0,), False, value), *values, Values(count - 1, (), True, value)),
+        values=(PassedValues(GIVEN, (0,), False, value), *values, PassedValues(count - 1, (), True, value)),
         home=None,
     )
 

@@ -17,7 +17,7 @@ from tvmtarget.executors.graph import CopyEvent
 from tvmtarget.ir.function import COPY
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 
 def board(*links, children=("a", "b", "c")):
@@ -70,10 +70,10 @@ def test_without_a_link_between_them_a_value_comes_through_the_host_once():
     ],
 )
 def test_the_fastest_way_over_the_links_that_there_are_is_taken(links, stops):
-    layout = Layout(board(*(one if isinstance(one, str) else one[0] for one in links)).resolve())
+    layout = Topology(board(*(one if isinstance(one, str) else one[0] for one in links)).resolve())
     if any(isinstance(one, tuple) for one in links):
         slow = tuple(link(one) if isinstance(one, str) else link(*one) for one in links)
-        layout = Layout(board().replace(links=slow).resolve())
+        layout = Topology(board().replace(links=slow).resolve())
     wanted = tuple(layout.home("") if stop == "cpu" else stop for stop in stops)
     assert MemoryGraph(layout).route("ma", "mb", 1 << 20).stops == wanted
     assert MemoryGraph(layout).route("mb", "ma", 1 << 20).stops == wanted[::-1]
@@ -245,7 +245,7 @@ def test_of_parallel_links_the_fastest_for_the_size_counts():
     quick = tt.Link(src="a", dst="cpu", bandwidth_Bps=10**6, latency_ns=1)
     wide = tt.Link(src="cpu", dst="a", bandwidth_Bps=10**9, latency_ns=10**5)
     again = tt.Link(src="a", dst="cpu", bandwidth_Bps=10**9, latency_ns=10**5)
-    layout = Layout(board("b-cpu").replace(links=(quick, wide, again, link("b-cpu"))).resolve())
+    layout = Topology(board("b-cpu").replace(links=(quick, wide, again, link("b-cpu"))).resolve())
     graph, home = MemoryGraph(layout), layout.home("")
     assert graph.route("ma", home, 4).time == 1000 + 4 * 10**6
     assert graph.route("ma", home, 10**6).time == 10**8 + 10**9
@@ -290,7 +290,7 @@ def test_in_nested_systems_and_on_clusters_the_copies_of_a_plan_take_what_is_pre
 def test_links_of_a_latency_alone_are_known_for_empty_values_alone():
     latency = tt.Link(src="a", dst="cpu", latency_ns=7)
     bandwidth = tt.Link(src="b", dst="cpu", bandwidth_Bps=10**9)
-    graph = MemoryGraph(Layout(board().replace(links=(latency, bandwidth)).resolve()))
+    graph = MemoryGraph(Topology(board().replace(links=(latency, bandwidth)).resolve()))
     home = graph.route("ma", "mb", 0).stops[0]
     assert graph.route("ma", home, 0).time == 7000
     assert graph.route("ma", home, 1).time is None

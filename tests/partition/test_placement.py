@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmtarget.partition.placement.alpha_expansion import expanded
+from tvmtarget.partition.placement.alpha_expansion import alpha_expansion
 from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
-from tvmtarget.partition.placement.energy import Flow, energy_of, enumerated, placed
-from tvmtarget.partition.placement.local_search import nudged
+from tvmtarget.partition.placement.energy import Flow, energy_of, enumerated, labeling_problem
+from tvmtarget.partition.placement.local_search import neighboring_assignments
 from tvmtarget.partition.placement.maxflow import Budget
 
 
@@ -87,7 +87,7 @@ def placement_of(rng, size, count, *, share=1.0, distinct=True):
         if found or atom == size - 1:
             flows.append(Flow(atom, tuple(found), not found, routes))
     flows.append(Flow(None, tuple(rng.sample(range(size), min(3, size))), False, flows[0].routes))
-    return placed(costs, flows, domains, 0, [rng.randint(0, 10) for _ in range(count)])
+    return labeling_problem(costs, flows, domains, 0, [rng.randint(0, 10) for _ in range(count)])
 
 
 def best_of_all(placement):
@@ -98,7 +98,7 @@ def best_of_all(placement):
 @given(seed=st.integers(0, 10**9), size=st.integers(1, 9), share=st.sampled_from([1.0, 0.7]), distinct=st.booleans())
 def test_two_labels_are_placed_as_well_as_can_be(seed, size, share, distinct):
     placement = placement_of(random.Random(seed), size, 2, share=share, distinct=distinct)
-    assert placement.total(expanded(placement, 0.0)) == best_of_all(placement)
+    assert placement.total(alpha_expansion(placement, 0.0)) == best_of_all(placement)
 
 
 def test_three_labels_are_placed_within_a_few_percent_of_the_best():
@@ -106,7 +106,7 @@ def test_three_labels_are_placed_within_a_few_percent_of_the_best():
     ratios = []
     for _ in range(150):
         placement = placement_of(rng, rng.randint(2, 8), 3, share=rng.choice([1.0, 0.7]), distinct=rng.random() < 0.7)
-        ratios.append(placement.total(expanded(placement, 0.0)) / best_of_all(placement))
+        ratios.append(placement.total(alpha_expansion(placement, 0.0)) / best_of_all(placement))
     assert min(ratios) >= 1
     assert sum(ratios) / len(ratios) <= 1.005
     assert sorted(ratios)[-2] <= 1.05
@@ -140,11 +140,11 @@ def test_two_labels_agree_with_the_maximum_flow_of_scipy():
                 edge(end, ("down", number), 2**30)
         rows, columns = zip(*capacity, strict=True)
         matrix = sparse.csr_matrix((list(capacity.values()), (rows, columns)), shape=(len(names),) * 2, dtype="int32")
-        assert placement.total(expanded(placement, 0.0)) == flow.maximum_flow(matrix, 0, 1).flow_value
+        assert placement.total(alpha_expansion(placement, 0.0)) == flow.maximum_flow(matrix, 0, 1).flow_value
 
 
 def test_nothing_to_place_is_placed():
-    assert expanded(placed((), (), (0, 1, 2), 0, (0, 0, 0)), 1.0).tolist() == []
+    assert alpha_expansion(labeling_problem((), (), (0, 1, 2), 0, (0, 0, 0)), 1.0).tolist() == []
 
 
 def test_all_choices_are_listed_in_order_and_added_up_as_each_alone():
@@ -162,6 +162,6 @@ def test_all_choices_are_listed_in_order_and_added_up_as_each_alone():
 def test_small_changes_move_an_atom_or_all_at_a_value_to_a_label_that_all_may_have():
     same = ((0, 5), (0, 5))
     flows = [Flow(0, (1, 2), False, same)]
-    placement = placed(((1, 1), (1, 1), (1, None)), flows, (0, 1), 0, (0, 0))
-    moved = {tuple(labels.tolist()) for labels in nudged(placement, np.array([0, 0, 0]))}
+    placement = labeling_problem(((1, 1), (1, 1), (1, None)), flows, (0, 1), 0, (0, 0))
+    moved = {tuple(labels.tolist()) for labels in neighboring_assignments(placement, np.array([0, 0, 0]))}
     assert moved == {(1, 0, 0), (0, 1, 0), (1, 1, 0)}

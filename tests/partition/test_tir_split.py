@@ -8,7 +8,7 @@ from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import code_callees
 from tvmtarget.partition.host_device.attributes import side_of
 from tvmtarget.partition.host_device.code import prim_of
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 
@@ -24,7 +24,7 @@ def split(module, target=CUDA):
 
 
 def sides(module):
-    layout = Layout(module.target.resolve())
+    layout = Topology(module.target.resolve())
     return {f.name: (side_of(f, layout), str(f.constraint)) for f in module}
 
 

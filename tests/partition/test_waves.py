@@ -6,10 +6,9 @@ import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmtarget.partition.subgraphs import beam_search
-from tvmtarget.partition.subgraphs.beam_search import looked_ahead
+from tvmtarget.partition.subgraphs.beam_search import beam_search
 from tvmtarget.partition.subgraphs.lower_bound import ahead, least_of, lower_bound
-from tvmtarget.partition.subgraphs.typed_fusion import Coloured, Graph
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, LabeledGraph
 
 
 @st.composite
@@ -36,7 +35,7 @@ def fewest(successors, colours, weights):
     before = [{a for a, targets in enumerate(successors) if vertex in targets} for vertex in range(len(successors))]
     found, waiting = {frozenset()}, [(0, 0, frozenset())]
     reached = {frozenset(): 0}
-    order = Graph(successors).order
+    order = AtomGraph(successors).order
     while True:
         count, _, done = heappop(waiting)
         if len(done) == len(colours):
@@ -59,14 +58,14 @@ def check(successors, colours, regions):
     graph = quotient(successors, regions)
     assert nx.is_directed_acyclic_graph(graph)
     assert all(a < b for a, b in graph.edges)
-    assert len(regions) >= lower_bound(Coloured(Graph(successors), colours))
+    assert len(regions) >= lower_bound(LabeledGraph(AtomGraph(successors), colours))
 
 
 @settings(max_examples=300, deadline=None)
 @given(coloured_graphs())
 def test_regions_cover_have_one_colour_and_no_circle(case):
     successors, colours = case
-    check(successors, colours, Coloured(Graph(successors), colours).waves())
+    check(successors, colours, LabeledGraph(AtomGraph(successors), colours).waves())
 
 
 @settings(max_examples=300, deadline=None)
@@ -74,15 +73,17 @@ def test_regions_cover_have_one_colour_and_no_circle(case):
 def test_two_colours_are_divided_into_as_few_regions_as_is_possible(case):
     """For two types, typed fusion is optimal (Kennedy and McKinley, 1994): the bound is reached."""
     successors, colours = case
-    assert len(Coloured(Graph(successors), colours).waves()) == lower_bound(Coloured(Graph(successors), colours))
+    assert len(LabeledGraph(AtomGraph(successors), colours).waves()) == lower_bound(
+        LabeledGraph(AtomGraph(successors), colours)
+    )
 
 
 @settings(max_examples=200, deadline=None)
 @given(coloured_graphs(colours=5, most=12), st.lists(st.integers(0, 4), min_size=5, max_size=5))
 def test_no_order_of_colours_goes_below_the_bounds(case, weights):
     successors, colours = case
-    assert lower_bound(Coloured(Graph(successors), colours)) <= fewest(successors, colours, [1] * 5)
-    assert least_of(colours, ahead(Coloured(Graph(successors), colours), weights), weights) <= fewest(
+    assert lower_bound(LabeledGraph(AtomGraph(successors), colours)) <= fewest(successors, colours, [1] * 5)
+    assert least_of(colours, ahead(LabeledGraph(AtomGraph(successors), colours), weights), weights) <= fewest(
         successors, colours, weights
     )
 
@@ -91,8 +92,8 @@ def test_no_order_of_colours_goes_below_the_bounds(case, weights):
 @given(coloured_graphs(colours=4), st.sampled_from([(1, 1, 1, 1), (3, 1, 2, 0)]))
 def test_waves_that_look_ahead_are_regions_in_order(case, weights):
     successors, colours = case
-    coloured = Coloured(Graph(successors), colours)
-    regions = looked_ahead(coloured, weights, ahead(coloured, weights))
+    coloured = LabeledGraph(AtomGraph(successors), colours)
+    regions = beam_search(coloured, weights, ahead(coloured, weights))
     check(successors, colours, regions)
 
 
@@ -102,14 +103,14 @@ def test_waves_that_look_ahead_find_the_least_of_small_graphs(case):
     """Eight orders side by side are most of those that a graph of so few operations has."""
     successors, colours = case
     weights = [1] * 3
-    coloured = Coloured(Graph(successors), colours)
-    regions = looked_ahead(coloured, weights, ahead(coloured, weights))
+    coloured = LabeledGraph(AtomGraph(successors), colours)
+    regions = beam_search(coloured, weights, ahead(coloured, weights))
     assert len(regions) == fewest(successors, colours, weights)
 
 
 def test_looking_ahead_gives_up_when_work_runs_out(monkeypatch):
-    monkeypatch.setattr(beam_search, "WORK", 0)
-    assert looked_ahead(Coloured(Graph([[1], [2], []]), [0, 1, 2]), [1] * 3, [2, 1, 0]) is None
+    monkeypatch.setattr("tvmtarget.partition.subgraphs.beam_search.WORK", 0)
+    assert beam_search(LabeledGraph(AtomGraph([[1], [2], []]), [0, 1, 2]), [1] * 3, [2, 1, 0]) is None
 
 
 @given(coloured_graphs())
@@ -118,8 +119,8 @@ def test_orders_agree_with_networkx(case):
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(successors)))
     graph.add_edges_from((a, b) for a, targets in enumerate(successors) for b in targets)
-    assert list(Graph(successors).order) == list(nx.lexicographical_topological_sort(graph))
+    assert list(AtomGraph(successors).order) == list(nx.lexicographical_topological_sort(graph))
 
 
 def test_a_circle_is_left_out_of_the_order():
-    assert list(Graph([[1], [2], [1], []]).order) == [0, 3]
+    assert list(AtomGraph([[1], [2], [1], []]).order) == [0, 3]

@@ -11,7 +11,7 @@ from tvmtarget.errors import FileError, ModelError, TargetFileError, TvmTargetEr
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.support.decorators import from_op_table
 from tvmtarget.tags.registry import Registry
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 NODES = 10**6
 
@@ -51,7 +51,7 @@ def test_data_of_a_million_nodes_is_refused():
 
 def test_counts_that_multiply_are_refused_when_they_are_expanded():
     tree = tt.Target.parse("[a=[b=llvm(count=65536),c=cuda](count=65536)]")
-    assert "4,295,098,369 sites" in str(refused(lambda: Layout(tree)))
+    assert "4,295,098,369 sites" in str(refused(lambda: Topology(tree)))
 
 
 def test_limits_of_targets_are_raised_by_the_environment(monkeypatch):

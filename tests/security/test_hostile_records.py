@@ -14,7 +14,7 @@ from tvmtarget.artifact import read_files, write_files
 from tvmtarget.autotune.log.importers.metaschedule import RECORDS, WORKLOADS, import_metaschedule
 from tvmtarget.autotune.log.match import Policy
 from tvmtarget.autotune.log.records import Candidate, Measurement
-from tvmtarget.backends.protocol import Part, backend_named
+from tvmtarget.backends.protocol import CompileRequest, backend_named
 from tvmtarget.building.tuned_schedules import PLACEMENT, SETTINGS, alone, kernel_match, kernel_workload, whole_workload
 from tvmtarget.errors import ArtifactError
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
@@ -36,7 +36,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def workshop():
-    return backend_named("tvm").workshop(Part("main", model().SerializeToString(), "", CPU))
+    return backend_named("tvm").workshop(CompileRequest("main", model().SerializeToString(), "", CPU))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 
 from tvmtarget import Target
 from tvmtarget.tags.registry import default_registry
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 REGISTRY = default_registry()
 OF_CLOUDS_AND_GPUS = {"aws", "gcp", "azure", "nvidia", "amd", "apple", "demo"}
@@ -111,7 +111,7 @@ def test_no_tensor_lives_in_flash():
 def test_an_npu_behind_a_microcontroller_is_driven_by_it(name):
     target = REGISTRY[name]
     assert target.depth == 3
-    sites = {site.path: site for site in Layout(target.resolve()).leaves()}
+    sites = {site.path: site for site in Topology(target.resolve()).leaves()}
     behind = [path for path in sites if sites[path].target.kind == "ethos-u"]
     assert behind
     for path in behind:
@@ -120,11 +120,11 @@ def test_an_npu_behind_a_microcontroller_is_driven_by_it(name):
 
 @pytest.mark.parametrize("name", ["rockchip/rk3588", "qcom/sm8550", "google/gs101", "hisilicon/kirin960"])
 def test_unlike_clusters_share_one_memory(name):
-    sites = list(Layout(REGISTRY[name].resolve()).leaves())
+    sites = list(Topology(REGISTRY[name].resolve()).leaves())
     assert len([site for site in sites if site.path.startswith("cpu-")]) >= 2
     assert {site.domain for site in sites} == {"dram"}
 
 
 def test_an_edge_tpu_has_a_memory_of_its_own():
-    sites = {site.path: site.domain for site in Layout(REGISTRY["google/coral-dev-board"].resolve()).leaves()}
+    sites = {site.path: site.domain for site in Topology(REGISTRY["google/coral-dev-board"].resolve()).leaves()}
     assert sites == {"cpu": "dram", "tpu": "tpu/sram"}

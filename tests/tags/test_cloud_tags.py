@@ -6,7 +6,7 @@ from tools import derive_clouds, derive_ec2
 from tvmtarget import Constraint, Target
 from tvmtarget.tags.registry import default_registry
 from tvmtarget.target.constraints.conditions import Truth
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 REGISTRY = default_registry()
 NAMES = {cloud: tuple(n for n in REGISTRY if n.startswith(f"{cloud}/")) for cloud in ("aws", "azure", "gcp")}
@@ -259,18 +259,18 @@ def test_a_cluster_is_nodes_of_devices_with_links_between_them(name, facts):
     cluster = REGISTRY[name]
     (link,) = cluster.links
     assert (cluster.at("node").count, link.bandwidth_Bps) == (2, gigabits * 10**9 // 8)
-    assert len(list(Layout(cluster.resolve()).leaves())) == 2 * (devices + 1)
+    assert len(list(Topology(cluster.resolve()).leaves())) == 2 * (devices + 1)
 
 
 def test_nodes_of_a_cluster_and_gpus_of_a_node_have_memories_of_their_own():
-    sites = list(Layout(REGISTRY["aws/p4d-cluster"].resolve()).leaves())
+    sites = list(Topology(REGISTRY["aws/p4d-cluster"].resolve()).leaves())
     assert len({site.domain for site in sites}) == len(sites) == 18
     assert {site.host for site in sites} == {"node.0/cpu", "node.1/cpu"}
 
 
 def test_a_cluster_grows_by_an_override():
     cluster = Target.parse("aws/p5-cluster(node/count=4)")
-    assert len(list(Layout(cluster.resolve()).leaves())) == 4 * 9
+    assert len(list(Topology(cluster.resolve()).leaves())) == 4 * 9
 
 
 def test_what_is_not_known_makes_constraints_unknown():

@@ -6,7 +6,7 @@ import pytest
 
 from tvmtarget import Target
 from tvmtarget.tags.registry import default_registry
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 REGISTRY = default_registry()
 NAMES = [name for name in REGISTRY if name.startswith(("amd/", "apple/", "intel/", "nvidia/"))]
@@ -135,20 +135,20 @@ def test_a_product_has_the_names_that_people_use(name, other):
 def test_a_system_is_as_deep_as_the_hardware(name, depth, leaves):
     target = REGISTRY[name]
     assert max(path.count("/") + 1 for path, _ in target.walk() if path) == int(depth)
-    assert len([*Layout(target.resolve()).leaves()]) == int(leaves)
+    assert len([*Topology(target.resolve()).leaves()]) == int(leaves)
 
 
 @pytest.mark.parametrize("name", ["nvidia/dgx-a100", "nvidia/hgx-h100", "nvidia/dgx-1"])
 def test_the_gpus_of_a_machine_are_one_part(name):
     gpus = Target.parse(f"{name}:gpu")
     assert gpus.count == 8
-    domains = {site.domain for site in Layout(Target.parse(name).resolve()).leaves() if site.target.kind == "cuda"}
+    domains = {site.domain for site in Topology(Target.parse(name).resolve()).leaves() if site.target.kind == "cuda"}
     assert len(domains) == 8
 
 
 def test_one_memory_is_one_domain():
     for name in ("nvidia/jetson-tx2", "nvidia/gh200", "nvidia/gb200", "amd/mi300a", "apple/m2"):
-        assert len({site.domain for site in Layout(REGISTRY[name].resolve()).leaves()}) == 1
+        assert len({site.domain for site in Topology(REGISTRY[name].resolve()).leaves()}) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,7 @@ import tomli_w
 
 from tvmtarget import Constraint, Target
 from tvmtarget.tags.registry import Registry, default_registry
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tvm.bridge import VERSIONS
 
 REGISTRY = Registry(default_registry().layers[0])
@@ -31,7 +31,7 @@ def test_a_tag_resolves_to_sites(namespace):
     for name in of(namespace):
         target = Target.parse(name)
         assert target.tag == name
-        assert list(Layout(target.resolve()).leaves())
+        assert list(Topology(target.resolve()).leaves())
         for path, _ in target.walk():
             assert target.part(path).resolve()
 

@@ -8,7 +8,7 @@ from blocks import answered, inputs
 from tvmtarget import Constraint, Target
 from tvmtarget.errors import TargetError, TextError, TvmTargetError, UnknownNameError
 from tvmtarget.target.constraints.constraint import Truth, covers, known_words
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 GOLDEN = "target/constraints.golden"
 NO, UNKNOWN, YES = Truth
@@ -573,7 +573,7 @@ def test_a_path_covers_its_replicas_and_all_below(path, site, expected):
 
 
 def test_a_constraint_chooses_leaves_of_a_tree():
-    layout = Layout(Target.parse("[rack=[gpu=cuda(count=2),cpu=llvm(num-cores=4)],npu=onnxruntime]").resolve())
+    layout = Topology(Target.parse("[rack=[gpu=cuda(count=2),cpu=llvm(num-cores=4)],npu=onnxruntime]").resolve())
 
     def chosen(text):
         constraint = Constraint.parse(text)

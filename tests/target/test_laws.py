@@ -14,7 +14,7 @@ from tvmtarget import Constraint, Target
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.constraints.constraint import covers
 from tvmtarget.target.identity import identity_of, identity_text
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree_paths import drivers, unnumbered
 
 few = settings(max_examples=60, deadline=None)
@@ -202,7 +202,7 @@ def test_everybody_has_a_driver(tree):
 @few
 @given(consistent())
 def test_a_layout_holds_every_replica_with_its_host_and_memory(tree):
-    layout = Layout(tree.resolve())
+    layout = Topology(tree.resolve())
     for path in [site.path for site in layout.leaves()]:
         site = layout[path]
         assert not site.is_system

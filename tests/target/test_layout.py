@@ -5,13 +5,13 @@ from blocks import answered
 
 from tvmtarget import Target
 from tvmtarget.errors import UnknownNameError
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 GOLDEN = "target/layouts.golden"
 
 
 def layout(text):
-    return Layout(Target.parse(text).resolve())
+    return Topology(Target.parse(text).resolve())
 
 
 def sites(found, path=""):

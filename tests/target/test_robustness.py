@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tvmtarget import Constraint, Executor, Target
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.configuration import CompilationConfig
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.virtual_device import VirtualDevice
 
 BOARD = Target.parse("[gpu=cuda(arch=sm_53,count=2),cpu=llvm(+neon,num-cores=4)](host=@cpu)")
@@ -119,10 +119,10 @@ def test_two_thousand_hosts_links_and_replicas_are_walked_once():
             "links": [{"src": name, "dst": "cpu"} for name in names],
         }
     ).resolve()
-    assert len(list(Layout(tree).leaves())) == 2_001
+    assert len(list(Topology(tree).leaves())) == 2_001
     assert len(Constraint.of(tree).children) == 2_001
     replicas = Target.parse("[gpu=cuda(count=8192),cpu=llvm](host=@cpu)").resolve()
-    assert len(list(Layout(replicas).leaves())) == 8_193
+    assert len(list(Topology(replicas).leaves())) == 8_193
 
 
 def test_a_host_that_contradicts_a_written_one_is_no_silent_override_of_a_configuration():

@@ -8,7 +8,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from tvmtarget.backends.machine import refuses_interpreter
-from tvmtarget.backends.protocol import Array, Part
+from tvmtarget.backends.protocol import Array, CompileRequest
 from tvmtarget.backends.reference_fixes import FIXES
 from tvmtarget.errors import BackendError
 from tvmtarget.target.tree import Target
@@ -40,7 +40,7 @@ class _Numpy:
     def refuses(self, target: Target) -> str | None:
         return refuses_interpreter(target)
 
-    def compile(self, part: Part) -> _Interpreted:
+    def compile(self, part: CompileRequest) -> _Interpreted:
         try:
             return _Interpreted(ReferenceEvaluator(_converted(part.model), new_ops=FIXES))
         except Exception as error:

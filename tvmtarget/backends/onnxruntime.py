@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tvmtarget.backends.machine import processors
-from tvmtarget.backends.protocol import Array, Part
+from tvmtarget.backends.protocol import Array, CompileRequest
 from tvmtarget.errors import BackendError, MissingExtraError
 from tvmtarget.python_process import keep_in_forks
 from tvmtarget.target.attributes import Value
@@ -43,7 +43,7 @@ class _OnnxRuntime:
         counts = {1, processors()} | {2**power for power in range(1, 7) if 2**power < processors()}
         return {"intra-op-threads": tuple(sorted(counts)), "optimization-level": (1, 2)}
 
-    def compile(self, part: Part) -> _Session:
+    def compile(self, part: CompileRequest) -> _Session:
         ort = _onnxruntime()
         options = ort.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY

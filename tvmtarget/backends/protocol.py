@@ -23,16 +23,16 @@ from tvmtarget.target.tree import Target
 __all__ = [
     "Array",
     "Backend",
-    "Bench",
+    "CompileRequest",
     "Compiled",
     "ConfigurableBackend",
-    "KeptSchedules",
+    "FixedSchedules",
     "Kernel",
-    "Part",
+    "KernelRunner",
+    "KernelTuningContext",
     "Schedules",
     "Space",
     "TunableBackend",
-    "Workshop",
     "backend_named",
     "backends",
 ]
@@ -76,7 +76,7 @@ class Schedules(Protocol):
 
 
 @dataclass(frozen=True)
-class KeptSchedules:
+class FixedSchedules:
     """The schedules that a program was built with, by kernel and format, for when it is compiled again."""
 
     bodies: Mapping[tuple[str, str], object]
@@ -90,7 +90,7 @@ class KeptSchedules:
 
 
 @dataclass(frozen=True)
-class Part:
+class CompileRequest:
     """One leaf function to compile: its name, the ONNX model of it, the site, and the leaf with all it inherits.
 
     `ops` are the names of its operations in the user's model, in the order of the model's nodes; `inputs` and
@@ -162,7 +162,7 @@ class Backend(Protocol):
         """Return why code for a leaf cannot run on this machine, or None if it can."""
         ...
 
-    def compile(self, part: Part) -> Compiled:
+    def compile(self, part: CompileRequest) -> Compiled:
         """Compile a leaf function; `BackendError` names the function and the reason."""
         ...
 
@@ -180,7 +180,7 @@ class Space:
     default: tuple[Mapping[str, int], ...]
 
 
-class Bench(Protocol):
+class KernelRunner(Protocol):
     """A kernel built in one way, with inputs."""
 
     def difference(self) -> str | None:
@@ -192,7 +192,7 @@ class Bench(Protocol):
         ...
 
 
-class Workshop(Protocol):
+class KernelTuningContext(Protocol):
     """The kernels of one leaf function, to be built and measured one by one."""
 
     spaces: Mapping[str, Space]
@@ -201,7 +201,7 @@ class Workshop(Protocol):
         """Whether choices for a kernel fit it and the target."""
         ...
 
-    def build(self, key: str, choices: Sequence[Mapping[str, int]] | str) -> Bench:
+    def build(self, key: str, choices: Sequence[Mapping[str, int]] | str) -> KernelRunner:
         """Build a kernel, by choices or a trace; any exception counts against the candidate."""
         ...
 
@@ -224,7 +224,7 @@ class TunableBackend(Protocol):
     format: str
     trace_format: str
 
-    def workshop(self, part: Part) -> Workshop:
+    def workshop(self, part: CompileRequest) -> KernelTuningContext:
         """Return the kernels of a leaf function."""
         ...
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from tvmtarget.autotune.log.match import Policy
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.backends.machine import refuses_interpreter
-from tvmtarget.backends.protocol import Array, Backend, Compiled, Part, Schedules, backend_named, backends
+from tvmtarget.backends.protocol import Array, Backend, Compiled, CompileRequest, Schedules, backend_named, backends
 from tvmtarget.backends.sharing import build_key, code_key
 from tvmtarget.building.executable import Executable, Leaf, LeafCall
 from tvmtarget.building.honoured_attributes import honoured, not_honoured, not_honoured_by_driver
 from tvmtarget.building.tir_modules import build_code, is_code_entry
 from tvmtarget.building.tuned_schedules import SAME_DEVICE, Advice, LeafAdvice, Settings, closing_log
 from tvmtarget.errors import BackendError, TargetError, did_you_mean, raise_all
-from tvmtarget.executors.driver_program import Program, constants_of
+from tvmtarget.executors.driver_program import DriverProgram, constants_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.deployed import is_native
 from tvmtarget.ir.relax.leaf import external_text, leaf_text, speaks_relax
@@ -28,13 +28,13 @@ from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.machines.machine import is_distributed, undistributable
 from tvmtarget.partition.outline.composites import with_composites
-from tvmtarget.partition.outline.outlining import RegionRecord
+from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.networks import refuse_addresses
 from tvmtarget.target.node import Executor, Runtime
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 from tvmtarget.target.tree_paths import unnumbered
 from tvmtarget.untrusted import LIMITS, limit
@@ -196,9 +196,9 @@ def build_plan(
     for executable in since:
         code |= executable.code
     leaves = _compile_all(plan, advice, settings, code, chosen, progress=progress)
-    program, constants = Program.of(plan.module), constants_of(plan.module)
+    program, constants = DriverProgram.of(plan.module), constants_of(plan.module)
     root, tuned = plan.layout.root, () if advice is None else tuple(advice.applied)
-    machines = {path: Program.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
+    machines = {path: DriverProgram.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
     calls = [LeafCall(one.function, one.call, one.ops, one.inputs, one.outputs) for one in plan.regions]
     return Executable(root, program, constants, leaves, name, tuned, machines, calls)
 
@@ -338,7 +338,7 @@ def _compile_all(
         settings = {} if advice is None else advice.settings(plan)
     leaves: dict[str, Leaf] = {}
     shared: dict[str | None, tuple[Compiled, LeafAdvice | None]] = {}
-    functions: dict[str, RegionRecord] = {}
+    functions: dict[str, SubgraphRecord] = {}
     for region in plan.regions:
         functions.setdefault(region.function, region)
     for done, region in enumerate(functions.values()):
@@ -387,7 +387,7 @@ def _source_of(module: IRModule, name: str) -> bytes:
     return bytes(module.to_onnx(name).SerializeToString(deterministic=True))
 
 
-def part_of(plan: Plan, region: RegionRecord, target: Target, schedules: Schedules | None = None) -> Part:
+def part_of(plan: Plan, region: SubgraphRecord, target: Target, schedules: Schedules | None = None) -> CompileRequest:
     """Return the leaf function of a region as a backend takes it.
 
     Raises:
@@ -401,7 +401,7 @@ def part_of(plan: Plan, region: RegionRecord, target: Target, schedules: Schedul
                 f"function {region.function!r} of @{region.site or '.'} is compiled only if you trust who wrote it "
                 f"(read its program with trust=True): {unsafe}"
             )
-    return Part(
+    return CompileRequest(
         name=region.function,
         source=source,
         site=region.site,
@@ -413,14 +413,14 @@ def part_of(plan: Plan, region: RegionRecord, target: Target, schedules: Schedul
     )
 
 
-def standing_alone(layout: Layout, path: str) -> Target:
+def standing_alone(layout: Topology, path: str) -> Target:
     """Return a leaf with its host, as code generators see it."""
     site = layout[path]
     host = layout[site.host].target.replace(name=None, host=None, count=1) if site.host != path else None
     return site.target.replace(name=None, host=host, count=1)
 
 
-def choose_backend(layout: Layout, path: str, *, allow_interpreter: bool) -> tuple[Backend, str]:
+def choose_backend(layout: Topology, path: str, *, allow_interpreter: bool) -> tuple[Backend, str]:
     """Return the backend of a leaf, and a note to report if it is the interpreter in place of a code generator.
 
     Raises:

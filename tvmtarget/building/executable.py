@@ -18,10 +18,10 @@ from tvmtarget.artifact import read_files, write_files
 from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.backends.aligned import aligned
 from tvmtarget.backends.machine import refuses_interpreter
-from tvmtarget.backends.protocol import Array, Backend, Compiled, KeptSchedules, Part, backend_named
+from tvmtarget.backends.protocol import Array, Backend, Compiled, CompileRequest, FixedSchedules, backend_named
 from tvmtarget.backends.sharing import device_index
 from tvmtarget.errors import ArtifactError, MissingExtraError, RunError, TvmTargetError, raise_all
-from tvmtarget.executors.driver_program import Program
+from tvmtarget.executors.driver_program import DriverProgram
 from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs, check_outputs
 from tvmtarget.executors.verify_driver import verify_program
 from tvmtarget.files import temporary_folder
@@ -33,7 +33,7 @@ from tvmtarget.runtimes.engines import engine_of
 from tvmtarget.runtimes.protocol import Cluster, Engine, RunProgram, unmatched
 from tvmtarget.target.node import Runtime
 from tvmtarget.target.problems import shown
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import parse_json, read_arrays
 from tvmtarget.version import __version__
@@ -77,10 +77,10 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
         with _reading(place, f"leaves/{leaf.function}/source.onnx"):
             _check_source(leaves[leaf.function].part)
     raise_all(ArtifactError, [*_not_allowed(place, leaves, manifest.allow_interpreter)])
-    programs: dict[str, Program] = {}
+    programs: dict[str, DriverProgram] = {}
     for name, member in {"": "program.json", **{name: f"machines/{name}.json" for name in manifest.machines}}.items():
         with _reading(place, member):
-            programs[name] = Program.read(files[member])
+            programs[name] = DriverProgram.read(files[member])
     program = programs.pop("")
     raise_all(ArtifactError, [f"{place!r} cannot run: {problem}" for problem in unmatched(programs)][:5])
     arities = {name: (len(leaf.part.inputs), len(leaf.part.outputs)) for name, leaf in leaves.items()}
@@ -152,7 +152,7 @@ def _reading(path: str, member: str) -> Iterator[None]:
         raise ArtifactError(f"{path!r} is damaged: {member!r}: {reason}", path=path, member=member) from error
 
 
-def _check_source(part: Part) -> None:
+def _check_source(part: CompileRequest) -> None:
     """Raise an error for the model of a leaf that is not of its signature, or needs other files."""
     if part.is_relax:
         return
@@ -228,7 +228,7 @@ class Leaf:
     log knew of its kernels. `key` is what its code depends on, '' where that is not known.
     """
 
-    part: Part
+    part: CompileRequest
     backend: Backend
     note: str = ""
     tuned: tuple[Applied, ...] = ()
@@ -298,7 +298,7 @@ class Leaf:
         target = Target.from_json(facts.target)
         if not trust:
             _check_options(target, facts.function)
-        part = Part(
+        part = CompileRequest(
             name=facts.function,
             source=source,
             site=facts.site,
@@ -307,7 +307,7 @@ class Leaf:
             inputs=facts.inputs,
             outputs=facts.outputs,
             native=native if trust and backend.version() == facts.version else {},
-            schedules=KeptSchedules(bodies) if bodies else None,
+            schedules=FixedSchedules(bodies) if bodies else None,
             is_trusted=trust,
         )
         return cls(part, backend, facts.note, tuned)
@@ -330,12 +330,12 @@ class Executable:
     def __init__(
         self,
         target: Target,
-        program: Program,
+        program: DriverProgram,
         constants: Mapping[str, Array],
         leaves: Mapping[str, Leaf],
         name: str = "default",
         tuned: Sequence[Applied] = (),
-        machines: Mapping[str, Program] | None = None,
+        machines: Mapping[str, DriverProgram] | None = None,
         calls: Sequence[LeafCall] = (),
         runtime: Runtime | str | None = None,
     ) -> None:
@@ -347,7 +347,7 @@ class Executable:
         self._leaves = dict(leaves)
         self._machines = dict(machines or {})
         self._calls = tuple(calls)
-        layout = Layout(target)
+        layout = Topology(target)
         self.executor = GraphExecutor(program, self._constants, self._call_leaf, self._copy)
         self._engine: Engine | None = None
         if self._machines and target.runtime is not None:
@@ -425,7 +425,7 @@ class Executable:
         """Why hosts that drive work from this process are other machines; one with work of its own says so itself."""
         if is_distributed(self.target):
             return ()
-        layout, sites = Layout(self.target), {leaf.part.site for leaf in self._leaves.values()}
+        layout, sites = Topology(self.target), {leaf.part.site for leaf in self._leaves.values()}
         driven = dict.fromkeys(path for site in sorted(sites) for path in (*_above(site), site))
         hosts = {layout[path].host: path for path in driven if layout[path].host not in sites}
         refusals = {host: refuses_interpreter(layout[host].target) for host in hosts}
@@ -476,7 +476,9 @@ class Executable:
             self._save(path, program, {name: leaf for name, leaf in self._leaves.items() if name in called}, {})
             return path.read_bytes()
 
-    def _save(self, path: Path, program: Program, leaves: Mapping[str, Leaf], machines: Mapping[str, Program]) -> None:
+    def _save(
+        self, path: Path, program: DriverProgram, leaves: Mapping[str, Leaf], machines: Mapping[str, DriverProgram]
+    ) -> None:
         buffer = io.BytesIO()
         np.savez(buffer, **self._constants)  # type: ignore[arg-type]
         files = {

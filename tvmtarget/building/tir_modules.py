@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvmtarget.backends.protocol import Part, backend_named
+from tvmtarget.backends.protocol import CompileRequest, backend_named
 from tvmtarget.building.executable import Executable, Leaf, LeafCall
 from tvmtarget.errors import BackendError, ModelError, raise_all
-from tvmtarget.executors.driver_program import Program, Signature
+from tvmtarget.executors.driver_program import DriverProgram, Signature
 from tvmtarget.ir.function import Function, reached_from
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.tvm_library import the_tvm
@@ -16,7 +16,7 @@ from tvmtarget.partition.host_device.attributes import side_of
 from tvmtarget.partition.host_device.code import prim_of, type_of_parameter
 from tvmtarget.partition.host_device.splitting import split_host_device
 from tvmtarget.partition.host_device.tir import bind_missing_targets
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
 __all__ = ["build_code", "is_code_entry"]
@@ -43,7 +43,7 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
     if "main" not in module:
         names = ", ".join(repr(function.name) for function in module)
         raise ModelError(f"the module has no function 'main'; say which one is the entry (entry=...): {names}")
-    layout = Layout(target.resolve())
+    layout = Topology(target.resolve())
     driven = [
         (role, node) for role, node in (("executor", layout.root.executor), ("runtime", layout.root.runtime)) if node
     ]
@@ -88,7 +88,7 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
             f"parameter {unknown[0]!r} of function 'main' is no buffer and no number; a program takes these"
         )
     buffers = tuple(one for one, _, is_buffer in params if is_buffer)
-    part = Part(
+    part = CompileRequest(
         name="main",
         source=source,
         site=site.path,
@@ -99,7 +99,7 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
     )
     backend = backend_named("tvm")
     signatures = {one: Signature.of(one, type_) for one, type_, _ in params}
-    program = Program(
+    program = DriverProgram(
         entry="main",
         inputs=tuple(signatures.values()),
         outputs=tuple(signatures[one] for one in buffers),
@@ -114,7 +114,7 @@ def _is_buffer(param: Any) -> bool:  # noqa: ANN401 - TVM ships no types
     return type(param.ty).__name__ == "BufferType"
 
 
-def _site(function: Function, layout: Layout) -> str:
+def _site(function: Function, layout: Topology) -> str:
     """Return the site that a function of a split module runs on; one that says nothing runs on the home of the tree."""
     path = None if function.constraint is None else function.constraint.path
     if path is not None and path in layout:

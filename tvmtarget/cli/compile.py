@@ -9,7 +9,7 @@ import typer
 
 from tvmtarget.cli.groups import with_groups
 from tvmtarget.cli.options import AllowInterpreter, Model
-from tvmtarget.cli.plans import Asked
+from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.targets import Changes, TargetText, read_target
 
 __all__ = ["compile_model"]
@@ -22,7 +22,7 @@ def compile_model(
     target: TargetText,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)],
     changes: Changes,
-    asked: Asked,
+    asked: PlanOptions,
     allow_interpreter: AllowInterpreter = False,
 ) -> None:
     """Compile a model for a target into one file, which `tvmtarget run` takes."""

@@ -11,7 +11,7 @@ import typer
 from tvmtarget.artifact import is_artifact
 from tvmtarget.cli.groups import with_groups
 from tvmtarget.cli.options import Json, print_json
-from tvmtarget.cli.plans import Asked
+from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.questions import Answer, Question
 from tvmtarget.cli.targets import Changes, OwnTarget, read_target
 from tvmtarget.errors import ArtifactError, TextError, TvmTargetError
@@ -67,7 +67,7 @@ def explain(
     context: typer.Context,
     model: ModelOrPlan,
     changes: Changes,
-    asked: Asked,
+    asked: PlanOptions,
     question: Question,
     files: Files,
     target: OwnTarget = None,
@@ -107,7 +107,7 @@ def _saved(path: Path, *, is_changed: bool) -> Plan:
 
 
 def _made(
-    model: Path, target: str | None, changes: Changes, extra: list[str], asked: Asked, log: TuningLog | None
+    model: Path, target: str | None, changes: Changes, extra: list[str], asked: PlanOptions, log: TuningLog | None
 ) -> Plan:
     from tvmtarget.ir.module import IRModule
 

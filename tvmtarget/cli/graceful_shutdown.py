@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Told", "told_to_end"]
+__all__ = ["StopRequested", "graceful_shutdown"]
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _TWICE = 1.0  # seconds in which a second signal means the same as the first: a key that was pressed twice
 
 
-class Told(KeyboardInterrupt):
+class StopRequested(KeyboardInterrupt):
     """This process was told to end, by a signal."""
 
     def __init__(self, number: int) -> None:
@@ -24,8 +24,8 @@ class Told(KeyboardInterrupt):
 
 
 @contextmanager
-def told_to_end() -> Iterator[None]:
-    """Raise `Told` at the first signal to end; one after the second in which ending should be done ends at once.
+def graceful_shutdown() -> Iterator[None]:
+    """Raise `StopRequested` at the first signal to end; one after the second in which ending should be done ends at once.
 
     Signals that are ignored stay so: `nohup` is how people say that a closed terminal is no reason to end. Once that is
     told, which is the last thing that a command does, no signal changes its exit code any more.
@@ -37,7 +37,7 @@ def told_to_end() -> Iterator[None]:
         now = time.monotonic()
         if first is None:
             first = now
-            raise Told(number)
+            raise StopRequested(number)
         if now - first > _TWICE:
             os._exit(128 + number)  # whatever measures ends once this process is gone
 

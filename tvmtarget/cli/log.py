@@ -203,7 +203,7 @@ def repair(log: Log) -> None:
 
     Of a database that cannot be opened any more a new one is made of the whole lines that are in it.
     """
-    from tvmtarget.autotune.log.recover import is_damage, salvage
+    from tvmtarget.autotune.log.recover import is_damage, recover
     from tvmtarget.autotune.log.store import path_of
 
     try:
@@ -213,7 +213,7 @@ def repair(log: Log) -> None:
         path = path_of(log)
         if path is None or not is_damage(error):
             raise
-        count, aside = salvage(path)
+        count, aside = recover(path)
         typer.echo(f"{error}\nmade anew of {count} whole lines; what was there is {aside}")
     else:
         typer.echo(f"{moved} lines moved")

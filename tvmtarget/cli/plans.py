@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
     from tvmtarget.target.tree import Target
 
-__all__ = ["Asked", "Division"]
+__all__ = ["Division", "PlanOptions"]
 
 MEASURED = "measured"
 
@@ -117,7 +117,7 @@ class Division:
 
 
 @dataclass(frozen=True)
-class Asked(Division):
+class PlanOptions(Division):
     """How a program is divided, and a tuning log; true if an option but `--where`, `--log` and `--near` is typed."""
 
     log: Log = None

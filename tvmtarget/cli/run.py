@@ -11,7 +11,7 @@ import typer
 from tvmtarget.cli.completion import complete_target
 from tvmtarget.cli.groups import with_groups
 from tvmtarget.cli.options import AllowInterpreter, Json, print_json
-from tvmtarget.cli.plans import Asked
+from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.targets import Changes, read_target
 from tvmtarget.errors import ArtifactError, FileError, RunError, TextError
 from tvmtarget.files import replacing
@@ -36,7 +36,7 @@ def run(
         Path, typer.Option("--input", "-i", help="Inputs by name, and labels: an .npz file.", show_default=False)
     ],
     changes: Changes,
-    asked: Asked,
+    asked: PlanOptions,
     target: Annotated[
         str | None,
         typer.Option(

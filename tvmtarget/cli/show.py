@@ -16,7 +16,7 @@ from tvmtarget.untrusted import printable
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from tvmtarget.target.topology import Layout
+    from tvmtarget.target.topology import Topology
     from tvmtarget.target.tree import Target
 
 __all__ = ["show"]
@@ -71,10 +71,10 @@ def _draw(whole: Target) -> None:
     from rich.console import Console
     from rich.tree import Tree
 
-    from tvmtarget.target.topology import Layout
+    from tvmtarget.target.topology import Topology
 
     drawn = Tree(_label("", whole))
-    _grow(drawn, whole, "", Layout(whole))
+    _grow(drawn, whole, "", Topology(whole))
     Console(highlight=False, width=None if sys.stdout.isatty() else _UNBROKEN).print(drawn)
 
 
@@ -100,7 +100,7 @@ def _label(name: str, node: Target) -> str:
     return head + (f" x {node.count}" if node.count > 1 else "")
 
 
-def _grow(tree: Tree, node: Target, path: str, layout: Layout) -> None:
+def _grow(tree: Tree, node: Target, path: str, layout: Topology) -> None:
     from rich.text import Text
 
     for line in _facts(node, path, layout):
@@ -110,7 +110,7 @@ def _grow(tree: Tree, node: Target, path: str, layout: Layout) -> None:
         _grow(tree.add(_label(child.slot, child)), child, site, layout)
 
 
-def _facts(node: Target, path: str, layout: Layout) -> Iterator[str]:
+def _facts(node: Target, path: str, layout: Topology) -> Iterator[str]:
     attrs = [
         f"{key}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}" for key, value in node.attrs.items()
     ]

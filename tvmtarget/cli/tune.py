@@ -62,11 +62,11 @@ def tune(
     from tvmtarget.autotune.search.result import TuneInterrupted, TuneStoppedError
     from tvmtarget.autotune.search.tuning import LEVELS
     from tvmtarget.autotune.search.tuning import tune as tune_module
-    from tvmtarget.cli.graceful_shutdown import Told, told_to_end
+    from tvmtarget.cli.graceful_shutdown import StopRequested, graceful_shutdown
     from tvmtarget.cli.tune_progress import live
     from tvmtarget.ir.module import IRModule
 
-    with told_to_end():
+    with graceful_shutdown():
         try:
             rules, options = division.rules, division.options()
             tree = read_target(target, changes, context.args)
@@ -100,7 +100,7 @@ def tune(
                     _tell_result(interrupt.result, as_json=as_json)
                 again = shlex.join(["tvmtarget", *sys.argv[1:]])
                 typer.echo(f"interrupted; what was measured is in {log}, go on with: {again}", err=True)
-            raise typer.Exit(128 + (told.number if isinstance(told, Told) else signal.SIGINT)) from None
+            raise typer.Exit(128 + (told.number if isinstance(told, StopRequested) else signal.SIGINT)) from None
 
 
 def _tell_result(result: TuneResult, *, as_json: bool) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    from tvmtarget.autotune.search.result import Progress, Step
+    from tvmtarget.autotune.search.result import Progress, TuneProgress
 
 __all__ = ["live"]
 
@@ -39,7 +39,7 @@ def live(*, quiet: bool, seconds: float | None) -> Iterator[Progress | None]:
     bar = _bar(console)
     task = bar.add_task("preparing", total=None, best="")
 
-    def tell(step: Step) -> None:
+    def tell(step: TuneProgress) -> None:
         what = f"trial {step.done}: {step.level} {step.what} {step.status}"
         bar.update(task, description=printable(what), best=step.so_far)
         if seconds is None:
@@ -73,7 +73,7 @@ def _line_by_line() -> Progress:
     """Return what tells trials 1, 2, 4, 8, ... and then every 64th, as long as somebody listens."""
     is_heard = True
 
-    def tell(step: Step) -> None:
+    def tell(step: TuneProgress) -> None:
         nonlocal is_heard
         if is_heard and (step.done & (step.done - 1) == 0 or step.done % 64 == 0):
             try:

@@ -14,7 +14,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.control_flow_ops import FORMS
 
-__all__ = ["Axis", "Block", "Control", "Driver", "Program", "Signature", "Step", "constants_of"]
+__all__ = ["Axis", "Block", "Control", "Driver", "DriverProgram", "Signature", "Step", "constants_of"]
 
 SCHEMA = 1
 
@@ -112,7 +112,7 @@ class Driver(Block):
     constants: tuple[str, ...] = ()
 
 
-class Program(_Data):
+class DriverProgram(_Data):
     """All drivers of a program by function name, and its border.
 
     A program on a single leaf has no driver: its entry is the leaf's function.

@@ -13,7 +13,7 @@ import numpy as np
 
 from tvmtarget.errors import RunError, raise_all
 from tvmtarget.executors.control_flow import run_control
-from tvmtarget.executors.driver_program import Block, Driver, Program, Signature, Step
+from tvmtarget.executors.driver_program import Block, Driver, DriverProgram, Signature, Step
 from tvmtarget.ir.types import dtype_of
 
 __all__ = ["CallEvent", "CopyEvent", "Event", "GraphExecutor", "Transfers", "check_inputs", "check_outputs"]
@@ -65,7 +65,7 @@ class Transfers(Protocol):
 class GraphExecutor:
     """Runs a program; leaf functions and copies are done by the functions it is given."""
 
-    def __init__(self, program: Program, constants: Mapping[str, Array], call_leaf: LeafCall, copy: Copy) -> None:
+    def __init__(self, program: DriverProgram, constants: Mapping[str, Array], call_leaf: LeafCall, copy: Copy) -> None:
         self._program = program
         self._constants = constants
         self._call_leaf = call_leaf
@@ -167,7 +167,7 @@ class GraphExecutor:
         return self._block(body, ChainMap(own, around), record, transfers)
 
 
-def _only_call(program: Program) -> tuple[str, str] | None:
+def _only_call(program: DriverProgram) -> tuple[str, str] | None:
     """Return the leaf function that is all there is to run, and the name of its call; None where there is more."""
     driver = program.drivers.get(program.entry)
     if driver is None:

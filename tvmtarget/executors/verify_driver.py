@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from tvmtarget.errors import ArtifactError
-from tvmtarget.executors.driver_program import Block, Control, Program, Step
+from tvmtarget.executors.driver_program import Block, Control, DriverProgram, Step
 from tvmtarget.untrusted import check_limit
 
 __all__ = ["verify_program"]
 
 
 def verify_program(
-    program: Program,
+    program: DriverProgram,
     leaves: Mapping[str, tuple[int, int]],
     constants: Collection[str],
     machines: Collection[str],
@@ -55,7 +55,7 @@ def verify_program(
             raise ArtifactError(f"{place} {problem}")
 
 
-def _check_calls(program: Program, what: str) -> None:
+def _check_calls(program: DriverProgram, what: str) -> None:
     """Refuse drivers that call each other in a circle, or that multiply: a call counts the steps of what it calls."""
     sizes: dict[str, int] = {}
     open_: set[str] = set()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tvmtarget.ir.function import DIMS, Attribute, Call, Function, Value
 from tvmtarget.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type
 
-__all__ = ["are_dims", "dims_given", "with_dims", "with_dims_given", "within"]
+__all__ = ["are_dims", "dim_aliases", "with_dim_aliases", "with_dims", "within"]
 
 
 def are_dims(value: Attribute) -> bool:
@@ -22,7 +22,7 @@ def are_dims(value: Attribute) -> bool:
     return len(set(value[::2])) * 2 == len(value)
 
 
-def dims_given(call: Call) -> dict[str, str]:
+def dim_aliases(call: Call) -> dict[str, str]:
     """Return what a call says of the dimensions of its function."""
     given = None if call.callee is None else call.attr(DIMS)
     names = map(str, given) if isinstance(given, tuple) else ()
@@ -34,7 +34,7 @@ def within(dims: Mapping[str, str], around: Mapping[str, str]) -> dict[str, str]
     return {**around, **{name: around.get(known, known) for name, known in dims.items()}}
 
 
-def with_dims_given(call: Call, dims: Mapping[str, str]) -> Call:
+def with_dim_aliases(call: Call, dims: Mapping[str, str]) -> Call:
     """Return a call that says what the dimensions of its function are."""
     pairs = tuple(name for pair in dims.items() if pair[0] != pair[1] for name in pair)
     attrs = tuple((name, value) for name, value in call.attrs if name != DIMS)
@@ -46,7 +46,7 @@ def with_dims(call: Call, dims: Mapping[str, str]) -> Call:
     outputs = tuple(_value(output, dims) for output in call.outputs)
     regions = tuple((label, _body(region, dims)) for label, region in call.regions)
     renamed = replace(call, outputs=outputs, regions=regions)
-    return renamed if call.callee is None else with_dims_given(renamed, within(dims_given(call), dims))
+    return renamed if call.callee is None else with_dim_aliases(renamed, within(dim_aliases(call), dims))
 
 
 def _body(function: Function, dims: Mapping[str, str]) -> Function:

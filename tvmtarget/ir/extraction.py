@@ -18,7 +18,7 @@ from tvmtarget.ir.rewrite import extract, positions_of, refuse_detour, remove_de
 from tvmtarget.ir.text.parser import parse_type
 from tvmtarget.ir.types import TensorType, Type
 
-__all__ = ["body_of", "region_of", "with_shapes", "with_types"]
+__all__ = ["body_of", "extracted", "with_shapes", "with_types"]
 
 # Operators that make sizes of sizes, and those that make sizes of anything, in ONNX.
 _SIZE_OPERATORS = (
@@ -30,7 +30,7 @@ _OF_SIZES = frozenset(f"onnx.{kind}" for kind in _SIZE_OPERATORS)
 _OF_SHAPES = frozenset({"onnx.Shape", "onnx.Size"})
 
 
-def region_of(module: IRModule, calls: Iterable[str], *, function: str = "main") -> IRModule:
+def extracted(module: IRModule, calls: Iterable[str], *, function: str = "main") -> IRModule:
     """Return operations of a function, given by their source names, as a module; `ModelError` as `outline`."""
     old = module[function]
     chosen = set(positions_of(old, calls))

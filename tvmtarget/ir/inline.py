@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.dim_aliases import dims_given, with_dims, within
+from tvmtarget.ir.dim_aliases import dim_aliases, with_dims, within
 from tvmtarget.ir.function import COPY, Call, Constant, Function, Value, all_names, callees_of
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.op_aliases import count_of_ops, is_op, names_given, with_names, with_names_given
+from tvmtarget.ir.op_aliases import count_of_ops, is_op, op_aliases, with_names, with_op_aliases
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["Frame", "Inlined", "inline_calls"]
@@ -188,7 +188,7 @@ class _Inliner:
         callee = self.functions.get(call.callee or "")
         if callee is None:
             return call
-        return with_names_given(call, tuple(islice(self.told, count_of_ops(callee, self.functions))))
+        return with_op_aliases(call, tuple(islice(self.told, count_of_ops(callee, self.functions))))
 
     def _nested(
         self, region: Function, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]
@@ -217,11 +217,11 @@ class _Inliner:
             param.name: names.get(given, given) for param, given in zip(callee.params, call.inputs, strict=True)
         }
         told, wanted, dims = self.told, self.wanted, self.dims
-        given = names_given(call)
+        given = op_aliases(call)
         if told is None and given is not None:
             self.told = iter(given)
         self.wanted = _wanted(call, callee, wanted)
-        self.dims = within(dims_given(call), dims)
+        self.dims = within(dim_aliases(call), dims)
         results = self.expand(callee, arguments, (*frames, frame), (*stack, callee.name))
         self.told, self.wanted, self.dims = told, wanted, dims
         for output, result in zip(call.outputs, results, strict=True):

@@ -25,7 +25,7 @@ from tvmtarget.ir.verify import verify_functions
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class IRModule:
         functions, attrs = read_tvm_module(module)
         functions = restored(functions)
         if tree is not None:
-            functions = constrained(functions, attrs, Layout(tree.resolve()))
+            functions = constrained(functions, attrs, Topology(tree.resolve()))
         return cls(functions, tree, attrs).verify()
 
     def to_tvm(self) -> tvm.IRModule:
@@ -171,13 +171,13 @@ class IRModule:
         values of devices of TVM's own bear a virtual device, and TIR functions the target they are for. Constraints
         that this does not say are attributes `tvmtarget.*` of functions, which `from_tvm` reads.
         """
-        from tvmtarget.ir.relax.decisions import with_kept
-        from tvmtarget.ir.relax.deployed import deployed
+        from tvmtarget.ir.relax.decisions import with_decisions
+        from tvmtarget.ir.relax.deployed import deployed_module
         from tvmtarget.ir.relax.writer import write_tvm_module
 
-        functions, attrs = deployed(self.functions, self.attrs, self.target)
-        layout = None if self.target is None else Layout(self.target.resolve())
-        return write_tvm_module(with_kept(functions, attrs, layout), attrs)
+        functions, attrs = deployed_module(self.functions, self.attrs, self.target)
+        layout = None if self.target is None else Topology(self.target.resolve())
+        return write_tvm_module(with_decisions(functions, attrs, layout), attrs)
 
     @cached_property
     def by_name(self) -> Mapping[str, Function]:

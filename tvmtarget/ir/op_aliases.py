@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tvmtarget.ir.function import CODE, COPY, OPS, Call, Function, calls_in
 
-__all__ = ["count_of_ops", "is_op", "names_given", "with_names", "with_names_given"]
+__all__ = ["count_of_ops", "is_op", "op_aliases", "with_names", "with_op_aliases"]
 
 
 def is_op(call: Call, functions: Mapping[str, Function]) -> bool:
@@ -21,13 +21,13 @@ def is_op(call: Call, functions: Mapping[str, Function]) -> bool:
     return call.callee in functions and functions[call.callee].code is not None
 
 
-def names_given(call: Call) -> tuple[str, ...] | None:
+def op_aliases(call: Call) -> tuple[str, ...] | None:
     """Return what a call names the operations that it leads to; None if they have their own names."""
     names = None if call.callee is None else call.attr(OPS)
     return None if names is None else tuple(map(str, names if isinstance(names, tuple) else (names,)))
 
 
-def with_names_given(call: Call, names: tuple[str, ...]) -> Call:
+def with_op_aliases(call: Call, names: tuple[str, ...]) -> Call:
     """Return a call that names the operations that it leads to."""
     return replace(call, attrs=(*((name, value) for name, value in call.attrs if name != OPS), (OPS, names)))
 

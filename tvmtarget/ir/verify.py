@@ -28,7 +28,7 @@ from tvmtarget.ir.function import (
 from tvmtarget.ir.op_aliases import count_of_ops
 from tvmtarget.ir.text.parser import MAX_DEPTH
 from tvmtarget.ir.types import DTYPES, TensorType, Type, dtype_of
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
 __all__ = ["RULES", "RULES_OF_PLACES", "verify_functions"]
@@ -279,7 +279,7 @@ class _Places:
     def memories(self) -> frozenset[str] | None:
         """The memory domains, found once and only if asked for; None if the tree contradicts itself."""
         try:
-            return Layout(self.target.resolve()).domains()
+            return Topology(self.target.resolve()).domains()
         except TargetError:
             return None  # the tree says itself what is wrong with it, where it is used
 

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from tvmtarget.partition.placement.by_cost import ByCost
-from tvmtarget.partition.placement.cost_matrix import scaled
+from tvmtarget.partition.placement.by_cost import CostChooser
+from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
 from tvmtarget.partition.plan_cache import digest
-from tvmtarget.partition.split import Choice, Level, parts_of
+from tvmtarget.partition.split import Assignment, Level, parts_of
 
-__all__ = ["Recalling"]
+__all__ = ["CachedChooser"]
 
 
-class Recalling:
+class CachedChooser:
     """A chooser (see `split`) that asks another one where an earlier plan had no level of the same numbers.
 
     The numbers are all that the other one goes by: what is allowed, what follows what, and what everything costs. Where
     memories are too small for all weights, or numbers are doubted, it goes by more, and is always asked.
     """
 
-    def __init__(self, choose: ByCost) -> None:
+    def __init__(self, choose: CostChooser) -> None:
         self.choose = choose
 
-    def __call__(self, level: Level) -> Choice:
+    def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom of a level."""
         feasibility, estimates = self.choose.feasibility, self.choose.estimates
         is_fixed = not level.atoms or len(level.options) == 1
         if is_fixed or level.room is not None or estimates.capacities() or estimates.costs.doubt:
             return self.choose(level)
-        numbers = scaled(feasibility, estimates, level)
+        numbers = cost_matrix_of(feasibility, estimates, level)
         placement = (getattr(numbers.placement, field.name) for field in fields(numbers.placement))
         key = digest(*parts_of(level), *placement, numbers.beyond, numbers.shift, numbers.is_known)
         found = feasibility.memo.find("choices of sites", key, lambda: self.choose(level))

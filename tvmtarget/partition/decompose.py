@@ -14,7 +14,7 @@ from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.outline.constant_binding import CONSTANTS, Constants
 from tvmtarget.partition.placement.colocation import Named
 from tvmtarget.partition.plan import Plan, planned
-from tvmtarget.partition.plan_cache import Memo
+from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.partition.request import OBJECTIVES, Objective, Request
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
@@ -109,7 +109,7 @@ def decompose(
     )
     if since is not None and not isinstance(since, Plan):
         raise TargetError(f"since is an earlier plan, not {shown(since)}")
-    memo = Memo(None if since is None else since.feasibility.memo)
+    memo = PlanCache(None if since is None else since.feasibility.memo)
     plan = planned(request, request.feasibility(memo=memo))
     return plan if since is None else replace(plan, reused=memo.reused())
 

@@ -16,7 +16,7 @@ from tvmtarget.ir.def_use import readers_of
 from tvmtarget.ir.function import Call, Constant, Function, reached_from
 from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.relax.partitionable import divisible
+from tvmtarget.ir.relax.partitionable import partitionable
 from tvmtarget.ir.relax.tuples import with_tuples_apart
 from tvmtarget.ir.relax.vdevice_constraints import constrained
 from tvmtarget.ir.rewrite import with_op_names
@@ -24,22 +24,22 @@ from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.costs.value_memories import asked_by_memories, check_entry
 from tvmtarget.partition.dataflow import Dataflow, Kinds, dataflow_of, kinds_of, signatures_of
-from tvmtarget.partition.outline.canonical_order import ranked
-from tvmtarget.partition.outline.op_fingerprint import Told, told_of
+from tvmtarget.partition.outline.canonical_order import canonical_order
+from tvmtarget.partition.outline.op_fingerprint import OpFingerprint, fingerprint_of
 from tvmtarget.partition.placement.given_matches import given_generators, given_matches
-from tvmtarget.partition.placement.where_rules import Asked, OnTree, names_of, rules_matching
+from tvmtarget.partition.placement.where_rules import OnTree, Requirement, names_of, rules_matching
 from tvmtarget.support.strategy import Op
 from tvmtarget.target.constraints.constraint import Constraint, covers
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["Program", "binds", "normalise", "open_frame"]
+__all__ = ["FlatProgram", "binds", "normalise", "open_frame"]
 
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
-class Program:
+class FlatProgram:
     """A function without calls of functions or copies, ready to be split.
 
     Its operations are numbered, those of nested bodies after its own. `asked[i]` holds the constraints on operation
@@ -55,9 +55,9 @@ class Program:
     function: Function
     others: tuple[Function, ...]
     attrs: Mapping[str, Any]
-    layout: Layout
+    layout: Topology
     body: tuple[Call, ...]
-    asked: tuple[tuple[Asked, ...], ...]
+    asked: tuple[tuple[Requirement, ...], ...]
     frames: tuple[tuple[Frame, ...], ...]
     scopes: tuple[Scope, ...]
     bodies: Mapping[int, tuple[Scope, ...]]
@@ -71,7 +71,7 @@ class Program:
     generators: Mapping[int, str] = field(default_factory=dict)
     atomic: tuple[tuple[int, ...], ...] = ()
     boundaries: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
-    rules: tuple[Asked, ...] = ()
+    rules: tuple[Requirement, ...] = ()
     matches: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -83,15 +83,15 @@ class Program:
         """Return an operation as strategies see it."""
         return Op(self.body[index], self.types, self.constants, self._read, self._opsets)
 
-    def told(self, index: int) -> Told:
+    def told(self, index: int) -> OpFingerprint:
         """Return what an operation is apart from names; those of one signature are looked at once."""
         number = self.signatures[index]
         if number not in self._told:
-            self._told[number] = told_of(self.body[index], self.types, self.is_read)
+            self._told[number] = fingerprint_of(self.body[index], self.types, self.is_read)
         return self._told[number]
 
     @cached_property
-    def _told(self) -> dict[int, Told]:
+    def _told(self) -> dict[int, OpFingerprint]:
         return {}
 
     def is_read(self, value: str) -> bool:
@@ -130,7 +130,9 @@ class Program:
 
     def _ranks(self, scope: Scope) -> list[int] | None:
         if scope.calls not in self._ranked:
-            self._ranked[scope.calls] = ranked(scope.function, lambda at: self.told(scope.calls.start + at).text)
+            self._ranked[scope.calls] = canonical_order(
+                scope.function, lambda at: self.told(scope.calls.start + at).text
+            )
         return self._ranked[scope.calls]
 
     @cached_property
@@ -237,10 +239,10 @@ def binds(type_: Type) -> bool:
     return type_ is None or (isinstance(type_, OpaqueType) and type_.name.startswith(("Tuple(", "Func(")))
 
 
-def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint]) -> Program:
+def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint]) -> FlatProgram:
     """Inline all calls, drop copies that an earlier decomposition made, and collect what is asked of each operation."""
-    layout = Layout(target.resolve())
-    functions = constrained(divisible(module.functions), module.attrs, layout)
+    layout = Topology(target.resolve())
+    functions = constrained(partitionable(module.functions), module.attrs, layout)
     module = module.replace(functions=functions)
     kept = _uncalled(module)
     by_name = {one.name: with_op_names(one) for one in module}
@@ -256,7 +258,7 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
     asked = _asked(found, read, codes, rules, matches)
     frames = _mapped(found.frames, lambda frame: _on_tree(frame, read))
     read.check()
-    return Program(
+    return FlatProgram(
         function=found.scopes[0].function,
         others=kept,
         attrs=module.attrs,
@@ -300,9 +302,9 @@ def _asked(
     found: Scopes,
     read: OnTree,
     codes: Mapping[str, Constraint | None],
-    rules: Sequence[Asked],
+    rules: Sequence[Requirement],
     matches: Sequence[tuple[int, ...]],
-) -> tuple[tuple[Asked, ...], ...]:
+) -> tuple[tuple[Requirement, ...], ...]:
     """Return what is asked of each operation; what is asked of one holds for all in its nested bodies.
 
     One that calls code, a function that is not inlined, is asked what that is. Of the rules, the last that matches an
@@ -310,7 +312,7 @@ def _asked(
     """
     layout, function = read.layout, found.scopes[0].function
     base = () if function.asks is None else (read(function.asks, f"function {function.name!r}"),)
-    plain: list[tuple[Asked, ...]] = []
+    plain: list[tuple[Requirement, ...]] = []
     placed = {index for index, call in enumerate(found.body) for output in call.outputs if output.scope}
     for scope in found.scopes:
         around = base if scope.owner is None else plain[scope.owner]
@@ -331,9 +333,9 @@ def _asked(
     return tuple((*ones, rules[ranks[-1]]) if ranks else ones for ones, ranks in zip(plain, matches, strict=True))
 
 
-def _innermost(asked: tuple[Asked, ...], layout: Layout) -> tuple[Asked, ...]:
+def _innermost(asked: tuple[Requirement, ...], layout: Topology) -> tuple[Requirement, ...]:
     """Leave out that a device is asked for where something within asks for its host: a mixed function has both."""
-    kept: list[Asked] = []
+    kept: list[Requirement] = []
     for one in asked:
         host = _pinned(one)
         if host is not None:
@@ -342,12 +344,12 @@ def _innermost(asked: tuple[Asked, ...], layout: Layout) -> tuple[Asked, ...]:
     return tuple(kept)
 
 
-def _pinned(asked: Asked) -> str | None:
+def _pinned(asked: Requirement) -> str | None:
     constraint = asked.constraint
     return constraint.path if constraint.is_required and not constraint.is_negated else None
 
 
-def _drives(layout: Layout, host: str, device: str | None) -> bool:
+def _drives(layout: Topology, host: str, device: str | None) -> bool:
     if device is None or device == host or device not in layout:
         return False
     return not layout[device].is_system and layout[device].host == host

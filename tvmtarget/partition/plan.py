@@ -12,38 +12,45 @@ from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.control.boundary_memory import check_borders
 from tvmtarget.partition.costs.cost_file import load_costs
-from tvmtarget.partition.costs.costs import Costs, OpCost, RegionCost
+from tvmtarget.partition.costs.costs import Costs, OpCost, SubgraphCost
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
 from tvmtarget.partition.costs.predict import Prediction, predict
-from tvmtarget.partition.flat_program import Program
+from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.machines.programs import programs_of
-from tvmtarget.partition.machines.throughput import Pace, pace_of
-from tvmtarget.partition.outline.outlining import CopyRecord, Outlined, RegionRecord, outline
+from tvmtarget.partition.machines.throughput import Throughput, throughput_of
+from tvmtarget.partition.outline.outlining import CopyRecord, Outlined, SubgraphRecord, outline
 from tvmtarget.partition.placement.choosers import choosers_for
-from tvmtarget.partition.placement.colocation import Banned, Bonds, bonds_of, demands_of, others_of, with_demands
+from tvmtarget.partition.placement.colocation import (
+    Colocation,
+    ExcludedSites,
+    colocation_of,
+    demands_of,
+    others_of,
+    with_demands,
+)
 from tvmtarget.partition.placement.constraint_paths import leaves_at
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.hypotheses import hypotheses, read_moves
-from tvmtarget.partition.plan_cache import NOTHING, Memo, Reused
+from tvmtarget.partition.plan_cache import NOTHING, CacheUse, PlanCache
 from tvmtarget.partition.reports.alternatives import Alternative
-from tvmtarget.partition.reports.annotate_onnx import marked_model
+from tvmtarget.partition.reports.annotate_onnx import annotated_model
 from tvmtarget.partition.reports.blockers import Blocker, blockers
-from tvmtarget.partition.reports.diagram import region_graph, to_dot, to_mermaid
+from tvmtarget.partition.reports.diagram import subgraph_graph, to_dot, to_mermaid
 from tvmtarget.partition.reports.difference import PlanDifference, difference, totals
 from tvmtarget.partition.reports.explain import Explanation, explain_op
-from tvmtarget.partition.reports.plan_json import listing
+from tvmtarget.partition.reports.plan_json import plan_json
 from tvmtarget.partition.reports.rules import RuleEffects, RuleReport
 from tvmtarget.partition.reports.sensitivity import Sensitivity
 from tvmtarget.partition.reports.summary import summary_of
 from tvmtarget.partition.reports.tasks import Task, tasks_of
 from tvmtarget.partition.request import Request, read_plan, write_plan
-from tvmtarget.partition.split import Chooser, Region, split
-from tvmtarget.partition.subgraphs.single_subgraph import released
-from tvmtarget.partition.subgraphs.subgraph_budget import given_up
+from tvmtarget.partition.split import Chooser, PartitionNode, split
+from tvmtarget.partition.subgraphs.single_subgraph import leaving_ops
+from tvmtarget.partition.subgraphs.subgraph_budget import over_budget
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:
@@ -64,22 +71,22 @@ class Plan:
 
     module: IRModule
     request: Request
-    program: Program
+    program: FlatProgram
     feasibility: Feasibility
-    root: Region
+    root: PartitionNode
     outlined: Outlined
     estimates: Estimates | None = None
     prediction: Prediction | None = None
-    pace: Pace | None = None
-    reused: Reused = NOTHING
+    pace: Throughput | None = None
+    reused: CacheUse = NOTHING
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> Topology:
         """The sites of the resolved target."""
         return self.program.layout
 
     @property
-    def regions(self) -> tuple[RegionRecord, ...]:
+    def regions(self) -> tuple[SubgraphRecord, ...]:
         """The leaf functions in the order in which they are called."""
         return self.outlined.regions
 
@@ -156,7 +163,7 @@ class Plan:
         """
         moves = read_moves(op if isinstance(op, Mapping) else {op: site}, self.layout)
         request = replace(self.request, moves=(*self.request.moves, *moves))
-        memo = Memo(self.feasibility.memo)
+        memo = PlanCache(self.feasibility.memo)
         return planned(request, request.feasibility(splits=self.feasibility.splits, memo=memo))
 
     def with_support(self, op: str, site: str) -> Plan:
@@ -222,7 +229,7 @@ class Plan:
         counts. `plan.diff(plan.replay(module))` tells what changed.
         """
         request = self.request.on(module)
-        return planned(request, request.feasibility(memo=Memo(self.feasibility.memo)), self.sites())
+        return planned(request, request.feasibility(memo=PlanCache(self.feasibility.memo)), self.sites())
 
     def save(self, path: str | Path) -> None:
         """Write the undivided module, what was asked for and what was decided into one file, a saved module.
@@ -240,8 +247,8 @@ class Plan:
         return planned(request, request.feasibility(), sites)
 
     def graph(self) -> networkx.MultiDiGraph:
-        """Return the regions as a graph; `region_graph` says what its nodes and edges bear."""
-        return region_graph(self)
+        """Return the regions as a graph; `subgraph_graph` says what its nodes and edges bear."""
+        return subgraph_graph(self)
 
     def dot(self) -> str:
         """Write the regions for Graphviz, a cluster for each site."""
@@ -253,7 +260,7 @@ class Plan:
 
     def marked(self) -> onnx.ModelProto:
         """Return the undivided model with site and function of each operation in the metadata of its node."""
-        return marked_model(self)
+        return annotated_model(self)
 
     def explain(self, op: str) -> Explanation:
         """Say why an operation is where it is, why nowhere else, and why its neighbours are in other regions."""
@@ -274,7 +281,7 @@ class Plan:
         sites |= {one.call: self.layout[one.system].host for one in self.outlined.driven}
         return RuleEffects(self.feasibility, sites)
 
-    def with_costs(self, costs: Costs | Mapping[str, object] | str | Path | Iterable[OpCost | RegionCost]) -> Plan:
+    def with_costs(self, costs: Costs | Mapping[str, object] | str | Path | Iterable[OpCost | SubgraphCost]) -> Plan:
         """Return the plan of the same program by other costs, as `decompose` takes them, or by more measurements.
 
         With measurements of whole functions this plan's own sites are kept, if they are better so.
@@ -320,8 +327,8 @@ class Plan:
         return "\n".join(summary_of(self))
 
     def to_json(self) -> dict[str, Any]:
-        """Return regions, copies, and control flow that drivers run as data; `listing` says what the numbers are."""
-        return listing(self)
+        """Return regions, copies, and control flow that drivers run as data; `plan_json` says what the numbers are."""
+        return plan_json(self)
 
     def __str__(self) -> str:
         return self.summary()
@@ -337,11 +344,13 @@ MAX_ROUNDS = 16
 def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None = None) -> Plan:
     """Make the best plan that keeps what is asked of several operations at once; `sites` by operation are kept."""
     plan = free = _bound(request, feasibility, sites)
-    banned: list[Banned] = []
+    banned: list[ExcludedSites] = []
     for _ in range(MAX_ROUNDS):
         limits = [(name, plan.leaves_of(name), most) for name, most in request.max_regions.items()]
-        asked = Banned("max_regions", given_up(plan.feasibility, plan.estimates, plan.regions, limits))
-        whole = Banned("a site that takes one program", released(plan.feasibility, plan.estimates, plan.regions))
+        asked = ExcludedSites("max_regions", over_budget(plan.feasibility, plan.estimates, plan.regions, limits))
+        whole = ExcludedSites(
+            "a site that takes one program", leaving_ops(plan.feasibility, plan.estimates, plan.regions)
+        )
         if not asked.leaves and not whole.leaves:
             return _with_least(plan, free)
         banned += [asked, whole]
@@ -353,10 +362,10 @@ def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str]
 
 
 def _bound(
-    request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None, banned: Sequence[Banned] = ()
+    request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None, banned: Sequence[ExcludedSites] = ()
 ) -> Plan:
     """Make the best plan that keeps bonds, with operations kept off some leaves."""
-    bonds = bonds_of(feasibility.program, request.same_site, request.apart)
+    bonds = colocation_of(feasibility.program, request.same_site, request.apart)
     plain = with_demands(feasibility, {}, banned) if banned else feasibility
     plan = free = _best(request, plain, sites)
     demands: dict[int, str] = {}
@@ -371,7 +380,7 @@ def _bound(
     raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; ask less of it")
 
 
-def _bettered(plan: Plan, plain: Feasibility, bonds: Bonds, demands: Mapping[int, str]) -> Plan:
+def _bettered(plan: Plan, plain: Feasibility, bonds: Colocation, demands: Mapping[int, str]) -> Plan:
     """Return the best plan by costs of a few whose groups are elsewhere; from each that is better the rest goes on."""
     tried = others_of(plain, bonds, plan.sites(), demands)
     for _ in range(MAX_MOVES if len(plain.program.body) <= MOVABLE else 0):
@@ -384,7 +393,7 @@ def _bettered(plan: Plan, plain: Feasibility, bonds: Bonds, demands: Mapping[int
     return plan
 
 
-def _kept(plan: Plan, plain: Feasibility, bonds: Bonds, demands: Mapping[int, str]) -> Plan | None:
+def _kept(plan: Plan, plain: Feasibility, bonds: Colocation, demands: Mapping[int, str]) -> Plan | None:
     """Return the plan with other demands if it keeps bonds and is better than one that is there."""
     try:
         made = _best(plan.request, with_demands(plain, demands), None)
@@ -445,5 +454,5 @@ def _made(request: Request, feasibility: Feasibility, estimates: Estimates | Non
     functions = (*outlined.functions, *program.others)
     module = request.module.replace(functions=functions, target=program.layout.root)
     prediction = None if estimates is None else predict(estimates, outlined, module, root.least_time)
-    pace = None if estimates is None else pace_of(estimates, outlined, module)
+    pace = None if estimates is None else throughput_of(estimates, outlined, module)
     return Plan(module, request, program, feasibility, root, outlined, estimates, prediction, pace)

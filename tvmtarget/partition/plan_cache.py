@@ -14,13 +14,13 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-__all__ = ["NOTHING", "Memo", "Reused", "digest"]
+__all__ = ["NOTHING", "CacheUse", "PlanCache", "digest"]
 
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Reused:
+class CacheUse:
     """How many results were asked for, and how many of them an earlier plan had: by what they are."""
 
     counts: tuple[tuple[str, int, int], ...] = ()
@@ -30,13 +30,13 @@ class Reused:
 
 
 # Of a plan that was made without an earlier one.
-NOTHING = Reused()
+NOTHING = CacheUse()
 
 
-class Memo:
+class PlanCache:
     """Results by what they follow from, those of an earlier memo included."""
 
-    def __init__(self, older: Memo | None = None) -> None:
+    def __init__(self, older: PlanCache | None = None) -> None:
         self._older = {} if older is None else older._known
         self._known: dict[Hashable, object] = {}
         self._asked: Counter[str] = Counter()
@@ -51,9 +51,9 @@ class Memo:
             self._known[key] = self._older[key] if key in self._older else make()
         return cast("_Result", self._known[key])
 
-    def reused(self) -> Reused:
+    def reused(self) -> CacheUse:
         """Tell what was asked for, each once, and what of that the earlier memo had."""
-        return Reused(tuple((what, self._had[what], asked) for what, asked in self._asked.items()))
+        return CacheUse(tuple((what, self._had[what], asked) for what, asked in self._asked.items()))
 
 
 def digest(*parts: object) -> str:

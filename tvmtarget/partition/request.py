@@ -15,17 +15,17 @@ from tvmtarget.ir.function import DRIVES, FUNCTION, Call, calls_in
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs
-from tvmtarget.partition.flat_program import Program, normalise
+from tvmtarget.partition.flat_program import FlatProgram, normalise
 from tvmtarget.partition.outline.constant_binding import CONSTANTS, Constants
 from tvmtarget.partition.placement.colocation import Named, with_units
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.hypotheses import Moves, supposing, with_moves
 from tvmtarget.partition.placement.where_rules import names_of
-from tvmtarget.partition.plan_cache import Memo
+from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.networks import refuse_addresses
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import parse_json
 
@@ -63,7 +63,7 @@ class Request:
     constants: Constants | None = None
     moves: Moves = ()
 
-    def feasibility(self, *, splits: bool = False, memo: Memo | None = None) -> Feasibility:
+    def feasibility(self, *, splits: bool = False, memo: PlanCache | None = None) -> Feasibility:
         """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere.
 
         `splits` has mixed functions of host and device code split, whatever their code generator takes, as does a
@@ -82,7 +82,7 @@ class Request:
         feasibility.check_all()
         return feasibility
 
-    def _check_names(self, program: Program) -> None:
+    def _check_names(self, program: FlatProgram) -> None:
         """Raise `UnknownNameError` with all names of no operation that are beside `where`, and what they are in."""
         groups = {"same_site": self.same_site, "apart": self.apart, "atomic": self.atomic}
         groups |= {"boundary_before": (self.boundary_before,), "boundary_after": (self.boundary_after,)}
@@ -121,7 +121,7 @@ class Request:
         )
 
 
-def _unsupported_systems(layout: Layout) -> Iterator[str]:
+def _unsupported_systems(layout: Topology) -> Iterator[str]:
     """Yield which external generators with children declare what only holds for generators without any."""
     for path, node in layout.root.walk():
         strategy = strategy_at(node) if node.is_composite and is_generator(node) else None

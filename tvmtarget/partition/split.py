@@ -11,34 +11,44 @@ import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError, raise_all
-from tvmtarget.partition.control.control_scalars import steering_of
+from tvmtarget.partition.control.control_scalars import control_scalars_of
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.flat_program import Program, open_frame
+from tvmtarget.partition.flat_program import FlatProgram, open_frame
 from tvmtarget.partition.host_device.classify import host_work
 from tvmtarget.partition.placement.feasibility import Feasibility, has_taste
 from tvmtarget.partition.placement.indivisible_groups import atoms_of
-from tvmtarget.partition.placement.memory_capacity import Room, room_of
-from tvmtarget.partition.placement.minimal_conflict import blame
-from tvmtarget.partition.plan_cache import Memo, digest
-from tvmtarget.partition.subgraphs.forced_cuts import cut_at, cuts_of
+from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
+from tvmtarget.partition.placement.minimal_conflict import conflict_text
+from tvmtarget.partition.plan_cache import PlanCache, digest
+from tvmtarget.partition.subgraphs.forced_cuts import cut_at, forced_cuts_of
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits
 from tvmtarget.partition.subgraphs.lower_bound import lower_bound
 from tvmtarget.partition.subgraphs.portfolio import formed
-from tvmtarget.partition.subgraphs.subgraph_check import vetted
-from tvmtarget.partition.subgraphs.typed_fusion import Graph, graph_of
+from tvmtarget.partition.subgraphs.subgraph_check import checked_subgraphs
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, graph_of
 from tvmtarget.partition.values import Values, owners, values_of
 from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.support.strategy import Reject
 from tvmtarget.target.topology import Site, is_below
 
-__all__ = ["Choice", "Chooser", "Level", "Region", "by_preference", "grouped", "parts_of", "preferred", "split"]
+__all__ = [
+    "Assignment",
+    "Chooser",
+    "Level",
+    "PartitionNode",
+    "by_preference",
+    "grouped",
+    "parts_of",
+    "preferred",
+    "split",
+]
 
 # Above this many atoms regions are formed in one way while choices are compared.
 MANY = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class PartitionNode:
     """Operations that one site runs in one call, in the order it runs them; `parts` are the regions in a system.
 
     Where the driver of a system runs an operation with nested bodies, that is the only call of a region which has the
@@ -50,10 +60,10 @@ class Region:
 
     site: Site
     calls: tuple[int, ...]
-    parts: tuple[Region, ...] = ()
+    parts: tuple[PartitionNode, ...] = ()
     least_parts: int = 0
     least_time: int | None = None
-    bodies: tuple[Region, ...] = ()
+    bodies: tuple[PartitionNode, ...] = ()
     device: str | None = None
 
     @property
@@ -61,7 +71,7 @@ class Region:
         """Whether this is one function of operations, not one that drives others, nor a part of its driver."""
         return not self.site.is_system and not self.parts and not self.bodies
 
-    def walk(self) -> Iterator[Region]:
+    def walk(self) -> Iterator[PartitionNode]:
         """Yield this and all regions in it, in the order in which they run."""
         yield self
         for inner in (*self.parts, *self.bodies):
@@ -84,19 +94,19 @@ class Level:
     site: Site
     options: tuple[Site, ...]
     atoms: tuple[tuple[int, ...], ...]
-    graph: Graph
+    graph: AtomGraph
     allowed: npt.NDArray[np.bool_]
     favoured: npt.NDArray[np.bool_]
     is_divided: bool
     values: Values
     limits: tuple[Limits, ...]
     limiter: Limiter
-    room: Room | None
+    room: MemoryCapacity | None
     cuts: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Assignment:
     """A place in the options for every atom, picoseconds that no choice can go below, and what calls cost by option."""
 
     chosen: list[int]
@@ -107,15 +117,15 @@ class Choice:
 # Rounds in which sites are chosen anew because a strategy refuses regions.
 MAX_VETOES = 16
 
-Chooser: TypeAlias = Callable[[Level], Choice]
+Chooser: TypeAlias = Callable[[Level], Assignment]
 
 
-def by_preference(level: Level) -> Choice:
+def by_preference(level: Level) -> Assignment:
     """Choose for every atom the first site that may take it, as children stand in order of preference."""
     labels = preferred(level)
     if level.room is not None and not level.room.is_kept(labels):
         labels = level.room.repaired(labels, level.allowed, np.zeros(level.allowed.shape, dtype=np.int64))
-    return Choice(labels.tolist())
+    return Assignment(labels.tolist())
 
 
 def preferred(level: Level) -> Ints:
@@ -131,8 +141,8 @@ def _first(allowed: npt.NDArray[np.bool_], favoured: npt.NDArray[np.bool_]) -> I
 
 
 def split(
-    program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...], choose: Chooser = by_preference
-) -> Region:
+    program: FlatProgram, feasibility: Feasibility, site: Site, calls: tuple[int, ...], choose: Chooser = by_preference
+) -> PartitionNode:
     """Split operations over the sites below one site, recursively down to leaves."""
     if not site.is_system:
         return _sides(program, feasibility, site, calls)
@@ -145,10 +155,12 @@ def split(
     in_order = tuple(index for part in parts for index in part.calls)
     # What is read by a nested body that a driver runs is copied only as that needs, which no level above can see.
     least_time = None if level.options and level.options[-1] is site else choice.least_time
-    return Region(site, in_order, parts, lower_bound(level.graph.coloured(choice.chosen), len(groups)), least_time)
+    return PartitionNode(
+        site, in_order, parts, lower_bound(level.graph.coloured(choice.chosen), len(groups)), least_time
+    )
 
 
-def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
+def _level(program: FlatProgram, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
     atoms = atoms_of(program, feasibility.groups.of, calls, site.path)
     is_divided = _is_divided(program, atoms, site.path)
     if not is_divided:
@@ -166,7 +178,7 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
             if atom[0] in program.bodies:
                 favoured[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
         chosen = zip(atoms, _first(allowed, favoured).tolist(), strict=True)
-        steering = steering_of(program, calls, {atom[0] for atom, choice in chosen if options[choice] is site})
+        steering = control_scalars_of(program, calls, {atom[0] for atom, choice in chosen if options[choice] is site})
         at_home = [option is not site and option.domain == site.domain for option in options]
         favoured[[number for number, atom in enumerate(atoms) if steering.issuperset(atom)]] = at_home
     values = values_of(program.dataflow(atoms[0] if atoms else ()), owners(len(program.body), atoms), len(atoms))
@@ -181,29 +193,29 @@ def _level(program: Program, feasibility: Feasibility, site: Site, calls: tuple[
         values=values,
         limits=tuple(_limits(option, site) for option in options),
         limiter=Limiter(graph.successors, atoms, values),
-        room=room_of(program, site.domain, options, atoms, {}),
-        cuts=cuts_of(program, atoms),
+        room=capacity_of(program, site.domain, options, atoms, {}),
+        cuts=forced_cuts_of(program, atoms),
     )
 
 
 def _region(
-    program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...], level: Level, choose: Chooser
-) -> Region:
+    program: FlatProgram, feasibility: Feasibility, site: Site, calls: tuple[int, ...], level: Level, choose: Chooser
+) -> PartitionNode:
     """Split what one option of a level was given; if that is the level's own site, its driver runs the operation."""
     if site is not level.site:
         return split(program, feasibility, site, calls, choose)
     bodies = tuple(split(program, feasibility, site, tuple(scope.calls), choose) for scope in program.bodies[calls[0]])
-    return Region(site, calls, bodies=bodies)
+    return PartitionNode(site, calls, bodies=bodies)
 
 
 def _decided(
-    program: Program, feasibility: Feasibility, level: Level, choose: Chooser
-) -> tuple[Choice, list[list[int]]]:
+    program: FlatProgram, feasibility: Feasibility, level: Level, choose: Chooser
+) -> tuple[Assignment, list[list[int]]]:
     """Choose sites and form regions; what a code generator refuses even alone goes elsewhere, and all is done again."""
     for _ in range(MAX_VETOES):
         choice = choose(level)
         chosen = choice.chosen
-        groups, refused = vetted(
+        groups, refused = checked_subgraphs(
             _recalled(feasibility.memo, level, choice),
             partial(_refusal, program, feasibility, level, chosen),
             level.limiter,
@@ -225,7 +237,7 @@ def _decided(
 
 
 def _refusal(
-    program: Program, feasibility: Feasibility, level: Level, chosen: Sequence[int], group: Sequence[int]
+    program: FlatProgram, feasibility: Feasibility, level: Level, chosen: Sequence[int], group: Sequence[int]
 ) -> Reject | None:
     site = level.options[chosen[group[0]]]
     strategy = feasibility.strategy(site)
@@ -235,17 +247,17 @@ def _refusal(
 
 
 def _sides(
-    program: Program, feasibility: Feasibility, site: Site, calls: tuple[int, ...], *, is_body: bool = False
-) -> Region:
+    program: FlatProgram, feasibility: Feasibility, site: Site, calls: tuple[int, ...], *, is_body: bool = False
+) -> PartitionNode:
     """Split a mixed function into a host function that drives it, device functions, and what the host computes."""
     on_host = host_work(program, site, calls, feasibility.strategy(site), is_asked=feasibility.splits)
     if on_host is None:
-        return Region(site, calls)
+        return PartitionNode(site, calls)
     driven = frozenset(
         index for index in calls if index not in on_host and _is_driven(program, feasibility, index, site)
     )
     if not on_host and not driven and site.path and not feasibility.splits and not is_body:
-        return Region(site, calls, device=site.path)  # whoever calls it drives it
+        return PartitionNode(site, calls, device=site.path)  # whoever calls it drives it
     options = (site, program.layout[site.host], driver := replace(site))
     chosen = [2 if index in driven else int(index in on_host) for index in calls]
     limits, atoms = [_limits(option, driver) for option in options], [(index,) for index in calls]
@@ -263,21 +275,21 @@ def _sides(
         for group in groups
     )
     in_order = tuple(index for part in parts for index in part.calls)
-    return Region(site, in_order, parts, lower_bound(coloured, len(groups)), device=site.path)
+    return PartitionNode(site, in_order, parts, lower_bound(coloured, len(groups)), device=site.path)
 
 
 def _side(
-    program: Program, feasibility: Feasibility, side: Site, calls: tuple[int, ...], site: Site, driver: Site
-) -> Region:
+    program: FlatProgram, feasibility: Feasibility, side: Site, calls: tuple[int, ...], site: Site, driver: Site
+) -> PartitionNode:
     """Return what one side runs; an operation of the driver has nested bodies, which are split as well."""
     if side is not driver:
-        return Region(side, calls, device=site.path)
+        return PartitionNode(side, calls, device=site.path)
     scopes = program.bodies[calls[0]]
     bodies = tuple(_sides(program, feasibility, site, tuple(scope.calls), is_body=True) for scope in scopes)
-    return Region(site, calls, bodies=bodies, device=site.path)
+    return PartitionNode(site, calls, bodies=bodies, device=site.path)
 
 
-def _is_driven(program: Program, feasibility: Feasibility, index: int, site: Site) -> bool:
+def _is_driven(program: FlatProgram, feasibility: Feasibility, index: int, site: Site) -> bool:
     """Whether the driver of a device runs an operation with nested bodies, as the device does not or should not."""
     if index not in program.bodies or feasibility.why_not_driven(index, site) is not None:
         return False
@@ -315,14 +327,14 @@ def parts_of(level: Level) -> Iterator[object]:
 _NO_NUMBERS = frozenset({"site", "options", "atoms", "values", "graph", "limiter", "room"})
 
 
-def _recalled(memo: Memo, level: Level, choice: Choice) -> list[list[int]]:
+def _recalled(memo: PlanCache, level: Level, choice: Assignment) -> list[list[int]]:
     """Return the best regions, if an earlier plan had the same atoms on the same options, as it found them."""
     launches = list(choice.launches) or _uncosted(level)
     key = digest(*parts_of(level), choice.chosen, launches)
     return [[*region] for region in memo.find("divisions into regions", key, lambda: _formed(level, choice, launches))]
 
 
-def _formed(level: Level, choice: Choice, launches: Sequence[int]) -> list[list[int]]:
+def _formed(level: Level, choice: Assignment, launches: Sequence[int]) -> list[list[int]]:
     """Group atoms into the best regions."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
@@ -358,19 +370,19 @@ def _calls(level: Level, group: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(index for atom in group for index in level.atoms[atom]))
 
 
-def _is_divided(program: Program, atoms: Sequence[tuple[int, ...]], path: str) -> bool:
+def _is_divided(program: FlatProgram, atoms: Sequence[tuple[int, ...]], path: str) -> bool:
     """Whether every operation is in a call of a constrained function: a division that was made before is kept."""
     return all(_was_divided(program, atom[0], path) for atom in atoms)
 
 
-def _was_divided(program: Program, index: int, path: str) -> bool:
+def _was_divided(program: FlatProgram, index: int, path: str) -> bool:
     if open_frame(program.frames[index], path) is not None:
         return True
     inner = (inner for scope in program.bodies.get(index, ()) for inner in scope.calls)
     return index in program.driven and all(_was_divided(program, one, path) for one in inner)
 
 
-def _graph(program: Program, atoms: Sequence[tuple[int, ...]]) -> Graph:
+def _graph(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> AtomGraph:
     """Return which atoms come after each: what reads its results, and the next one with an effect."""
     flow, count = program.dataflow(atoms[0] if atoms else ()), len(atoms)
     owner = owners(len(program.body), atoms)
@@ -383,7 +395,7 @@ def _graph(program: Program, atoms: Sequence[tuple[int, ...]]) -> Graph:
     return graph_of(count, before[which], after[which])
 
 
-def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], graph: Graph) -> None:
+def _refuse_circles(program: FlatProgram, atoms: Sequence[tuple[int, ...]], graph: AtomGraph) -> None:
     if len(graph.order) == len(atoms):
         return
     stuck = set(range(len(atoms))).difference(graph.order)
@@ -397,7 +409,7 @@ def _refuse_circles(program: Program, atoms: Sequence[tuple[int, ...]], graph: G
 
 
 def _allowed(
-    program: Program,
+    program: FlatProgram,
     feasibility: Feasibility,
     atoms: Sequence[tuple[int, ...]],
     options: tuple[Site, ...],
@@ -428,9 +440,11 @@ def _allowed(
     return allowed
 
 
-def _no_child(program: Program, atom: tuple[int, ...], site: Site) -> str:
+def _no_child(program: FlatProgram, atom: tuple[int, ...], site: Site) -> str:
     names = ", ".join(repr(program.body[index].source) for index in atom[:4])
-    guilty = blame(program, tuple(program.with_nested(atom)), lambda asking: Feasibility(asking).fits(atom, site))
+    guilty = conflict_text(
+        program, tuple(program.with_nested(atom)), lambda asking: Feasibility(asking).fits(atom, site)
+    )
     return f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
 
 

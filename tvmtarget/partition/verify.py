@@ -10,16 +10,16 @@ from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.op_aliases import is_op
-from tvmtarget.partition.control.control_flow_ops import form_of
+from tvmtarget.partition.control.control_flow_ops import control_flow_form
 from tvmtarget.partition.control.verify_drivers import Path, calls_in_order, copies_are_needed, values_are_exact
-from tvmtarget.partition.flat_program import Program
-from tvmtarget.partition.outline.outlining import Outlined, RegionRecord
+from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.outline.outlining import Outlined, SubgraphRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 
 __all__ = ["verify_plan"]
 
 
-def verify_plan(program: Program, feasibility: Feasibility, module: IRModule, outlined: Outlined) -> None:
+def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule, outlined: Outlined) -> None:
     """Raise `ModelError` unless every invariant holds.
 
     The IR's own rules prove that the graph of regions has no circle, and that what a nested body captures is there
@@ -46,7 +46,7 @@ def verify_plan(program: Program, feasibility: Feasibility, module: IRModule, ou
         raise ModelError(*problems[:5])
 
 
-def _every_op_runs_once(program: Program, outlined: Outlined, leaves: Sequence[Function]) -> Iterator[str]:
+def _every_op_runs_once(program: FlatProgram, outlined: Outlined, leaves: Sequence[Function]) -> Iterator[str]:
     counts = Counter(index for region in outlined.regions for index in region.calls)
     counts.update(index for region in outlined.regions for call in region.calls for index in program.nested(call))
     counts.update(driven.call for driven in outlined.driven)
@@ -58,7 +58,7 @@ def _every_op_runs_once(program: Program, outlined: Outlined, leaves: Sequence[F
             yield f"function {leaf.name!r} does not hold the ops that its region lists"
 
 
-def _every_op_is_where_it_may_be(program: Program, feasibility: Feasibility, outlined: Outlined) -> Iterator[str]:
+def _every_op_is_where_it_may_be(program: FlatProgram, feasibility: Feasibility, outlined: Outlined) -> Iterator[str]:
     for region in outlined.regions:
         site = program.layout[region.site if region.device is None else region.device]
         for index in region.calls:
@@ -77,14 +77,16 @@ def _moody(code: str) -> str:
     return "" if code == "CONSTRAINT" else " (a strategy has to answer alike whenever it is asked)"
 
 
-def _every_leaf_names_one_leaf(program: Program, leaves: Sequence[Function]) -> Iterator[str]:
+def _every_leaf_names_one_leaf(program: FlatProgram, leaves: Sequence[Function]) -> Iterator[str]:
     for leaf in leaves:
         path = None if leaf.constraint is None else leaf.constraint.path
         if path is None or path not in program.layout or program.layout[path].is_system:
             yield f"function {leaf.name!r} is not constrained to one leaf, but to {leaf.constraint}"
 
 
-def _every_group_is_whole(program: Program, feasibility: Feasibility, regions: Sequence[RegionRecord]) -> Iterator[str]:
+def _every_group_is_whole(
+    program: FlatProgram, feasibility: Feasibility, regions: Sequence[SubgraphRecord]
+) -> Iterator[str]:
     """What a pattern takes together is in one function, wherever that runs, or in the bodies of one operation."""
     owner = {index: place for place, region in enumerate(regions) for index in program.with_nested(region.calls)}
     for group in feasibility.groups.all:
@@ -93,7 +95,9 @@ def _every_group_is_whole(program: Program, feasibility: Feasibility, regions: S
             yield f"ops {names}, which {group} takes together, are apart"
 
 
-def _every_call_is_in_its_body(program: Program, module: IRModule, regions: Sequence[RegionRecord]) -> Iterator[str]:
+def _every_call_is_in_its_body(
+    program: FlatProgram, module: IRModule, regions: Sequence[SubgraphRecord]
+) -> Iterator[str]:
     """Leaf functions are called in the order of their regions, each from the nested bodies that its ops stand in."""
     order = calls_in_order(module, "main")
     is_leaf = module.main.attr("role") == "leaf"
@@ -120,7 +124,7 @@ def _is_leaf(module: IRModule, call: Call) -> bool:
     return call.callee is not None and module[call.callee].attr("role") == "leaf"
 
 
-def _effects_keep_their_order(program: Program, module: IRModule) -> Iterator[str]:
+def _effects_keep_their_order(program: FlatProgram, module: IRModule) -> Iterator[str]:
     """Operations with an effect run as they did in the undivided function, bodies told after what has them."""
     wanted = list(_effects(program, program.top))
     found = [name for call, name, _ in calls_in_order(module, "main") if call.has_effect and call.callee is None]
@@ -129,7 +133,7 @@ def _effects_keep_their_order(program: Program, module: IRModule) -> Iterator[st
         yield f"operations with an effect do not keep their order: {first!r} runs elsewhere"
 
 
-def _effects(program: Program, calls: Sequence[int]) -> Iterator[str]:
+def _effects(program: FlatProgram, calls: Sequence[int]) -> Iterator[str]:
     for index in calls:
         if program.body[index].has_effect:
             yield program.body[index].source
@@ -139,7 +143,7 @@ def _effects(program: Program, calls: Sequence[int]) -> Iterator[str]:
 
 def _driver_only_drives(body: Function, driver: str) -> Iterator[str]:
     for call in body.body:
-        if call.op != COPY and call.callee is None and form_of(call) is None:
+        if call.op != COPY and call.callee is None and control_flow_form(call) is None:
             yield f"driver {driver!r} computes {call.source!r} itself"
         for _, region in call.regions:
             yield from _driver_only_drives(region, driver)
@@ -156,7 +160,7 @@ def _copies_follow_links(outlined: Outlined) -> Iterator[str]:
             yield f"{copy.value!r} is copied from {copy.src!r} straight to {copy.dst!r}, while links lead {way}"
 
 
-def _copies_lead_away(program: Program, outlined: Outlined) -> Iterator[str]:
+def _copies_lead_away(program: FlatProgram, outlined: Outlined) -> Iterator[str]:
     """No value is copied back to the memory where it was computed by a driver that was running then.
 
     A later call of a system gets its values in the memory of its driver, so it may copy them to where they once were.
@@ -175,5 +179,5 @@ def _copies_lead_away(program: Program, outlined: Outlined) -> Iterator[str]:
             yield f"{copy.value!r} is copied back to {copy.dst!r}, where {region.function!r} computed it"
 
 
-def _home(driver: Function, program: Program) -> str:
+def _home(driver: Function, program: FlatProgram) -> str:
     return program.layout.home(driver.asks.path if driver.asks and driver.asks.path else "")

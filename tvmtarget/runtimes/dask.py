@@ -30,7 +30,7 @@ from tvmtarget.runtimes.segments import Part, parts_of
 from tvmtarget.target.node import Runtime
 from tvmtarget.untrusted import LIMITS, limit
 
-__all__ = ["DaskCrew", "connected"]
+__all__ = ["DaskWorkerGroup", "connected"]
 
 _R = TypeVar("_R")
 _VARIABLE = LIMITS["silence-seconds"].variable
@@ -50,7 +50,7 @@ class _Run:
     events: list[Any] = field(default_factory=list)
 
 
-class DaskCrew:
+class DaskWorkerGroup:
     """A connection to a scheduler, the worker of each machine, and what was sent there to be run."""
 
     def __init__(self, runtime: Runtime, cluster: Cluster) -> None:
@@ -199,7 +199,7 @@ class DaskCrew:
 class _Writer:
     """Turns the programs of all machines into the tasks of one run."""
 
-    def __init__(self, crew: DaskCrew, is_recorded: bool) -> None:
+    def __init__(self, crew: DaskWorkerGroup, is_recorded: bool) -> None:
         self.crew = crew
         self.is_recorded = is_recorded
         self.run = _Run()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NoReturn
 
 from tvmtarget.errors import RunError
-from tvmtarget.runtimes.dask import DaskCrew
-from tvmtarget.runtimes.processes import ProcessCrew
+from tvmtarget.runtimes.dask import DaskWorkerGroup
+from tvmtarget.runtimes.processes import ProcessWorkerGroup
 from tvmtarget.runtimes.protocol import Cluster, Engine
 from tvmtarget.target.node import Runtime
 
@@ -18,8 +18,8 @@ def engine_of(runtime: Runtime | str, cluster: Cluster) -> Engine:
     if isinstance(runtime, str):
         return Engine(lambda: _refuse(runtime))
     if runtime.kind == "dask":
-        return Engine(lambda: DaskCrew(runtime, cluster))
-    return Engine(lambda: ProcessCrew(cluster))
+        return Engine(lambda: DaskWorkerGroup(runtime, cluster))
+    return Engine(lambda: ProcessWorkerGroup(cluster))
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -10,7 +10,7 @@ from typing import Any
 from tvmtarget.errors import RunError
 from tvmtarget.runtimes.messages import receive, send
 
-__all__ = ["LostError", "Mesh"]
+__all__ = ["LostError", "PeerNetwork"]
 
 
 class LostError(RunError):
@@ -21,7 +21,7 @@ class LostError(RunError):
         self.machine = machine
 
 
-class Mesh:
+class PeerNetwork:
     """The connections of one machine, one in each direction in which its program sends.
 
     What comes is read at once, by a thread for each sender, so that a sender waits only for the network.

@@ -26,7 +26,7 @@ from tvmtarget.runtimes.messages import Message, Packed, receive
 from tvmtarget.runtimes.protocol import Cluster, Record
 from tvmtarget.untrusted import LIMITS, limit
 
-__all__ = ["ProcessCrew"]
+__all__ = ["ProcessWorkerGroup"]
 
 POLL = 0.1  # seconds between looks at processes from which nothing comes
 GRACE = 2.0  # seconds in which a process that lost its connections, or was killed, has ended
@@ -55,7 +55,7 @@ class _Progress:
     problems: list[str] = field(default_factory=list)
 
 
-class ProcessCrew:
+class ProcessWorkerGroup:
     """The processes of one start, and a connection to each of them.
 
     A thread for each direction of each connection, so that a process which stops in the middle of a message is seen.

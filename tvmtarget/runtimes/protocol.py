@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from tvmtarget.executors.driver_program import Driver, Program
+from tvmtarget.executors.driver_program import Driver, DriverProgram
 from tvmtarget.executors.graph import Event, Transfers
 
-__all__ = ["Cluster", "Crew", "Engine", "OpenMachine", "Record", "RunProgram", "unmatched"]
+__all__ = ["Cluster", "Engine", "OpenMachine", "Record", "RunProgram", "WorkerGroup", "unmatched"]
 
 Record: TypeAlias = "Callable[[Event], None]"
 OpenMachine: TypeAlias = "Callable[[bytes], RunProgram]"
@@ -34,7 +34,7 @@ class RunProgram(Protocol):
         ...
 
 
-def unmatched(programs: Mapping[str, Program]) -> Iterator[str]:
+def unmatched(programs: Mapping[str, DriverProgram]) -> Iterator[str]:
     """Yield why programs that were read from a file could hang: ends of transfers without a match, or out of order."""
     sent: set[tuple[int, str, str]] = set()
     received: set[tuple[int, str, str]] = set()
@@ -60,7 +60,7 @@ class Cluster:
     """
 
     home: str
-    programs: Mapping[str, Program]
+    programs: Mapping[str, DriverProgram]
     pack: Callable[[str], bytes]
     open: OpenMachine
 
@@ -71,7 +71,7 @@ class Cluster:
         )
 
 
-class Crew(Protocol):
+class WorkerGroup(Protocol):
     """What runs a cluster once it is started: whatever it raises, it is then closed and never used again."""
 
     def begin(self, inputs: Sequence[Any], *, is_recorded: bool) -> Any:  # noqa: ANN401 - only `finish` reads it
@@ -90,12 +90,12 @@ class Crew(Protocol):
 class Engine:
     """Runs a cluster, by a crew that it hires at the first run, and anew after a failure."""
 
-    def __init__(self, hire: Callable[[], Crew]) -> None:
+    def __init__(self, hire: Callable[[], WorkerGroup]) -> None:
         self._hire = hire
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._crew: Crew | None = None
+        self._crew: WorkerGroup | None = None
         self._one_at_a_time = threading.Lock()
         self._process = os.getpid()
 
@@ -122,7 +122,7 @@ class Engine:
             crew.close()
 
     @contextmanager
-    def _crew_at_work(self) -> Iterator[Crew]:
+    def _crew_at_work(self) -> Iterator[WorkerGroup]:
         """Lend the crew; it ends where anything goes wrong, the user's interrupt too."""
         if self._process != os.getpid():  # a fork, in which neither the threads nor the processes of a crew are its own
             self._begin_anew()

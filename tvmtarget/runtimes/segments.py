@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from tvmtarget.executors.driver_program import Driver, Program, Step
+from tvmtarget.executors.driver_program import Driver, DriverProgram, Step
 
 __all__ = ["Part", "parts_of"]
 
@@ -13,7 +13,7 @@ __all__ = ["Part", "parts_of"]
 Part: TypeAlias = "Driver | Step"
 
 
-def parts_of(program: Program) -> Iterator[Part]:
+def parts_of(program: DriverProgram) -> Iterator[Part]:
     """Yield the driver of a program in parts, in order: transfers, and drivers of what lies between them.
 
     Such a driver's parameters are the values that it reads from before, its results those that are read after it.
@@ -44,7 +44,7 @@ def _read(step: Step) -> list[str]:
     return names
 
 
-def _entry(program: Program) -> Driver:
+def _entry(program: DriverProgram) -> Driver:
     """Return the driver that a program begins with; one that calls the function where that is a leaf's."""
     if program.entry in program.drivers:
         return program.drivers[program.entry]

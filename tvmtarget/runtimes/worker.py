@@ -22,7 +22,7 @@ from tvmtarget.errors import TvmTargetError
 from tvmtarget.executors.graph import Event
 from tvmtarget.python_process import end_with_parent
 from tvmtarget.runtimes.messages import Message, receive, send
-from tvmtarget.runtimes.peer_network import LostError, Mesh
+from tvmtarget.runtimes.peer_network import LostError, PeerNetwork
 from tvmtarget.runtimes.protocol import RunProgram
 
 __all__ = ["main"]
@@ -35,7 +35,7 @@ class _Machine:
 
     def __init__(self, control: Connection) -> None:
         self.control = control
-        self.mesh = Mesh()
+        self.mesh = PeerNetwork()
         self.busy = threading.Lock()
         self.reporting = threading.Lock()
 
@@ -99,7 +99,7 @@ class _Machine:
 class _Run:
     """The transfers of one run; others may go on in this machine while it waits."""
 
-    def __init__(self, mesh: Mesh, run: int, busy: threading.Lock) -> None:
+    def __init__(self, mesh: PeerNetwork, run: int, busy: threading.Lock) -> None:
         self.mesh = mesh
         self.run = run
         self.busy = busy

@@ -17,7 +17,7 @@ from tvmtarget.target.executor_compatibility import usual_runtime
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, Node, Runtime
 from tvmtarget.target.problems import shown
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target, read_target, read_targets
 from tvmtarget.target.virtual_device import VirtualDevice
 
@@ -115,7 +115,7 @@ class CompilationConfig(Node):
         """
         written = read_target(target)
         tree = written.resolve()
-        layout = Layout(tree)
+        layout = Topology(tree)
         raise_all(TargetError, _unsayable(tree))
         leaves = [site for site in layout.leaves() if not _is_written_host(tree, site.path)]
         hosts = dict.fromkeys(_bare(layout[site.host].target) for site in leaves)

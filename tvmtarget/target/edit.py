@@ -17,7 +17,7 @@ from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.provenance import OVERRIDE, Origin
 from tvmtarget.target.tree_paths import (
-    Driver,
+    HostChoice,
     NestedNode,
     checked_path,
     covers,
@@ -210,7 +210,7 @@ def _nearest(around: list[_N], role: str) -> _N:
     return next((above for above in reversed(around) if getattr(above, role) is not None), around[0])
 
 
-def _host_of_part(root: _N, node: _N, slots: str, driver: Driver | None) -> NestedNode | str | None:
+def _host_of_part(root: _N, node: _N, slots: str, driver: HostChoice | None) -> NestedNode | str | None:
     """Return the host to write on a part: what drives it, if that is outside. No driver: it drives itself."""
     if driver is not None and unnumbered(driver.effective) == slots:
         return None
@@ -223,7 +223,7 @@ def _alone(root: _N, path: str) -> _N:
     return root.at(path).replace(name=None, host=None, count=1)
 
 
-def _settled(root: _N, cut: _N, slots: str, driven: Mapping[str, Driver]) -> _N:
+def _settled(root: _N, cut: _N, slots: str, driven: Mapping[str, HostChoice]) -> _N:
     """Make every reference in a part lead where it did; what it cannot lead to any more is copied."""
     wanted = dict(_drivers_in_part(cut, slots, driven))
     now = drivers(cut)
@@ -234,7 +234,7 @@ def _settled(root: _N, cut: _N, slots: str, driven: Mapping[str, Driver]) -> _N:
     return with_hosts(cut, {path: _alone(root, driven[join(slots, path)].effective) for path in lost})
 
 
-def _drivers_in_part(cut: NestedNode, slots: str, driven: Mapping[str, Driver]) -> Iterator[tuple[str, str | None]]:
+def _drivers_in_part(cut: NestedNode, slots: str, driven: Mapping[str, HostChoice]) -> Iterator[tuple[str, str | None]]:
     """Yield where in a part the drivers of nodes with a reference should be; None for one that is left outside."""
     for path, node in cut.walk():
         driver = driven[join(slots, path)].effective

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import place
 from tvmtarget.target.text.printing import write_value
-from tvmtarget.target.tree_paths import Driver, NestedNode, join
+from tvmtarget.target.tree_paths import HostChoice, NestedNode, join
 
 __all__ = ["PAIRS", "Pair", "effective_pair", "pair_conflicts", "runtimes_of", "usual_runtime"]
 
@@ -80,13 +80,13 @@ def effective_pair(nodes: Iterable[NestedNode]) -> tuple[Executor, Runtime]:
     return executor, runtime
 
 
-def pair_conflicts(root: NestedNode, driven: Mapping[str, Driver]) -> Iterator[str]:
+def pair_conflicts(root: NestedNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
     """Yield what is wrong with the executors and runtimes of a tree, at the nodes that state or begin to drive them."""
     yield from _conflicts_below([root], "", None, driven)
 
 
 def _conflicts_below(
-    nodes: list[NestedNode], path: str, around: str | None, driven: Mapping[str, Driver]
+    nodes: list[NestedNode], path: str, around: str | None, driven: Mapping[str, HostChoice]
 ) -> Iterator[str]:
     node, driver = nodes[-1], driven[path].effective
     if node.executor is not None or node.runtime is not None or driver != around:

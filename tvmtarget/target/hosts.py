@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from tvmtarget.target.edit import with_hosts
-from tvmtarget.target.tree_paths import Driver, NestedNode, covers, drivers, join, unnumbered
+from tvmtarget.target.tree_paths import HostChoice, NestedNode, covers, drivers, join, unnumbered
 
 __all__ = ["share_equal_hosts"]
 
@@ -48,7 +48,7 @@ class _Shared:
     def __init__(self, root: NestedNode, identity: Callable[[NestedNode], str]) -> None:
         self._root = root
         self._identity_of = identity
-        self._driven: Mapping[str, Driver] = drivers(root)
+        self._driven: Mapping[str, HostChoice] = drivers(root)
         self._sites: dict[str, str] = {}
         self._by_identity: dict[str, dict[str, str]] = {}
 

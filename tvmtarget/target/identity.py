@@ -19,7 +19,7 @@ from tvmtarget.target.executor_compatibility import usual_runtime
 from tvmtarget.target.hosts import share_equal_hosts
 from tvmtarget.target.kinds import Kind, Role, find_kind
 from tvmtarget.target.node import Executor, Link, Memory, Runtime
-from tvmtarget.target.tree_paths import Driver, NestedNode, drivers, join
+from tvmtarget.target.tree_paths import HostChoice, NestedNode, drivers, join
 
 __all__ = ["SCHEMA", "authored", "canonical", "digest_of", "facts", "identity_of", "identity_text"]
 
@@ -49,7 +49,7 @@ def canonical(data: object) -> str:
     return _ENCODER.encode(data)
 
 
-def _identity(node: NestedNode, path: str, driven: dict[str, Driver]) -> dict[str, object]:
+def _identity(node: NestedNode, path: str, driven: dict[str, HostChoice]) -> dict[str, object]:
     kind = find_kind(node.kind)
     flat: dict[str, object] = {"kind": node.kind}
     if path:
@@ -77,7 +77,7 @@ def authored(kind: Kind | None, attrs: Mapping[str, Value]) -> dict[str, object]
     }
 
 
-def _host(node: NestedNode, path: str, driver: Driver) -> dict[str, object]:
+def _host(node: NestedNode, path: str, driver: HostChoice) -> dict[str, object]:
     """Return the host where it changes something; an llvm written on a leaf is the one that stands in anyway.
 
     On a system it is not: work is given to a host that is written, and not to one that only stands in.

@@ -26,7 +26,7 @@ from tvmtarget.target.identity import authored, canonical, facts, identity_text
 from tvmtarget.target.kinds import AttributeClass, find_kind
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import shown
-from tvmtarget.target.tree_paths import Driver, NestedNode, drivers, join
+from tvmtarget.target.tree_paths import HostChoice, NestedNode, drivers, join
 
 __all__ = ["LEVELS", "CodegenGroup", "View", "codegen_groups", "codegen_key", "key_of", "tuning_key", "view_of"]
 
@@ -101,7 +101,7 @@ def codegen_groups(root: NestedNode) -> tuple[CodegenGroup, ...]:
     return tuple(CodegenGroup(system, key, tuple(leaves)) for (system, key), leaves in found.items())
 
 
-def _view(node: NestedNode, path: str, view: View, driven: Mapping[str, Driver]) -> dict[str, object]:
+def _view(node: NestedNode, path: str, view: View, driven: Mapping[str, HostChoice]) -> dict[str, object]:
     shown: dict[str, object] = {"kind": node.kind} | _attributes(node, view)
     if node.is_composite:
         children = [(child, _view(child, join(path, child.slot), view, driven)) for child in node.targets]
@@ -163,7 +163,7 @@ def _counted(child: NestedNode) -> dict[str, object]:
     return {"count": child.count} if child.count != 1 else {}
 
 
-def _host(node: NestedNode, path: str, view: View, driver: Driver) -> dict[str, object]:
+def _host(node: NestedNode, path: str, view: View, driver: HostChoice) -> dict[str, object]:
     """Return who drives a node: a node of the tree by its path, a host that is written by what it is."""
     if driver.is_implied or driver.effective == path:
         return {}

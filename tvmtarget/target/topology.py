@@ -11,7 +11,7 @@ from tvmtarget.target.tree import Target
 from tvmtarget.target.tree_paths import drivers, join, same_replica
 from tvmtarget.untrusted import check_limit
 
-__all__ = ["Layout", "Site", "is_below"]
+__all__ = ["Site", "Topology", "is_below"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Site:
         return self.target.is_composite
 
 
-class Layout:
+class Topology:
     """The sites of a resolved tree by path, computed once; `domains.py` says which of them share a memory."""
 
     def __init__(self, root: Target) -> None:

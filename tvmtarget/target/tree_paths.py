@@ -22,7 +22,7 @@ from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
 
 __all__ = [
     "MAX_COUNT",
-    "Driver",
+    "HostChoice",
     "NestedNode",
     "checked_path",
     "covers",
@@ -321,7 +321,7 @@ def _link_problems(node: NestedNode) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class HostChoice:
     """Who drives a node: `effective` with its own host, `default` without it; both are paths.
 
     A reference that names no node of this tree stays as it is written, with its '@'. The path `<node>/host`
@@ -334,7 +334,7 @@ class Driver:
     is_implied: bool
 
 
-def drivers(root: NestedNode) -> dict[str, Driver]:
+def drivers(root: NestedNode) -> dict[str, HostChoice]:
     """Return the driver of every node by path.
 
     A node is driven by its own host, else it drives itself if its kind can, else by whoever drives the node
@@ -342,7 +342,7 @@ def drivers(root: NestedNode) -> dict[str, Driver]:
     that has a child to drive it. A reference is looked up in the innermost node around it, itself included,
     that knows its first name; it goes by the names of children, and by `host` to a host that is written there.
     """
-    found: dict[str, Driver] = {}
+    found: dict[str, HostChoice] = {}
     _drive(root, "", None, (), found)
     return found
 
@@ -351,19 +351,19 @@ _Scope: TypeAlias = tuple[str, NestedNode]
 
 
 def _drive(
-    node: NestedNode, path: str, inherited: Driver | None, scopes: tuple[_Scope, ...], found: dict[str, Driver]
+    node: NestedNode, path: str, inherited: HostChoice | None, scopes: tuple[_Scope, ...], found: dict[str, HostChoice]
 ) -> None:
     scopes = (*scopes, (path, node))
     default = _default_driver(node, path, inherited)
     own = _own_driver(node, path, scopes)
     passed = inherited is not None and default == inherited.effective and inherited.is_implied
     stands_in = default == join(path, "host") and node.child("host") is None
-    found[path] = Driver(own or default, default, own is None and (passed or stands_in))
+    found[path] = HostChoice(own or default, default, own is None and (passed or stands_in))
     for child in node.targets:
         _drive(child, join(path, child.slot), found[path], scopes, found)
 
 
-def _default_driver(node: NestedNode, path: str, inherited: Driver | None) -> str:
+def _default_driver(node: NestedNode, path: str, inherited: HostChoice | None) -> str:
     if node.can_host:
         return path
     first = next((child for child in node.targets if child.can_host), None)

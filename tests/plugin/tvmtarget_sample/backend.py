@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from tvmtarget.backends.protocol import Part, backend_named
+from tvmtarget.backends.protocol import CompileRequest, backend_named
 from tvmtarget.support.strategy import Strategy
 
 __all__ = ["BACKEND", "ProbeStrategy"]
@@ -34,9 +34,9 @@ class _ProbeBackend:
     def refuses(self, target: object) -> str | None:
         return None
 
-    def compile(self, part: Part) -> _Logged:
+    def compile(self, part: CompileRequest) -> _Logged:
         by = "onnxruntime" if find_spec("onnxruntime") else "numpy"
-        plain = Part(part.name, part.source, part.site, _leaf(by), part.ops, part.inputs, part.outputs)
+        plain = CompileRequest(part.name, part.source, part.site, _leaf(by), part.ops, part.inputs, part.outputs)
         return _Logged(self.log, part, backend_named(by).compile(plain))
 
     def copy(self, value: Any, src: str, dst: str) -> Any:
@@ -51,7 +51,7 @@ def _leaf(kind: str) -> Any:
 
 
 class _Logged:
-    def __init__(self, log: list[tuple[Any, ...]], part: Part, compiled: Any) -> None:
+    def __init__(self, log: list[tuple[Any, ...]], part: CompileRequest, compiled: Any) -> None:
         self._log = log
         self._part = part
         self._compiled = compiled

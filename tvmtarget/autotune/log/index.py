@@ -12,7 +12,7 @@ from tvmtarget.autotune.log.tables import Tables
 from tvmtarget.errors import LogError, raise_all
 from tvmtarget.target.problems import shown
 
-__all__ = ["Choice", "Index"]
+__all__ = ["Index", "RankedCandidate"]
 
 _BEST = """
 SELECT t.trust, t.score, t.since, l.digest, t.candidate, e.key, b.key FROM trial t
@@ -74,7 +74,7 @@ def _refuse_long(entries: Iterable[Entry]) -> None:
     raise_all(LogError, [f"{spelled(one.digest)} has more than {MAX_LINE} bytes, the most of a line" for one in long])
 
 
-class Choice(NamedTuple):
+class RankedCandidate(NamedTuple):
     """A candidate of one target as a log ranks it, the least first; `digest` names the trial that stands for it.
 
     `default` is the identity of the default that it was compared with, empty if not told; None if with none.
@@ -126,11 +126,11 @@ class Index(Tables):
     def rank(self, workload: str | None = None) -> None:
         """Rank what was read and not ranked yet, of a workload or of all; here, that is done with each writing."""
 
-    def best(self, workload: str, target: str, limit: int) -> list[Choice]:
+    def best(self, workload: str, target: str, limit: int) -> list[RankedCandidate]:
         """Return the best candidates for a workload on exactly one target, by its digest."""
         self.rank(workload)
         rows = self._ask(_BEST, workload, target, limit)
-        return [Choice(trust, score, ts, spelled(digest), *rest) for trust, score, ts, digest, *rest in rows]
+        return [RankedCandidate(trust, score, ts, spelled(digest), *rest) for trust, score, ts, digest, *rest in rows]
 
     def trials(self, workload: str, target: str) -> list[str]:
         """Return the lines of all trials of a workload on exactly one target that were not retracted, as added."""

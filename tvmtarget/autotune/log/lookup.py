@@ -36,7 +36,7 @@ from tvmtarget.autotune.log.distance import (
     shape_distance,
     terms_between,
 )
-from tvmtarget.autotune.log.index import Choice
+from tvmtarget.autotune.log.index import RankedCandidate
 from tvmtarget.autotune.log.lines import parse_record
 from tvmtarget.autotune.log.match import Match, Policy, Tier, Tried, changes
 from tvmtarget.autotune.log.records import Candidate, Environment, Level, Pin, Record, TargetRecord, Trial, Workload
@@ -58,7 +58,7 @@ _Age: TypeAlias = tuple[int, int, int, str]
 class _Ranked(NamedTuple):
     """A choice in a layer."""
 
-    choice: Choice
+    choice: RankedCandidate
     layer: int
 
     def rank(self) -> tuple[int, int, int, str]:

@@ -20,7 +20,7 @@ from tvmtarget.autotune.log.sqlite_store import PAGE, SqliteStore
 from tvmtarget.errors import LogError, NewerLogError
 from tvmtarget.untrusted import read_bytes
 
-__all__ = ["is_damage", "salvage"]
+__all__ = ["is_damage", "recover"]
 
 _LEAF = 0x0D  # of a table
 _HEADER = 100  # bytes before the first page's own
@@ -45,7 +45,7 @@ def is_damage(error: LogError) -> bool:
     return not isinstance(cause, OSError) and not isinstance(error, NewerLogError)
 
 
-def salvage(path: Path) -> tuple[int, Path]:
+def recover(path: Path) -> tuple[int, Path]:
     """Make a database anew of its whole lines; return how many those are, and where the damaged file is now.
 
     Nobody else may have it open. A `LogError` if there is no line in it; then it is left as it is.

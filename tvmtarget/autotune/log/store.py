@@ -9,7 +9,7 @@ from typing import Protocol
 from urllib.parse import unquote
 
 from tvmtarget import plugins
-from tvmtarget.autotune.log.index import Choice
+from tvmtarget.autotune.log.index import RankedCandidate
 from tvmtarget.autotune.log.jsonl_store import JsonLinesStore
 from tvmtarget.autotune.log.lines import Line
 from tvmtarget.autotune.log.records import Level, Pin, Record
@@ -39,7 +39,7 @@ class Store(Protocol):
     def problems(self) -> Sequence[Line]:
         """Return the lines that cannot be read."""
 
-    def best(self, workload: str, target: str, limit: int) -> list[Choice]:
+    def best(self, workload: str, target: str, limit: int) -> list[RankedCandidate]:
         """Return the best candidates for a workload on exactly one target, by its digest."""
 
     def trials(self, workload: str, target: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from tvmtarget.autotune.log.environment import environment
 from tvmtarget.autotune.search.measuring import Choices, Outcome, Worker
 from tvmtarget.autotune.search.process import Limits
-from tvmtarget.backends.protocol import Part, backend_named
+from tvmtarget.backends.protocol import CompileRequest, backend_named
 from tvmtarget.errors import BackendError, MissingExtraError
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.tree import Target
@@ -46,7 +46,7 @@ class Reply(Generic[_Value]):
     lacks_source: bool = False
 
 
-def opening(backend: str, part: Part, limits: Limits, session: str) -> dict[str, object]:
+def opening(backend: str, part: CompileRequest, limits: Limits, session: str) -> dict[str, object]:
     """Return all that a worker needs to open a leaf function, and with which versions; `session` is who asks.
 
     The source, which may be large, need not be sent again to a worker that has it.
@@ -141,7 +141,7 @@ def _worker(opened: Mapping[str, Any]) -> Worker | None:
     if worker is None:
         if "source" not in opened:
             return None
-        part = Part(opened["name"], opened["source"], opened["site"], Target.from_json(opened["target"]))
+        part = CompileRequest(opened["name"], opened["source"], opened["site"], Target.from_json(opened["target"]))
         worker = Worker(opened["backend"], part, opened["limits"])
     _OPEN[name] = worker
     while len(_OPEN) > _KEPT:

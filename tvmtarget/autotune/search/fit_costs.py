@@ -13,7 +13,7 @@ from statistics import mean
 from typing import TypeAlias
 
 from tvmtarget.autotune.search.candidate_plans import weight
-from tvmtarget.partition.costs.costs import OpCost, RegionCost, structure_of
+from tvmtarget.partition.costs.costs import OpCost, SubgraphCost, structure_of
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.plan import Plan
 
@@ -60,7 +60,7 @@ def learned(estimates: Estimates, runs: Sequence[Run]) -> list[OpCost]:
     ]
 
 
-def whole_functions(runs: Sequence[Run]) -> list[RegionCost]:
+def whole_functions(runs: Sequence[Run]) -> list[SubgraphCost]:
     """Return what functions took in all, by structure and site: of those that are alike, the mean."""
     found: dict[Key, list[float]] = {}
     for plan, times in runs:
@@ -69,6 +69,6 @@ def whole_functions(runs: Sequence[Run]) -> list[RegionCost]:
                 if times.get(region.function):
                     found.setdefault((region.site, task.structure), []).append(times[region.function])
     return [
-        RegionCost(site, structure, mean(taken) / 10**6, origin="measured")
+        SubgraphCost(site, structure, mean(taken) / 10**6, origin="measured")
         for (site, structure), taken in found.items()
     ]

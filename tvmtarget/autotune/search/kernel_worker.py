@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from tvmtarget.autotune.search.worker_protocol import Server, failed, serve
-from tvmtarget.backends.protocol import Bench, Part, TunableBackend, Workshop, backend_named
+from tvmtarget.backends.protocol import CompileRequest, KernelRunner, KernelTuningContext, TunableBackend, backend_named
 from tvmtarget.errors import BackendError
 from tvmtarget.target.tree import Target
 
@@ -33,8 +33,8 @@ class KernelServer(Server):
 
     def __init__(self, answers: TextIO, lock: Path) -> None:
         super().__init__(answers, lock)
-        self._workshop: Workshop | None = None
-        self._defaults: dict[str, Bench] = {}
+        self._workshop: KernelTuningContext | None = None
+        self._defaults: dict[str, KernelRunner] = {}
 
     def _open(self, request: Mapping[str, Any]) -> dict[str, object]:
         backend = backend_named(request["backend"])
@@ -43,7 +43,9 @@ class KernelServer(Server):
         flat = request["part"]
         with os.fdopen(flat["source"], "rb") as file:
             source = file.read()
-        self._workshop = backend.workshop(Part(flat["name"], source, flat["site"], Target.from_json(flat["target"])))
+        self._workshop = backend.workshop(
+            CompileRequest(flat["name"], source, flat["site"], Target.from_json(flat["target"]))
+        )
         spaces = [
             {
                 "name": space.kernel.name,
@@ -92,7 +94,7 @@ class KernelServer(Server):
             return {"status": "wrong_output", "why": difference, "build_ms": build_ms}
         return {"status": "ok", "costs": costs, "beside": [cost for each in others for cost in each]}
 
-    def _default(self, key: str, choices: Sequence[Mapping[str, int]] | str | None) -> list[Bench]:
+    def _default(self, key: str, choices: Sequence[Mapping[str, int]] | str | None) -> list[KernelRunner]:
         """Return the kernel built in the way that others are compared with, if there is one."""
         if choices is None:
             return []
@@ -106,13 +108,13 @@ class KernelServer(Server):
         with self.alone():
             return {"status": "ok", "costs": _by_turns(benches, request["rounds"])}
 
-    def _opened(self) -> Workshop:
+    def _opened(self) -> KernelTuningContext:
         if self._workshop is None:
             raise BackendError("no leaf function is open")
         return self._workshop
 
 
-def _by_turns(benches: Sequence[Bench], rounds: int) -> list[list[int]]:
+def _by_turns(benches: Sequence[KernelRunner], rounds: int) -> list[list[int]]:
     """Return picoseconds of each kernel in each round; of slow ones there are fewer rounds."""
     costs: list[list[int]] = [[] for _ in benches]
     until = time.monotonic() + _ENOUGH

@@ -22,9 +22,9 @@ from tvmtarget.autotune.search.kernel import TunedKernel
 from tvmtarget.autotune.search.measuring import Outcome, Worker
 from tvmtarget.autotune.search.process import Limits, LostError
 from tvmtarget.autotune.search.remote import Remotes, RemoteWorker
-from tvmtarget.autotune.search.result import Budget, Finding, Progress, Step
+from tvmtarget.autotune.search.result import Budget, Finding, Progress, TuneProgress
 from tvmtarget.autotune.search.warm_start import HINT, recall
-from tvmtarget.backends.protocol import Part, Space, TunableBackend
+from tvmtarget.backends.protocol import CompileRequest, Space, TunableBackend
 from tvmtarget.building.compile_plan import choose_backend, part_of, standing_alone
 from tvmtarget.building.tuned_schedules import alone, kernel_workload
 from tvmtarget.errors import BackendError, RunError
@@ -140,7 +140,7 @@ class KernelTuner:
         self._kernels = list(found.values())
         self.left_out = list(dict.fromkeys(self.left_out))
 
-    def _worker(self, backend: str, part: Part) -> Worker:
+    def _worker(self, backend: str, part: CompileRequest) -> Worker:
         if self._remotes is None:
             return Worker(backend, part, self._limits)
         return RemoteWorker(backend, part, self._limits, self._remotes)
@@ -326,7 +326,9 @@ class KernelTuner:
             return
         default = sum(each.calls * each.default for each in self._kernels)
         best = sum(each.calls * each.best for each in self._kernels)
-        self._progress(Step("kernel", kernel.name, status, self._budget.done, self._budget.trials, default, best))
+        self._progress(
+            TuneProgress("kernel", kernel.name, status, self._budget.done, self._budget.trials, default, best)
+        )
 
 
 def _why(outcome: Outcome) -> dict[str, object]:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from tvmtarget.autotune.log.records import Environment, Status
 from tvmtarget.autotune.search.candidates import as_json
 from tvmtarget.autotune.search.process import USUAL_LIMITS, Limits, LostError, Process
-from tvmtarget.backends.protocol import Kernel, Part, Space
+from tvmtarget.backends.protocol import CompileRequest, Kernel, Space
 from tvmtarget.errors import BackendError, RunError
 
 __all__ = ["Choices", "Outcome", "Worker"]
@@ -45,7 +45,7 @@ class Worker(Process):
 
     module = "tvmtarget.autotune.search.kernel_worker"
 
-    def __init__(self, backend: str, part: Part, limits: Limits = USUAL_LIMITS) -> None:
+    def __init__(self, backend: str, part: CompileRequest, limits: Limits = USUAL_LIMITS) -> None:
         super().__init__(limits)
         self._backend = backend
         self._part = part

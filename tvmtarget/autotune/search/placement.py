@@ -20,9 +20,9 @@ from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Tri
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.candidate_plans import plans_by_leaf, plans_by_segment, plans_by_work, weight
 from tvmtarget.autotune.search.fit_costs import learned, whole_functions
-from tvmtarget.autotune.search.program_tuner import WholeTuner
+from tvmtarget.autotune.search.program_tuner import ProgramTuner
 from tvmtarget.autotune.search.programs import Programs, Variant
-from tvmtarget.autotune.search.result import Budget, Finding, Progress, Step
+from tvmtarget.autotune.search.result import Budget, Finding, Progress, TuneProgress
 from tvmtarget.autotune.search.timing import ROUNDS, open_sizes, seconds_of_turns
 from tvmtarget.building.tuned_schedules import PLACEMENT, Advice, placement_body, sites_of
 from tvmtarget.errors import TvmTargetError
@@ -48,7 +48,7 @@ class _Measured:
     functions: Mapping[str, float]
 
 
-class PlacementTuner(WholeTuner):
+class PlacementTuner(ProgramTuner):
     """Tunes the placement of one program into a log; `best` is the plan to go on with."""
 
     level = "graph"
@@ -171,7 +171,7 @@ class PlacementTuner(WholeTuner):
             first = base.cost if base is not None else cost
             best = min(each.cost for each in self._measured.values())
             what, done = f"{len(plan.regions)} regions", self._budget.done
-            self._progress(Step("placement", what, "ok", done, self._budget.trials, round(first), round(best)))
+            self._progress(TuneProgress("placement", what, "ok", done, self._budget.trials, round(first), round(best)))
 
     def _as_built(self, plan: Plan) -> Plan:
         """Return the plan that a build makes of the sites of one."""

@@ -10,17 +10,17 @@ from typing import ClassVar
 from tvmtarget.autotune.log.environment import environment
 from tvmtarget.autotune.log.records import FAILURES, Candidate, Level, Measurement, Trial
 from tvmtarget.autotune.log.tuning_log import TuningLog
-from tvmtarget.autotune.search.programs import Programs, Ran
+from tvmtarget.autotune.search.programs import ProgramRun, Programs
 from tvmtarget.autotune.search.result import Budget, Finding, Progress
 from tvmtarget.building.tuned_schedules import alone, placement_identity, whole_workload
 from tvmtarget.partition.plan import Plan
 
-__all__ = ["WholeTuner"]
+__all__ = ["ProgramTuner"]
 
 MOST_WHY = 300  # letters of a reason in the log
 
 
-class WholeTuner:
+class ProgramTuner:
     """What tunes one program as a whole into a log: its settings, or its placement."""
 
     level: ClassVar[Level]
@@ -69,7 +69,7 @@ class WholeTuner:
         """Whether another trial may begin, and end `kept` seconds before the time is up."""
         return not self._budget.is_spent(time.monotonic() + self._longest + kept)
 
-    def ran(self, what: str, candidate: Candidate, ran: Ran) -> bool:
+    def ran(self, what: str, candidate: Candidate, ran: ProgramRun) -> bool:
         """Count a trial, and return whether it is one to go on with; of what failed that is logged.
 
         Failures of the machine, and what was ended as the time was up, are in the log and say nothing of the candidate.

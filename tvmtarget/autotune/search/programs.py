@@ -18,7 +18,7 @@ from tvmtarget.files import temporary_folder
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.tree import Target
 
-__all__ = ["Programs", "Ran", "Variant"]
+__all__ = ["ProgramRun", "Programs", "Variant"]
 
 HOPELESS = 30  # times the default's run that each program may take, beside the usual limit
 
@@ -41,7 +41,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Ran:
+class ProgramRun:
     """What became of programs that were to run, and why it was not well.
 
     Costs are picoseconds: of each program in each round, or of one alone its fastest run and, beside it, the default's.
@@ -69,16 +69,16 @@ class Programs(Process):
         self._log = log
         self._default_cost = 0
 
-    def measure(self, variant: Variant, default: Variant) -> Ran:
+    def measure(self, variant: Variant, default: Variant) -> ProgramRun:
         """Build a program, compare what it computes with the default, and run both."""
         return self._ran({"do": "measure", "program": variant.to_json(), "default": default.to_json()}, 2, -1)
 
-    def compare(self, variants: Sequence[Variant], rounds: int) -> Ran:
+    def compare(self, variants: Sequence[Variant], rounds: int) -> ProgramRun:
         """Build programs, compare what they compute with the first, and run them by turns."""
         listed = [variant.to_json() for variant in variants]
         return self._ran({"do": "compare", "programs": listed, "rounds": rounds}, len(listed), 0)
 
-    def _ran(self, request: Mapping[str, object], count: int, default: int) -> Ran:
+    def _ran(self, request: Mapping[str, object], count: int, default: int) -> ProgramRun:
         """Run some programs; if the process is lost from outside, once more. Costs of the default are at a place."""
         begin = time.monotonic()
         limit = self._limits.open
@@ -90,16 +90,16 @@ class Programs(Process):
             except LostError as error:
                 if error.cause == "infra":
                     continue
-                return Ran(error.status, why=str(error), seconds=time.monotonic() - begin)
+                return ProgramRun(error.status, why=str(error), seconds=time.monotonic() - begin)
             except BackendError as error:
-                return Ran("build_error", why=error.problems[0], seconds=time.monotonic() - begin)
+                return ProgramRun("build_error", why=error.problems[0], seconds=time.monotonic() - begin)
             if answer["status"] == "failed":
-                return Ran("infra_error", why=answer["why"], seconds=time.monotonic() - begin)
+                return ProgramRun("infra_error", why=answer["why"], seconds=time.monotonic() - begin)
             costs = tuple(map(tuple, answer.get("costs", ())))
             self._default_cost = max(costs[default]) if costs else self._default_cost
             functions = answer.get("functions", {})
-            return Ran(answer["status"], costs, functions, answer.get("why", ""), time.monotonic() - begin)
-        return Ran("infra_error", why="the process of the programs was lost twice, not by what it ran")
+            return ProgramRun(answer["status"], costs, functions, answer.get("why", ""), time.monotonic() - begin)
+        return ProgramRun("infra_error", why="the process of the programs was lost twice, not by what it ran")
 
     def _open(self) -> dict[str, Any]:
         with temporary_folder() as folder:

@@ -43,7 +43,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.costs.work import Work, work_of
 from tvmtarget.partition.decompose import decompose
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
 __all__ = ["DOUBT", "MeasuredRates", "measure_rates"]
@@ -101,7 +101,7 @@ class _Leaf:
 def measure_rates(target: Target | str, *, allow_interpreter: bool = False) -> MeasuredRates:
     """Measure the leaves of a tree that can run on this machine; `allow_interpreter` as for `build`."""
     tree = Target.parse(target) if isinstance(target, str) else target
-    layout = Layout(tree.resolve())
+    layout = Topology(tree.resolve())
     known: dict[str, _Leaf] = {}
     paths: dict[str, str] = {}
     links: list[LinkCost] = []

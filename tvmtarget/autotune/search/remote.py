@@ -21,7 +21,7 @@ from tvmtarget.autotune.search.dask_worker import Reply, closed, compared, measu
 from tvmtarget.autotune.search.measuring import Choices, Outcome, Worker
 from tvmtarget.autotune.search.process import Limits, LostError
 from tvmtarget.autotune.search.worker_protocol import first_line
-from tvmtarget.backends.protocol import Part
+from tvmtarget.backends.protocol import CompileRequest
 from tvmtarget.errors import BackendError, MissingExtraError, RunError
 from tvmtarget.runtimes.dask import connected
 
@@ -244,7 +244,7 @@ def _is_loss(error: BaseException) -> bool:
 class RemoteWorker(Worker):
     """A worker that knows the kernels here, and measures them there."""
 
-    def __init__(self, backend: str, part: Part, limits: Limits, remotes: Remotes) -> None:
+    def __init__(self, backend: str, part: CompileRequest, limits: Limits, remotes: Remotes) -> None:
         super().__init__(backend, part, limits)
         self._remotes = remotes
         self._opened = opening(backend, part, limits, remotes.session)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from tvmtarget.errors import RunError
 
-__all__ = ["Budget", "Finding", "Progress", "Step", "TuneInterrupted", "TuneResult", "TuneStoppedError"]
+__all__ = ["Budget", "Finding", "Progress", "TuneInterrupted", "TuneProgress", "TuneResult", "TuneStoppedError"]
 
 MOST_LOAD = 0.5  # on each processor, above which others may have taken what a candidate needs
 
@@ -51,7 +51,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TuneProgress:
     """A trial that was made: what of, how it ended, how many there were, and what the program's kernels take now."""
 
     level: str
@@ -73,7 +73,7 @@ class Step:
         return f"{_time(self.default)} -> {_time(self.best)}, {self.speedup:.2f} times as fast"
 
 
-Progress: TypeAlias = Callable[[Step], None]
+Progress: TypeAlias = Callable[[TuneProgress], None]
 
 
 @dataclass

@@ -13,9 +13,9 @@ from typing import Literal, TypeAlias
 
 from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial
 from tvmtarget.autotune.log.tuning_log import TuningLog
-from tvmtarget.autotune.search.program_tuner import WholeTuner
+from tvmtarget.autotune.search.program_tuner import ProgramTuner
 from tvmtarget.autotune.search.programs import Programs, Variant
-from tvmtarget.autotune.search.result import Budget, Finding, Progress, Step
+from tvmtarget.autotune.search.result import Budget, Finding, Progress, TuneProgress
 from tvmtarget.autotune.search.timing import ROUNDS, SLOW_ROUNDS
 from tvmtarget.backends.protocol import ConfigurableBackend
 from tvmtarget.building.compile_plan import choose_backend
@@ -48,7 +48,7 @@ def open_settings(plan: Plan, *, allow_interpreter: bool = False) -> Iterator[tu
                 yield site, name, tuple(values)
 
 
-class SettingsTuner(WholeTuner):
+class SettingsTuner(ProgramTuner):
     """Tunes the settings of the leaves of one plan into a log; where nothing helps, that no setting is best.
 
     The plan is that of the programs' process, `is_own`, or one of the same program.
@@ -147,7 +147,7 @@ class SettingsTuner(WholeTuner):
 
     def _tell(self, what: str, was: int, now: int) -> None:
         if self._progress is not None:
-            step = Step("executor", what, "ok", self._budget.done, self._budget.trials, was, min(was, now))
+            step = TuneProgress("executor", what, "ok", self._budget.done, self._budget.trials, was, min(was, now))
             self._progress(step)
 
     def _write(self, rows: Sequence[_Row], costs: Sequence[int], beside: Sequence[int], kind: _Kind) -> Trial:

@@ -12,7 +12,7 @@ from tvmtarget.autotune.search.timing import Inputs
 from tvmtarget.backends.protocol import Backend
 from tvmtarget.building.executable import Executable
 from tvmtarget.partition.costs.costs import LinkCost
-from tvmtarget.target.topology import Layout, Site
+from tvmtarget.target.topology import Site, Topology
 from tvmtarget.target.tree import Target
 
 __all__ = ["links_of", "run_in_place"]
@@ -32,7 +32,7 @@ def run_in_place(program: Executable, inputs: Inputs) -> Callable[[], object]:
     return lambda: run_on(0, values)
 
 
-def links_of(layout: Layout, leaf: Site, alone: Target, backend: Backend) -> Iterator[LinkCost]:
+def links_of(layout: Topology, leaf: Site, alone: Target, backend: Backend) -> Iterator[LinkCost]:
     """Yield what copies take from the memory of a leaf's host into its own and back; nothing where that is one."""
     home, place = layout[leaf.host].domain, getattr(backend, "place", None)
     if place is None or leaf.domain == home or leaf.target.device == "cpu":

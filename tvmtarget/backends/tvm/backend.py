@@ -17,14 +17,23 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from tvmtarget.backends.machine import refuses_native
-from tvmtarget.backends.protocol import Part
-from tvmtarget.backends.tvm.compiled_module import LIBRARY, LOCK, CudaProgram, Program, import_tvm, load, place, quiet
+from tvmtarget.backends.protocol import CompileRequest
+from tvmtarget.backends.tvm.compiled_module import (
+    LIBRARY,
+    LOCK,
+    CompiledModule,
+    CudaModule,
+    import_tvm,
+    load,
+    place,
+    quiet,
+)
 from tvmtarget.backends.tvm.cpu_schedule import cpu_pipeline, legal_passes
 from tvmtarget.backends.tvm.cuda import cuda_pipeline, cuda_target, fusing_passes, generating, is_loaded, refusal
-from tvmtarget.backends.tvm.gpu_kernels import GpuWorkshop, gpu_default
+from tvmtarget.backends.tvm.gpu_kernels import GpuKernelTuningContext, gpu_default
 from tvmtarget.backends.tvm.isolated_compile import compiled_apart
-from tvmtarget.backends.tvm.kernels import FORMAT, KernelWorkshop, TunedChoice, cpu_default
-from tvmtarget.backends.tvm.tir_programs import CodeProgram, CudaCodeProgram, built_code, is_code
+from tvmtarget.backends.tvm.kernels import FORMAT, CpuKernelTuningContext, TunedChoice, cpu_default
+from tvmtarget.backends.tvm.tir_programs import CudaTirModule, TirModule, built_code, is_code
 from tvmtarget.backends.tvm.traces import TRACE_FORMAT
 from tvmtarget.errors import BackendError, raise_all
 from tvmtarget.target.cpu.isa import spelled_for_llvm
@@ -80,7 +89,7 @@ def generates(kind: str) -> bool:
     return import_tvm().get_global_func(f"relax.ext.{kind}", allow_missing=True) is not None
 
 
-class _External(Program):
+class _External(CompiledModule):
     """What TVM compiled around an external code generator, whose functions are in this process only."""
 
     def native_files(self) -> Mapping[str, bytes]:
@@ -113,7 +122,7 @@ class _Tvm:
             return place(value, device)
         return value.copy() if isinstance(value, np.ndarray) else value
 
-    def compile(self, part: Part) -> Program:
+    def compile(self, part: CompileRequest) -> CompiledModule:
         tvm = import_tvm()
         if part.target.kind not in self.kinds:
             return self._external(part)
@@ -125,16 +134,16 @@ class _Tvm:
         whole = tvm.ir.load_json(part.source.decode()) if part.is_relax and part.is_trusted else None
         entry = whole["main"] if whole is not None and is_code(whole) else None
 
-        def program(executable: Any) -> Program:  # noqa: ANN401
+        def program(executable: Any) -> CompiledModule:  # noqa: ANN401
             if entry is not None and is_gpu:
-                return CudaCodeProgram(executable, entry, is_native=is_native)
+                return CudaTirModule(executable, entry, is_native=is_native)
             if entry is not None:
-                return CodeProgram(executable, entry)
+                return TirModule(executable, entry)
             results = len(part.outputs)
             return (
-                CudaProgram(executable, never_empty, results, is_native=is_native)
+                CudaModule(executable, never_empty, results, is_native=is_native)
                 if is_gpu
-                else Program(executable, never_empty, results)
+                else CompiledModule(executable, never_empty, results)
             )
 
         if LIBRARY in part.native and is_native:
@@ -163,7 +172,7 @@ class _Tvm:
         except Exception as error:
             raise BackendError(f"tvm cannot take function {part.name!r} of @{part.site}: {_reason(error)}") from error
 
-    def _external(self, part: Part) -> Program:
+    def _external(self, part: CompileRequest) -> CompiledModule:
         """Have an external code generator of TVM compile a function of Relax, with the attributes of the leaf."""
         tvm, kind = import_tvm(), part.target.kind
         if not generates(kind):
@@ -181,7 +190,7 @@ class _Tvm:
                 f"relax.ext.{kind} cannot take function {part.name!r} of @{part.site}: {reason}"
             ) from error
 
-    def workshop(self, part: Part) -> KernelWorkshop | GpuWorkshop:
+    def workshop(self, part: CompileRequest) -> CpuKernelTuningContext | GpuKernelTuningContext:
         """Return the tensor functions of a leaf function, to be tuned."""
         tvm = import_tvm()
         is_gpu = part.target.kind == "cuda"
@@ -190,7 +199,7 @@ class _Tvm:
             passes = (fusing_passes if is_gpu else legal_passes)(target)
             with target, tvm.transform.PassContext(opt_level=3):
                 module = tvm.transform.Sequential(passes)(_imported(tvm, part))
-                return GpuWorkshop(module, target) if is_gpu else KernelWorkshop(module, target)
+                return GpuKernelTuningContext(module, target) if is_gpu else CpuKernelTuningContext(module, target)
 
 
 def _ignored_context(tvm: Any) -> Iterator[str]:  # noqa: ANN401
@@ -226,7 +235,7 @@ def _has_branches(tvm: Any, module: Any) -> bool:  # noqa: ANN401
     return any(found)
 
 
-def _imported(tvm: Any, part: Part) -> Any:  # noqa: ANN401
+def _imported(tvm: Any, part: CompileRequest) -> Any:  # noqa: ANN401
     if part.is_relax:
         return tvm.ir.load_json(part.source.decode())
     return tvm.relax.frontend.onnx.from_onnx(_prepared(part.model), sanitize_input_names=False)

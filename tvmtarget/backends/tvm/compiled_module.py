@@ -25,7 +25,7 @@ from tvmtarget.backends.protocol import Array
 from tvmtarget.errors import BackendError, MissingExtraError
 from tvmtarget.files import temporary_folder
 
-__all__ = ["LIBRARY", "LOCK", "CudaProgram", "DeviceArray", "Program", "import_tvm", "load", "place", "quiet"]
+__all__ = ["LIBRARY", "LOCK", "CompiledModule", "CudaModule", "DeviceArray", "import_tvm", "load", "place", "quiet"]
 
 Tvm: TypeAlias = Any
 Tensor: TypeAlias = Any
@@ -49,7 +49,7 @@ def import_tvm() -> Tvm:
     return tvm
 
 
-class Program:
+class CompiledModule:
     """An executable with a virtual machine of its own for each thread, as one machine serves one thread.
 
     `never_empty` are the inputs, by position, that must have elements; `results` is how many values a run returns.
@@ -142,7 +142,7 @@ def place(array: Array | DeviceArray, device: int) -> DeviceArray:
     return DeviceArray(tvm.runtime.tensor(array, there))
 
 
-class CudaProgram(Program):
+class CudaModule(CompiledModule):
     """An executable for GPUs; `is_native` says whether it holds machine code, or the source alone."""
 
     def __init__(

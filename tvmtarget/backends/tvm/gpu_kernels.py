@@ -15,10 +15,10 @@ from tvmtarget.backends.protocol import Kernel, Space
 from tvmtarget.backends.tvm.call_sites import Use
 from tvmtarget.backends.tvm.cuda import generating
 from tvmtarget.backends.tvm.gpu_schedule import default_schedule
-from tvmtarget.backends.tvm.kernels import KernelBench, Workshop, compiled, identity
+from tvmtarget.backends.tvm.kernels import CpuKernelRunner, TvmKernelTuningContext, compiled, identity
 from tvmtarget.backends.tvm.traces import applied
 
-__all__ = ["GpuBench", "GpuWorkshop", "gpu_default"]
+__all__ = ["GpuKernelRunner", "GpuKernelTuningContext", "gpu_default"]
 
 Target: TypeAlias = Any
 Module: TypeAlias = Any
@@ -35,7 +35,7 @@ def gpu_default(target: Target) -> Callable[[Function, Use], Function]:
     return schedule
 
 
-class GpuWorkshop(Workshop):
+class GpuKernelTuningContext(TvmKernelTuningContext):
     """The kernels of a module of tensor functions, which `fusing_passes` made; there are no register blocks."""
 
     def __init__(self, module: Module, target: Target) -> None:
@@ -49,7 +49,7 @@ class GpuWorkshop(Workshop):
         """Whether choices are those of no register block."""
         return key in self.spaces and not choices
 
-    def build(self, key: str, choices: Sequence[Mapping[str, int]] | str) -> GpuBench:
+    def build(self, key: str, choices: Sequence[Mapping[str, int]] | str) -> GpuKernelRunner:
         """Schedule and compile a kernel, by a trace or by the default rules."""
         import tvm
 
@@ -57,10 +57,10 @@ class GpuWorkshop(Workshop):
         scheduled = applied(function, choices) if isinstance(choices, str) else self._default(function, use)
         with generating(tvm, self.target):
             built = compiled(scheduled, self.target)
-        return GpuBench(built, *self._reference(key), tvm.cuda(0))
+        return GpuKernelRunner(built, *self._reference(key), tvm.cuda(0))
 
 
-class GpuBench(KernelBench):
+class GpuKernelRunner(CpuKernelRunner):
     """A compiled kernel on the first GPU, with inputs and expected results."""
 
     def difference(self) -> str | None:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tvmtarget.backends.protocol import KeptSchedules, Part, backend_named
+from tvmtarget.backends.protocol import CompileRequest, FixedSchedules, backend_named
 from tvmtarget.backends.tvm.compiled_module import LIBRARY
 from tvmtarget.errors import BackendError, TvmTargetError
 from tvmtarget.files import temporary_folder
@@ -30,7 +30,7 @@ SECONDS = 300  # that compiling a leaf function may take
 _WHY = "why"  # the file with the reason why it cannot be compiled
 
 
-def compiled_apart(part: Part) -> bytes | None:
+def compiled_apart(part: CompileRequest) -> bytes | None:
     """Return the library of a leaf function of a stranger; None if it compiles, and there is nothing to link it with.
 
     Raises:
@@ -45,7 +45,7 @@ def compiled_apart(part: Part) -> bytes | None:
             f"{name} is compiled only if you trust who wrote it (trust=True, --trust): {problems[0]}{more}"
         )
     with temporary_folder() as folder:
-        bodies = part.schedules.bodies if isinstance(part.schedules, KeptSchedules) else {}
+        bodies = part.schedules.bodies if isinstance(part.schedules, FixedSchedules) else {}
         request = {
             "name": part.name,
             "site": part.site,
@@ -93,12 +93,12 @@ def main(folder: str) -> int:
     end_with_parent()
     request: Mapping[str, object] = json.loads(sys.stdin.buffer.readline())
     bodies = {(key, form): body for key, form, body in request["bodies"]}  # type: ignore[attr-defined]
-    part = Part(
+    part = CompileRequest(
         str(request["name"]),
         sys.stdin.buffer.read(),
         str(request["site"]),
         Target.from_json(request["target"]),  # type: ignore[arg-type]
-        schedules=KeptSchedules(bodies) if bodies else None,
+        schedules=FixedSchedules(bodies) if bodies else None,
     )
     try:
         files = backend_named("tvm").compile(part).native_files()

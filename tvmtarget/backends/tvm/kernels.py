@@ -29,10 +29,10 @@ from tvmtarget.target.keys import key_of
 
 __all__ = [
     "FORMAT",
-    "KernelBench",
-    "KernelWorkshop",
+    "CpuKernelRunner",
+    "CpuKernelTuningContext",
     "TunedChoice",
-    "Workshop",
+    "TvmKernelTuningContext",
     "compiled",
     "cpu_default",
     "described",
@@ -132,7 +132,7 @@ def _read(body: object) -> list[Knobs] | None:
     return list(blocks) if whole else None
 
 
-class Workshop(ABC):
+class TvmKernelTuningContext(ABC):
     """The kernels of a module of tensor functions: their spaces, and what each should compute."""
 
     def __init__(self, module: Module, target: Target, host: Target) -> None:
@@ -187,7 +187,7 @@ class Workshop(ABC):
         return self._references[key]
 
 
-class KernelWorkshop(Workshop):
+class CpuKernelTuningContext(TvmKernelTuningContext):
     """The kernels of a module of tensor functions, which `legal_passes` made."""
 
     def __init__(self, module: Module, target: Target) -> None:
@@ -212,21 +212,23 @@ class KernelWorkshop(Workshop):
             tile_of(nest, knobs, self.unit) is not None for nest, knobs in zip(nests, choices, strict=True)
         )
 
-    def build(self, key: str, choices: Sequence[Mapping[str, int]] | str) -> KernelBench:
+    def build(self, key: str, choices: Sequence[Mapping[str, int]] | str) -> CpuKernelRunner:
         """Schedule and compile a kernel, by the choices of its register blocks or by a trace."""
         function, use = self._functions[key]
         if isinstance(choices, str):
-            return KernelBench(compiled(vectorisable(applied(function, choices)), self.target), *self._reference(key))
+            return CpuKernelRunner(
+                compiled(vectorisable(applied(function, choices)), self.target), *self._reference(key)
+            )
         scheduler = Scheduler(function, self.unit, use.constants, list(choices))
         entry = compiled(scheduler.run(), self.target)
         inputs, expected = self._reference(key)
         laid_out = [
             scheduler.layouts[at].apply(array) if at in scheduler.layouts else array for at, array in enumerate(inputs)
         ]
-        return KernelBench(entry, laid_out, expected)
+        return CpuKernelRunner(entry, laid_out, expected)
 
 
-class KernelBench:
+class CpuKernelRunner:
     """A compiled kernel with inputs, and the results that it should have by position."""
 
     def __init__(

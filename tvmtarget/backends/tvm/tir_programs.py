@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.backends.protocol import Array
-from tvmtarget.backends.tvm.compiled_module import DeviceArray, Program, import_tvm, place
+from tvmtarget.backends.tvm.compiled_module import CompiledModule, DeviceArray, import_tvm, place
 
-__all__ = ["CodeProgram", "CudaCodeProgram", "built_code", "is_code"]
+__all__ = ["CudaTirModule", "TirModule", "built_code", "is_code"]
 
 
 def is_code(module: Any) -> bool:  # noqa: ANN401 - TVM ships no types
@@ -32,7 +32,7 @@ def built_code(module: Any, target: Any) -> Any:  # noqa: ANN401
     return steps.tir_to_runtime(finish_host()(host), finished, target.host or target)
 
 
-class CodeProgram(Program):
+class TirModule(CompiledModule):
     """A built module whose `main` writes to its buffers.
 
     `run` returns all buffers as they are afterwards, and writes them to the arrays that it was given where these can be
@@ -58,7 +58,7 @@ class CodeProgram(Program):
         return results
 
 
-class CudaCodeProgram(CodeProgram):
+class CudaTirModule(TirModule):
     """One whose kernels run on a GPU; its buffers are in the memory of that."""
 
     def __init__(self, built: Any, main: Any, *, is_native: bool) -> None:  # noqa: ANN401

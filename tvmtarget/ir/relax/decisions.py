@@ -19,10 +19,10 @@ from tvmtarget.ir.relax.partitionable import code_generator
 from tvmtarget.ir.relax.vdevice_constraints import constrained
 from tvmtarget.ir.types import TensorType
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.topology import Layout, Site
+from tvmtarget.target.topology import Site, Topology
 from tvmtarget.untrusted import parse_json
 
-__all__ = ["decided", "restored", "with_kept"]
+__all__ = ["decided", "restored", "with_decisions"]
 
 CONSTRAINT = "tvmtarget.constraint"
 CONSTRAINTS = "tvmtarget.constraints"
@@ -38,7 +38,9 @@ def decided(own: Constraint | None, site: Site | None) -> Constraint | None:
     return at if own is None or own.path is not None or not own.is_required else own & at
 
 
-def with_kept(functions: Sequence[Function], attrs: Mapping[str, Any], layout: Layout | None) -> tuple[Function, ...]:
+def with_decisions(
+    functions: Sequence[Function], attrs: Mapping[str, Any], layout: Topology | None
+) -> tuple[Function, ...]:
     """Return functions with attributes for constraints and names that reading them back would not find."""
     plain = tuple(_unconstrained(function) for function in functions)
     implied = plain

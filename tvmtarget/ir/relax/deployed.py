@@ -25,10 +25,10 @@ from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.ir.relax.syntax import fields_of_tuple, on_vdevice
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType
-from tvmtarget.target.topology import Layout, Site
+from tvmtarget.target.topology import Site, Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["codegen_options", "deployed", "is_native"]
+__all__ = ["codegen_options", "deployed_module", "is_native"]
 
 # Kinds that a code generator of TVM's own serves, with the device type of each in TVM's runtime.
 _NATIVE = frozenset({"llvm", "c", "cuda", "nvptx", "rocm", "opencl", "vulkan", "metal", "webgpu", "hexagon", "trn"})
@@ -43,7 +43,7 @@ def codegen_options(module_functions: Sequence[Function], tree: Target | None) -
     """Return what `RunCodegen` is told about each external generator: the attributes of its node in the tree."""
     found: dict[str, dict[str, Any]] = {}
     paths: dict[str, str] = {}
-    layout = None if tree is None else Layout(tree.resolve())
+    layout = None if tree is None else Topology(tree.resolve())
     for function in module_functions:
         path = _leaf_path(function)
         if layout is None or path is None or is_native(layout[path].target.kind):
@@ -58,7 +58,7 @@ def codegen_options(module_functions: Sequence[Function], tree: Target | None) -
     return found
 
 
-def deployed(
+def deployed_module(
     functions: Sequence[Function], attrs: Mapping[str, Any], tree: Target | None
 ) -> tuple[tuple[Function, ...], Mapping[str, Any]]:
     """Return functions and attributes as TVM wants them, by their own names; what no one decomposed is as it was."""
@@ -69,7 +69,7 @@ def deployed(
     by_name = {function.name: function for function in functions}
     others = [function for function in functions if function.attr("role") is None]
     attrs = attrs if any(map(_is_on_vdevices, others)) else _without_vdevices(attrs)
-    layout = Layout(tree.resolve())
+    layout = Topology(tree.resolve())
     names, written = Names(by_name), dict[str, Function]()
     for root in divided:
         made, infos = _deployed(root, by_name, names, layout, attrs)
@@ -79,7 +79,7 @@ def deployed(
 
 
 def _deployed(
-    root: Function, by_name: Mapping[str, Function], names: Names, layout: Layout, attrs: Mapping[str, Any]
+    root: Function, by_name: Mapping[str, Function], names: Names, layout: Topology, attrs: Mapping[str, Any]
 ) -> tuple[list[Function], dict[str, Any]]:
     """Return the driver of one root with the parts and codes that it calls, and the global infos with its devices."""
     reached = [by_name[name] for name in reached_from([root.name], by_name)]
@@ -110,7 +110,7 @@ def _leaf_path(function: Function) -> str | None:
     return function.constraint.path
 
 
-def _site_of(call: Call, frames: Any, by_name: Mapping[str, Function], layout: Layout, main: Function) -> Site | None:
+def _site_of(call: Call, frames: Any, by_name: Mapping[str, Function], layout: Topology, main: Function) -> Site | None:
     """Return the leaf that runs an operation; None for what a driver does."""
     around = [call.callee, *(frame.callee for frame in reversed(frames)), main.name]
     paths = (_leaf_path(by_name[name]) for name in around if name in by_name)
@@ -161,7 +161,9 @@ class _Device:
 class _Devices:
     """The virtual devices of the sites that run something: none where all run on one device of TVM's own."""
 
-    def __init__(self, layout: Layout, main: Function, sites: Sequence[Site | None], attrs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, layout: Topology, main: Function, sites: Sequence[Site | None], attrs: Mapping[str, Any]
+    ) -> None:
         self._layout = layout
         self._kept = list((attrs.get(GLOBALS) or {}).get("vdevice", ()))
         home = layout[main.constraint.path or ""] if main.constraint is not None else layout[""]
@@ -234,7 +236,7 @@ class _Writer:
         by_name: Mapping[str, Function],
         names: Names,
         outside: Mapping[str, Function],
-        layout: Layout,
+        layout: Topology,
     ) -> None:
         self._main = main
         self._devices = devices

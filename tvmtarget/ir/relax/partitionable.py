@@ -20,10 +20,10 @@ from tvmtarget.ir.relax.syntax import fields_of_tuple, renamed_symbols
 from tvmtarget.ir.relax.tuple_results import untupled
 from tvmtarget.ir.types import OpaqueType, TensorType, Type
 
-__all__ = ["code_generator", "divisible"]
+__all__ = ["code_generator", "partitionable"]
 
 
-def divisible(functions: Sequence[Function]) -> tuple[Function, ...]:
+def partitionable(functions: Sequence[Function]) -> tuple[Function, ...]:
     """Return the functions of a module with plain calls in place of Relax's ways to call functions.
 
     Args:

@@ -19,13 +19,13 @@ from tvmtarget.ir.relax.partitionable import code_generator
 from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.constraints.reasons import Reason
-from tvmtarget.target.topology import Layout, Site
+from tvmtarget.target.topology import Site, Topology
 from tvmtarget.target.tree import Target
 
 __all__ = ["constrained", "site_of_function"]
 
 
-def constrained(functions: Sequence[Function], attrs: Mapping[str, Any], layout: Layout) -> tuple[Function, ...]:
+def constrained(functions: Sequence[Function], attrs: Mapping[str, Any], layout: Topology) -> tuple[Function, ...]:
     """Return the functions with constraints on nodes of a tree for what they say about where they run.
 
     Functions that a decomposition made stay as they are. What a function says is about its own operations: a function
@@ -43,7 +43,7 @@ def constrained(functions: Sequence[Function], attrs: Mapping[str, Any], layout:
 
 
 class _Places:
-    def __init__(self, functions: Sequence[Function], attrs: Mapping[str, Any], layout: Layout) -> None:
+    def __init__(self, functions: Sequence[Function], attrs: Mapping[str, Any], layout: Topology) -> None:
         self._functions = {function.name: function for function in functions}
         self._layout = layout
         self._leaves = tuple(layout.leaves())

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from tvmtarget.errors import InfeasibleError, raise_all
 from tvmtarget.ir.function import Call, Value
-from tvmtarget.partition.control.control_flow_ops import slots_of
-from tvmtarget.partition.flat_program import Program
-from tvmtarget.partition.split import Region
+from tvmtarget.partition.control.control_flow_ops import body_arguments
+from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.split import PartitionNode
 
 __all__ = ["check_borders"]
 
 
-def check_borders(program: Program, root: Region) -> None:
+def check_borders(program: FlatProgram, root: PartitionNode) -> None:
     """Raise `InfeasibleError` for values that are asked to be in another memory of the target than they will be.
 
     What a loop carries is where that is asked, if a driver runs the loop, and in one memory all the way. All else that
@@ -24,7 +24,7 @@ def check_borders(program: Program, root: Region) -> None:
         raise_all(InfeasibleError, [told for region in root.walk() for told in _problems(program, region, domains)])
 
 
-def _problems(program: Program, region: Region, domains: frozenset[str]) -> Iterator[str]:
+def _problems(program: FlatProgram, region: PartitionNode, domains: frozenset[str]) -> Iterator[str]:
     if not region.is_leaf and not region.bodies:
         return
     path, home = f"@{region.site.path or '.'}", program.layout.home(region.site.path)
@@ -48,7 +48,7 @@ def _problems(program: Program, region: Region, domains: frozenset[str]) -> Iter
 
 def _carried(call: Call) -> Iterator[tuple[Value, ...]]:
     """Yield, for each value that a loop carries, the parameter of its body and the output."""
-    for slot in slots_of(call):
+    for slot in body_arguments(call):
         for _, body in call.regions:
             yield body.params[slot.param], call.outputs[slot.output]
 

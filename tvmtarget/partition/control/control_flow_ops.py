@@ -16,14 +16,23 @@ import numpy as np
 from tvmtarget.ir.function import Call
 from tvmtarget.support.strategy import Op, Reject, reject
 
-__all__ = ["FORMS", "TRIPS", "Form", "Slot", "form_of", "runs_of_bodies", "slots_of", "why_not_driven"]
+__all__ = [
+    "FORMS",
+    "TRIPS",
+    "BodyArgument",
+    "ControlFlowForm",
+    "body_arguments",
+    "control_flow_form",
+    "runs_of_bodies",
+    "why_not_driven",
+]
 
 # How often the body of a loop is taken to run where nothing says so.
 TRIPS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ControlFlowForm:
     """What a driver does: `branch` on its first operand, `loop` with carried values, or `scan` over slices.
 
     `bodies` are the labels of the nested bodies; of a branch, the one to run if the operand is true comes first.
@@ -38,21 +47,21 @@ class Form:
         return self.kind != "branch"
 
 
-FORMS: Mapping[str, Form] = {
-    "onnx.If": Form("branch", ("then_branch", "else_branch")),
-    "onnx.Loop": Form("loop", ("body",)),
-    "onnx.Scan": Form("scan", ("body",)),
-    "relax.If": Form("branch", ("then", "else")),
+FORMS: Mapping[str, ControlFlowForm] = {
+    "onnx.If": ControlFlowForm("branch", ("then_branch", "else_branch")),
+    "onnx.Loop": ControlFlowForm("loop", ("body",)),
+    "onnx.Scan": ControlFlowForm("scan", ("body",)),
+    "relax.If": ControlFlowForm("branch", ("then", "else")),
 }
 
 
-def form_of(call: Call) -> Form | None:
+def control_flow_form(call: Call) -> ControlFlowForm | None:
     """Return how a driver runs an operation, or None if no driver can."""
     return FORMS.get(call.op)
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class BodyArgument:
     """The places of a value that a loop carries.
 
     It begins as an operand, goes on as a parameter and a result of the body, and ends as an output.
@@ -64,20 +73,20 @@ class Slot:
     output: int
 
 
-def slots_of(call: Call) -> tuple[Slot, ...]:
+def body_arguments(call: Call) -> tuple[BodyArgument, ...]:
     """Return the values that an operation carries from one run of its body to the next: of a Scan, its states."""
-    form = form_of(call)
+    form = control_flow_form(call)
     if form is not None and form.kind == "loop":
-        return tuple(Slot(2 + number, 2 + number, 1 + number, number) for number in range(len(call.inputs) - 2))
+        return tuple(BodyArgument(2 + number, 2 + number, 1 + number, number) for number in range(len(call.inputs) - 2))
     sliced = call.attr("num_scan_inputs")
     if form is not None and form.kind == "scan" and isinstance(sliced, int):
-        return tuple(Slot(number, number, number, number) for number in range(len(call.inputs) - sliced))
+        return tuple(BodyArgument(number, number, number, number) for number in range(len(call.inputs) - sliced))
     return ()
 
 
 def why_not_driven(op: Op) -> Reject | None:
     """Return None if a driver can run an operation, else why not."""
-    form = form_of(op.call)
+    form = control_flow_form(op.call)
     if form is None:
         return reject("CONTROL_FLOW", f"drivers run {', '.join(FORMS)}, not {op.call.op}")
     labels = sorted(label for label, _ in op.call.regions)
@@ -93,13 +102,13 @@ _BATCHED_SCAN = 8
 
 def runs_of_bodies(op: Op) -> Fraction:
     """Return how often a body is expected to run for one run of an operation: branches in equal shares."""
-    form = form_of(op.call)
+    form = control_flow_form(op.call)
     if form is not None and form.kind == "branch":
         return Fraction(1, max(1, len(op.call.regions)))
     return Fraction(_trips(op, form))
 
 
-def _trips(op: Op, form: Form | None) -> int:
+def _trips(op: Op, form: ControlFlowForm | None) -> int:
     """Return how often the body of a loop runs: what is known of that, else `TRIPS`."""
     if form is not None and form.kind == "loop" and not op.operand(1):
         count = op.constant(0)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.control_flow_ops import form_of
-from tvmtarget.partition.flat_program import Program
+from tvmtarget.partition.control.control_flow_ops import control_flow_form
+from tvmtarget.partition.flat_program import FlatProgram
 
-__all__ = ["steering_of"]
+__all__ = ["control_scalars_of"]
 
 # How many of its first operands a driver reads to run an operation.
 _READ = {"branch": 1, "loop": 2, "scan": 0}
 
 
-def steering_of(program: Program, calls: Sequence[int], driven: Collection[int]) -> frozenset[int]:
+def control_scalars_of(program: FlatProgram, calls: Sequence[int], driven: Collection[int]) -> frozenset[int]:
     """Return which of some operations of one body only compute what a driver reads to run control flow.
 
     `driven` are those of them whose bodies the driver runs. What steers reads and computes single numbers: conditions
     and counts of these, whether a loop that has this body goes on, and what nothing but such operations read.
     """
     scope = program.scope_of(calls[0]) if calls else program.scopes[0]
-    form = None if scope.owner is None else form_of(program.body[scope.owner])
+    form = None if scope.owner is None else control_flow_form(program.body[scope.owner])
     others = scope.function.results[1:] if form is not None and form.kind == "loop" else scope.function.results
     found: set[int] = set()
     for index in sorted(calls, reverse=True):
@@ -38,10 +38,10 @@ def steering_of(program: Program, calls: Sequence[int], driven: Collection[int])
     return frozenset(found)
 
 
-def _steers(program: Program, name: str, reader: int, driven: Collection[int]) -> bool:
+def _steers(program: FlatProgram, name: str, reader: int, driven: Collection[int]) -> bool:
     """Whether a driver reads a value to run an operation, and nothing else of the operation does."""
     call = program.body[reader]
-    form = form_of(call)
+    form = control_flow_form(call)
     if reader not in driven or form is None:
         return False
     count = _READ[form.kind]

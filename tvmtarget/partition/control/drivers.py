@@ -16,17 +16,17 @@ from fractions import Fraction
 from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import Type
-from tvmtarget.partition.control.control_flow_ops import TRIPS, Slot, slots_of
+from tvmtarget.partition.control.control_flow_ops import TRIPS, BodyArgument, body_arguments
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
 
-__all__ = ["Block", "Copied", "Step", "Written", "write_driver"]
+__all__ = ["DriverBlock", "DriverStep", "WrittenCopy", "WrittenDriver", "write_driver"]
 
 # Copies that keeping a carried value in another memory than the driver's may add around a loop.
 AROUND = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class DriverStep:
     """A call whose operands and results are in one memory domain, and the nested bodies that the driver runs.
 
     What a loop carries may be in another one.
@@ -34,11 +34,11 @@ class Step:
 
     call: Call
     domain: str
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[DriverBlock, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class DriverBlock:
     """The steps of a driver, or of a nested body that it runs.
 
     Parameters and results are in the driver's memory, or where a loop carries them.
@@ -50,7 +50,7 @@ class Block:
     label: str
     params: tuple[str, ...]
     results: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[DriverStep, ...]
     repeats: bool = False
     runs: Fraction = Fraction(1)
 
@@ -64,7 +64,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class WrittenCopy:
     """A copy: of which value, between which memory domains, and how often."""
 
     value: str
@@ -74,23 +74,23 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenDriver:
     """The body of a driver, its results in its own memory, and the copies that it makes in order."""
 
     body: tuple[Call, ...]
     results: tuple[str, ...]
-    copies: tuple[Copied, ...]
+    copies: tuple[WrittenCopy, ...]
 
 
 def write_driver(
-    block: Block,
+    block: DriverBlock,
     home: str,
     constants: Container[str],
     types: Callable[[str], Type],
     names: Names,
     memory_graph: MemoryGraph,
     domains: Container[str],
-) -> Written:
+) -> WrittenDriver:
     """Write the steps of a driver with all copies that they need; names of copies are taken from `names`.
 
     What a loop carries may be asked to be in one of the `domains` of the target.
@@ -102,7 +102,7 @@ def write_driver(
     writer.deliver(block)
     writer.place()
     body = writer.write(block)
-    return Written(body, writer.delivered(block), tuple(writer.copies))
+    return WrittenDriver(body, writer.delivered(block), tuple(writer.copies))
 
 
 @dataclass
@@ -114,24 +114,27 @@ class _Writer:
     memory_graph: MemoryGraph
     domains: Container[str]
     where: dict[str, tuple[int, str]] = field(default_factory=dict)  # of a value: depth of its block, and domain
-    carried: dict[Step, dict[Slot, str]] = field(default_factory=dict)  # in which domain a loop carries a value
-    uses: dict[tuple[str, str], list[tuple[tuple[Block, int], ...]]] = field(default_factory=dict)
-    placed: dict[tuple[Block, int], list[tuple[str, str]]] = field(default_factory=dict)
+    carried: dict[DriverStep, dict[BodyArgument, str]] = field(
+        default_factory=dict
+    )  # in which domain a loop carries a value
+    uses: dict[tuple[str, str], list[tuple[tuple[DriverBlock, int], ...]]] = field(default_factory=dict)
+    placed: dict[tuple[DriverBlock, int], list[tuple[str, str]]] = field(default_factory=dict)
     copied: dict[tuple[str, str], str] = field(default_factory=dict)
-    copies: list[Copied] = field(default_factory=list)
+    copies: list[WrittenCopy] = field(default_factory=list)
 
-    def carry(self, block: Block) -> None:
+    def carry(self, block: DriverBlock) -> None:
         """Choose where loops carry their values, inner loops first, by the copies that this takes."""
         for step in block.steps:
             for body in step.blocks:
                 self.carry(body)
                 times = body.runs / block.runs if block.runs else Fraction(TRIPS)
                 found = {
-                    slot: self._asked(step.call, slot) or self._kept(body, slot, times) for slot in slots_of(step.call)
+                    slot: self._asked(step.call, slot) or self._kept(body, slot, times)
+                    for slot in body_arguments(step.call)
                 }
                 self.carried[step] = {slot: domain for slot, domain in found.items() if domain != self.home}
 
-    def define(self, block: Block, depth: int, carried: Mapping[int, str] | None = None) -> None:
+    def define(self, block: DriverBlock, depth: int, carried: Mapping[int, str] | None = None) -> None:
         """Note where each value is defined; `carried` are the parameters that are not in the driver's memory."""
         kept = carried or {}
         self.where |= {name: (depth, kept.get(place, self.home)) for place, name in enumerate(block.params)}
@@ -142,7 +145,7 @@ class _Writer:
                 params = {slot.param: domain for slot, domain in self.carried.get(step, {}).items()}
                 self.define(inner, depth + 1, params)
 
-    def look(self, block: Block, path: tuple[tuple[Block, int], ...]) -> None:
+    def look(self, block: DriverBlock, path: tuple[tuple[DriverBlock, int], ...]) -> None:
         """Note who needs which value in which memory; a path are the steps that lead there, each in its block."""
         for position, step in enumerate(block.steps):
             for name, domain in zip(step.call.inputs, self._operands(step), strict=True):
@@ -152,13 +155,13 @@ class _Writer:
                 for name, domain in zip(inner.results, self._results(step, inner), strict=True):
                     self._use(name, domain, (*path, (block, position), (inner, len(inner.steps))))
 
-    def _asked(self, call: Call, slot: Slot) -> str:
+    def _asked(self, call: Call, slot: BodyArgument) -> str:
         """Return in which memory of the target a loop is asked to carry a value; none where it is not asked for."""
         ((_, body),) = call.regions
         asked = body.params[slot.param].scope or call.outputs[slot.output].scope
         return asked if asked in self.domains else ""
 
-    def _kept(self, body: Block, slot: Slot, times: Fraction) -> str:
+    def _kept(self, body: DriverBlock, slot: BodyArgument, times: Fraction) -> str:
         """Return in which memory a loop carries a value with the fewest copies."""
         made = {
             output.name: domain
@@ -172,7 +175,7 @@ class _Writer:
         fewer = len(needed - {self.home}) + (not is_home) - len(needed - {there})
         return there if there != self.home and fewer * times > AROUND else self.home
 
-    def _needed_in(self, block: Block, name: str) -> Iterator[str]:
+    def _needed_in(self, block: DriverBlock, name: str) -> Iterator[str]:
         """Yield the memories in which a block, or one nested in it, needs a value; its own results are not counted."""
         for step in block.steps:
             operands = zip(step.call.inputs, self._operands(step), strict=True)
@@ -182,31 +185,31 @@ class _Writer:
                 results = zip(inner.results, self._results(step, inner), strict=True)
                 yield from (domain for result, domain in results if result == name)
 
-    def _operands(self, step: Step) -> list[str]:
+    def _operands(self, step: DriverStep) -> list[str]:
         """Return in which memory each operand of a step is needed."""
         kept = {slot.operand: domain for slot, domain in self.carried.get(step, {}).items()}
         return [kept.get(place, step.domain) for place in range(len(step.call.inputs))]
 
-    def _made_in(self, step: Step) -> list[str]:
+    def _made_in(self, step: DriverStep) -> list[str]:
         """Return in which memory each result of a step is."""
         kept = {slot.output: domain for slot, domain in self.carried.get(step, {}).items()}
         return [kept.get(place, step.domain) for place in range(len(step.call.outputs))]
 
-    def _results(self, step: Step, body: Block) -> list[str]:
+    def _results(self, step: DriverStep, body: DriverBlock) -> list[str]:
         """Return in which memory each result of a nested body is needed."""
         kept = {slot.result: domain for slot, domain in self.carried.get(step, {}).items()}
         return [kept.get(place, self.home) for place in range(len(body.results))]
 
-    def deliver(self, block: Block) -> None:
+    def deliver(self, block: DriverBlock) -> None:
         """Note that the results of the driver are needed in its memory."""
         for name in block.results:
             self._use(name, self.home, ((block, len(block.steps)),))
 
-    def delivered(self, block: Block) -> tuple[str, ...]:
+    def delivered(self, block: DriverBlock) -> tuple[str, ...]:
         """Return the names of the results of the driver in its memory."""
         return tuple(self._at(name, self.home) for name in block.results)
 
-    def _use(self, name: str, domain: str, path: tuple[tuple[Block, int], ...]) -> None:
+    def _use(self, name: str, domain: str, path: tuple[tuple[DriverBlock, int], ...]) -> None:
         src = self.place_of(name)[1] if name else domain
         for stop in (*self._stops(name, src, domain), domain) if src != domain else ():
             self.uses.setdefault((name, stop), []).append(path)
@@ -223,7 +226,7 @@ class _Writer:
             position = min(path[level][1] for path in paths)
             self.placed.setdefault((paths[0][level][0], position), []).append((name, domain))
 
-    def write(self, block: Block) -> tuple[Call, ...]:
+    def write(self, block: DriverBlock) -> tuple[Call, ...]:
         """Return the calls of a block, with copies."""
         body: list[Call] = []
         for position, step in enumerate(block.steps):
@@ -239,20 +242,20 @@ class _Writer:
         body += self._copies(block, len(block.steps))
         return tuple(body)
 
-    def _nested(self, step: Step, block: Block, region: Function) -> tuple[str, Function]:
+    def _nested(self, step: DriverStep, block: DriverBlock, region: Function) -> tuple[str, Function]:
         body = self.write(block)
         results = tuple(map(self._at, block.results, self._results(step, block)))
         params = tuple(Value(param.name, param.type, self.where[param.name][1]) for param in region.params)
         return block.label, region.replace(params=params, body=body, results=results, constants=())
 
-    def _copies(self, block: Block, position: int) -> Iterator[Call]:
+    def _copies(self, block: DriverBlock, position: int) -> Iterator[Call]:
         for name, domain in self.placed.get((block, position), ()):
             copy = self.names.fresh(f"{name}.copy")
             made = self.place_of(name)[1]
             src = (made, *self._stops(name, made, domain))[-1]
             source = self._at(name, src)
             self.copied[name, domain] = copy
-            self.copies.append(Copied(name, src, domain, Fraction(0) if name in self.constants else block.runs))
+            self.copies.append(WrittenCopy(name, src, domain, Fraction(0) if name in self.constants else block.runs))
             value = Value(copy, self.types(name), domain)
             yield Call(COPY, (source,), (value,), (("src", src), ("dst", domain)), source=f"copy {name}")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.control_flow_ops import form_of
+from tvmtarget.partition.control.control_flow_ops import control_flow_form
 
 __all__ = ["Border", "border_of"]
 
@@ -47,7 +47,7 @@ def border_of(call: Call, label: str, types: Mapping[str, Type]) -> Border:
 
     Carried values may change their shape from one run of a body to the next, so that only element types follow.
     """
-    form = form_of(call)
+    form = control_flow_form(call)
     outputs = tuple(_open(output.type) for output in call.outputs)
     inputs = tuple(_open(types.get(name)) for name in call.inputs)
     if form is None or label not in form.bodies:

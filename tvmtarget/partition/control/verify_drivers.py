@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.op_aliases import is_op, names_given
-from tvmtarget.partition.control.control_flow_ops import form_of, slots_of
+from tvmtarget.ir.op_aliases import is_op, op_aliases
+from tvmtarget.partition.control.control_flow_ops import body_arguments, control_flow_form
 
 __all__ = ["Path", "calls_in_order", "copies_are_needed", "values_are_exact"]
 
@@ -32,7 +32,7 @@ def _calls_of(
         name = next(names, "") if names is not None and is_op(call, module.by_name) else call.source
         yield call, name, around
         if call.callee is not None:
-            given = names_given(call)
+            given = op_aliases(call)
             told = iter(given) if names is None and given is not None else names
             yield from _calls_of(module, module[call.callee], around, told)
         for label, region in call.regions:
@@ -106,7 +106,7 @@ class _Copies:
                 yield f"result {result!r} of {self.driver!r} is in {there!r}, not in {should!r}"
 
     def call(self, call: Call, loops: tuple[str, ...]) -> Iterator[str]:
-        form, slots = form_of(call), slots_of(call)
+        form, slots = control_flow_form(call), body_arguments(call)
         inside = (*loops, call.source) if form is not None and form.repeats else loops
         for _, region in call.regions:
             carried = {slot.result: region.params[slot.param].scope for slot in slots}
@@ -140,7 +140,7 @@ class _Copies:
         self.made.add(pair)
 
     def _operands(self, call: Call) -> Iterator[str]:
-        slots = slots_of(call) if call.regions else ()
+        slots = body_arguments(call) if call.regions else ()
         carried, returned = {slot.operand for slot in slots}, {slot.output for slot in slots}
         operands = [name for place, name in enumerate(call.inputs) if place not in carried]
         outputs = [output for place, output in enumerate(call.outputs) if place not in returned]

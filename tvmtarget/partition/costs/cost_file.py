@@ -8,7 +8,7 @@ from typing import Any
 
 from tvmtarget.errors import TargetError, TargetFileError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
-from tvmtarget.partition.costs.costs import MOST, Costs, LinkCost, OpCost, RegionCost, Shares, SiteCost, check_costs
+from tvmtarget.partition.costs.costs import MOST, Costs, LinkCost, OpCost, Shares, SiteCost, SubgraphCost, check_costs
 from tvmtarget.partition.costs.work import FORMS
 from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import parse_json, read_text
@@ -186,13 +186,13 @@ class _Reader:
             origin=self._text(flat.get("from"), f"{place}.from") or "",
         )
 
-    def _region(self, data: object, place: str) -> RegionCost:
+    def _region(self, data: object, place: str) -> SubgraphCost:
         flat = self._object(data, place, ("match", "site", "time", "stdev", "from"))
         self._needs(flat, place, "match", "site", "time")
         match = self._object(flat.get("match") or {}, f"{place}.match", ("structure",))
         if flat.get("match") is not None:
             self._needs(match, f"{place}.match", "structure")
-        return RegionCost(
+        return SubgraphCost(
             site=self._text(flat.get("site"), f"{place}.site") or "",
             structure=self._text(match.get("structure"), f"{place}.match.structure") or "",
             time=self._time(flat.get("time"), f"{place}.time") or 0.0,

@@ -22,7 +22,7 @@ from tvmtarget.partition.costs.work import FORMS
 from tvmtarget.support.strategy import Op
 from tvmtarget.target.problems import shown
 
-__all__ = ["MOST", "Costs", "LinkCost", "OpCost", "RegionCost", "Shares", "SiteCost", "check_costs", "structure_of"]
+__all__ = ["MOST", "Costs", "LinkCost", "OpCost", "Shares", "SiteCost", "SubgraphCost", "check_costs", "structure_of"]
 
 # The largest number that makes sense of any kind, and the smallest rate: times stay whole picoseconds.
 MOST, LEAST_RATE = 1e18, 1e-9
@@ -107,7 +107,7 @@ class OpCost:
 
 
 @dataclass(frozen=True, slots=True)
-class RegionCost:
+class SubgraphCost:
     """What one call of a leaf function takes on a site (its path or kind) in microseconds, the launch included.
 
     `structure` is that of a task (`plan.tasks()`). Sites are chosen by operations; of the plans that are made, the
@@ -133,27 +133,29 @@ class Costs:
     sites: Mapping[str, SiteCost] = field(default_factory=dict)
     links: tuple[LinkCost, ...] = ()
     ops: tuple[OpCost, ...] = ()
-    regions: tuple[RegionCost, ...] = ()
+    regions: tuple[SubgraphCost, ...] = ()
     roofline: float = 0.3
     launch: float = 10.0
     doubt: float = 0.0
     symbolic_hints: Mapping[str, int] = field(default_factory=dict)
 
-    def with_records(self, records: Iterable[OpCost | RegionCost]) -> Costs:
+    def with_records(self, records: Iterable[OpCost | SubgraphCost]) -> Costs:
         """Return costs that also hold these measurements; of equally precise ones the last counts.
 
         `TargetError` lists those that are none.
         """
         found = tuple(records)
-        odd = [f"a measurement is an OpCost or a RegionCost, not {shown(one)}" for one in found if not _is_record(one)]
+        odd = [
+            f"a measurement is an OpCost or a SubgraphCost, not {shown(one)}" for one in found if not _is_record(one)
+        ]
         raise_all(TargetError, odd)
         ops = tuple(one for one in found if isinstance(one, OpCost))
-        regions = tuple(one for one in found if isinstance(one, RegionCost))
+        regions = tuple(one for one in found if isinstance(one, SubgraphCost))
         return check_costs(replace(self, ops=(*self.ops, *ops), regions=(*self.regions, *regions)))
 
 
 def _is_record(one: object) -> bool:
-    return isinstance(one, OpCost | RegionCost)
+    return isinstance(one, OpCost | SubgraphCost)
 
 
 def check_costs(costs: Costs) -> Costs:
@@ -168,7 +170,7 @@ def _problems(costs: Costs) -> Iterator[str]:
         (costs.sites.values(), SiteCost),
         (costs.links, LinkCost),
         (costs.ops, OpCost),
-        (costs.regions, RegionCost),
+        (costs.regions, SubgraphCost),
     )
     odd = [(one, kind) for listed, kind in parts for one in listed if not isinstance(one, kind)]
     if odd:

@@ -16,7 +16,7 @@ from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
 from tvmtarget.partition.costs.memory_graph import PICOSECONDS, MemoryGraph
 from tvmtarget.partition.costs.rates import Rates, names_of, rates_of
 from tvmtarget.partition.costs.work import Unknown, Work, form_of, work_of
-from tvmtarget.partition.flat_program import Program
+from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.support.registry import onnx_operators
 from tvmtarget.support.strategy import Op
 from tvmtarget.target.kinds import kind_names
@@ -49,7 +49,7 @@ def microseconds(time: int) -> str:
 class Estimates:
     """Answers what operations, calls and copies of one program take on one target, each question once."""
 
-    def __init__(self, program: Program, costs: Costs) -> None:
+    def __init__(self, program: FlatProgram, costs: Costs) -> None:
         self.program = program
         self.costs = costs
         self.leaves = tuple(program.layout.leaves())

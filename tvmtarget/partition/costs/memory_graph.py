@@ -17,7 +17,7 @@ from tvmtarget.partition.costs.costs import Costs, LinkCost
 from tvmtarget.partition.costs.rates import names_of
 from tvmtarget.partition.costs.work import nbytes_of
 from tvmtarget.target.node import Link
-from tvmtarget.target.topology import Layout, Site
+from tvmtarget.target.topology import Site, Topology
 from tvmtarget.target.tree_paths import unnumbered
 
 __all__ = ["ASSUMED_NBYTES", "PICOSECONDS", "MemoryGraph", "Route"]
@@ -60,7 +60,7 @@ class MemoryGraph:
         UnknownNameError: for links of the costs whose ends are not in the target.
     """
 
-    def __init__(self, layout: Layout, costs: Costs | None = None) -> None:
+    def __init__(self, layout: Topology, costs: Costs | None = None) -> None:
         self.costs = costs or Costs()
         self._links: dict[str, dict[str, list[_Speed]]] = {}
         self._groups: list[tuple[str, ...]] = []  # memories that are joined each to each, at unknown speed
@@ -159,7 +159,7 @@ class MemoryGraph:
                 self._groups_of.setdefault(domain, []).append(len(self._groups))
             self._groups.append(group)
 
-    def _attach(self, layout: Layout) -> None:
+    def _attach(self, layout: Topology) -> None:
         """Join devices that no path of links joins to the driver to the sites that drive them; refuse what is left.
 
         Many systems state the links between their devices alone, though a device is always attached to its host.
@@ -200,7 +200,7 @@ def _speed(link: Link) -> _Speed:
     return latency, None if link.bandwidth_Bps is None else float(link.bandwidth_Bps)
 
 
-def _systems(layout: Layout, path: str = "") -> Iterator[Site]:
+def _systems(layout: Topology, path: str = "") -> Iterator[Site]:
     """Yield the systems at and below a node."""
     if layout[path].is_system:
         yield layout[path]
@@ -208,7 +208,7 @@ def _systems(layout: Layout, path: str = "") -> Iterator[Site]:
             yield from _systems(layout, option.path)
 
 
-def _stated(layout: Layout) -> Iterator[tuple[str, str, str, Link]]:
+def _stated(layout: Topology) -> Iterator[tuple[str, str, str, Link]]:
     """Yield for every link of the target the path of its system, the memories that it joins, and the link."""
     for system in _systems(layout):
         for link in system.target.links:
@@ -220,14 +220,14 @@ def _stated(layout: Layout) -> Iterator[tuple[str, str, str, Link]]:
                         yield system.path, a, b, link
 
 
-def _ends(layout: Layout, system: Site, name: str) -> list[str]:
+def _ends(layout: Topology, system: Site, name: str) -> list[str]:
     """Return the memories of the replicas of a child, or of the host where no child has that name."""
     children = [(option.path.rpartition("/")[2], option) for option in layout.options(system.path)]
     found = [option.domain for slot, option in children if name in (slot, unnumbered(slot))]
     return list(dict.fromkeys(found)) or [system.domain]
 
 
-def _measured(layout: Layout, costs: Costs) -> Iterator[tuple[str, str, _Speed]]:
+def _measured(layout: Topology, costs: Costs) -> Iterator[tuple[str, str, _Speed]]:
     """Yield the memories that every link of the costs joins, and its speed."""
     names: dict[str, str] = {}
     for leaf in layout.leaves():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from tvmtarget.partition.costs.costs import Costs, SiteCost
-from tvmtarget.target.topology import Layout, Site
+from tvmtarget.target.topology import Site, Topology
 from tvmtarget.target.tree import Target
 from tvmtarget.target.tree_paths import unnumbered
 
@@ -70,7 +70,7 @@ class Rates:
         return gigaflops * 1e9 if isinstance(gigaflops, int) else _vector_peak(target, dtype)
 
 
-def rates_of(layout: Layout, site: Site, costs: Costs) -> Rates:
+def rates_of(layout: Topology, site: Site, costs: Costs) -> Rates:
     """Return what costs, the target and the table of code generators say of a leaf."""
     stated = next((costs.sites[name] for name in names_of(site) if name in costs.sites), SiteCost())
     known = _GENERATORS.get((site.target.kind, site.target.device))
@@ -109,7 +109,7 @@ def _spellings(path: str) -> tuple[str, ...]:
     return tuple("/".join(chosen) for chosen in product(*parts))
 
 
-def _bandwidth(layout: Layout, site: Site) -> float | None:
+def _bandwidth(layout: Topology, site: Site) -> float | None:
     """Return the rate of the largest memory of a leaf, its own or the nearest that a node around it shares."""
     path, slot = site.path, ""
     while True:

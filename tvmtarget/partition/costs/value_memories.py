@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from tvmtarget.errors import InfeasibleError, raise_all
 from tvmtarget.ir.function import Call, Function
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 __all__ = ["asked_by_memories", "check_entry"]
 
 
-def asked_by_memories(call: Call, layout: Layout) -> Iterator[tuple[Constraint, str]]:
+def asked_by_memories(call: Call, layout: Topology) -> Iterator[tuple[Constraint, str]]:
     """Yield for each result in a memory that an operation runs on a site which has that memory, and who asks.
 
     Memories below any domain, such as `shared`, are the code generator's own, and drivers put what control flow
@@ -24,7 +24,7 @@ def asked_by_memories(call: Call, layout: Layout) -> Iterator[tuple[Constraint, 
             yield Constraint.at_any(paths), f"value {output.name!r} in memory {output.scope!r}"
 
 
-def check_entry(function: Function, layout: Layout) -> None:
+def check_entry(function: Function, layout: Topology) -> None:
     """Raise `InfeasibleError` for inputs in another memory of the target than that where the driver takes them."""
     home = layout.home("")
     away = [param for param in function.params if param.scope in layout.domains() and param.scope != home]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from tvmtarget.ir.function import DRIVES, Function
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 __all__ = [
     "CALLING_CONVENTION",
@@ -45,7 +45,7 @@ def as_device(function: Function) -> Function:
     return _with(function, {CALLING_CONVENTION: DEVICE_KERNEL})
 
 
-def side_of(function: Function, layout: Layout) -> Side:
+def side_of(function: Function, layout: Topology) -> Side:
     """Say what a function is, by its attributes, else by the site that its constraint names."""
     if function.attr(HOST_FUNCTION):
         return "host"

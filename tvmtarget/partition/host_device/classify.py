@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.flat_program import Program
+from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.support.registry import strategy_at
 from tvmtarget.support.strategy import Op, Strategy
 from tvmtarget.target.topology import Site
@@ -44,14 +44,14 @@ HOST_OPERANDS: Mapping[str, tuple[int, ...]] = {
 _ASKS_FOR_SHAPES = frozenset({"Shape", "Size"})
 
 
-def host_takes(program: Program, op: Op, leaf: Site) -> bool:
+def host_takes(program: FlatProgram, op: Op, leaf: Site) -> bool:
     """Whether the host of a leaf can compute an operation for it: shape or scalar work beside device code."""
     host = strategy_at(program.layout[leaf.host].target)
     return host is not None and _is_scalar_work(op) and host.check(op) is None
 
 
 def host_work(
-    program: Program, site: Site, calls: Sequence[int], strategy: Strategy | None, *, is_asked: bool
+    program: FlatProgram, site: Site, calls: Sequence[int], strategy: Strategy | None, *, is_asked: bool
 ) -> frozenset[int] | None:
     """Return which operations of a function on a leaf its host computes; None if the function stays as it is.
 
@@ -75,7 +75,7 @@ def host_work(
     return frozenset(found)
 
 
-def _wanted(program: Program, calls: Sequence[int]) -> frozenset[int]:
+def _wanted(program: FlatProgram, calls: Sequence[int]) -> frozenset[int]:
     """Return the operations whose results, directly or through others of these, only say how to compute."""
     inside, results, wanted = frozenset(calls), program.results, set[int]()
     for index in reversed(calls):
@@ -91,7 +91,7 @@ def _wanted(program: Program, calls: Sequence[int]) -> frozenset[int]:
     return frozenset(wanted)
 
 
-def _only_says_how(program: Program, reader: int, name: str, inside: frozenset[int], wanted: set[int]) -> bool:
+def _only_says_how(program: FlatProgram, reader: int, name: str, inside: frozenset[int], wanted: set[int]) -> bool:
     call = program.body[reader]
     if reader not in inside:
         return False

@@ -23,7 +23,7 @@ from tvmtarget.ir.types import DTYPES, TensorType, Type
 from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host, side_of
 from tvmtarget.partition.host_device.tir import is_launched, side_of_prim, split_tir
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.topology import Layout, Site
+from tvmtarget.target.topology import Site, Topology
 
 __all__ = ["function_of", "prim_of", "split_code", "type_of_parameter"]
 
@@ -56,7 +56,7 @@ def function_of(
     return code_function(name, prim, params, (), symbols or {}, has_effect=True).replace(constraint=constraint)
 
 
-def split_code(functions: Mapping[str, Function], layout: Layout) -> tuple[Function, ...]:
+def split_code(functions: Mapping[str, Function], layout: Topology) -> tuple[Function, ...]:
     """Split the opaque TIR functions of a module; those of one device in one go, with the private ones that they call.
 
     A function that is constrained to a device is split for it. One without a constraint is split for the device that
@@ -88,7 +88,7 @@ def split_code(functions: Mapping[str, Function], layout: Layout) -> tuple[Funct
     return tuple(made)
 
 
-def _constrained(function: Function, layout: Layout) -> str | None:
+def _constrained(function: Function, layout: Topology) -> str | None:
     """Return the device that a mixed function is constrained to."""
     if side_of(function, layout) != "mixed" or function.constraint is None:
         return None
@@ -114,7 +114,7 @@ def _is_tir(function: Function) -> bool:
     return function.code is not None and function.code.kind == TVM and is_prim(read_code(function))
 
 
-def _free(function: Function, layout: Layout) -> str | None:
+def _free(function: Function, layout: Topology) -> str | None:
     """Return the device that a function without a constraint is split for; None for host code of a system."""
     root = layout[""]
     if not root.is_system:
@@ -135,7 +135,7 @@ def _free(function: Function, layout: Layout) -> str | None:
 
 
 def _split(
-    functions: Mapping[str, Function], every: Mapping[str, Function], layout: Layout, site: Site
+    functions: Mapping[str, Function], every: Mapping[str, Function], layout: Topology, site: Site
 ) -> list[Function]:
     tvm = the_tvm()
     # Functions of the host that these call are there while they are split, and stay as they are.
@@ -171,7 +171,7 @@ def _declared(tvm: Any, prim: Any, function: Function, site: Site) -> Any:  # no
     return prim if is_decided or path != site.host else prim.with_attr("tirx.is_host_func", tvm.tirx.IntImm("bool", 1))
 
 
-def _on_its_side(function: Function, prim: Any, layout: Layout, site: Site) -> Function:  # noqa: ANN401
+def _on_its_side(function: Function, prim: Any, layout: Topology, site: Site) -> Function:  # noqa: ANN401
     """Return a function of host or device code as one; a kernel may be for another device than the function was."""
     own = prim.attrs["target"]
     is_kernel = is_launched(prim) and site.host != site.path and own.kind.name == site.target.kind

@@ -10,7 +10,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.host_device.attributes import CALLING_CONVENTION, DEVICE_KERNEL, as_device
 from tvmtarget.partition.host_device.callers import CallSite, contexts, names_in
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 __all__ = ["infer_targets"]
 
@@ -83,7 +83,7 @@ def _hosts(module: IRModule, met: set[_Context]) -> set[_Context]:
     found = {context for context in met if not context.is_device and replace(context, is_device=True) in met}
     if module.target is None:
         return found
-    layout = Layout(module.target.resolve())
+    layout = Topology(module.target.resolve())
     paths = {context: context.constraint.path for context in met if context.constraint is not None}
     sites = {context: layout[layout.canonical(path)] for context, path in paths.items() if path is not None}
     driving = {site.host for site in sites.values() if site.host != site.path}

@@ -7,7 +7,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.host_device.code import split_code
 from tvmtarget.partition.plan import planned
 from tvmtarget.partition.request import Request
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
 __all__ = ["split_host_device"]
@@ -29,7 +29,7 @@ def split_host_device(module: IRModule, target: Target | str | None = None) -> I
     if chosen is None:
         raise TargetError("no target is given and the module has none; pass one, such as 'cuda'")
     placed = module.with_target(chosen.resolve())
-    layout = Layout(chosen.resolve())
+    layout = Topology(chosen.resolve())
     coded = {function.name for function in placed if function.code is not None}
     for function in split_code(placed.by_name, layout) if coded else ():
         placed = placed.with_function(function)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.topology import Layout, Site
+from tvmtarget.target.topology import Site, Topology
 from tvmtarget.target.tree import Target
 
 __all__ = ["Machine", "Machines", "is_distributed", "undistributable"]
@@ -32,7 +32,7 @@ class Machine:
 class Machines:
     """The machines of a layout, in the order of their first sites, and to which of them a site or memory belongs."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Topology) -> None:
         self.layout = layout
         self._is_system = layout[""].is_system
         options = [site.path for site in layout.options("")] if self._is_system else [""]
@@ -105,7 +105,7 @@ def is_distributed(root: Target) -> bool:
     return kind is not None and kind.is_distributed
 
 
-def undistributable(layout: Layout, used: Collection[str]) -> Iterator[str]:
+def undistributable(layout: Topology, used: Collection[str]) -> Iterator[str]:
     """Yield why distributed runtimes of a tree cannot be what they say: below the root, or with one machine only.
 
     `used` are the paths of the nodes that have work, without the numbers of replicas; others are not looked at.

@@ -13,12 +13,12 @@ from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, Value, calle
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.machines.verify import verify_programs
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 __all__ = ["programs_of", "spanned"]
 
 
-def programs_of(module: IRModule, layout: Layout) -> dict[str, IRModule]:
+def programs_of(module: IRModule, layout: Topology) -> dict[str, IRModule]:
     """Return the programs of a decomposed module by machine, proven to fit together.
 
     The one of the machine at home takes the inputs and returns the results; the others have neither. A module that is

@@ -17,9 +17,9 @@ from tvmtarget.ir.types import Type
 from tvmtarget.partition.costs.estimate import Estimates, microseconds
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.machines.programs import spanned
-from tvmtarget.partition.outline.outlining import CopyRecord, Outlined, RegionRecord
+from tvmtarget.partition.outline.outlining import CopyRecord, Outlined, SubgraphRecord
 
-__all__ = ["Pace", "Stage", "pace_of"]
+__all__ = ["Stage", "Throughput", "throughput_of"]
 
 SECOND = 10**12  # picoseconds
 
@@ -39,7 +39,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Throughput:
     """The stages of a cluster, and picoseconds from one input to its results if no other is under way.
 
     `unknown` counts what is reckoned as nothing because nobody knows it; the prediction of the plan lists it.
@@ -88,7 +88,7 @@ class Pace:
         }
 
 
-def pace_of(estimates: Estimates, outlined: Outlined, module: IRModule) -> Pace | None:
+def throughput_of(estimates: Estimates, outlined: Outlined, module: IRModule) -> Throughput | None:
     """Return the pace of a decomposed module; None where its target is no cluster, or one machine has all the work."""
     machines = Machines(estimates.program.layout)
     if len(machines.working) < 2 or module.main.attr("role") != "driver":
@@ -120,7 +120,7 @@ def pace_of(estimates: Estimates, outlined: Outlined, module: IRModule) -> Pace 
             clock.update(dict.fromkeys(together, done))
         ready.update((output.name, done) for output in call.outputs)
     stages = tuple(Stage(path, run[path], transfers[path]) for path in run)
-    return Pace(stages, max(clock.values()), times.unknown)
+    return Throughput(stages, max(clock.values()), times.unknown)
 
 
 def _steps(call: Call) -> Iterator[Call]:
@@ -147,7 +147,7 @@ class _Times:
 
     def __init__(self, estimates: Estimates, outlined: Outlined) -> None:
         self.estimates = estimates
-        self.regions: defaultdict[str, list[RegionRecord]] = defaultdict(list)
+        self.regions: defaultdict[str, list[SubgraphRecord]] = defaultdict(list)
         for region in outlined.regions:
             self.regions[region.call.split("/")[0]].append(region)
         self.copies: defaultdict[str, list[CopyRecord]] = defaultdict(list)
@@ -171,7 +171,7 @@ class _Times:
         copies = (int(copy.runs * self._moved(copy.type, copy.src, copy.dst)) for copy in self.copies[name])
         return sum(copies) + sum(map(self._ran, self.regions[name]))
 
-    def _ran(self, region: RegionRecord) -> int:
+    def _ran(self, region: SubgraphRecord) -> int:
         leaf = self.estimates.program.layout[region.site]
         times = (self._known(self.estimates.time(index, leaf).time) for index in region.calls)
         return int(region.runs * (self.estimates.launch(leaf) + sum(times)))

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from tvmtarget.ir.function import Call
 
-__all__ = ["Arranging"]
+__all__ = ["CanonicalOpOrder"]
 
 # For every operation who computes what it reads, by place, and as which of its results.
 Reads: TypeAlias = Sequence[Sequence[tuple[int, int]]]
@@ -25,7 +25,7 @@ Reads: TypeAlias = Sequence[Sequence[tuple[int, int]]]
 _Next: TypeAlias = tuple[int, tuple[int, ...], int]
 
 
-class Arranging:
+class CanonicalOpOrder:
     """Arranges operations; those that are listed alike are arranged alike, and looked at once."""
 
     def __init__(self) -> None:

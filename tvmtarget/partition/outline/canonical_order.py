@@ -14,10 +14,10 @@ from tvmtarget.ir.def_use import producers_of
 from tvmtarget.ir.function import Function
 from tvmtarget.partition.subgraphs.typed_fusion import is_large
 
-__all__ = ["ranked"]
+__all__ = ["canonical_order"]
 
 
-def ranked(function: Function, told: Callable[[int], str]) -> list[int] | None:
+def canonical_order(function: Function, told: Callable[[int], str]) -> list[int] | None:
     """Return for every operation of a function its place in an order in which they can run; None for large functions.
 
     `told` says in hexadecimal digits what an operation is by itself. Those with effects keep their order. In large

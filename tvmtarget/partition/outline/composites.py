@@ -12,17 +12,17 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.syntax import type_text
 from tvmtarget.ir.types import OpaqueType
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 __all__ = ["with_composites"]
 
 
-def with_composites(module: IRModule, layout: Layout) -> IRModule:
+def with_composites(module: IRModule, layout: Topology) -> IRModule:
     """Return a divided module in whose leaf functions matches of the strategies' patterns are inner functions."""
     return module.replace(functions=tuple(_fused(function, layout) for function in module.functions))
 
 
-def _fused(function: Function, layout: Layout) -> Function:
+def _fused(function: Function, layout: Topology) -> Function:
     path = None if function.constraint is None else function.constraint.path
     matches = function.attr("matches")
     if path is None or not matches:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 from tvmtarget.ir.function import Constant, Function, Value
-from tvmtarget.partition.flat_program import Program
+from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.machines.machine import Machines
-from tvmtarget.partition.outline.deduplicate import Shape, Shapes, same_data
-from tvmtarget.partition.placement.pattern_groups import Group, groups_of
-from tvmtarget.partition.split import Region
+from tvmtarget.partition.outline.deduplicate import SubgraphStructure, SubgraphStructures, same_data
+from tvmtarget.partition.placement.pattern_groups import PatternGroup, groups_of
+from tvmtarget.partition.split import PartitionNode
 from tvmtarget.support.registry import strategy_at
 from tvmtarget.support.strategy import Strategy
 from tvmtarget.target.topology import Site
@@ -21,11 +21,11 @@ __all__ = ["CONSTANTS", "Constants", "bound_weights", "given_weights"]
 Constants: TypeAlias = Literal["bind", "lift", "share"]
 CONSTANTS: tuple[Constants, ...] = get_args(Constants)
 
-Results: TypeAlias = Callable[[Region], Sequence[str]]
+Results: TypeAlias = Callable[[PartitionNode], Sequence[str]]
 
 
 def given_weights(
-    program: Program, shapes: Shapes, root: Region, results: Results, wanted: Constants | None
+    program: FlatProgram, shapes: SubgraphStructures, root: PartitionNode, results: Results, wanted: Constants | None
 ) -> Mapping[int, frozenset[str]]:
     """Return the constants that are parameters of leaf functions, by the first operation of their region.
 
@@ -38,7 +38,7 @@ def given_weights(
     """
     found: dict[int, frozenset[str]] = {}
     machines = Machines(program.layout)
-    shared: dict[object, list[tuple[Region, Shape]]] = {}
+    shared: dict[object, list[tuple[PartitionNode, SubgraphStructure]]] = {}
     regions = [one for one in root.walk() if one.is_leaf and one is not root and not _is_sent(machines, one)]
     policies = {one.site.path: _policy(one.site, wanted) for one in regions}  # a host may be no leaf of the tree
     regions = [region for region in regions if policies[region.site.path] != "bind"]
@@ -59,7 +59,9 @@ def bound_weights(function: Function) -> tuple[str, ...]:
     return tuple(constant.name for constant in function.constants if _is_weight(constant))
 
 
-def _matched_without(program: Program, shapes: Shapes, regions: Sequence[Region]) -> frozenset[int]:
+def _matched_without(
+    program: FlatProgram, shapes: SubgraphStructures, regions: Sequence[PartitionNode]
+) -> frozenset[int]:
     """Return the operations of matches that the strategies find as well where weights are parameters."""
     sites = {index: region.site for region in regions for index in region.calls}
     groups = [group for group in shapes.groups.values() if sites.keys() >= set(group.calls)]
@@ -84,7 +86,7 @@ def _matched_without(program: Program, shapes: Shapes, regions: Sequence[Region]
     return frozenset(index for group in kept for index in group.calls)
 
 
-def _is_found(group: Group, again: Group, sites: Mapping[int, Site]) -> bool:
+def _is_found(group: PatternGroup, again: PatternGroup, sites: Mapping[int, Site]) -> bool:
     """Whether the code generator of its site takes a group by the same pattern both times."""
     kind = sites[group.calls[0]].target.kind
     return group.pattern_of(kind) == again.pattern_of(kind)
@@ -95,12 +97,15 @@ def _policy(leaf: Site, wanted: Constants | None) -> Constants:
     return wanted or ("bind" if strategy is None else strategy.constants)
 
 
-def _is_sent(machines: Machines, region: Region) -> bool:
+def _is_sent(machines: Machines, region: PartitionNode) -> bool:
     return "/" not in region.site.path and machines.of_site(region.site.path) != machines.home
 
 
 def _differing(
-    program: Program, shapes: Shapes, unbound: frozenset[int], alike: Sequence[tuple[Region, Shape]]
+    program: FlatProgram,
+    shapes: SubgraphStructures,
+    unbound: frozenset[int],
+    alike: Sequence[tuple[PartitionNode, SubgraphStructure]],
 ) -> Iterator[tuple[int, frozenset[str]]]:
     """Yield the weights in which regions of one structure differ, where the code generator lets them go."""
     first = alike[0][1].constants
@@ -114,11 +119,13 @@ def _differing(
         yield region.calls[0], frozenset(shape.constants[place] for place in places) & weights
 
 
-def _same(program: Program, one: str, other: str) -> bool:
+def _same(program: FlatProgram, one: str, other: str) -> bool:
     return one == other or same_data(program.constants[one], program.constants[other])
 
 
-def _weights(program: Program, shapes: Shapes, unbound: frozenset[int], region: Region) -> Iterator[str]:
+def _weights(
+    program: FlatProgram, shapes: SubgraphStructures, unbound: frozenset[int], region: PartitionNode
+) -> Iterator[str]:
     """Yield the weights of a region that all operations which read them are taken without.
 
     `unbound` are operations of matches that are taken so.
@@ -136,7 +143,7 @@ def _weights(program: Program, shapes: Shapes, unbound: frozenset[int], region: 
 
 
 def _is_taken_without(
-    program: Program, shapes: Shapes, unbound: frozenset[int], index: int, strategy: Strategy | None
+    program: FlatProgram, shapes: SubgraphStructures, unbound: frozenset[int], index: int, strategy: Strategy | None
 ) -> bool:
     """Whether a code generator takes an operation, or the match that it is in, without knowing the weights."""
     if strategy is None or shapes.is_matched(index):
@@ -145,7 +152,7 @@ def _is_taken_without(
     return strategy.check(replace(op, constants=dict(_known(op.call.inputs, program)))) is None
 
 
-def _known(names: Sequence[str], program: Program) -> Iterator[tuple[str, Constant]]:
+def _known(names: Sequence[str], program: FlatProgram) -> Iterator[tuple[str, Constant]]:
     """Yield the constants among operands that are no weights."""
     for name in names:
         if name in program.constants and not _is_weight(program.constants[name]):

@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from tvmtarget.ir.function import Constant
 from tvmtarget.ir.tensors import bytes_of
-from tvmtarget.partition.flat_program import Program
-from tvmtarget.partition.outline.canonical_op_order import Arranging
+from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.outline.canonical_op_order import CanonicalOpOrder
 from tvmtarget.partition.outline.op_fingerprint import written
-from tvmtarget.partition.placement.pattern_groups import Group
-from tvmtarget.partition.split import Region
+from tvmtarget.partition.placement.pattern_groups import PatternGroup
+from tvmtarget.partition.split import PartitionNode
 
-__all__ = ["Shape", "Shapes", "same_data"]
+__all__ = ["SubgraphStructure", "SubgraphStructures", "same_data"]
 
 # Elements of a constant that are compared, and named by, before all of them are read.
 _SAMPLE = 16
@@ -30,11 +30,11 @@ _SAMPLE = 16
 # Hexadecimal digits in a function's name: of programs with ten thousand functions one in eighty has two of one name.
 _DIGITS = 8
 
-Held = Callable[[Region], Collection[str]]
+Held = Callable[[PartitionNode], Collection[str]]
 
 
 @dataclass(frozen=True)
-class Shape:
+class SubgraphStructure:
     """What a region is apart from names and the data of constants (`key`), and what stands where in it.
 
     `ops` are its operations in an order that their structure gives, each before those in its bodies; `values` what
@@ -49,16 +49,16 @@ class Shape:
     constants: tuple[str, ...]
     dims: tuple[str, ...]
 
-    def matched(self, other: Shape, ran: Sequence[int]) -> Matched:
+    def matched(self, other: SubgraphStructure, ran: Sequence[int]) -> Correspondence:
         """Return what in another region of a key belongs to what in this one, whose operations ran in that order."""
         values = zip((*self.values, *self.constants), (*other.values, *other.constants), strict=True)
         dims = zip(self.dims, other.dims, strict=True)
         ops = dict(zip(self.ops, other.ops, strict=True))
-        return Matched({index: ops[index] for index in ran}, dict(values), dict(dims))
+        return Correspondence({index: ops[index] for index in ran}, dict(values), dict(dims))
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class Correspondence:
     """For the operations, values and symbolic dimensions of one region those of another that is alike.
 
     The operations are in the order in which the one region runs them.
@@ -69,21 +69,21 @@ class Matched:
     dims: Mapping[str, str]
 
 
-class Shapes:
+class SubgraphStructures:
     """Takes the shapes of regions of one program; `groups` are what patterns take together."""
 
-    def __init__(self, program: Program, groups: Iterable[Group] = ()) -> None:
+    def __init__(self, program: FlatProgram, groups: Iterable[PatternGroup] = ()) -> None:
         self.program = program
         self.groups = {group.calls[-1]: group for group in groups}
         self._matched = frozenset(index for group in self.groups.values() for index in group.calls)
         self._orders: dict[int, tuple[int, ...]] = {}  # of leaves, by their first operation
-        self._arranging = Arranging()
+        self._arranging = CanonicalOpOrder()
 
     def is_matched(self, index: int) -> bool:
         """Whether a pattern takes an operation together with others."""
         return index in self._matched
 
-    def of(self, region: Region, results: Sequence[str], held: Held) -> Shape:
+    def of(self, region: PartitionNode, results: Sequence[str], held: Held) -> SubgraphStructure:
         """Return the shape of a region that returns these values; `held` are the constants that a leaf's function has.
 
         Constants that a function does not hold are given to it like other values.
@@ -103,7 +103,7 @@ class Shapes:
             self._orders[calls[0]] = tuple(calls[place] for place in places)
         return self._orders[calls[0]]
 
-    def name(self, region: Region, shape: Shape) -> str:
+    def name(self, region: PartitionNode, shape: SubgraphStructure) -> str:
         """Return a name: the site, of a leaf the first operator, and digits for structure and some of the weights."""
         held = (self.program.constants[name] for name in shape.constants)
         known = [(str(constant.type), bytes(bytes_of(_sample(constant))).hex()) for constant in held]
@@ -117,7 +117,7 @@ class Shapes:
 class _Walk:
     """A walk over a region that notes what it is."""
 
-    shapes: Shapes
+    shapes: SubgraphStructures
     held: Held
     key: list[Hashable] = field(default_factory=list)
     ops: list[int] = field(default_factory=list)
@@ -128,16 +128,18 @@ class _Walk:
     is_named: bool = False  # whether symbolic dimensions may be spoken of by name
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> FlatProgram:
         return self.shapes.program
 
-    def shape(self, results: Sequence[str]) -> Shape:
+    def shape(self, results: Sequence[str]) -> SubgraphStructure:
         """Return what was noted, with what is returned; attributes of dialects other than ONNX may name dimensions."""
         self.key.append(tuple(sorted(map(self.refer, results))))
         self.key += self.dims if self.is_named else ()
-        return Shape(tuple(self.key), tuple(self.ops), tuple(self.values), tuple(self.constants), tuple(self.dims))
+        return SubgraphStructure(
+            tuple(self.key), tuple(self.ops), tuple(self.values), tuple(self.constants), tuple(self.dims)
+        )
 
-    def region(self, region: Region) -> None:
+    def region(self, region: PartitionNode) -> None:
         self.key += ("region", region.site.path, region.device)
         if region.is_leaf:
             self.own = self.held(region)
@@ -153,7 +155,7 @@ class _Walk:
             self.op(index, region.bodies)
         self.key.append("end")
 
-    def op(self, index: int, divided: Sequence[Region] = ()) -> None:
+    def op(self, index: int, divided: Sequence[PartitionNode] = ()) -> None:
         """Add an operation; where a driver runs it, `divided` are the regions of its bodies."""
         call = self.program.body[index]
         self.ops.append(index)

@@ -9,18 +9,18 @@ from hashlib import sha256
 from tvmtarget.ir.function import Attribute, Call, Constant
 from tvmtarget.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type
 
-__all__ = ["Told", "told_of", "written"]
+__all__ = ["OpFingerprint", "fingerprint_of", "written"]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OpFingerprint:
     """An operation without names, as digits, and its symbolic dimensions in the order in which its types have them."""
 
     text: str
     dims: tuple[str, ...] = ()
 
 
-def told_of(call: Call, types: Mapping[str, Type], is_read: Callable[[str], bool]) -> Told:
+def fingerprint_of(call: Call, types: Mapping[str, Type], is_read: Callable[[str], bool]) -> OpFingerprint:
     """Tell operator, attributes, types, and which results are read; nested bodies are left out."""
     dims: list[str] = []
     told = (
@@ -30,7 +30,7 @@ def told_of(call: Call, types: Mapping[str, Type], is_read: Callable[[str], bool
         tuple(written(types.get(name), dims) for name in call.inputs),
         tuple((written(types.get(output.name), dims), is_read(output.name)) for output in call.outputs),
     )
-    return Told(sha256(repr(told).encode("utf-8", "surrogateescape")).hexdigest()[:16], tuple(dims))
+    return OpFingerprint(sha256(repr(told).encode("utf-8", "surrogateescape")).hexdigest()[:16], tuple(dims))
 
 
 def written(type_: Type, dims: list[str]) -> str:

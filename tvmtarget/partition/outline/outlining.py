@@ -9,22 +9,22 @@ from fractions import Fraction
 from tvmtarget.ir.function import DIMS, OPS, Attribute, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.control_flow_ops import form_of, runs_of_bodies
-from tvmtarget.partition.control.drivers import Block, Step, write_driver
+from tvmtarget.partition.control.control_flow_ops import control_flow_form, runs_of_bodies
+from tvmtarget.partition.control.drivers import DriverBlock, DriverStep, write_driver
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
-from tvmtarget.partition.flat_program import Program
+from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host
 from tvmtarget.partition.outline.constant_binding import Constants, given_weights
-from tvmtarget.partition.outline.deduplicate import Matched, Shape, Shapes, same_data
-from tvmtarget.partition.placement.pattern_groups import Group
-from tvmtarget.partition.split import Region
+from tvmtarget.partition.outline.deduplicate import Correspondence, SubgraphStructure, SubgraphStructures, same_data
+from tvmtarget.partition.placement.pattern_groups import PatternGroup
+from tvmtarget.partition.split import PartitionNode
 from tvmtarget.target.constraints.constraint import Constraint
 
-__all__ = ["CopyRecord", "DrivenRecord", "Outlined", "RegionRecord", "outline"]
+__all__ = ["CopyRecord", "DrivenRecord", "Outlined", "SubgraphRecord", "outline"]
 
 
 @dataclass(frozen=True, slots=True)
-class RegionRecord:
+class SubgraphRecord:
     """A region as a report tells it: its function, site, operations by source name, inputs and outputs.
 
     `calls` are the operations by their number in the undivided function, `inner` names what is in their nested
@@ -59,7 +59,7 @@ class DrivenRecord:
 class CopyRecord:
     """A copy that a driver makes: which value, from and to which memory domain, its type, and how often.
 
-    `call` is which call of the driver makes it, as in `RegionRecord`; '' for the entry.
+    `call` is which call of the driver makes it, as in `SubgraphRecord`; '' for the entry.
     """
 
     driver: str
@@ -81,16 +81,16 @@ class Outlined:
     """All functions of the decomposed program, the entry first, and what they do."""
 
     functions: tuple[Function, ...]
-    regions: tuple[RegionRecord, ...]
+    regions: tuple[SubgraphRecord, ...]
     copies: tuple[CopyRecord, ...]
     driven: tuple[DrivenRecord, ...] = ()
     memory_graph: MemoryGraph | None = None
 
 
 def outline(
-    program: Program,
-    root: Region,
-    groups: Iterable[Group] = (),
+    program: FlatProgram,
+    root: PartitionNode,
+    groups: Iterable[PatternGroup] = (),
     *,
     constants: Constants | None = None,
     memory_graph: MemoryGraph | None = None,
@@ -161,24 +161,24 @@ class _Made:
     """
 
     border: _Border
-    shape: Shape
+    shape: SubgraphStructure
     around: _Around
     ran: tuple[int, ...]
-    regions: tuple[RegionRecord, ...]
+    regions: tuple[SubgraphRecord, ...]
     copies: tuple[CopyRecord, ...]
     driven: tuple[DrivenRecord, ...]
 
 
 class _Outliner:
-    def __init__(self, program: Program, groups: Iterable[Group], memory_graph: MemoryGraph) -> None:
+    def __init__(self, program: FlatProgram, groups: Iterable[PatternGroup], memory_graph: MemoryGraph) -> None:
         self.program = program
         self.memory_graph = memory_graph
         self.groups = {group.calls[-1]: group for group in groups}
-        self.shapes = Shapes(program, self.groups.values())
+        self.shapes = SubgraphStructures(program, self.groups.values())
         self.given: Mapping[int, frozenset[str]] = {}  # constants that are parameters of leaf functions
         self.made: dict[Hashable, list[_Made]] = {}
         self.functions: list[Function] = []
-        self.regions: list[RegionRecord] = []
+        self.regions: list[SubgraphRecord] = []
         self.copies: list[CopyRecord] = []
         self.driven: list[DrivenRecord] = []
         self.ran: list[int] = []
@@ -188,12 +188,12 @@ class _Outliner:
         made = ("role", "matches", *SIDED)
         self.kept = tuple(item for item in program.function.attrs if item[0] not in made)  # of the entry
 
-    def add(self, region: Region, border: _Border, around: _Around) -> None:
+    def add(self, region: PartitionNode, border: _Border, around: _Around) -> None:
         """Add the function of a region, and those of its parts behind it."""
         add = self._leaf if region.is_leaf else self._driver
         add(region, border, around)
 
-    def shared(self, region: Region, params: tuple[str, ...], results: tuple[str, ...], caller: _Caller) -> Call:
+    def shared(self, region: PartitionNode, params: tuple[str, ...], results: tuple[str, ...], caller: _Caller) -> Call:
         """Return the call of a region: of a function that was made for one like it, else of a new one."""
         shape = self.shapes.of(region, results, self._held)
         alike = self.made.setdefault(shape.key, [])
@@ -213,10 +213,12 @@ class _Outliner:
         alike.append(_Made(border, shape, around, ran, tuple(regions), tuple(copies), tuple(driven)))
         return self._called(border, name, shape)
 
-    def _source(self, shape: Shape) -> str:
+    def _source(self, shape: SubgraphStructure) -> str:
         return self.program.body[shape.ops[0]].source if shape.ops else ""
 
-    def _called(self, border: _Border, name: str, shape: Shape, matched: Matched | None = None) -> Call:
+    def _called(
+        self, border: _Border, name: str, shape: SubgraphStructure, matched: Correspondence | None = None
+    ) -> Call:
         """Return a call of a function; if that was made for another region, it tells what things are called here."""
         inputs, outputs = border.params, border.results
         attrs: tuple[tuple[str, Attribute], ...] = ()
@@ -227,21 +229,21 @@ class _Outliner:
         values = tuple(Value(value, self.program.types[value]) for value in outputs)
         return Call(f"@{border.name}", inputs, values, attrs, source=name, has_effect=has_effect)
 
-    def _held(self, leaf: Region) -> Collection[str]:
+    def _held(self, leaf: PartitionNode) -> Collection[str]:
         """Return the constants that a leaf function has, if it reads them: all but those that it is given."""
         given = self.given.get(leaf.calls[0]) if leaf.calls else None
         return self.constants.keys() - given if given else self.constants
 
-    def _is_same(self, one: Shape, other: Shape) -> bool:
+    def _is_same(self, one: SubgraphStructure, other: SubgraphStructure) -> bool:
         pairs = zip(one.constants, other.constants, strict=True)
         return all(same_data(self.constants[first], self.constants[second]) for first, second in pairs)
 
-    def _is_same_driver(self, one: Shape, other: Shape) -> bool:
+    def _is_same_driver(self, one: SubgraphStructure, other: SubgraphStructure) -> bool:
         """Whether what a driver copies has the same sizes in another region, and so takes the same routes."""
         sizes = self.memory_graph.costs.symbolic_hints
         return [*map(sizes.get, one.dims)] == [*map(sizes.get, other.dims)] and self._is_same(one, other)
 
-    def _repeat(self, made: _Made, matched: Matched, around: _Around) -> None:
+    def _repeat(self, made: _Made, matched: Correspondence, around: _Around) -> None:
         """Add the records of a function for another call of it."""
         ops, names, body, types = matched.ops, matched.values, self.program.body, self.program.types
         sources = {body[one].source: body[other].source for one, other in ops.items()}
@@ -277,7 +279,7 @@ class _Outliner:
         self.driven += (replace(one, call=ops[one.call], op=sources[one.op]) for one in made.driven)
         self.ran += ops.values()
 
-    def _leaf(self, region: Region, border: _Border, around: _Around) -> None:
+    def _leaf(self, region: PartitionNode, border: _Border, around: _Around) -> None:
         body = tuple(self.program.body[index] for index in region.calls)
         inner = tuple(self.program.body[i].source for index in region.calls for i in self.program.nested(index))
         used = [used for call in body for used in call.uses()]
@@ -287,7 +289,7 @@ class _Outliner:
         self.ran += self.program.with_nested(region.calls)
         ops = tuple(call.source for call in body)
         self.regions.append(
-            RegionRecord(
+            SubgraphRecord(
                 border.name,
                 region.site.path,
                 region.calls,
@@ -301,16 +303,16 @@ class _Outliner:
             )
         )
 
-    def _matches(self, region: Region) -> tuple[tuple[str, ...], ...]:
+    def _matches(self, region: PartitionNode) -> tuple[tuple[str, ...], ...]:
         kind, body = region.site.target.kind, self.program.body
         found = (self.groups[index] for index in region.calls if index in self.groups)
         patterns = ((one.pattern_of(kind), one.calls) for one in found)
         return tuple((name, *(body[index].source for index in calls)) for name, calls in patterns if name is not None)
 
-    def _driver(self, region: Region, border: _Border, around: _Around) -> None:
+    def _driver(self, region: PartitionNode, border: _Border, around: _Around) -> None:
         place, name = len(self.functions), border.name
         steps = self._steps(region, _Caller(name, name == self.program.function.name, Names(), around))
-        block = Block("", border.params, border.results, steps, runs=around.runs)
+        block = DriverBlock("", border.params, border.results, steps, runs=around.runs)
         home = self.program.layout.home(region.site.path)
         types = self.program.types.__getitem__
         domains = self.program.layout.domains()
@@ -323,14 +325,14 @@ class _Outliner:
         function = self._function(region, border, written.body, block.used(), "driver")
         self.functions.insert(place, function)
 
-    def _steps(self, region: Region, caller: _Caller) -> tuple[Step, ...]:
+    def _steps(self, region: PartitionNode, caller: _Caller) -> tuple[DriverStep, ...]:
         """Return what a driver does for the parts of a system."""
         return tuple(self._run(part, caller) if part.bodies else self._call(part, caller) for part in region.parts)
 
-    def _call(self, part: Region, caller: _Caller) -> Step:
-        return Step(self.shared(part, *self.border(part), caller), self.program.layout.home(part.site.path))
+    def _call(self, part: PartitionNode, caller: _Caller) -> DriverStep:
+        return DriverStep(self.shared(part, *self.border(part), caller), self.program.layout.home(part.site.path))
 
-    def border(self, part: Region) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def border(self, part: PartitionNode) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return what a part reads from outside, by first use, and what is read of it outside, as it is computed.
 
         Constants are no inputs of drivers: whoever reads one holds it.
@@ -347,7 +349,7 @@ class _Outliner:
         )
         return tuple(inputs), tuple(outputs)
 
-    def _uses(self, region: Region) -> Iterator[str]:
+    def _uses(self, region: PartitionNode) -> Iterator[str]:
         """Yield what the operations of a region read, as they run; of nested bodies only what they capture."""
         for part in region.parts:
             yield from self._uses(part)
@@ -361,18 +363,18 @@ class _Outliner:
             own = scope.function.types
             yield from (name for name in (*self._uses(body), *scope.function.results) if name not in own)
 
-    def _run(self, part: Region, caller: _Caller) -> Step:
+    def _run(self, part: PartitionNode, caller: _Caller) -> DriverStep:
         """Return the step of an operation whose nested bodies the driver runs."""
         (index,) = part.calls
         call = self.program.body[index]
         self.ran.append(index)
         self.driven.append(DrivenRecord(caller.driver, part.site.path, index, call.source))
-        form = form_of(call)
+        form = control_flow_form(call)
         repeats = form is not None and form.repeats
         runs = caller.around.runs * runs_of_bodies(self.program.op(index))
         inside = replace(caller, around=replace(caller.around, runs=runs))
         blocks = tuple(
-            Block(
+            DriverBlock(
                 scope.label,
                 tuple(param.name for param in scope.function.params),
                 scope.function.results,
@@ -382,11 +384,11 @@ class _Outliner:
             )
             for scope, body in zip(self.program.bodies[index], part.bodies, strict=True)
         )
-        return Step(call, self.program.layout.home(part.site.path), blocks)
+        return DriverStep(call, self.program.layout.home(part.site.path), blocks)
 
     def _function(
         self,
-        region: Region,
+        region: PartitionNode,
         border: _Border,
         body: tuple[Call, ...],
         used: Iterable[str],
@@ -406,13 +408,13 @@ class _Outliner:
         )
         return function if region.device is None else self._sided(function, region, region.device)
 
-    def _sided(self, function: Function, region: Region, device: str) -> Function:
+    def _sided(self, function: Function, region: PartitionNode, device: str) -> Function:
         if region.is_leaf and region.site.path == device:
             return as_device(function)
         return as_host(function, self.program.layout[device].host, device)
 
 
-def _dims(matched: Matched) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _dims(matched: Correspondence) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield what a call tells of the symbolic dimensions of its function, unless they are called alike here."""
     changed = tuple(name for pair in matched.dims.items() if pair[0] != pair[1] for name in pair)
     if changed:

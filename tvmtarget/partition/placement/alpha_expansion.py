@@ -10,16 +10,18 @@ import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
-from tvmtarget.partition.placement.energy import Bools, Energy, Placement, energy_of
+from tvmtarget.partition.placement.energy import Bools, Energy, LabelingProblem, energy_of
 from tvmtarget.partition.placement.maxflow import Budget
 
-__all__ = ["expanded"]
+__all__ = ["alpha_expansion"]
 
 # Sweeps over the labels; each must gain, and two or three are usual.
 MAX_SWEEPS = 4
 
 
-def expanded(placement: Placement, share: float, budget: Budget | None = None, start: Ints | None = None) -> Ints:
+def alpha_expansion(
+    placement: LabelingProblem, share: float, budget: Budget | None = None, start: Ints | None = None
+) -> Ints:
     """Return labels at a least sum, exact for two labels; `share` of a launch is charged wherever a value passes.
 
     `budget` is the work that cuts may take, and `start` are labels to improve.

@@ -14,21 +14,21 @@ import numpy as np
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.placement.alpha_expansion import expanded
-from tvmtarget.partition.placement.cost_matrix import Scaled, scaled
-from tvmtarget.partition.placement.energy import Bools, Placement, energy_of, enumerated
+from tvmtarget.partition.placement.alpha_expansion import alpha_expansion
+from tvmtarget.partition.placement.cost_matrix import CostMatrix, cost_matrix_of
+from tvmtarget.partition.placement.energy import Bools, LabelingProblem, energy_of, enumerated
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.lagrangian import priced
-from tvmtarget.partition.placement.local_search import nudged
+from tvmtarget.partition.placement.lagrangian import within_capacity
+from tvmtarget.partition.placement.local_search import neighboring_assignments
 from tvmtarget.partition.placement.maxflow import Budget
-from tvmtarget.partition.placement.memory_capacity import Room, room_of
-from tvmtarget.partition.placement.subgraph_moves import Drops
-from tvmtarget.partition.split import Choice, Level, by_preference, grouped, preferred
+from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
+from tvmtarget.partition.placement.subgraph_moves import SubgraphMoves
+from tvmtarget.partition.split import Assignment, Level, by_preference, grouped, preferred
 from tvmtarget.partition.subgraphs.lower_bound import lower_bound
-from tvmtarget.partition.subgraphs.typed_fusion import Coloured
+from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 from tvmtarget.target.topology import Site
 
-__all__ = ["ByCost"]
+__all__ = ["CostChooser"]
 
 # All choices are tried if there are no more than this.
 ENUMERATED = 65_536
@@ -51,27 +51,27 @@ WORK, WORK_BESIDE = 4, 10**6
 MAX_DROPPED, MAX_ROUNDS = 60_000, 4
 
 
-class ByCost:
+class CostChooser:
     """A chooser of sites (see `split`) that asks estimates."""
 
     def __init__(self, feasibility: Feasibility, estimates: Estimates) -> None:
         self.feasibility = feasibility
         self.estimates = estimates
 
-    def __call__(self, level: Level) -> Choice:
+    def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom of a level."""
         if not level.atoms or len(level.options) == 1:
             return by_preference(level)
         level = self._with_room(level)
-        numbers = scaled(self.feasibility, self.estimates, level)
+        numbers = cost_matrix_of(self.feasibility, self.estimates, level)
         choice = self._best(level, numbers)
         if not self.estimates.costs.doubt:
             return choice
         trusted = _best_alone(level, numbers.placement)
-        doubted = self._best(level, scaled(self.feasibility, self.estimates, level, trusted))
+        doubted = self._best(level, cost_matrix_of(self.feasibility, self.estimates, level, trusted))
         return replace(choice, chosen=doubted.chosen)
 
-    def _best(self, level: Level, numbers: Scaled) -> Choice:
+    def _best(self, level: Level, numbers: CostMatrix) -> Assignment:
         placement = numbers.placement
         judge = _Judge(level, placement)
         by_preference_first = preferred(level)
@@ -84,10 +84,10 @@ class ByCost:
             starts = list(_starts(placement))
             found = _searched(placement, starts, budget)
             if len(placement.costs) <= SMALL:
-                found += [expanded(placement, SHARES[0], budget, start) for start in starts]
+                found += [alpha_expansion(placement, SHARES[0], budget, start) for start in starts]
             relaxed = placement.relaxed()
             if relaxed is not placement and len(placement.launches) == 2:
-                found.insert(0, expanded(relaxed, 0.0, budget))
+                found.insert(0, alpha_expansion(relaxed, 0.0, budget))
             judge.look_at([by_preference_first, *starts, *found])
             if len(judge.chosen) and len(placement.costs) + len(placement.readers) <= MAX_DROPPED:
                 judge.drop_regions()
@@ -98,7 +98,7 @@ class ByCost:
             judge.look_within(level.room)
         is_known = numbers.is_known and not numbers.shift
         launches: list[int] = placement.launches.tolist()
-        return Choice(judge.chosen.tolist(), least if is_known else None, launches)
+        return Assignment(judge.chosen.tolist(), least if is_known else None, launches)
 
     def _with_room(self, level: Level) -> Level:
         """Return the level with the capacities that the costs state."""
@@ -106,11 +106,11 @@ class ByCost:
         if not stated:
             return level
         return replace(
-            level, room=room_of(self.feasibility.program, level.site.domain, level.options, level.atoms, stated)
+            level, room=capacity_of(self.feasibility.program, level.site.domain, level.options, level.atoms, stated)
         )
 
 
-def _best_alone(level: Level, placement: Placement) -> Site:
+def _best_alone(level: Level, placement: LabelingProblem) -> Site:
     """Return the option with which all is fastest that it can take, the rest at its best."""
 
     def total(labels: Ints) -> int:
@@ -122,7 +122,7 @@ def _best_alone(level: Level, placement: Placement) -> Site:
     return min(zip(level.options, starts, strict=False), key=lambda pair: total(pair[1]))[0]
 
 
-def _starts(placement: Placement) -> Iterator[Ints]:
+def _starts(placement: LabelingProblem) -> Iterator[Ints]:
     """Yield all at its best, and for every site and memory the choice that puts there whatever it can."""
     endless = np.iinfo(np.int64).max
     costs = np.where(placement.allowed, placement.costs, endless)
@@ -134,21 +134,21 @@ def _starts(placement: Placement) -> Iterator[Ints]:
         yield np.where(inside.min(axis=1) < endless, inside.argmin(axis=1), costs.argmin(axis=1))
 
 
-def _searched(placement: Placement, starts: Sequence[Ints], budget: Budget) -> list[Ints]:
+def _searched(placement: LabelingProblem, starts: Sequence[Ints], budget: Budget) -> list[Ints]:
     """Return the choices that cuts find: with two sites the first is without regard to launches."""
     shares: tuple[float, ...] = (0.0, *SHARES) if len(placement.costs) <= LARGE else (0.0, SHARES[0])
     if len(placement.costs) > LARGE and len(placement.launches) > 2:
         shares = shares[1:]
     found = [min(starts, key=energy_of(placement, shares[0]).total)]
     for share in shares:
-        found.append(expanded(placement, share, budget, found[-1]))
+        found.append(alpha_expansion(placement, share, budget, found[-1]))
     return found[1:]
 
 
 class _Judge:
     """Keeps the best choice, by the model that plans are measured by: regions as they will be."""
 
-    def __init__(self, level: Level, placement: Placement) -> None:
+    def __init__(self, level: Level, placement: LabelingProblem) -> None:
         self.level = level
         self.placement = placement
         self.energy = energy_of(placement, 0.0)
@@ -183,7 +183,7 @@ class _Judge:
         for place in np.argsort(floors, kind="stable").tolist():
             if least is not None and floors[place] >= least:
                 break
-            more = lower_bound(Coloured(self.level.graph, choices[place].tolist())) - int(used[place].sum())
+            more = lower_bound(LabeledGraph(self.level.graph, choices[place].tolist())) - int(used[place].sum())
             floor = int(floors[place]) + more * int(launches[used[place]].min())
             least = floor if least is None else min(least, floor)
         return least or 0
@@ -193,10 +193,10 @@ class _Judge:
         used = np.stack([(rows == label).any(axis=1) for label in range(len(self.placement.launches))], axis=1)
         return self.energy.totals(rows) - self.placement.shared(rows), used
 
-    def look_within(self, room: Room) -> None:
+    def look_within(self, room: MemoryCapacity) -> None:
         """Look at choices that memories have room for; `InfeasibleError` if there is none."""
         try:
-            for labels in priced(self.placement, room):
+            for labels in within_capacity(self.placement, room):
                 self.look_at([labels])
         except InfeasibleError:
             if not len(self.chosen):
@@ -204,12 +204,12 @@ class _Judge:
 
     def drop_regions(self) -> None:
         """Move regions that cost more than they bring, and those that this makes so, as long as the whole gains."""
-        drops = Drops(self.placement)
+        drops = SubgraphMoves(self.placement)
         self._look_again(lambda: [drops.moved(self.chosen, self._grouped(self.chosen))])
 
     def nudge(self) -> None:
         """Move single atoms, all at a value, and all of a site, as long as the whole gains."""
-        self._look_again(lambda: [*nudged(self.placement, self.chosen)])
+        self._look_again(lambda: [*neighboring_assignments(self.placement, self.chosen)])
 
     def _look_again(self, changed: Callable[[], Sequence[Ints]]) -> None:
         """Look at changes of what is chosen, as long as the whole gains."""
@@ -223,7 +223,7 @@ class _Judge:
         return grouped(self.level, labels.tolist(), self.placement.launches.tolist())
 
 
-def _least(placement: Placement, without_launches: Ints | None) -> int:
+def _least(placement: LabelingProblem, without_launches: Ints | None) -> int:
     """Return what no choice can go below: exact but for launches with two sites, else only the operations.
 
     `without_launches` is the best choice if calls were free, None if no proof says that it is.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tvmtarget.partition.cached_assignment import Recalling
+from tvmtarget.partition.cached_assignment import CachedChooser
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.placement.by_cost import ByCost
+from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.pinned_assignment import Keeping
-from tvmtarget.partition.placement.throughput_balancing import ByPipeline
+from tvmtarget.partition.placement.pinned_assignment import PinnedChooser
+from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
 from tvmtarget.partition.split import Chooser, by_preference
 
 __all__ = ["choosers_for"]
@@ -23,10 +23,10 @@ def choosers_for(
     is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
     choosers: list[Chooser] = [by_preference] if estimates is None or is_deep or estimates.costs.regions else []
     if estimates is not None:
-        choosers.append(Recalling(ByCost(feasibility, estimates)))
+        choosers.append(CachedChooser(CostChooser(feasibility, estimates)))
     if estimates is not None and objective == "throughput":
-        choosers.append(ByPipeline(feasibility, estimates))
+        choosers.append(ThroughputChooser(feasibility, estimates))
     if sites is None:
         return choosers
     names = tuple(call.source for call in program.body)
-    return [Keeping(sites, names, choose) for choose in choosers]
+    return [PinnedChooser(sites, names, choose) for choose in choosers]

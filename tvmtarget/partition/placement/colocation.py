@@ -12,22 +12,31 @@ from dataclasses import dataclass, replace
 from typing import NoReturn, TypeAlias
 
 from tvmtarget.errors import InfeasibleError, raise_all
-from tvmtarget.partition.flat_program import Program
+from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.graph_coloring import coloured
-from tvmtarget.partition.placement.minimal_conflict import blame, smallest
-from tvmtarget.partition.placement.where_rules import Asked
-from tvmtarget.partition.subgraphs.typed_fusion import Graph
+from tvmtarget.partition.placement.minimal_conflict import conflict_text, smallest
+from tvmtarget.partition.placement.where_rules import Requirement
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 from tvmtarget.target.constraints.constraint import Constraint
 
-__all__ = ["Banned", "Bonds", "Named", "bonds_of", "demands_of", "others_of", "with_demands", "with_units"]
+__all__ = [
+    "Colocation",
+    "ExcludedSites",
+    "Named",
+    "colocation_of",
+    "demands_of",
+    "others_of",
+    "with_demands",
+    "with_units",
+]
 
 # Operations by name, glob or `op:KIND`, as in `where`.
 Named: TypeAlias = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
-class Bonds:
+class Colocation:
     """Operations by number: groups that share a leaf, and pairs that do not."""
 
     same_site: tuple[tuple[int, ...], ...] = ()
@@ -41,7 +50,7 @@ class Bonds:
         return next((group for group in self.same_site if index in group), (index,))
 
 
-def bonds_of(program: Program, same_site: Named, apart: Named) -> Bonds:
+def colocation_of(program: FlatProgram, same_site: Named, apart: Named) -> Colocation:
     """Return which operations are meant; `UnknownNameError` for names of none, `InfeasibleError` for what
     is to be together and apart.
 
@@ -54,7 +63,7 @@ def bonds_of(program: Program, same_site: Named, apart: Named) -> Bonds:
         if any(a in group and b in group for group in groups):
             first, second = (repr(program.body[index].source) for index in (a, b))
             raise InfeasibleError(f"ops {first} and {second} are asked to share a site and to be apart")
-    return Bonds(groups, tuple(pairs))
+    return Colocation(groups, tuple(pairs))
 
 
 def _joined(sets: Iterable[set[int]]) -> tuple[tuple[int, ...], ...]:
@@ -69,7 +78,7 @@ def _joined(sets: Iterable[set[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(found)) for found in joined)
 
 
-def with_units(program: Program, atomic: Named, before: Sequence[str], after: Sequence[str]) -> Program:
+def with_units(program: FlatProgram, atomic: Named, before: Sequence[str], after: Sequence[str]) -> FlatProgram:
     """Return the program with groups that are in one function each, and boundaries between functions.
 
     `UnknownNameError` for names of no operations; `InfeasibleError` for groups that cannot be in one function: in
@@ -87,13 +96,13 @@ def with_units(program: Program, atomic: Named, before: Sequence[str], after: Se
     return marked
 
 
-def _calls(program: Program, names: Iterable[str]) -> Iterator[int]:
+def _calls(program: FlatProgram, names: Iterable[str]) -> Iterator[int]:
     """Yield the operations that names, globs or `op:KIND` speak of, those with nested bodies themselves."""
     for name in names:
         yield from program.named(name)
 
 
-def _refusals(program: Program, group: tuple[int, ...]) -> Iterator[str]:
+def _refusals(program: FlatProgram, group: tuple[int, ...]) -> Iterator[str]:
     """Yield why operations cannot be in one function."""
     told = f"ops {', '.join(repr(program.body[index].source) for index in group[:4])} are asked to be atomic"
     scopes = {program.scope_of(index).calls for index in group}
@@ -111,7 +120,7 @@ def _refusals(program: Program, group: tuple[int, ...]) -> Iterator[str]:
                 yield f"{told}, but a boundary is asked for between {ends}"
 
 
-def _between(program: Program, group: tuple[int, ...]) -> list[int]:
+def _between(program: FlatProgram, group: tuple[int, ...]) -> list[int]:
     """Return the operations outside of a group, in one body, that follow one of it and that one of it follows."""
     inside, calls = set(group), program.scope_of(group[0]).calls
     below: set[int] = set()
@@ -125,7 +134,7 @@ def _between(program: Program, group: tuple[int, ...]) -> list[int]:
     return sorted((below & above) - inside)
 
 
-def _refuse_circles(program: Program, groups: tuple[tuple[int, ...], ...]) -> None:
+def _refuse_circles(program: FlatProgram, groups: tuple[tuple[int, ...], ...]) -> None:
     """Raise `InfeasibleError` if groups, each of which could be one function, wait for each other."""
     owner = list(range(len(program.body)))
     for group in groups:
@@ -137,21 +146,21 @@ def _refuse_circles(program: Program, groups: tuple[tuple[int, ...], ...]) -> No
             successors[owner[first]].add(owner[index])
     for number, targets in enumerate(successors):
         targets.discard(number)
-    stuck = set(owner) - set(Graph([sorted(targets) for targets in successors]).order)
+    stuck = set(owner) - set(AtomGraph([sorted(targets) for targets in successors]).order)
     circular = [group for group in groups if group[0] in stuck]
     if circular:
         named = " and ".join(str([program.body[index].source for index in group]) for group in circular[:2])
         raise InfeasibleError(f"the atomic groups {named} wait for each other; make one of them")
 
 
-def _select(program: Program, names: Iterable[str]) -> Iterator[int]:
+def _select(program: FlatProgram, names: Iterable[str]) -> Iterator[int]:
     """Yield the operations that names, globs or `op:KIND` speak of; those with nested bodies by what is in them."""
     for name in names:
         yield from (one for one in program.with_nested(program.named(name)) if one not in program.bodies)
 
 
 def demands_of(
-    plain: Feasibility, bonds: Bonds, sites: Mapping[str, str], demands: Mapping[int, str]
+    plain: Feasibility, bonds: Colocation, sites: Mapping[str, str], demands: Mapping[int, str]
 ) -> dict[int, str]:
     """Return the leaf for each operation that a plan with these sites should ask for; the same again if bonds hold.
 
@@ -179,7 +188,7 @@ def demands_of(
 
 
 def others_of(
-    plain: Feasibility, bonds: Bonds, sites: Mapping[str, str], demands: Mapping[int, str]
+    plain: Feasibility, bonds: Colocation, sites: Mapping[str, str], demands: Mapping[int, str]
 ) -> Iterator[dict[int, str]]:
     """Yield demands that differ in where one of the groups is, or in which of two that are apart is where."""
     asking = _Asking(plain, bonds, sites)
@@ -202,7 +211,7 @@ _Pair: TypeAlias = tuple[int, int]
 @dataclass(frozen=True)
 class _Asking:
     feasibility: Feasibility
-    bonds: Bonds
+    bonds: Colocation
     sites: Mapping[str, str]
 
     def site(self, index: int) -> str:
@@ -218,7 +227,7 @@ class _Asking:
         """Return the leaf that most of a group has already, of those that can take all of it."""
         able = self.able(group)
         if not able:
-            guilty = blame(self.feasibility.program, group, lambda asking: bool(self._over(asking).able(group)))
+            guilty = conflict_text(self.feasibility.program, group, lambda asking: bool(self._over(asking).able(group)))
             told = f"ops {self._names(group, ', ')} must share a site, and no leaf takes all of them"
             raise InfeasibleError(told + guilty)
         counts = Counter(self.site(index) for index in group)
@@ -263,19 +272,19 @@ class _Asking:
         return None if found is None else {index: leaf for head, leaf in found.items() for index in units[head]}
 
     def _refuse(self, pairs: Sequence[_Pair]) -> NoReturn:
-        """Raise `InfeasibleError` that names who is to blame, and what constraints."""
+        """Raise `InfeasibleError` that names who is to conflict_text, and what constraints."""
         guilty = smallest(pairs, lambda kept: self._coloured(kept) is None)
         calls = tuple(dict.fromkeys(index for pair in guilty for head in pair for index in self.bonds.unit(head)))
 
-        def is_feasible(asking: Program) -> bool:
+        def is_feasible(asking: FlatProgram) -> bool:
             return self._over(asking)._coloured(guilty) is not None
 
-        blamed = blame(self.feasibility.program, calls, is_feasible)
+        blamed = conflict_text(self.feasibility.program, calls, is_feasible)
         heads = tuple(dict.fromkeys(head for pair in guilty for head in pair))
         told = f"{self._names(heads[:-1], ', ')} and {self._names(heads[-1:])}"
         raise InfeasibleError(f"ops {told} must be apart, and no choice of leaves keeps them so{blamed}")
 
-    def _over(self, program: Program) -> _Asking:
+    def _over(self, program: FlatProgram) -> _Asking:
         """Return the same questions about a program of which less is asked."""
         return replace(self, feasibility=Feasibility(program, splits=self.feasibility.splits))
 
@@ -284,21 +293,23 @@ class _Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Banned:
+class ExcludedSites:
     """Leaves that operations are kept off, by number, and who asks for that."""
 
     origin: str
     leaves: Mapping[int, Collection[str]]
 
 
-def with_demands(feasibility: Feasibility, demands: Mapping[int, str], banned: Iterable[Banned] = ()) -> Feasibility:
+def with_demands(
+    feasibility: Feasibility, demands: Mapping[int, str], banned: Iterable[ExcludedSites] = ()
+) -> Feasibility:
     """Return what fits where if operations are pinned to leaves as well, and kept off others."""
     program = feasibility.program
     asked = list(program.asked)
     for index, leaf in demands.items():
-        asked[index] = (*asked[index], Asked(Constraint.at(leaf), "same_site or apart"))
+        asked[index] = (*asked[index], Requirement(Constraint.at(leaf), "same_site or apart"))
     for one in banned:
         for index, leaves in one.leaves.items():
             off = (Constraint.at(leaf).replace(is_negated=True) for leaf in sorted(leaves))
-            asked[index] = (*asked[index], *(Asked(constraint, one.origin) for constraint in off))
+            asked[index] = (*asked[index], *(Requirement(constraint, one.origin) for constraint in off))
     return feasibility.replace(program=replace(program, asked=tuple(asked)))

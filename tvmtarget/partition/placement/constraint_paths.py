@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from tvmtarget.errors import UnknownNameError, did_you_mean
 from tvmtarget.target.constraints.constraint import Constraint, known_words
 from tvmtarget.target.constraints.satisfaction import satisfies
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree_paths import NestedNode
 
 __all__ = ["leaves_at", "on_tree", "site_constraint", "unknown_words"]
 
 
-def on_tree(constraint: Constraint, layout: Layout) -> Constraint:
+def on_tree(constraint: Constraint, layout: Topology) -> Constraint:
     """Return a constraint with the paths that it means in a tree.
 
     A bare word that is the name of a child means that child, else it is a kind or a key; a word with conditions always
@@ -40,7 +40,7 @@ def on_tree(constraint: Constraint, layout: Layout) -> Constraint:
     return constraint.map_nested(lambda nested: on_tree(nested, layout))
 
 
-def site_constraint(site: Constraint | NestedNode | str, layout: Layout) -> Constraint:
+def site_constraint(site: Constraint | NestedNode | str, layout: Topology) -> Constraint:
     """Read how sites are named: a path (`node0/cpu`, `@cpu`), a child's name, a kind, a key or any other constraint.
 
     `UnknownNameError` if it names no leaf.
@@ -53,7 +53,7 @@ def site_constraint(site: Constraint | NestedNode | str, layout: Layout) -> Cons
     return on
 
 
-def leaves_at(site: Constraint | NestedNode | str, layout: Layout) -> frozenset[str]:
+def leaves_at(site: Constraint | NestedNode | str, layout: Topology) -> frozenset[str]:
     """Return the leaves at and below sites, named as for `site_constraint`; `UnknownNameError` if there are none."""
     wanted, root = site_constraint(site, layout), layout.root
     found = frozenset(leaf.path for leaf in layout.leaves() if wanted.check(leaf.target, leaf.path, root))
@@ -62,12 +62,12 @@ def leaves_at(site: Constraint | NestedNode | str, layout: Layout) -> frozenset[
     return found
 
 
-def _no_site(site: Constraint | NestedNode | str, layout: Layout) -> str:
+def _no_site(site: Constraint | NestedNode | str, layout: Topology) -> str:
     known = {word for leaf in layout.leaves() for word in (leaf.path, leaf.target.kind, *leaf.target.all_keys)}
     return f"no site of the target is or bears {str(site)!r}{did_you_mean(str(site), known)}"
 
 
-def unknown_words(constraint: Constraint, layout: Layout) -> Iterator[str]:
+def unknown_words(constraint: Constraint, layout: Topology) -> Iterator[str]:
     """Yield what is wrong with each word that is no name, kind or key of the tree or of any registered kind."""
     words = known_words() | {key for _, node in layout.root.walk() for key in (node.kind, *node.all_keys)}
     for word in constraint.words():
@@ -80,7 +80,7 @@ def _is_bare(constraint: Constraint) -> bool:
     return not constraint.conditions and not any(constraint.parts())
 
 
-def _in_systems(constraint: Constraint, layout: Layout) -> Constraint:
+def _in_systems(constraint: Constraint, layout: Topology) -> Constraint:
     plain = constraint.replace(is_negated=False, weight=None)
     found = [path for path, node in layout.root.walk() if plain.check(node, path, layout.root)]
     if not found:

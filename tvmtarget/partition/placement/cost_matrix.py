@@ -17,34 +17,36 @@ from tvmtarget.ir.types import Type
 from tvmtarget.partition.control.control_flow_ops import runs_of_bodies
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.flat_program import Program
-from tvmtarget.partition.placement.energy import Bools, Placement
+from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.placement.energy import Bools, LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.split import Level, preferred
 from tvmtarget.partition.values import Values
 from tvmtarget.target.topology import Site
 
-__all__ = ["Scaled", "scaled"]
+__all__ = ["CostMatrix", "cost_matrix_of"]
 
 # Sums stay below this power of two, so that 64 bits hold them: finer digits are dropped where they would not.
 BITS = 60
 
 
 @dataclass(frozen=True)
-class Scaled:
+class CostMatrix:
     """A placement in picoseconds shifted by `shift` bits.
 
     `beyond` is the cost of leaving a preferred site where that is not known to be faster; `is_known` says that there
     is no such cost, so that all choices are compared by known numbers.
     """
 
-    placement: Placement
+    placement: LabelingProblem
     beyond: int
     shift: int
     is_known: bool
 
 
-def scaled(feasibility: Feasibility, estimates: Estimates, level: Level, trusted: Site | None = None) -> Scaled:
+def cost_matrix_of(
+    feasibility: Feasibility, estimates: Estimates, level: Level, trusted: Site | None = None
+) -> CostMatrix:
     """Return what is to be decided at a level in numbers: those of all options but a trusted one, if any, at worst."""
     layout = feasibility.program.layout
     launches = [
@@ -79,7 +81,7 @@ def scaled(feasibility: Feasibility, estimates: Estimates, level: Level, trusted
     places = np.array([domains.index(domain) for domain in homes], dtype=np.int64)
     is_blind = np.array([[[cost is None for cost in row] for row in rows] for rows in links], dtype=np.bool_)
     leaving = _is_unknown(level, unknown > 0, is_blind.reshape(routes.shape), places) & level.allowed
-    placement = Placement(
+    placement = LabelingProblem(
         costs=np.where(level.allowed, known + leaving * beyond, 0),
         allowed=level.allowed,
         producer=values.producer,
@@ -93,7 +95,7 @@ def scaled(feasibility: Feasibility, estimates: Estimates, level: Level, trusted
         launches=np.array([part >> shift for part in passing], dtype=np.int64),
         **_shared(estimates, flow.types, [place.domain for place in domains], shift),
     )
-    return Scaled(placement, beyond, shift, not leaving.any())
+    return CostMatrix(placement, beyond, shift, not leaving.any())
 
 
 def _is_unknown(level: Level, unknown: Bools, is_blind: Bools, places: Ints) -> Bools:
@@ -141,7 +143,7 @@ def _link(estimates: Estimates, size: int | None, a: _Place, b: _Place) -> int |
 
 
 def _shared(estimates: Estimates, types: Sequence[Type], domains: Sequence[str], shift: int) -> dict[str, Ints]:
-    """Return the memories on the routes between domains, as in `Placement`; nothing if no two copies share a link."""
+    """Return the memories on the routes between domains, as in `LabelingProblem`; nothing if no two copies share a link."""
     sizes = [estimates.nbytes(type_) for type_ in types]
     graph = estimates.memory_graph
     stops = dict.fromkeys(
@@ -247,7 +249,7 @@ def _driven(
             unknown[atom, option] += not stated
 
 
-def _runs(program: Program, index: int, runs: float) -> Iterator[tuple[int, float, bool]]:
+def _runs(program: FlatProgram, index: int, runs: float) -> Iterator[tuple[int, float, bool]]:
     """Yield the operations in the bodies of one, how often each runs, and whether it is the first of its body."""
     inside = runs * float(runs_of_bodies(program.op(index)))
     for scope in program.bodies[index]:

@@ -1,4 +1,4 @@
-"""What is to be placed: atoms with a cost under every label, and values that cost something to pass between them.
+"""What is to be labeling_problem: atoms with a cost under every label, and values that cost something to pass between them.
 
 All of it is whole arrays of whole numbers, so that every step over a large program is a few steps over arrays.
 """
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tvmtarget.partition.dataflow import GIVEN, Ints, spans
 
-__all__ = ["Bools", "Energy", "Flow", "Placement", "energy_of", "enumerated", "placed"]
+__all__ = ["Bools", "Energy", "Flow", "LabelingProblem", "energy_of", "enumerated", "labeling_problem"]
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Routes: TypeAlias = Sequence[Sequence[int]]
@@ -35,7 +35,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Placement:
+class LabelingProblem:
     """What is to be decided: a cost per atom and label that is allowed, and the values between atoms.
 
     Value i comes from atom `producer[i]`, or from home where that is `GIVEN`, is read by atoms
@@ -113,7 +113,7 @@ class Placement:
         made: Ints = np.where(reached, hops, 0).sum(axis=1)
         return charged - made
 
-    def relaxed(self) -> Placement:
+    def relaxed(self) -> LabelingProblem:
         """Return the placement in which each copy costs the last link of its route alone: never more than in truth."""
         if not self.memory.size:
             return self
@@ -127,19 +127,19 @@ class Placement:
         return replace(self, routes=routes, memory=np.zeros(0, dtype=np.int64), times=empty, before=empty)
 
 
-def placed(
+def labeling_problem(
     costs: Sequence[Sequence[int | None]],
     flows: Sequence[Flow],
     domains: Sequence[int],
     home: int,
     launches: Sequence[int],
-) -> Placement:
+) -> LabelingProblem:
     """Return the placement of a few atoms that are given one by one; a cost of None is never."""
     count = len(launches)
     rows = np.array([[-1 if cost is None else cost for cost in row] for row in costs], dtype=np.int64)
     rows = rows.reshape(len(costs), count)
     size = len(flows[0].routes) if flows else 1 + max((*domains, home))
-    return Placement(
+    return LabelingProblem(
         costs=np.where(rows < 0, 0, rows),
         allowed=rows >= 0,
         producer=np.array([GIVEN if flow.producer is None else flow.producer for flow in flows], dtype=np.int64),
@@ -248,7 +248,7 @@ class Energy:
         )
 
 
-def energy_of(placement: Placement, share: float) -> Energy:
+def energy_of(placement: LabelingProblem, share: float) -> Energy:
     """Return the sum in which a share of a launch is charged wherever a value passes between labels.
 
     Copies and launches are one layer of costs where every label has a memory of its own, else two.
@@ -309,7 +309,7 @@ def energy_of(placement: Placement, share: float) -> Energy:
     )
 
 
-def enumerated(placement: Placement, budget: int) -> Ints:
+def enumerated(placement: LabelingProblem, budget: int) -> Ints:
     """Return all labels that are allowed, one choice in every row, the first ones first; none if beyond `budget`."""
     counts = placement.allowed.sum(axis=1).tolist()
     if len(counts) > budget.bit_length() + sum(count == 1 for count in counts) or prod(counts) > budget:

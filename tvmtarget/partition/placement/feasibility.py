@@ -12,14 +12,14 @@ import numpy.typing as npt
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.function import Constant
 from tvmtarget.partition.control.control_flow_ops import why_not_driven
-from tvmtarget.partition.flat_program import Program, open_frame
+from tvmtarget.partition.flat_program import FlatProgram, open_frame
 from tvmtarget.partition.host_device.classify import host_takes
 from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.partition.placement.indivisible_groups import atoms_of, together, untyped
-from tvmtarget.partition.placement.minimal_conflict import blame
-from tvmtarget.partition.placement.pattern_groups import Groups, check_caps, groups_of
-from tvmtarget.partition.placement.where_rules import Asked
-from tvmtarget.partition.plan_cache import Memo
+from tvmtarget.partition.placement.minimal_conflict import conflict_text
+from tvmtarget.partition.placement.pattern_groups import PatternGroups, check_caps, groups_of
+from tvmtarget.partition.placement.where_rules import Requirement
+from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.support.strategy import Op, Reject, Strategy
 from tvmtarget.target.topology import Site
@@ -39,21 +39,21 @@ class Feasibility:
 
     def __init__(
         self,
-        program: Program,
+        program: FlatProgram,
         assumed: frozenset[tuple[int, str]] = frozenset(),
         *,
         splits: bool = False,
-        memo: Memo | None = None,
+        memo: PlanCache | None = None,
         first: str = "",
     ) -> None:
         self.program = program
         self.first = first
-        self.memo = memo or Memo()
+        self.memo = memo or PlanCache()
         self.splits = splits
         self.assumed = assumed
         self.leaves = tuple(program.layout.leaves())
         self._verdicts: dict[tuple[int, str], Reject | None] = {}
-        self._asked: dict[tuple[tuple[Asked, ...], str], Reject | None] = {}
+        self._asked: dict[tuple[tuple[Requirement, ...], str], Reject | None] = {}
         self._below: dict[str, tuple[Site, ...]] = {}
         self._driven: dict[tuple[int, str], Reject | None] = {}
         self._places = {leaf.path: place for place, leaf in enumerate(self.leaves)}
@@ -61,7 +61,7 @@ class Feasibility:
         self._generators = {leaf.path: tuple(self._around(leaf)) for leaf in self.leaves}
 
     def replace(
-        self, *, program: Program | None = None, assumed: frozenset[tuple[int, str]] | None = None
+        self, *, program: FlatProgram | None = None, assumed: frozenset[tuple[int, str]] | None = None
     ) -> Feasibility:
         """Return the same questions about another program, or with other leaves supposed to take operations."""
         return Feasibility(
@@ -75,7 +75,7 @@ class Feasibility:
     @cached_property
     def takes(self) -> npt.NDArray[np.bool_]:
         """Which operation (row) which leaf (column, as in `leaves`) can take; those that are alike are asked once."""
-        asked: dict[tuple[Asked, ...], int] = {}
+        asked: dict[tuple[Requirement, ...], int] = {}
         alike = np.array([asked.setdefault(items, len(asked)) for items in self.program.asked], dtype=np.int64)
         alike = alike * len(self.program.firsts) + np.array(self.program.signatures, dtype=np.int64)
         for number, members in enumerate(self._peculiar().values(), 1):
@@ -101,7 +101,7 @@ class Feasibility:
         return found
 
     @cached_property
-    def groups(self) -> Groups:
+    def groups(self) -> PatternGroups:
         """What strategies take together by their patterns, those of external generators with children before theirs."""
         sites = dict.fromkeys(site.path for leaf in self.leaves for site in (*self._generators[leaf.path], leaf))
         return groups_of(self.program, map(self.program.layout.__getitem__, sites), self._allows, self.first)
@@ -344,7 +344,7 @@ class Feasibility:
         alone = self._ask(index, leaf, strategy, op)
         return None if alone is None else self.groups.check(index, leaf.target.kind) or alone
 
-    def _constraints(self, asked: tuple[Asked, ...], leaf: Site) -> Reject | None:
+    def _constraints(self, asked: tuple[Requirement, ...], leaf: Site) -> Reject | None:
         key = (asked, leaf.path)
         if key not in self._asked:
             broken = (
@@ -385,7 +385,7 @@ class Feasibility:
             reasons.append(f"driven by @{root.host or '.'}: {self.why_not_driven(index, root)}")
         listed = "; ".join(reasons) if reasons else "the target has no leaves"
         about = tuple(self.program.with_nested((index,)))
-        guilty = blame(
+        guilty = conflict_text(
             self.program, about, lambda program: self.replace(program=program).fits((index,), program.layout[""])
         )
         name = call.source or next((output.name for output in call.outputs if output.name), "")
@@ -414,7 +414,7 @@ class _Watched(Mapping[str, Constant]):
         return len(self.constants)
 
 
-def has_taste(asked: Asked) -> bool:
+def has_taste(asked: Requirement) -> bool:
     """Whether a constraint prefers some of the sites that meet it."""
     return asked.constraint.weight is not None or bool(asked.constraint.any_of)
 

@@ -8,13 +8,13 @@ from tvmtarget.ir.function import Function
 from tvmtarget.ir.relax.partitionable import code_generator
 from tvmtarget.partition.control.scopes import Scopes
 from tvmtarget.support.registry import strategy_at
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 __all__ = ["given_generators", "given_matches"]
 
 
 def given_matches(
-    found: Scopes, functions: Mapping[str, Function], layout: Layout
+    found: Scopes, functions: Mapping[str, Function], layout: Topology
 ) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     """Return the matches that a module comes with: code generator, pattern, operations.
 
@@ -40,7 +40,7 @@ def given_matches(
     return tuple(matches)
 
 
-def _noted(function: Function, members: Sequence[int], layout: Layout) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+def _noted(function: Function, members: Sequence[int], layout: Topology) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Yield the matches that a leaf function of an earlier decomposition notes."""
     noted, path = function.attr("matches"), None if function.constraint is None else function.constraint.path
     if not isinstance(noted, tuple) or function.attr("role") != "leaf" or path is None or path not in layout:

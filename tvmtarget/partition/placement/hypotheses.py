@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tvmtarget.errors import TargetError, raise_all
-from tvmtarget.partition.flat_program import Program
+from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.constraint_paths import site_constraint
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.where_rules import OnTree
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree_paths import NestedNode
 
 __all__ = ["Moves", "hypotheses", "read_moves", "supposing", "with_moves"]
@@ -21,14 +21,14 @@ __all__ = ["Moves", "hypotheses", "read_moves", "supposing", "with_moves"]
 Moves: TypeAlias = tuple[tuple[str, Constraint], ...]
 
 
-def read_moves(moves: Mapping[str, Constraint | NestedNode | str | None], layout: Layout) -> Moves:
+def read_moves(moves: Mapping[str, Constraint | NestedNode | str | None], layout: Topology) -> Moves:
     """Read the sites of a question; `TargetError` where none is given, `UnknownNameError` for one that is none."""
     lacking = [name for name, site in moves.items() if site is None]
     raise_all(TargetError, [f"what-if {name!r} says no site; give one, such as '@cpu'" for name in lacking])
     return tuple((name, site_constraint(site, layout)) for name, site in moves.items() if site is not None)
 
 
-def with_moves(program: Program, moves: Moves) -> Program:
+def with_moves(program: FlatProgram, moves: Moves) -> FlatProgram:
     """Return the program in which operations, and all in their nested bodies, meet the requirements of a question too.
 
     `UnknownNameError` for names of no operation, and for constraints that name nothing in the tree.

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tvmtarget.ir.inline import Frame
 from tvmtarget.partition.control.scopes import Scope
-from tvmtarget.partition.flat_program import Program, binds, open_frame
-from tvmtarget.partition.placement.pattern_groups import Group
+from tvmtarget.partition.flat_program import FlatProgram, binds, open_frame
+from tvmtarget.partition.placement.pattern_groups import PatternGroup
 
 __all__ = ["atoms_of", "together", "untyped"]
 
 
 def together(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: str) -> list[tuple[int, ...]]:
-    """Group operations that must stay together at a node: those of one call of a constrained function."""
+    """PatternGroup operations that must stay together at a node: those of one call of a constrained function."""
     groups: dict[object, list[int]] = {}
     for index in calls:
         ordinal = open_frame(frames[index], path)
@@ -21,8 +21,10 @@ def together(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: 
     return [tuple(members) for members in groups.values()]
 
 
-def atoms_of(program: Program, groups: Mapping[int, Group], calls: tuple[int, ...], path: str) -> list[tuple[int, ...]]:
-    """Group operations that cannot be parted.
+def atoms_of(
+    program: FlatProgram, groups: Mapping[int, PatternGroup], calls: tuple[int, ...], path: str
+) -> list[tuple[int, ...]]:
+    """PatternGroup operations that cannot be parted.
 
     They are in one call of a constrained function or in one group, asked to be together, or at both ends of a value
     without a type.
@@ -63,7 +65,7 @@ def atoms_of(program: Program, groups: Mapping[int, Group], calls: tuple[int, ..
     return [tuple(members) for members in atoms.values()]
 
 
-def untyped(program: Program, scope: Scope) -> Iterator[str]:
+def untyped(program: FlatProgram, scope: Scope) -> Iterator[str]:
     """Yield the values without a type that cross the border of a nested body and that its operations touch."""
     for param in scope.function.params:
         if param.type is None and param.name in program.consumers:

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.placement.alpha_expansion import expanded
-from tvmtarget.partition.placement.energy import Placement
+from tvmtarget.partition.placement.alpha_expansion import alpha_expansion
+from tvmtarget.partition.placement.energy import LabelingProblem
 from tvmtarget.partition.placement.maxflow import Budget
-from tvmtarget.partition.placement.memory_capacity import Room
+from tvmtarget.partition.placement.memory_capacity import MemoryCapacity
 
-__all__ = ["priced"]
+__all__ = ["within_capacity"]
 
 # Prices that are tried, and the work that the cuts for each may take.
 MAX_PRICES, WORK = 20, 300_000
@@ -21,7 +21,7 @@ MAX_PRICES, WORK = 20, 300_000
 SHARE = 0.5
 
 
-def priced(placement: Placement, room: Room) -> Iterator[Ints]:
+def within_capacity(placement: LabelingProblem, room: MemoryCapacity) -> Iterator[Ints]:
     """Yield choices that fit, by the method of Lagrange: the price of a byte is halved between too low and too high.
 
     The last one is repaired by moving single atoms; `InfeasibleError` says what does not fit even then.
@@ -37,7 +37,7 @@ def priced(placement: Placement, room: Room) -> Iterator[Ints]:
     for _ in range(MAX_PRICES):
         extra = (shares[:, None] * price[room.memories]).astype(np.int64)
         dearer = replace(placement, costs=np.where(placement.allowed, placement.costs + extra, 0))
-        labels = expanded(dearer, SHARE, Budget(WORK))
+        labels = alpha_expansion(dearer, SHARE, Budget(WORK))
         loads = room.loads(labels)
         is_over = np.array([limit is not None and load > limit for load, limit in zip(loads, room.limits, strict=True)])
         if not is_over.any():
@@ -47,4 +47,4 @@ def priced(placement: Placement, room: Room) -> Iterator[Ints]:
             np.isinf(high), np.minimum(price * 8, dearest), (low + np.where(np.isinf(high), low, high)) / 2
         )
     yield room.repaired(labels, placement.allowed, placement.costs)
-    yield room.repaired(expanded(placement, SHARE, Budget(WORK)), placement.allowed, placement.costs)
+    yield room.repaired(alpha_expansion(placement, SHARE, Budget(WORK)), placement.allowed, placement.costs)

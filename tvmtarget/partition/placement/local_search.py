@@ -8,12 +8,12 @@ from itertools import pairwise
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.placement.energy import Placement
+from tvmtarget.partition.placement.energy import LabelingProblem
 
-__all__ = ["nudged"]
+__all__ = ["neighboring_assignments"]
 
 
-def nudged(placement: Placement, labels: Ints) -> Iterator[Ints]:
+def neighboring_assignments(placement: LabelingProblem, labels: Ints) -> Iterator[Ints]:
     """Yield labels with one atom under another label, or all that a value, or an edge of it, joins, or one label."""
     for atoms in sorted(_together(placement)):
         members = list(atoms)
@@ -29,7 +29,7 @@ def nudged(placement: Placement, labels: Ints) -> Iterator[Ints]:
                 yield np.where(leaving, label, labels)
 
 
-def _together(placement: Placement) -> set[tuple[int, ...]]:
+def _together(placement: LabelingProblem) -> set[tuple[int, ...]]:
     groups: set[tuple[int, ...]] = {(atom,) for atom in range(len(placement.costs))}
     readers = placement.readers.tolist()
     for producer, (begin, end) in zip(placement.producer.tolist(), pairwise(placement.start.tolist()), strict=True):

@@ -1,4 +1,4 @@
-"""Room for weights: what a memory holds of the constants that the operations of its sites read."""
+"""MemoryCapacity for weights: what a memory holds of the constants that the operations of its sites read."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.flat_program import Program
-from tvmtarget.target.topology import Layout, Site
+from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.target.topology import Site, Topology
 
-__all__ = ["Room", "capacities", "room_of"]
+__all__ = ["MemoryCapacity", "capacities", "capacity_of"]
 
 # Operations, and who asked for them, that a message names.
 MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryCapacity:
     """Bytes that memories hold (`limits`, None without a limit), and what the atoms of a level put there.
 
     `memories` are the memories of the options. Constant `owned[j]` is read by atom `atoms[j]` and has `sizes[owned[j]]`
@@ -90,7 +90,7 @@ class Room:
 class _Moving:
     """Labels that change atom by atom, and what that makes of the memories."""
 
-    def __init__(self, room: Room, labels: Ints) -> None:
+    def __init__(self, room: MemoryCapacity, labels: Ints) -> None:
         self.room = room
         self.labels = labels.copy()
         self.loads = room.loads(labels)
@@ -116,9 +116,13 @@ class _Moving:
             self.loads[memory] -= 0 if self.readers[memory, constant] else sizes[constant]
 
 
-def room_of(
-    program: Program, home: str, options: Sequence[Site], atoms: Sequence[tuple[int, ...]], stated: Mapping[str, int]
-) -> Room | None:
+def capacity_of(
+    program: FlatProgram,
+    home: str,
+    options: Sequence[Site],
+    atoms: Sequence[tuple[int, ...]],
+    stated: Mapping[str, int],
+) -> MemoryCapacity | None:
     """Return the room at a level, or None where no memory of its leaves is limited.
 
     `stated` are bytes by memory that count instead of those of the target. The memory of the driver, `home`, is not
@@ -137,7 +141,7 @@ def room_of(
         for number, atom in enumerate(atoms)
         for name in {name for index in atom for name in program.body[index].uses() if name in places}
     ]
-    return Room(
+    return MemoryCapacity(
         names=names,
         limits=limits,
         memories=np.array([names.index(home) for home in homes], dtype=np.int64),
@@ -148,7 +152,7 @@ def room_of(
     )
 
 
-def _told(program: Program, calls: Sequence[int]) -> str:
+def _told(program: FlatProgram, calls: Sequence[int]) -> str:
     """Name the first few operations, and all who asked where any of them goes."""
     names = ", ".join(repr(program.body[index].source) for index in calls[:MOST_NAMED])
     more = f" and {len(calls) - MOST_NAMED} more" if len(calls) > MOST_NAMED else ""
@@ -156,7 +160,7 @@ def _told(program: Program, calls: Sequence[int]) -> str:
     return names + more + (f" (asked by {', '.join(islice(origins, MOST_NAMED))})" if origins else "")
 
 
-def capacities(layout: Layout, stated: Mapping[str, int]) -> dict[str, int]:
+def capacities(layout: Topology, stated: Mapping[str, int]) -> dict[str, int]:
     """Return the bytes that memory domains hold: those that a target declares, and those stated, which win."""
     found: dict[str, int] = {}
     for path, node in layout.root.walk():

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tvmtarget.ir.inline import Frame
-from tvmtarget.partition.flat_program import Program
-from tvmtarget.partition.placement.where_rules import Asked
+from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.placement.where_rules import Requirement
 
-__all__ = ["MAX_TESTS", "blame", "minimal_conflict", "smallest"]
+__all__ = ["MAX_TESTS", "conflict_text", "minimal_conflict", "smallest"]
 
 MAX_TESTS = 20
 
 
-def blame(program: Program, calls: Sequence[int], is_feasible: Callable[[Program], bool]) -> str:
-    """Return the tail of an error message: the constraints of which one must go; empty if none is to blame."""
+def conflict_text(program: FlatProgram, calls: Sequence[int], is_feasible: Callable[[FlatProgram], bool]) -> str:
+    """Return the tail of an error message: the constraints of which one must go; empty if none is to conflict_text."""
     guilty = minimal_conflict(program, calls, is_feasible)
     if not guilty:
         return ""
@@ -24,8 +24,8 @@ def blame(program: Program, calls: Sequence[int], is_feasible: Callable[[Program
 
 
 def minimal_conflict(
-    program: Program, calls: Sequence[int], is_feasible: Callable[[Program], bool]
-) -> tuple[Asked, ...]:
+    program: FlatProgram, calls: Sequence[int], is_feasible: Callable[[FlatProgram], bool]
+) -> tuple[Requirement, ...]:
     """Return constraints on operations that cannot be met together, but without any one of them can.
 
     `is_feasible` says so of the program with only some of what is asked of `calls`. Nothing is returned if the
@@ -62,7 +62,7 @@ def smallest(
     return tuple(kept)
 
 
-def _asking(program: Program, calls: Sequence[int], kept: Collection[Asked]) -> Program:
+def _asking(program: FlatProgram, calls: Sequence[int], kept: Collection[Requirement]) -> FlatProgram:
     """Return the program with only some of what is required of operations, and of the calls around them."""
     asked, frames = list(program.asked), list(program.frames)
     for index in calls:
@@ -71,8 +71,10 @@ def _asking(program: Program, calls: Sequence[int], kept: Collection[Asked]) -> 
     return replace(program, asked=tuple(asked), frames=tuple(frames))
 
 
-def _around(frame: Frame, kept: Collection[Asked]) -> Frame:
+def _around(frame: Frame, kept: Collection[Requirement]) -> Frame:
     asked = (
-        (wanted, origin) for wanted, origin in frame.asked if not wanted.is_required or Asked(wanted, origin) in kept
+        (wanted, origin)
+        for wanted, origin in frame.asked
+        if not wanted.is_required or Requirement(wanted, origin) in kept
     )
     return replace(frame, asked=tuple(asked))

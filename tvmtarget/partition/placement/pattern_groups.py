@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.flat_program import Program
+from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.support.matched import Matched, Operand
 from tvmtarget.support.patterns import Match, Matcher, Pattern, spellings
 from tvmtarget.support.registry import strategy_at
 from tvmtarget.support.strategy import Code, Found, Reject, Strategy
 from tvmtarget.target.topology import Site
 
-__all__ = ["Group", "Groups", "check_caps", "groups_of"]
+__all__ = ["PatternGroup", "PatternGroups", "check_caps", "groups_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PatternGroup:
     """Operations that leaves take together: by kind of leaf, the pattern that does; several may have the same."""
 
     patterns: tuple[tuple[str, str], ...]
@@ -36,14 +36,14 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class PatternGroups:
     """All groups, the one that each operation is in, and why matches were refused, by their root and kind of leaf.
 
     `overlapped` are the kinds of leaves that lost a match to others, which came before.
     """
 
-    all: tuple[Group, ...]
-    of: Mapping[int, Group]
+    all: tuple[PatternGroup, ...]
+    of: Mapping[int, PatternGroup]
     refused: Mapping[tuple[int, str], Reject]
     overlapped: tuple[str, ...]
 
@@ -55,7 +55,7 @@ class Groups:
         return self.refused.get((index, kind))
 
 
-def check_caps(program: Program, strategy: Strategy, calls: Sequence[int]) -> Reject | None:
+def check_caps(program: FlatProgram, strategy: Strategy, calls: Sequence[int]) -> Reject | None:
     """Return why operations of one body that stay together are more than one function of a strategy may be.
 
     Constants are not counted as inputs, nor are results that nothing reads as outputs.
@@ -80,7 +80,9 @@ def check_caps(program: Program, strategy: Strategy, calls: Sequence[int]) -> Re
     return next(over, None)
 
 
-def groups_of(program: Program, leaves: Iterable[Site], allows: Callable[[int, Site], bool], first: str = "") -> Groups:
+def groups_of(
+    program: FlatProgram, leaves: Iterable[Site], allows: Callable[[int, Site], bool], first: str = ""
+) -> PatternGroups:
     """Match the patterns of all strategies; of two that overlap, an earlier leaf's comes first, then the larger one.
 
     What several kinds of leaves take alike is one group, which may go to any of them. `allows` says whether what is
@@ -92,7 +94,7 @@ def groups_of(program: Program, leaves: Iterable[Site], allows: Callable[[int, S
     chooser = _Chooser(program, allows)
     for kind, pattern, calls in program.given:
         if any(all(allows(index, leaf) for index in calls) for leaf in sites.get(kind, ())):
-            chooser.add(Group(((kind, pattern),), calls))
+            chooser.add(PatternGroup(((kind, pattern),), calls))
     for kind, alike in sites.items():
         by_options = {leaf.target.attrs: strategy_at(leaf.target) for leaf in reversed(alike)}
         strategies = tuple(strategy for strategy in reversed(by_options.values()) if strategy is not None)
@@ -100,7 +102,7 @@ def groups_of(program: Program, leaves: Iterable[Site], allows: Callable[[int, S
             chooser.match(_Taker(kind, strategies, alike))
     groups = tuple(chooser.groups.values())
     of = {index: group for group in groups for index in group.calls}
-    return Groups(groups, of, chooser.refused, tuple(chooser.overlapped))
+    return PatternGroups(groups, of, chooser.refused, tuple(chooser.overlapped))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +123,15 @@ class _Taker:
 
 
 class _Chooser:
-    def __init__(self, program: Program, allows: Callable[[int, Site], bool]) -> None:
+    def __init__(self, program: FlatProgram, allows: Callable[[int, Site], bool]) -> None:
         self.program = program
         self.allows = allows
-        self.groups: dict[tuple[int, ...], Group] = {}
+        self.groups: dict[tuple[int, ...], PatternGroup] = {}
         self.of: dict[int, tuple[int, ...]] = {}
         self.refused: dict[tuple[int, str], Reject] = {}
         self.overlapped: dict[str, None] = {}
 
-    def add(self, group: Group) -> None:
+    def add(self, group: PatternGroup) -> None:
         """Add operations that a module gives to a code generator together."""
         self.groups[group.calls] = group
         self.of |= dict.fromkeys(group.calls, group.calls)
@@ -163,14 +165,14 @@ class _Chooser:
 
     def _matched(
         self, taker: _Taker, matcher: Matcher, root: int, first: int, patterns: Iterable[tuple[str, Pattern]]
-    ) -> Iterator[Group]:
+    ) -> Iterator[PatternGroup]:
         """Yield what patterns match at a root."""
         for name, pattern in patterns:
             match = self._first(taker, name, first, matcher.at(root, pattern))
             if match is not None:
-                yield Group(((taker.kind, name),), tuple(first + at for at in match.calls))
+                yield PatternGroup(((taker.kind, name),), tuple(first + at for at in match.calls))
 
-    def _checked(self, taker: _Taker, matcher: Matcher, found: Iterable[Found]) -> Iterator[Group]:
+    def _checked(self, taker: _Taker, matcher: Matcher, found: Iterable[Found]) -> Iterator[PatternGroup]:
         """Yield what can be a group of that which a strategy found by its own means."""
         for one in found:
             if not matcher.taken.isdisjoint(one.calls) or not self._may_take(taker, one.calls):
@@ -179,17 +181,19 @@ class _Chooser:
             if not matcher.is_closed(Match(matcher.function, one.calls, max(one.calls), {})):
                 refusal = Reject("RULE", f"a result inside a match of {one.pattern!r} is read outside of it")
             if refusal is None:
-                yield Group(((taker.kind, one.pattern),), tuple(sorted(one.calls)))
+                yield PatternGroup(((taker.kind, one.pattern),), tuple(sorted(one.calls)))
             else:
                 self._refuse(taker, one.calls, refusal)
 
-    def _take(self, matcher: Matcher, first: int, groups: Sequence[Group]) -> None:
+    def _take(self, matcher: Matcher, first: int, groups: Sequence[PatternGroup]) -> None:
         """Choose the largest of the groups that end in one operation, if there are any."""
         if not groups:
             return
         group = max(groups, key=lambda group: len(group.calls))
         before = self.groups.get(group.calls)
-        self.groups[group.calls] = group if before is None else Group(before.patterns + group.patterns, group.calls)
+        self.groups[group.calls] = (
+            group if before is None else PatternGroup(before.patterns + group.patterns, group.calls)
+        )
         self.of |= dict.fromkeys(group.calls, group.calls)
         matcher.taken.update(index - first for index in group.calls)
         kind, _ = group.patterns[0]

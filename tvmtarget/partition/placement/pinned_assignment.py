@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tvmtarget.partition.split import Choice, Chooser, Level
+from tvmtarget.partition.split import Assignment, Chooser, Level
 from tvmtarget.target.topology import Site, is_below
 
-__all__ = ["Keeping"]
+__all__ = ["PinnedChooser"]
 
 
 @dataclass(frozen=True)
-class Keeping:
+class PinnedChooser:
     """A chooser (see `split`) that keeps the leaves that operations had, by name, wherever they are still allowed.
 
     `names[i]` is the name of operation `i`. What is new, or no longer allowed where it was, is left to another chooser.
@@ -22,7 +22,7 @@ class Keeping:
     names: tuple[str, ...]
     choose: Chooser
 
-    def __call__(self, level: Level) -> Choice:
+    def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom of a level."""
         allowed = level.allowed.copy()
         for number, atom in enumerate(level.atoms):

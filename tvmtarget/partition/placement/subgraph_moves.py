@@ -8,15 +8,15 @@ from itertools import pairwise
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.placement.energy import Placement
+from tvmtarget.partition.placement.energy import LabelingProblem
 
-__all__ = ["Drops"]
+__all__ = ["SubgraphMoves"]
 
 
-class Drops:
+class SubgraphMoves:
     """Moves whole regions of one placement; what a move changes is exact but for calls of regions around it."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: LabelingProblem) -> None:
         self.placement = placement
         self.producer = placement.producer.tolist()
         readers = placement.readers.tolist()

@@ -1,7 +1,7 @@
 """Choosing sites so that inputs which follow each other get through fast: the busiest machine is made least busy.
 
 Operations in one topological order are cut into consecutive stages, one for each machine, as in the linear dynamic
-program of Tarnawski et al. ("Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020). A
+program of Tarnawski et al. ("Efficient Algorithms for Device LabelingProblem of DNN Graph Operators", NeurIPS 2020). A
 machine is busy with its operations, one call, what it receives, once each, and what it sends, counted once each. Of
 that the result is the best among all stages of the order: O(n^2 k) for n atoms, or runs of atoms, and k machines.
 """
@@ -17,13 +17,13 @@ import numpy as np
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import GIVEN, Ints
 from tvmtarget.partition.machines.machine import Machines
-from tvmtarget.partition.placement.by_cost import ByCost
-from tvmtarget.partition.placement.cost_matrix import scaled
-from tvmtarget.partition.placement.energy import Bools, Placement
+from tvmtarget.partition.placement.by_cost import CostChooser
+from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
+from tvmtarget.partition.placement.energy import Bools, LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.split import Choice, Level
+from tvmtarget.partition.split import Assignment, Level
 
-__all__ = ["ByPipeline", "Line", "Values", "balanced"]
+__all__ = ["Line", "PassedValues", "ThroughputChooser", "balanced"]
 
 LONGEST = 2000  # places between which stages are cut; of a longer line, the cheapest cut in each of so many parts
 ORDERS = 24  # orders of machines that are not alike which are tried
@@ -32,7 +32,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Values:
+class PassedValues:
     """What passes between places of a line: who makes it (`GIVEN`: it is at home), who reads it, and what a move costs.
 
     `readers` rise; `is_wanted` says that it must end up at home as well.
@@ -55,7 +55,7 @@ class Line:
     costs: Ints
     allowed: Bools
     launches: tuple[int, ...]
-    values: tuple[Values, ...]
+    values: tuple[PassedValues, ...]
     home: int | None
 
 
@@ -135,21 +135,21 @@ class _Between:
         return loads
 
 
-class ByPipeline:
-    """A chooser of sites (see `split`) that gives the machines of a cluster consecutive stages; `ByCost` below it."""
+class ThroughputChooser:
+    """A chooser of sites (see `split`) that gives the machines of a cluster consecutive stages; `CostChooser` below it."""
 
     def __init__(self, feasibility: Feasibility, estimates: Estimates) -> None:
         self.feasibility = feasibility
         self.estimates = estimates
-        self.by_cost = ByCost(feasibility, estimates)
+        self.by_cost = CostChooser(feasibility, estimates)
         self.machines = Machines(feasibility.program.layout)
 
-    def __call__(self, level: Level) -> Choice:
+    def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom of a level."""
         working = self.machines.working
         if level.site.path or len(working) < 2 or not level.atoms:
             return self.by_cost(level)
-        placement = scaled(self.feasibility, self.estimates, level).placement
+        placement = cost_matrix_of(self.feasibility, self.estimates, level).placement
         owner = [self.machines.of_site(option.path) for option in level.options]
         columns = [[place for place, path in enumerate(owner) if path == machine.path] for machine in working]
         home = next((place for place, machine in enumerate(working) if machine.path == self.machines.home), None)
@@ -165,7 +165,7 @@ class ByPipeline:
             for place in range(runs[run], runs[run + 1]):
                 atom = int(order[place])
                 chosen[atom] = int(options[atom, machine])
-        return Choice(chosen)
+        return Assignment(chosen)
 
 
 def _best(line: Line) -> list[int] | None:
@@ -204,18 +204,18 @@ def _permuted(line: Line, order: tuple[int, ...]) -> Line:
     )
 
 
-def _cheapest(placement: Placement, columns: Sequence[Sequence[int]]) -> Ints:
+def _cheapest(placement: LabelingProblem, columns: Sequence[Sequence[int]]) -> Ints:
     """Return the option that an atom (row) has in each machine (column): the cheapest that is allowed."""
     costs = np.where(placement.allowed, placement.costs, _NEVER)
     return np.stack([np.array(own)[costs[:, own].argmin(axis=1)] for own in columns], axis=1)
 
 
-def _line(placement: Placement, order: Ints, options: Ints, home: int | None) -> Line:
+def _line(placement: LabelingProblem, order: Ints, options: Ints, home: int | None) -> Line:
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     dearest = placement.routes.max(axis=(1, 2), initial=0)
     values = [
-        Values(
+        PassedValues(
             producer=GIVEN if placement.producer[index] == GIVEN else int(place[placement.producer[index]]),
             readers=tuple(
                 sorted(place[placement.readers[placement.start[index] : placement.start[index + 1]]].tolist())
@@ -263,7 +263,7 @@ def _contracted(line: Line, runs: Sequence[int]) -> Line:
         return line
     begins = np.array(runs[:-1])
     owner = np.repeat(np.arange(len(begins)), np.diff(runs))
-    values: list[Values] = []
+    values: list[PassedValues] = []
     for value in line.values:
         producer = GIVEN if value.producer == GIVEN else int(owner[value.producer])
         readers = tuple(sorted({int(owner[reader]) for reader in value.readers} - {producer}))

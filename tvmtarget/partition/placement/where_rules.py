@@ -12,13 +12,13 @@ from tvmtarget.ir.function import CODE, FUNCTION, Call
 from tvmtarget.partition.control.scopes import Scopes
 from tvmtarget.partition.placement.constraint_paths import on_tree, unknown_words
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
-__all__ = ["Asked", "OnTree", "names_of", "rules_matching"]
+__all__ = ["OnTree", "Requirement", "names_of", "rules_matching"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Requirement:
     """A constraint and who wrote it; `text` is how it is printed, if not as it is."""
 
     constraint: Constraint
@@ -32,12 +32,12 @@ class Asked:
 class OnTree:
     """Reads constraints as a tree does, each once; `check` raises for all that name nothing in it."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Topology) -> None:
         self.layout = layout
-        self._read: dict[tuple[Constraint, str], Asked] = {}
+        self._read: dict[tuple[Constraint, str], Requirement] = {}
         self._problems: dict[str, None] = {}
 
-    def __call__(self, constraint: Constraint, origin: str) -> Asked:
+    def __call__(self, constraint: Constraint, origin: str) -> Requirement:
         """Return a constraint with the paths that it means, and who wrote it."""
         key = constraint, origin
         if key not in self._read:
@@ -48,7 +48,7 @@ class OnTree:
                 read = constraint
             problems = unknown_words(read, self.layout)
             self._problems |= dict.fromkeys(f"{problem} (asked by {origin})" for problem in problems)
-            self._read[key] = Asked(read, origin, str(constraint) if _has_choice_of_nodes(read) else "")
+            self._read[key] = Requirement(read, origin, str(constraint) if _has_choice_of_nodes(read) else "")
         return self._read[key]
 
     def check(self) -> None:

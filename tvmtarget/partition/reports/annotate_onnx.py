@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
     from tvmtarget.partition.plan import Plan
 
-__all__ = ["marked_model"]
+__all__ = ["annotated_model"]
 
 # The version of the format from which nodes have metadata (onnx/onnx.in.proto, version 10).
 _IR_VERSION = 10
 
 
-def marked_model(plan: Plan) -> onnx.ModelProto:
+def annotated_model(plan: Plan) -> onnx.ModelProto:
     """Return the undivided model; the metadata of each node tell its site and the function it became a part of.
 
     Of control flow that a driver runs, they tell the driver and its host.

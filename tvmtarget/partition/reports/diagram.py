@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tvmtarget.ir.types import Type
-from tvmtarget.partition.outline.outlining import DrivenRecord, RegionRecord
+from tvmtarget.partition.outline.outlining import DrivenRecord, SubgraphRecord
 
 if TYPE_CHECKING:
     import networkx
 
     from tvmtarget.partition.plan import Plan
 
-__all__ = ["region_graph", "to_dot", "to_mermaid"]
+__all__ = ["subgraph_graph", "to_dot", "to_mermaid"]
 
 # Names of operations in the label of a region; the rest is counted.
 MAX_NAMED = 3
 
 
-def region_graph(plan: Plan) -> networkx.MultiDiGraph:
+def subgraph_graph(plan: Plan) -> networkx.MultiDiGraph:
     """Return regions, by position, with `function`, `site` and `ops`; edges bear `value`, `type` and `is_copied`.
 
     The inputs and results of the program are the nodes `in` and `out`. Behind the regions stand operations whose
@@ -48,12 +48,12 @@ def region_graph(plan: Plan) -> networkx.MultiDiGraph:
     return graph
 
 
-def _parts(plan: Plan) -> tuple[RegionRecord, ...]:
+def _parts(plan: Plan) -> tuple[SubgraphRecord, ...]:
     """Return the regions, and what drivers run as if that were some."""
     return (*plan.regions, *(_driven(plan, one) for one in plan.outlined.driven))
 
 
-def _driven(plan: Plan, one: DrivenRecord) -> RegionRecord:
+def _driven(plan: Plan, one: DrivenRecord) -> SubgraphRecord:
     call, scopes = plan.program.body[one.call], plan.program.bodies[one.call]
     read = (*filter(None, call.inputs), *(name for scope in scopes for name in scope.function.results))
     given = (
@@ -61,12 +61,12 @@ def _driven(plan: Plan, one: DrivenRecord) -> RegionRecord:
         *(param.name for scope in scopes for param in scope.function.params),
     )
     site = plan.layout[one.system].host
-    return RegionRecord(f"run by {one.driver}", site, (one.call,), (one.op,), tuple(dict.fromkeys(read)), given)
+    return SubgraphRecord(f"run by {one.driver}", site, (one.call,), (one.op,), tuple(dict.fromkeys(read)), given)
 
 
 def to_dot(plan: Plan) -> str:
     """Write the regions for Graphviz: a cluster for each site, copies as thick edges with their values."""
-    graph, parts = region_graph(plan), _parts(plan)
+    graph, parts = subgraph_graph(plan), _parts(plan)
     lines = [
         "digraph plan {",
         "  newrank=true;",
@@ -87,7 +87,7 @@ def to_dot(plan: Plan) -> str:
 
 def to_mermaid(plan: Plan) -> str:
     """Write the regions for Mermaid: a subgraph for each site, copies as thick arrows with their values."""
-    graph, parts = region_graph(plan), _parts(plan)
+    graph, parts = subgraph_graph(plan), _parts(plan)
     lines = ["flowchart TD", "  in([in])", "  out([out])"]
     for position, (site, members) in enumerate(_by_site(plan)):
         lines.append(f"  subgraph s{position}[{_escaped(site)}]")
@@ -108,7 +108,7 @@ def _by_site(plan: Plan) -> Iterator[tuple[str, list[int]]]:
         yield f"@{site or '.'} ({plan.layout[site].target.kind})", positions
 
 
-def _label(region: RegionRecord) -> str:
+def _label(region: SubgraphRecord) -> str:
     more = len(region.ops) - MAX_NAMED
     named = ", ".join(region.ops[:MAX_NAMED]) + (f", and {more} more" if more > 0 else "")
     return f"{region.function}\n{named}"

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimate, Estimates, microseconds
-from tvmtarget.partition.flat_program import Program
-from tvmtarget.partition.outline.outlining import CopyRecord, DrivenRecord, Outlined, RegionRecord
+from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.outline.outlining import CopyRecord, DrivenRecord, Outlined, SubgraphRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.reports.move_delta import alone_on
+from tvmtarget.partition.reports.move_delta import move_delta
 from tvmtarget.partition.reports.reasons import reason_for, released, why_driven
-from tvmtarget.partition.reports.separation_reasons import neighbours_of, owners_of
-from tvmtarget.partition.split import Region
+from tvmtarget.partition.reports.separation_reasons import owners_of, separation_reasons
+from tvmtarget.partition.split import PartitionNode
 
 __all__ = ["Explanation", "explain_op"]
 
@@ -99,9 +99,9 @@ def _us(estimate: Estimate) -> float | None:
 
 
 def explain_op(
-    program: Program,
+    program: FlatProgram,
     feasibility: Feasibility,
-    root: Region,
+    root: PartitionNode,
     outlined: Outlined,
     op: str,
     estimates: Estimates | None = None,
@@ -126,14 +126,14 @@ def explain_op(
         function=function,
         reason=reason,
         verdicts=tuple(_verdicts(feasibility, index, "" if driven is not None else site)),
-        neighbours=tuple(neighbours_of(program, root, index, owner, outlined.regions)),
+        neighbours=tuple(separation_reasons(program, root, index, owner, outlined.regions)),
         copies=tuple(_copied(copy, estimates) for copy in _caused(program, index, record, outlined.copies)),
         members=members,
         times=() if estimates is None else tuple(_times(feasibility, estimates, index)),
         structure=structure_of(program.op(index)),
         is_driven=driven is not None,
         levels=tuple(_levels(root, index)),
-        alone=() if estimates is None else tuple(alone_on(feasibility, estimates, sites, index)),
+        alone=() if estimates is None else tuple(move_delta(feasibility, estimates, sites, index)),
         released=() if record is None else released(program, index, program.layout[site]),
     )
 
@@ -141,7 +141,7 @@ def explain_op(
 def _on_site(
     feasibility: Feasibility,
     index: int,
-    record: RegionRecord,
+    record: SubgraphRecord,
     outlined: Outlined,
     estimates: Estimates | None,
     objective: str,
@@ -151,13 +151,13 @@ def _on_site(
 
 
 def _in_driver(
-    program: Program, feasibility: Feasibility, index: int, driven: DrivenRecord | None
+    program: FlatProgram, feasibility: Feasibility, index: int, driven: DrivenRecord | None
 ) -> tuple[str, str, str, int]:
     site, driver = ("", "") if driven is None else (program.layout[driven.system].host, driven.driver)
     return site, driver, why_driven(program, feasibility, index), len(tuple(program.nested(index)))
 
 
-def _levels(region: Region, index: int) -> Iterator[tuple[str, str, int]]:
+def _levels(region: PartitionNode, index: int) -> Iterator[tuple[str, str, int]]:
     part = next((part for part in region.parts if index in part.calls), None)
     if part is not None:
         yield region.site.path, part.site.path, len(part.calls)
@@ -178,7 +178,7 @@ def _verdicts(feasibility: Feasibility, index: int, site: str) -> Iterator[tuple
 
 
 def _caused(
-    program: Program, index: int, record: RegionRecord | None, copies: Sequence[CopyRecord]
+    program: FlatProgram, index: int, record: SubgraphRecord | None, copies: Sequence[CopyRecord]
 ) -> Iterator[CopyRecord]:
     """Yield the copies by which what an operation reads comes to where it runs, then those of what it makes.
 
@@ -205,7 +205,7 @@ def _caused(
     yield from sorted(outgoing, key=lambda copy: -_depth(copy) if _leads_to(copy, record) else _depth(copy))
 
 
-def _leads_to(copy: CopyRecord, record: RegionRecord) -> bool:
+def _leads_to(copy: CopyRecord, record: SubgraphRecord) -> bool:
     """Whether the driver that makes a copy is one of those by whose calls a function runs."""
     return not copy.call or record.call.startswith(f"{copy.call}/")
 

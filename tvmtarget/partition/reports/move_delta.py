@@ -8,10 +8,10 @@ from itertools import pairwise
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.placement.feasibility import Feasibility
 
-__all__ = ["alone_on"]
+__all__ = ["move_delta"]
 
 
-def alone_on(
+def move_delta(
     feasibility: Feasibility, estimates: Estimates, sites: Mapping[int, str], index: int
 ) -> Iterator[tuple[str, int]]:
     """Yield every other leaf that may take an operation, and how much longer the whole takes with it alone there.

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tvmtarget.partition.outline.outlining import DrivenRecord, RegionRecord
+from tvmtarget.partition.outline.outlining import DrivenRecord, SubgraphRecord
 from tvmtarget.partition.reports.summary import systems_in
 
 if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan
 
-__all__ = ["listing"]
+__all__ = ["plan_json"]
 
 
-def listing(plan: Plan) -> dict[str, Any]:
+def plan_json(plan: Plan) -> dict[str, Any]:
     """Return regions, copies, and control flow that drivers run as data.
 
     Sizes of copies are in bytes, None where the shape is open; `least` is a number of regions that no division with
@@ -42,7 +42,7 @@ def listing(plan: Plan) -> dict[str, Any]:
     )
 
 
-def _region(region: RegionRecord) -> dict[str, Any]:
+def _region(region: SubgraphRecord) -> dict[str, Any]:
     return (
         {
             "site": region.site,

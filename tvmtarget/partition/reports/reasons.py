@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tvmtarget.partition.control.control_scalars import steering_of
+from tvmtarget.partition.control.control_scalars import control_scalars_of
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.flat_program import Program
-from tvmtarget.partition.outline.outlining import Outlined, RegionRecord
+from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.outline.outlining import Outlined, SubgraphRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.memory_capacity import capacities
 from tvmtarget.support.registry import strategy_at
@@ -21,7 +21,7 @@ _BY_COST = {
 }
 
 
-def why_driven(program: Program, feasibility: Feasibility, index: int) -> str:
+def why_driven(program: FlatProgram, feasibility: Feasibility, index: int) -> str:
     """Say why a driver runs an operation with nested bodies."""
     if all(feasibility.verdict(index, leaf) is not None for leaf in feasibility.leaves):
         return "no site can take it whole, so that its bodies are divided"
@@ -33,7 +33,7 @@ def why_driven(program: Program, feasibility: Feasibility, index: int) -> str:
 def reason_for(
     feasibility: Feasibility,
     index: int,
-    record: RegionRecord,
+    record: SubgraphRecord,
     outlined: Outlined,
     estimates: Estimates | None,
     objective: str,
@@ -70,7 +70,7 @@ def reason_for(
 def _forced(
     feasibility: Feasibility,
     index: int,
-    record: RegionRecord,
+    record: SubgraphRecord,
     outlined: Outlined,
     estimates: Estimates | None,
     best: Sequence[Site],
@@ -85,7 +85,7 @@ def _forced(
         others = ", ".join(repr(program.body[call].source) for call in group.calls if call != index)
         yield f"pattern {pattern!r} of {kind} takes it together with {others}"
     driven = {one.call for one in outlined.driven}
-    if driven and index in steering_of(program, tuple(program.scope_of(index).calls), driven):
+    if driven and index in control_scalars_of(program, tuple(program.scope_of(index).calls), driven):
         yield "a driver reads what it computes to run control flow, and this is the driver's memory"
     for leaf in best if estimates is not None else earlier:
         if leaf.path != record.site:
@@ -96,14 +96,16 @@ def _forced(
         yield f"it stays together with the other operations of function {frame.callee!r}"
 
 
-def _vetoes(program: Program, index: int, leaf: Site) -> Iterator[str]:
+def _vetoes(program: FlatProgram, index: int, leaf: Site) -> Iterator[str]:
     strategy = strategy_at(leaf.target)
     answer = None if strategy is None else strategy.check_together([program.op(index)])
     if answer is not None:
         yield f"VETO, {leaf.target.kind} on @{leaf.path or '.'} refuses a function of it alone: {answer}"
 
 
-def _full(program: Program, index: int, leaf: Site, outlined: Outlined, estimates: Estimates | None) -> Iterator[str]:
+def _full(
+    program: FlatProgram, index: int, leaf: Site, outlined: Outlined, estimates: Estimates | None
+) -> Iterator[str]:
     layout = program.layout
     limit = capacities(layout, {} if estimates is None else estimates.capacities()).get(leaf.domain)
     own = {name for name in program.body[index].uses() if name in program.constants}
@@ -117,7 +119,7 @@ def _full(program: Program, index: int, leaf: Site, outlined: Outlined, estimate
         yield f"MEMORY, {leaf.domain!r} holds {limit} bytes of weights, has {there}, and this needs {more} more"
 
 
-def released(program: Program, index: int, site: Site) -> tuple[str, ...]:
+def released(program: FlatProgram, index: int, site: Site) -> tuple[str, ...]:
     """List the preferences about an operation that its site does not meet."""
     return tuple(
         str(item)

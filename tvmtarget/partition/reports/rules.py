@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.where_rules import Asked
+from tvmtarget.partition.placement.where_rules import Requirement
 
 __all__ = ["RuleEffects", "RuleReport"]
 
@@ -32,7 +32,7 @@ class RuleReport:
     counts, `met` those whose possible sites all meet it alike, `released` those for which a preference is not kept.
     """
 
-    rule: Asked
+    rule: Requirement
     effective: int = 0
     overridden: int = 0
     met: int = 0

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from tvmtarget.partition.flat_program import Program
-from tvmtarget.partition.outline.outlining import RegionRecord
+from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.placement.pattern_groups import check_caps
-from tvmtarget.partition.split import Region
+from tvmtarget.partition.split import PartitionNode
 from tvmtarget.support.registry import strategy_at
 
-__all__ = ["neighbours_of", "owners_of"]
+__all__ = ["owners_of", "separation_reasons"]
 
 
-def owners_of(program: Program, root: Region) -> dict[int, int]:
+def owners_of(program: FlatProgram, root: PartitionNode) -> dict[int, int]:
     """Map operations to the leaf regions that hold them, by number; those that drivers run to numbers below 0."""
     owner: dict[int, int] = {}
     leaves = 0
@@ -28,8 +28,8 @@ def owners_of(program: Program, root: Region) -> dict[int, int]:
     return owner
 
 
-def neighbours_of(
-    program: Program, root: Region, index: int, owner: dict[int, int], regions: Sequence[RegionRecord]
+def separation_reasons(
+    program: FlatProgram, root: PartitionNode, index: int, owner: dict[int, int], regions: Sequence[SubgraphRecord]
 ) -> Iterator[tuple[str, str]]:
     """Yield what an operation reads from or is read by in other regions, by name, each with a code and the reason."""
     before = list(program.predecessors(index))
@@ -44,11 +44,11 @@ def neighbours_of(
 
 
 def _why(
-    program: Program,
-    root: Region,
+    program: FlatProgram,
+    root: PartitionNode,
     pair: tuple[int, int],
     owners: tuple[int, int],
-    regions: Sequence[RegionRecord],
+    regions: Sequence[SubgraphRecord],
     is_before: bool,
 ) -> str:
     index, other = pair
@@ -72,7 +72,7 @@ def _why(
     return refusal or f"WAVE, it runs {'earlier' if is_before else 'later'}"
 
 
-def _refusal(program: Program, one: RegionRecord, other: RegionRecord) -> str:
+def _refusal(program: FlatProgram, one: SubgraphRecord, other: SubgraphRecord) -> str:
     """Return why the code generator of a site takes no function with all operations of two; '' if it would."""
     kind = program.layout[one.site].target.kind
     strategy = strategy_at(program.layout[one.site].target)
@@ -90,7 +90,7 @@ def _refusal(program: Program, one: RegionRecord, other: RegionRecord) -> str:
     return ""
 
 
-def _parting(program: Program, root: Region, first: int, last: int) -> Region:
+def _parting(program: FlatProgram, root: PartitionNode, first: int, last: int) -> PartitionNode:
     """Return the deepest region that two operations of one body are both in."""
     around = _around(program, first)
     region = root
@@ -102,7 +102,7 @@ def _parting(program: Program, root: Region, first: int, last: int) -> Region:
         region = both[0]
 
 
-def _around(program: Program, index: int) -> frozenset[int]:
+def _around(program: FlatProgram, index: int) -> frozenset[int]:
     """Return an operation and those whose nested bodies it stands in."""
     found = {index}
     owner = program.scope_of(index).owner
@@ -112,7 +112,7 @@ def _around(program: Program, index: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def _detour(program: Program, region: Region, first: int, last: int) -> list[int]:
+def _detour(program: FlatProgram, region: PartitionNode, first: int, last: int) -> list[int]:
     """Return a path between the parts of a region that hold two operations which leaves them both, or nothing."""
     part = {call: place for place, inner in enumerate(region.parts) for call in inner.calls}
     if first not in part or last not in part or part[first] == part[last]:

@@ -12,7 +12,7 @@ from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.work import Unknown
 from tvmtarget.partition.outline.constant_binding import bound_weights
 from tvmtarget.partition.reports.reasons import released
-from tvmtarget.partition.split import Region
+from tvmtarget.partition.split import PartitionNode
 
 if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan
@@ -72,9 +72,9 @@ def _bound(plan: Plan) -> Iterator[str]:
         yield f"  not lifted: {len(held)} weights such as {weight!r} of {name!r}; {why}"
 
 
-def _drivers(root: Region) -> Iterator[str]:
+def _drivers(root: PartitionNode) -> Iterator[str]:
     """Yield how many regions each system has, and can have at least; a deeper one may be called several times."""
-    drivers: dict[str, list[Region]] = {}
+    drivers: dict[str, list[PartitionNode]] = {}
     for system in systems_in(root):
         drivers.setdefault(system.site.path, []).append(system)
     for path, called in drivers.items():
@@ -83,7 +83,7 @@ def _drivers(root: Region) -> Iterator[str]:
         yield f"  driver of @{path or '.'}: {regions} regions{calls}, at least {least} for these sites"
 
 
-def systems_in(region: Region) -> Iterator[Region]:
+def systems_in(region: PartitionNode) -> Iterator[PartitionNode]:
     """Yield the systems that are called outside of nested bodies."""
     if region.site.is_system and not region.bodies:
         yield region

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.structure import structural_hash
-from tvmtarget.partition.outline.outlining import RegionRecord
+from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.target.keys import codegen_key
-from tvmtarget.target.topology import Layout
+from tvmtarget.target.topology import Topology
 
 __all__ = ["Task", "tasks_of"]
 
@@ -23,7 +23,7 @@ class Task:
 
     structure: str
     codegen_key: str
-    regions: tuple[RegionRecord, ...]
+    regions: tuple[SubgraphRecord, ...]
 
     @property
     def weight(self) -> int:
@@ -31,14 +31,14 @@ class Task:
         return len(self.regions)
 
     @property
-    def region(self) -> RegionRecord:
+    def region(self) -> SubgraphRecord:
         """The first of the regions."""
         return self.regions[0]
 
 
-def tasks_of(module: IRModule, layout: Layout, regions: Iterable[RegionRecord]) -> tuple[Task, ...]:
+def tasks_of(module: IRModule, layout: Topology, regions: Iterable[SubgraphRecord]) -> tuple[Task, ...]:
     """Group the leaf functions of a divided program, in the order in which they are first called."""
-    found: dict[tuple[str, str], list[RegionRecord]] = {}
+    found: dict[tuple[str, str], list[SubgraphRecord]] = {}
     for region in regions:
         structure = structural_hash(module[region.function], module.by_name, strip_constraints=True, weights=False)
         found.setdefault((structure, codegen_key(layout[region.site].target)), []).append(region)

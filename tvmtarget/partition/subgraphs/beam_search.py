@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tvmtarget.partition.subgraphs.lower_bound import together
-from tvmtarget.partition.subgraphs.typed_fusion import Coloured
+from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 
-__all__ = ["looked_ahead"]
+__all__ = ["beam_search"]
 
 # Orders of colours that are followed side by side.
 WIDTH = 8
@@ -43,7 +43,7 @@ class _Sweep:
         return found[::-1]
 
 
-def looked_ahead(coloured: Coloured, weights: Sequence[int], heights: Sequence[int]) -> list[list[int]] | None:
+def beam_search(coloured: LabeledGraph, weights: Sequence[int], heights: Sequence[int]) -> list[list[int]] | None:
     """Divide an acyclic graph as `waves` does, following at each step the orders of colours that promise most.
 
     That is the least by what a region of each counts (`weights`, by colour) and what is ahead (`heights`, as `ahead`
@@ -70,7 +70,7 @@ def looked_ahead(coloured: Coloured, weights: Sequence[int], heights: Sequence[i
 class _Sweeping:
     """What sweeps go over."""
 
-    def __init__(self, coloured: Coloured, weights: Sequence[int], heights: Sequence[int]) -> None:
+    def __init__(self, coloured: LabeledGraph, weights: Sequence[int], heights: Sequence[int]) -> None:
         self.successors = coloured.graph.successors
         self.colours = coloured.colours
         self.weights = weights

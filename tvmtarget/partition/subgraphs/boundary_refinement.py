@@ -10,18 +10,18 @@ from itertools import chain
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.subgraphs.typed_fusion import Coloured
+from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 from tvmtarget.partition.values import Values
 
-__all__ = ["Slack"]
+__all__ = ["BoundaryRefinement"]
 
 SWEEPS = 2
 
 
-class Slack:
+class BoundaryRefinement:
     """Atoms, what they must come before, and the values that they pass: what moving them needs to know."""
 
-    def __init__(self, coloured: Coloured, values: Values) -> None:
+    def __init__(self, coloured: LabeledGraph, values: Values) -> None:
         self.coloured = coloured
         self.graph = coloured.graph
         self.colours = coloured.colours
@@ -54,7 +54,7 @@ class Slack:
 class _Places:
     """In which region every atom is; what no atom computes is in none, -1."""
 
-    def __init__(self, slack: Slack, regions: Sequence[Sequence[int]]) -> None:
+    def __init__(self, slack: BoundaryRefinement, regions: Sequence[Sequence[int]]) -> None:
         self.slack = slack
         self.colour_of = [slack.colours[region[0]] for region in regions]
         self.place = [-1] * (len(slack.graph) + 1)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tvmtarget.partition.subgraphs.typed_fusion import Graph
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
-__all__ = ["contracted"]
+__all__ = ["contract_edges"]
 
 # Vertices that may be looked at in all, for each vertex and edge; then what is joined stays so and nothing else is.
 WORK = 40
 
 
-def contracted(graph: Graph, colours: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[list[int]]:
+def contract_edges(graph: AtomGraph, colours: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[list[int]]:
     """Join the ends of edges, in the order given, and return the regions in an order in which they can run."""
     quotient = _Quotient(graph)
     joined = quotient.joined
@@ -35,7 +35,7 @@ def contracted(graph: Graph, colours: Sequence[int], edges: Iterable[tuple[int, 
 class _Quotient:
     """Regions, the edges between them, and an order of them in which edges point forward."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: AtomGraph) -> None:
         count = len(graph)
         self.after: list[set[int]] = list(map(set, graph.successors))
         self.before: list[set[int]] = list(map(set, graph.turned.successors))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from tvmtarget.partition.flat_program import Program
+from tvmtarget.partition.flat_program import FlatProgram
 
-__all__ = ["cut_at", "cuts_of"]
+__all__ = ["cut_at", "forced_cuts_of"]
 
 
-def cuts_of(program: Program, atoms: Sequence[tuple[int, ...]]) -> frozenset[tuple[int, int]]:
+def forced_cuts_of(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> frozenset[tuple[int, int]]:
     """Return the pairs of atoms, one of which reads the other, between which a boundary is asked for."""
     if not any(program.boundaries):
         return frozenset()

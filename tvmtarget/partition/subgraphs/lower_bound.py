@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tvmtarget.partition.subgraphs.typed_fusion import Coloured
+from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 
 __all__ = ["ahead", "least_of", "lower_bound", "together"]
 
 
-def lower_bound(coloured: Coloured, reached: int | None = None) -> int:
+def lower_bound(coloured: LabeledGraph, reached: int | None = None) -> int:
     """Return a number of regions that no acyclic division of these colours can go below.
 
     `reached` is a number that some division has: where the bound gets there, nothing more is tried to raise it.
@@ -35,7 +35,7 @@ def lower_bound(coloured: Coloured, reached: int | None = None) -> int:
     return bound
 
 
-def _bounds(coloured: Coloured) -> Iterator[int]:
+def _bounds(coloured: LabeledGraph) -> Iterator[int]:
     """Yield bounds, what is found fastest first."""
     colours, heights = coloured.colours, coloured.changes_ahead
     if not colours:
@@ -54,7 +54,7 @@ def _bounds(coloured: Coloured) -> Iterator[int]:
     yield least_of(colours, ahead(coloured.turned, weights), weights)
 
 
-def ahead(coloured: Coloured, weights: Sequence[int]) -> list[int]:
+def ahead(coloured: LabeledGraph, weights: Sequence[int]) -> list[int]:
     """Return, per vertex, what all regions behind its own count together at least; `weights` are by colour."""
     successors, colours = coloured.graph.successors, coloured.colours
     none = [-1] * len(weights)
@@ -98,7 +98,7 @@ def together(most: Sequence[int], weights: Sequence[int]) -> int:
     return least
 
 
-def _times_met(coloured: Coloured) -> list[int]:
+def _times_met(coloured: LabeledGraph) -> list[int]:
     """Return, per colour, how often a path meets it at most with another one in between."""
     successors, colours = coloured.graph.successors, coloured.colours
     none = [0] * (1 + max(colours))

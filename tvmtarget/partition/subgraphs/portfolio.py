@@ -12,20 +12,20 @@ from itertools import chain
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.subgraphs.beam_search import looked_ahead
-from tvmtarget.partition.subgraphs.boundary_refinement import Slack
+from tvmtarget.partition.subgraphs.beam_search import beam_search
+from tvmtarget.partition.subgraphs.boundary_refinement import BoundaryRefinement
 from tvmtarget.partition.subgraphs.components import components_of
-from tvmtarget.partition.subgraphs.edge_contraction import contracted
+from tvmtarget.partition.subgraphs.edge_contraction import contract_edges
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits
 from tvmtarget.partition.subgraphs.lower_bound import ahead, least_of
-from tvmtarget.partition.subgraphs.typed_fusion import Coloured, graph_of, waves
+from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph, graph_of, waves
 from tvmtarget.partition.values import Values
 
 __all__ = ["formed"]
 
 
 def formed(
-    coloured: Coloured,
+    coloured: LabeledGraph,
     limits: Sequence[Limits],
     launches: Sequence[int],
     limiter: Limiter,
@@ -49,27 +49,27 @@ def formed(
 
 
 def _candidates(
-    coloured: Coloured, launches: Sequence[int], values: Values, *, is_free: bool
+    coloured: LabeledGraph, launches: Sequence[int], values: Values, *, is_free: bool
 ) -> Iterator[list[list[int]]]:
     swept = list(_swept(coloured, launches))
     yield from swept
     colours, count = coloured.colours, len(coloured.names)
     if count < 2 or coloured.graph.is_large:
         return
-    slack = Slack(coloured, values)
+    slack = BoundaryRefinement(coloured, values)
     best = min(reversed(swept), key=lambda regions: _calls(regions, colours, launches))
     moved = slack.moved(min(_starts(slack, best), key=lambda regions: values.cut(_owner(len(colours), regions))))
     yield moved
     if is_free and count == 2 and _is_settled(slack, swept[0], moved):
         return
-    joined = contracted(coloured.graph, colours, _by_bytes(values))
+    joined = contract_edges(coloured.graph, colours, _by_bytes(values))
     yield joined
     again = _over(slack, joined)
     yield again
     yield slack.moved(again)
 
 
-def _is_settled(slack: Slack, swept: Sequence[Sequence[int]], moved: Sequence[Sequence[int]]) -> bool:
+def _is_settled(slack: BoundaryRefinement, swept: Sequence[Sequence[int]], moved: Sequence[Sequence[int]]) -> bool:
     """Whether joining atoms of one colour that follow each other leads to regions of two colours that are known.
 
     It does where waves part no such atoms: waves over what is joined are the same. And it does where regions as few as
@@ -89,7 +89,7 @@ def _is_settled(slack: Slack, swept: Sequence[Sequence[int]], moved: Sequence[Se
     return parts_none(moved) and len(np.unique(components_of(count, starts, ends))) == len(moved)
 
 
-def _swept(coloured: Coloured, launches: Sequence[int]) -> Iterator[list[list[int]]]:
+def _swept(coloured: LabeledGraph, launches: Sequence[int]) -> Iterator[list[list[int]]]:
     """Yield regions by waves: with more than two colours one way after the other until none can be better."""
     colours = coloured.colours
     yield (regions := coloured.waves())
@@ -110,13 +110,13 @@ def _swept(coloured: Coloured, launches: Sequence[int]) -> Iterator[list[list[in
         least = min(least, _calls(found, colours, launches))
 
 
-def _more_swept(coloured: Coloured, launches: Sequence[int], heights: Sequence[int]) -> Iterator[list[list[int]]]:
+def _more_swept(coloured: LabeledGraph, launches: Sequence[int], heights: Sequence[int]) -> Iterator[list[list[int]]]:
     """Yield waves of three colours or more by what calls ahead cost, and from the end."""
     cheap = _cheap(launches)
     yield waves(coloured, cheap, heights)
     yield coloured.turned.waves()[::-1]
     yield waves(coloured.turned, cheap, ahead(coloured.turned, launches))[::-1]
-    found = looked_ahead(coloured, launches, heights)
+    found = beam_search(coloured, launches, heights)
     if found is not None:
         yield found
 
@@ -126,7 +126,7 @@ def _cheap(launches: Sequence[int]) -> frozenset[int]:
     return frozenset(colour for colour, launch in enumerate(launches) if launch == min(launches))
 
 
-def _starts(slack: Slack, best: list[list[int]]) -> Iterator[list[list[int]]]:
+def _starts(slack: BoundaryRefinement, best: list[list[int]]) -> Iterator[list[list[int]]]:
     """Yield regions by waves, in which all runs as soon as it can, and with two colours those where it runs late."""
     yield best
     if len(slack.coloured.names) == 2:
@@ -148,11 +148,11 @@ def _by_bytes(values: Values) -> list[tuple[int, int]]:
     return list(zip(starts, values.readers[value_kept][order].tolist(), strict=True))
 
 
-def _over(slack: Slack, joined: Sequence[Sequence[int]]) -> list[list[int]]:
+def _over(slack: BoundaryRefinement, joined: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return waves over regions that are there already, in an order in which they can run."""
     owner = _owner(len(slack.graph), joined)
     quotient = graph_of(len(joined), owner[slack.graph.starts], owner[slack.graph.ends])
-    outer = waves(Coloured(quotient, [slack.colours[region[0]] for region in joined]))
+    outer = waves(LabeledGraph(quotient, [slack.colours[region[0]] for region in joined]))
     return [sorted(vertex for place in region for vertex in joined[place]) for region in outer]
 
 

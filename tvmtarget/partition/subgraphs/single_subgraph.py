@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.control.scopes import Scope
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.outline.outlining import RegionRecord
+from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.subgraphs.convexity import best_convex
 from tvmtarget.partition.subgraphs.subgraph_budget import ops_of, others_for, saved_by
 from tvmtarget.target.topology import Site
 
-__all__ = ["released"]
+__all__ = ["leaving_ops"]
 
 
-def released(
-    feasibility: Feasibility, estimates: Estimates | None, regions: Sequence[RegionRecord]
+def leaving_ops(
+    feasibility: Feasibility, estimates: Estimates | None, regions: Sequence[SubgraphRecord]
 ) -> Mapping[int, frozenset[str]]:
     """Return the operations that should leave sites which take one program, and get several, each with its site.
 
@@ -56,7 +56,7 @@ def _gains(
     return gains | {index: gains[index] + most for index in stuck}
 
 
-def _kept(feasibility: Feasibility, regions: Sequence[RegionRecord], gains: Mapping[int, int]) -> frozenset[int]:
+def _kept(feasibility: Feasibility, regions: Sequence[SubgraphRecord], gains: Mapping[int, int]) -> frozenset[int]:
     """Return the operations that stay: fewer than there are."""
     program = feasibility.program
     ways = [frozenset(region.calls) for region in regions]

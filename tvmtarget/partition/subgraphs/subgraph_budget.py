@@ -6,17 +6,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.outline.outlining import RegionRecord
+from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.target.topology import Site
 
-__all__ = ["given_up", "ops_of", "others_for", "saved_by"]
+__all__ = ["ops_of", "others_for", "over_budget", "saved_by"]
 
 
-def given_up(
+def over_budget(
     feasibility: Feasibility,
     estimates: Estimates | None,
-    regions: Iterable[RegionRecord],
+    regions: Iterable[SubgraphRecord],
     limits: Iterable[tuple[str, Collection[str], int]],
 ) -> Mapping[int, frozenset[str]]:
     """Return the operations that should leave sites which get too many calls, each with the leaves to leave.
@@ -71,13 +71,13 @@ def saved_by(
     return saved
 
 
-def _stuck(feasibility: Feasibility, region: RegionRecord, leaves: Collection[str]) -> list[int]:
+def _stuck(feasibility: Feasibility, region: SubgraphRecord, leaves: Collection[str]) -> list[int]:
     """List the operations of a region that can go nowhere else."""
     return [index for index in ops_of(feasibility, region.calls) if not others_for(feasibility, index, leaves)]
 
 
 def _gain(
-    feasibility: Feasibility, estimates: Estimates | None, region: RegionRecord, leaves: Collection[str]
+    feasibility: Feasibility, estimates: Estimates | None, region: SubgraphRecord, leaves: Collection[str]
 ) -> tuple[int, int]:
     """Return what a region saves here, in picoseconds, then how many operations it has."""
     ops, here = ops_of(feasibility, region.calls), feasibility.program.layout[region.site]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from tvmtarget.partition.subgraphs.limits import Limiter
 from tvmtarget.support.strategy import Reject
 
-__all__ = ["vetted"]
+__all__ = ["checked_subgraphs"]
 
 
-def vetted(
+def checked_subgraphs(
     regions: Sequence[list[int]], ask: Callable[[list[int]], Reject | None], limiter: Limiter
 ) -> tuple[list[list[int]], dict[int, Reject]]:
     """Return regions of which none is refused, and the atoms that are refused even alone, with the reason."""

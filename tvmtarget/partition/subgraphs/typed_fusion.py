@@ -17,18 +17,18 @@ import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
 
-__all__ = ["Coloured", "Graph", "graph_of", "is_large", "waves"]
+__all__ = ["AtomGraph", "LabeledGraph", "graph_of", "is_large", "waves"]
 
 # Above this many vertices and edges the cheapest ways alone are gone: of bounds the first two, of divisions waves.
 LARGE = 60_000
 
 
-class Graph:
+class AtomGraph:
     """A graph without circles, by the successors of every vertex, which nobody may change."""
 
     def __init__(self, successors: Sequence[Sequence[int]]) -> None:
         self.successors = successors
-        self._latest: Coloured | None = None
+        self._latest: LabeledGraph | None = None
 
     def __len__(self) -> int:
         return len(self.successors)
@@ -59,13 +59,13 @@ class Graph:
         return is_large(len(self), len(self.ends))
 
     @cached_property
-    def turned(self) -> Graph:
+    def turned(self) -> AtomGraph:
         """The graph with its edges turned round."""
         predecessors: list[list[int]] = [[] for _ in self.successors]
         for vertex, targets in enumerate(self.successors):
             for target in targets:
                 predecessors[target].append(vertex)
-        return Graph(predecessors)
+        return AtomGraph(predecessors)
 
     @cached_property
     def order(self) -> Sequence[int]:
@@ -84,10 +84,10 @@ class Graph:
                     heappush(ready, target)
         return order
 
-    def coloured(self, colours: Sequence[int]) -> Coloured:
+    def coloured(self, colours: Sequence[int]) -> LabeledGraph:
         """Return the graph with colours; the latest ones are kept, as several steps look at what is chosen."""
         if self._latest is None or self._latest.colours != colours:
-            self._latest = Coloured(self, colours)
+            self._latest = LabeledGraph(self, colours)
         return self._latest
 
 
@@ -96,18 +96,18 @@ def is_large(vertices: int, edges: int) -> bool:
     return vertices + edges > LARGE
 
 
-def graph_of(count: int, starts: Ints, ends: Ints) -> Graph:
+def graph_of(count: int, starts: Ints, ends: Ints) -> AtomGraph:
     """Return the graph of `count` vertices with these edges, each once, less those from a vertex to itself."""
     apart = starts != ends
     pairs = np.unique(starts[apart] * count + ends[apart])
     targets, bounds = (pairs % max(1, count)).tolist(), np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
-    return Graph([targets[begin:end] for begin, end in pairwise(bounds)])
+    return AtomGraph([targets[begin:end] for begin, end in pairwise(bounds)])
 
 
-class Coloured:
+class LabeledGraph:
     """A graph whose vertices have colours; what several steps ask of it is found once."""
 
-    def __init__(self, graph: Graph, colours: Sequence[int]) -> None:
+    def __init__(self, graph: AtomGraph, colours: Sequence[int]) -> None:
         self.graph = graph
         self.colours = colours
         self._waves: dict[frozenset[int], list[list[int]]] = {}
@@ -118,9 +118,9 @@ class Coloured:
         return sorted(set(self.colours))
 
     @cached_property
-    def turned(self) -> Coloured:
+    def turned(self) -> LabeledGraph:
         """The same with edges turned round."""
-        return Coloured(self.graph.turned, self.colours)
+        return LabeledGraph(self.graph.turned, self.colours)
 
     @cached_property
     def changes_ahead(self) -> list[int]:
@@ -143,7 +143,7 @@ class Coloured:
         return self._waves[free]
 
 
-def waves(coloured: Coloured, free: frozenset[int] = frozenset(), heights: Sequence[int] = ()) -> list[list[int]]:
+def waves(coloured: LabeledGraph, free: frozenset[int] = frozenset(), heights: Sequence[int] = ()) -> list[list[int]]:
     """Divide an acyclic graph into one-coloured regions; every edge stays inside one or points to a later one.
 
     The next colour is the one with a vertex that has most ahead, then the one with most work ready, then the smaller
@@ -185,7 +185,7 @@ def waves(coloured: Coloured, free: frozenset[int] = frozenset(), heights: Seque
     return regions
 
 
-def _alternating(coloured: Coloured, first: int) -> list[list[int]]:
+def _alternating(coloured: LabeledGraph, first: int) -> list[list[int]]:
     """Return the waves of two colours, of which one comes first if it can: then nothing else is to be chosen."""
     colours, successors = coloured.colours, coloured.graph.successors
     place = [int(colour != first) for colour in colours]

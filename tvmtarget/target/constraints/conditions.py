@@ -25,7 +25,7 @@ from tvmtarget.target.constraints.instructions import (
     is_cpu,
     is_cpu_kind,
 )
-from tvmtarget.target.constraints.node_context import Place
+from tvmtarget.target.constraints.node_context import NodeContext
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names
 from tvmtarget.target.node import Node
@@ -85,7 +85,7 @@ class Condition(Node):
         """Where it stands among others: features first, then by attribute."""
         return _OPERATORS.index(self.operator) if self.name == "+" else len(_OPERATORS), self.name, str(self)
 
-    def check(self, place: Place) -> Reason:
+    def check(self, place: NodeContext) -> Reason:
         """Compare with what a node states, inherits or has by default."""
         match self.name:
             case "count":
@@ -102,7 +102,7 @@ class Condition(Node):
             return self._check_instructions(place)
         return self.check_attributes(place.node.kind, kind, place.node.attrs, measured=place.measured)
 
-    def _check_instructions(self, place: Place) -> Reason:
+    def _check_instructions(self, place: NodeContext) -> Reason:
         if self.name != "+":
             truth, said = check_cpu(place.node, self.operator, str(self.value), measured=place.measured)
         else:
@@ -141,14 +141,14 @@ class Condition(Node):
             truth = compare_attribute(self.name, self.operator, actual, wanted, measured=measured)
         return Reason(truth=truth, text=f"{self}: it is {_shown(actual)}")
 
-    def _check_keys(self, place: Place) -> Reason:
+    def _check_keys(self, place: NodeContext) -> Reason:
         kind = find_kind(place.node.kind)
         keys = tuple(dict.fromkeys([*place.node.all_keys, *(kind.keys if kind else ())]))
         if kind is None and place.node.keys is None:
             return Reason(truth=Truth.UNKNOWN, text=f"{self}: nobody knows the keys of {place.node.kind}")
         return self._answer(keys)
 
-    def _check_memory(self, place: Place) -> Reason:
+    def _check_memory(self, place: NodeContext) -> Reason:
         sizes = [memory.bytes for memory in place.memories()]
         if not sizes:
             return Reason(truth=Truth.UNKNOWN, text=f"{self}: the target does not say")

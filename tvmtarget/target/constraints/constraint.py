@@ -24,7 +24,7 @@ from tvmtarget.target.constraints import json as constraint_json
 from tvmtarget.target.constraints import text as constraint_text
 from tvmtarget.target.constraints.condition_logic import contradictions
 from tvmtarget.target.constraints.conditions import Condition
-from tvmtarget.target.constraints.node_context import Place, known_words
+from tvmtarget.target.constraints.node_context import NodeContext, known_words
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.constraints.satisfaction import meets
 from tvmtarget.target.node import Node
@@ -120,7 +120,7 @@ class Constraint(Node):
         >>> print(Constraint.of(Target.parse("[gpu=cuda(arch=sm_80,count=2),llvm(num-cores=8)]")))
         composite[gpu=cuda(arch>=sm_80,count>=2),llvm(num-cores>=8)]
         """
-        return from_target.constraint_of(cls, Place(target))
+        return from_target.constraint_of(cls, NodeContext(target))
 
     @classmethod
     def at(cls, path: str) -> Constraint:
@@ -215,7 +215,10 @@ class Constraint(Node):
         `path` says where the node stands; with the `root` of its tree, what it inherits counts too. A node
         without a path is a root itself.
         """
-        return meets(self, Place(target, path) if root is None else Place(root).below(path) or Place(target, path))
+        return meets(
+            self,
+            NodeContext(target, path) if root is None else NodeContext(root).below(path) or NodeContext(target, path),
+        )
 
     def rank(self, target: NestedNode, path: str = "") -> int:
         """Score a leaf: a preference its weight, an ordered choice one less for each option passed over."""

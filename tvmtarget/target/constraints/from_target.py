@@ -13,7 +13,7 @@ from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.constraints.attribute_comparison import required_operator
 from tvmtarget.target.constraints.conditions import Condition
 from tvmtarget.target.constraints.instructions import is_cpu, is_cpu_kind, is_reduced, known_features, needed
-from tvmtarget.target.constraints.node_context import Place
+from tvmtarget.target.constraints.node_context import NodeContext
 from tvmtarget.target.cpu.features import table_of
 from tvmtarget.target.kinds import Kind, find_kind
 from tvmtarget.target.node import Executor, Runtime
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["constraint_of"]
 
-_Read: TypeAlias = "Callable[[type[Constraint], Place], Constraint]"
+_Read: TypeAlias = "Callable[[type[Constraint], NodeContext], Constraint]"
 
 
-def constraint_of(make: type[Constraint], place: Place) -> Constraint:
+def constraint_of(make: type[Constraint], place: NodeContext) -> Constraint:
     """Return what a node of a tree asks for, with its children and what drives it as far as it is stated there."""
     node = place.node
     return _counted(make, place, constraint_of).replace(
@@ -37,12 +37,12 @@ def constraint_of(make: type[Constraint], place: Place) -> Constraint:
     )
 
 
-def _undriven(make: type[Constraint], place: Place) -> Constraint:
+def _undriven(make: type[Constraint], place: NodeContext) -> Constraint:
     """Return the same without hosts, executors and runtimes, so that hosts in a circle end."""
     return _counted(make, place, _undriven)
 
 
-def _counted(make: type[Constraint], place: Place, of_child: _Read) -> Constraint:
+def _counted(make: type[Constraint], place: NodeContext, of_child: _Read) -> Constraint:
     asked = _of_node(make, place, of_child)
     if place.node.count == 1:
         return asked
@@ -50,7 +50,7 @@ def _counted(make: type[Constraint], place: Place, of_child: _Read) -> Constrain
     return asked.replace(conditions=_sorted([*asked.conditions, count]))
 
 
-def _of_node(make: type[Constraint], place: Place, of_child: _Read) -> Constraint:
+def _of_node(make: type[Constraint], place: NodeContext, of_child: _Read) -> Constraint:
     """Return what a node asks for, whatever drives it and however many there are."""
     conditions = [*_instructions(place.node), *_conditions(find_kind(place.node.kind), place.node.attrs)]
     sizes = [memory.bytes for memory in place.own_memories() if memory.bytes is not None]
@@ -61,7 +61,7 @@ def _of_node(make: type[Constraint], place: Place, of_child: _Read) -> Constrain
     return make(word=place.node.kind, conditions=_sorted(conditions), children=children)
 
 
-def _host(make: type[Constraint], place: Place) -> Constraint | None:
+def _host(make: type[Constraint], place: NodeContext) -> Constraint | None:
     """Return what a host that is written asks for; a reference to nowhere asks for nothing."""
     host = place.host() if place.node.host is not None else None
     return None if host is None or host is place else _of_node(make, host, _undriven)

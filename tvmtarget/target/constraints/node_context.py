@@ -9,35 +9,35 @@ from tvmtarget import plugins
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.kinds import find_kind, kind_names
 from tvmtarget.target.node import Executor, Memory, Runtime
-from tvmtarget.target.tree_paths import Driver, NestedNode, drivers, join
+from tvmtarget.target.tree_paths import HostChoice, NestedNode, drivers, join
 
-__all__ = ["Place", "answers_to", "known_words", "places"]
+__all__ = ["NodeContext", "answers_to", "known_words", "places"]
 
 # Memories that hold programs and constants, not tensors.
 _FIXED = frozenset({"flash", "rom", "nvm"})
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeContext:
     """A node, its path, and the place around it; a node at a path with nothing around it was taken out of its tree."""
 
     node: NestedNode
     path: str = ""
-    around: Place | None = None
+    around: NodeContext | None = None
     measured: bool = False  # whether the values of the tree were measured on this machine
-    _driven: dict[str, Driver] = field(default_factory=dict, repr=False, compare=False)  # of a root, once asked for
+    _driven: dict[str, HostChoice] = field(default_factory=dict, repr=False, compare=False)  # of a root, once asked for
 
     @property
     def is_root(self) -> bool:
         """Whether nothing can be around it."""
         return self.around is None and not self.path
 
-    def children(self) -> Iterator[Place]:
+    def children(self) -> Iterator[NodeContext]:
         """Yield the places of the children."""
         for child in self.node.targets:
-            yield Place(child, join(self.path, child.slot), self, self.measured)
+            yield NodeContext(child, join(self.path, child.slot), self, self.measured)
 
-    def below(self, path: str) -> Place | None:
+    def below(self, path: str) -> NodeContext | None:
         """Return the place at a path of names below this one, or None; `host` is a host that is written there."""
         place = self
         for segment in path.split("/") if path else []:
@@ -47,10 +47,10 @@ class Place:
             if child is None:
                 return None
             name = segment if segment == "host" or child.has_replica(segment) else child.slot
-            place = Place(child, join(place.path, name), place, self.measured)
+            place = NodeContext(child, join(place.path, name), place, self.measured)
         return place
 
-    def host(self) -> Place | None:
+    def host(self) -> NodeContext | None:
         """Return what drives this node, or None where nobody said."""
         root, slots = self._root()
         if not root._driven:
@@ -88,7 +88,7 @@ class Place:
         yield from (memory for memory in self.around.own_memories() if not memory.of or names & set(memory.of))
         yield from self.around._shared()
 
-    def _root(self) -> tuple[Place, str]:
+    def _root(self) -> tuple[NodeContext, str]:
         """Return the outermost place, and the path from it to here without replica numbers.
 
         A host that is written inside a node is a tree of its own.
@@ -102,13 +102,13 @@ class Place:
         return root, join(slots, self.node.slot)
 
 
-def places(root: Place) -> Iterator[Place]:
+def places(root: NodeContext) -> Iterator[NodeContext]:
     """Yield a place, those below it, and hosts that are written in a system; parents first."""
     yield root
     for child in root.children():
         yield from places(child)
     if root.node.targets and isinstance(root.node.host, NestedNode):
-        yield Place(root.node.host, join(root.path, "host"), root, root.measured)
+        yield NodeContext(root.node.host, join(root.path, "host"), root, root.measured)
 
 
 def answers_to(node: NestedNode, word: str) -> Truth:

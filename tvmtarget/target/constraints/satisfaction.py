@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tvmtarget.errors import did_you_mean
 from tvmtarget.target.constraints.conditions import Condition
 from tvmtarget.target.constraints.matching import assign
-from tvmtarget.target.constraints.node_context import Place, answers_to, known_words, places
+from tvmtarget.target.constraints.node_context import NodeContext, answers_to, known_words, places
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, Runtime
@@ -30,7 +30,7 @@ _MAX_SHOWN = 8  # nodes of a tree that miss a constraint
 
 def satisfies(root: NestedNode, constraint: Constraint, *, measured: bool = False) -> Reason:
     """Say whether some node of a tree meets a constraint; a negation speaks of leaves, as placement does."""
-    found = list(places(Place(root, measured=measured)))
+    found = list(places(NodeContext(root, measured=measured)))
     if _is_about_leaves(constraint):
         found = [place for place in found if not place.node.targets]
     reasons = [(place, meets(constraint, place)) for place in found]
@@ -62,7 +62,7 @@ def _means_systems(constraint: Constraint) -> bool:
     return is_system or any(map(_means_systems, (*constraint.any_of, *constraint.all_of)))
 
 
-def meets(constraint: Constraint, place: Place) -> Reason:
+def meets(constraint: Constraint, place: NodeContext) -> Reason:
     """Say whether one node meets a constraint; a preference is answered as if it were required."""
     if constraint.any_of or constraint.all_of:
         reason = _connected(constraint, [meets(one, place) for one in constraint.any_of or constraint.all_of])
@@ -83,7 +83,7 @@ def _negated(reason: Reason) -> Reason:
     return Reason(truth=Truth(Truth.YES - reason.truth), text=f"not {reason.text}", parts=reason.parts)
 
 
-def _meets_word(constraint: Constraint, place: Place) -> Reason:
+def _meets_word(constraint: Constraint, place: NodeContext) -> Reason:
     node, word = place.node, str(constraint.word)
     truth = answers_to(node, word)
     if truth is Truth.UNKNOWN:
@@ -104,7 +104,7 @@ def _meets_word(constraint: Constraint, place: Place) -> Reason:
     return Reason(truth=truth, text=f"{word}: this is {node.kind}", parts=tuple(parts))
 
 
-def _host_reason(constraint: Constraint, place: Place) -> Reason:
+def _host_reason(constraint: Constraint, place: NodeContext) -> Reason:
     host = place.host()
     if host is None:
         return Reason(truth=Truth.UNKNOWN, text=f"host={constraint}: the target does not say")
@@ -164,7 +164,7 @@ def _number(condition: Condition) -> int:
     return {"eq": condition.value, "ge": condition.value, "gt": condition.value + 1}.get(condition.operator, 0)
 
 
-def _children_reasons(constraint: Constraint, place: Place) -> list[Reason]:
+def _children_reasons(constraint: Constraint, place: NodeContext) -> list[Reason]:
     """Give every wanted child one that is there, yes before unknown; one reason for each."""
     wanted = wanted_children(constraint)
     if not wanted:
@@ -186,7 +186,7 @@ def _children_reasons(constraint: Constraint, place: Place) -> list[Reason]:
 
 @dataclass(frozen=True, slots=True)
 class _Supply:
-    place: Place
+    place: NodeContext
     number: int
     path: str | None = None  # of a node that is named, from the system
 
@@ -198,7 +198,7 @@ class _Supply:
         return wanted.name == self.place.node.slot or replica
 
 
-def _supplies(wanted: Iterable[Wanted], place: Place) -> list[_Supply]:
+def _supplies(wanted: Iterable[Wanted], place: NodeContext) -> list[_Supply]:
     """Return the children with their counts, and deeper nodes that are wanted by a path."""
     found = [_Supply(child, child.node.count) for child in place.children()]
     for path in dict.fromkeys(one.name for one in wanted if one.name is not None and "/" in one.name):

@@ -13,7 +13,7 @@ from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.attributes import Attributes, Value
 from tvmtarget.target.constraints.attribute_comparison import canonical, compare
 from tvmtarget.target.constraints.conditions import FIELDS, Condition
-from tvmtarget.target.constraints.node_context import Place
+from tvmtarget.target.constraints.node_context import NodeContext
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.constraints.satisfaction import Wanted, wanted_children
 from tvmtarget.target.kinds import Kind, find_kind, kind_names
@@ -33,7 +33,7 @@ _MAX_NODES = 60  # of one kind
 _MAX_CHILDREN = 3  # different nodes for one child
 
 
-def witnesses(option: Sequence[Literal], contrast: Iterable[Literal]) -> Iterator[Place]:
+def witnesses(option: Sequence[Literal], contrast: Iterable[Literal]) -> Iterator[NodeContext]:
     """Yield nodes that may meet one option of a constraint, with values on both sides of what `contrast` asks."""
     positive = [atom for atom, is_met in option if is_met]
     others = [*(atom for atom, is_met in option if not is_met), *(atom for atom, _ in contrast)]
@@ -43,13 +43,13 @@ def witnesses(option: Sequence[Literal], contrast: Iterable[Literal]) -> Iterato
     kinds = 0
     for kind, keys in _kinds(words, others):
         nodes = list(islice(_nodes(kind, keys, positive, others), _MAX_NODES))
-        yield from (Place(node, path) for node in nodes)
+        yield from (NodeContext(node, path) for node in nodes)
         kinds += bool(nodes)
         if kinds == _MAX_KINDS:
             return
 
 
-def label(place: Place) -> str:
+def label(place: NodeContext) -> str:
     """Return a short text for a node that nobody wrote."""
     return _label(place.node) + (f" at @{place.path}" if place.path else "")
 

@@ -22,7 +22,7 @@ from tvmtarget.target.kinds import Attribute, Kind, find_kind
 from tvmtarget.target.problems import shown
 from tvmtarget.target.text.grammar import MAX_DEPTH, read_json
 from tvmtarget.target.text.printing import write_value
-from tvmtarget.target.tree_paths import Driver, NestedNode, drivers, join
+from tvmtarget.target.tree_paths import HostChoice, NestedNode, drivers, join
 from tvmtarget.target.tvm import command_line
 from tvmtarget.target.tvm.graph import main_target
 from tvmtarget.target.tvm.legacy import as_tvm_meant
@@ -193,7 +193,7 @@ class _Writer:
 
     root: NestedNode
     minor: int
-    driven: Mapping[str, Driver]
+    driven: Mapping[str, HostChoice]
     losses: list[str] = field(default_factory=list)
 
     def config(self, node: NestedNode, path: str) -> dict[str, object] | None:
