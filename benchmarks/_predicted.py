@@ -38,7 +38,7 @@ def explored(plan: Plan, estimates: Estimates, leaves: Sequence[str]) -> Iterato
     """Yield plans of a program: all on each of some leaves, and segments on these by turns."""
     from tvmtarget.autotune.search.candidate_plans import plans_by_leaf, plans_by_segment, weight
 
-    for leaf, alone in zip(plan.layout.leaves(), plans_by_leaf(plan), strict=True):
+    for leaf, alone in zip(plan.topology.leaves(), plans_by_leaf(plan), strict=True):
         if leaf.path in leaves:
             yield alone
     yield from plans_by_segment(plan, leaves, lambda index: weight(estimates.work(index)))
@@ -63,7 +63,7 @@ def predictions(plan: Plan, estimates: Estimates, inputs: Mapping[str, np.ndarra
                 taken = event.duration_ns / 1000
                 least[event.function] = min(taken, least.get(event.function, taken))
     for region in plan.regions:
-        site = plan.layout[region.site]
+        site = plan.topology[region.site]
         times = [estimates.time(index, site).time for index in region.calls]
         known = [each for each in times if each is not None]
         if len(known) == len(times) and region.function in least:

@@ -157,7 +157,7 @@ def staged(family: str, count: int, size: int) -> dict[str, Any]:
     feasibility.check_all()
     steps.append(time.process_time())
     chooser = CostChooser(feasibility, Estimates(program, costs_of(SITES[-count:])))
-    root = split(program, feasibility, program.layout[""], tuple(range(size)), chooser)
+    root = split(program, feasibility, program.topology[""], tuple(range(size)), chooser)
     steps.append(time.process_time())
     stages = dict(zip(STAGES, (b - a for a, b in pairwise(steps)), strict=True))
     wall = time.perf_counter() - begin

@@ -148,7 +148,7 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
     clock = CLOCKS[options.clock]
     limit = FAR_BEHIND * min(timed(each, inputs, clock) for each in found)
     near, behind = list[str](), list[str]()
-    for leaf, alone in zip(first.layout.leaves(), plans_by_leaf(first), strict=True):
+    for leaf, alone in zip(first.topology.leaves(), plans_by_leaf(first), strict=True):
         if set(alone.sites().values()) != {leaf.path}:
             continue
         whole = by_itself(module, leaf.target)
@@ -199,7 +199,7 @@ def dealt(module: IRModule, tree: Target) -> Plan:
     """Return the plan that deals operators to the leaves, as far as they may be there: the first to the first, ..."""
     import tvmtarget as tt
 
-    leaves = [leaf.path for leaf in tt.decompose(module, tree).layout.leaves()]
+    leaves = [leaf.path for leaf in tt.decompose(module, tree).topology.leaves()]
     kinds = dict.fromkeys(call.kind for call in module.main.body)
     where = {f"op:{kind}": f"@{leaf}?" for kind, leaf in zip(kinds, cycle(leaves), strict=False)}
     return tt.decompose(module, tree, where=where)

@@ -50,7 +50,7 @@ def test_kernels_of_a_gpu_are_proposed_and_scheduled_anywhere():
 
     plan = tt.decompose(tt.IRModule.from_onnx(NET), "cuda(arch=sm_80)")
     (region,) = plan.regions
-    workshop = backend_named("tvm").workshop(part_of(plan, region, standing_alone(plan.layout, region.site)))
+    workshop = backend_named("tvm").workshop(part_of(plan, region, standing_alone(plan.topology, region.site)))
     ((key, space),) = workshop.spaces.items()
     assert space.choices == ()
     assert space.kernel.default.startswith("s1:")

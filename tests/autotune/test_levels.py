@@ -63,7 +63,7 @@ def test_a_placement_and_settings_outlive_the_renaming_of_children(tmp_path):
     placed = Candidate(format=PLACEMENT, body=placement_body(plan.with_sites(sites)))
     beside = Baseline(name="preference", costs=(200,), identity=placement_identity(plan))
     ran = Measurement(status="ok", kind="confirm", costs=(100,), baseline=beside)
-    log.add(whole_workload(plan, "graph"), plan.layout.root, placed, ran)
+    log.add(whole_workload(plan, "graph"), plan.topology.root, placed, ran)
     renamed = tt.Target.parse(str(QUICK).replace("cpu=", "first=").replace("ort=", "second="))
     built = tt.build(digits(), renamed, log=log)
     assert {region["site"] for region in built.report()["regions"]} == {"first", "second"}
@@ -76,7 +76,7 @@ def test_a_placement_and_settings_outlive_the_renaming_of_children(tmp_path):
 def confirmed_ratio(module, log):
     """Return what the placement that a build takes cost by turns, over the one by preference."""
     plan = tt.decompose(module, BOTH)
-    match = log.lookup(whole_workload(plan, "graph"), plan.layout.root)
+    match = log.lookup(whole_workload(plan, "graph"), plan.topology.root)
     assert match.tier == "exact"
     assert match.record.measured.kind == "confirm"
     return match.ratio
@@ -131,7 +131,7 @@ def test_a_slow_operation_is_found_by_the_regions_it_is_in():
     for sites in divided:
         each = plan.with_sites(sites)
         times = {
-            region.function: 10**6 * (sum(true[op] for op in region.ops)) + estimates.launch(plan.layout[region.site])
+            region.function: 10**6 * (sum(true[op] for op in region.ops)) + estimates.launch(plan.topology[region.site])
             for region in each.regions
         }
         runs.append((each, times))
@@ -173,7 +173,7 @@ def test_a_placement_that_a_constraint_forbids_is_not_used_and_the_result_says_s
     module, log = digits(), tt.TuningLog("memory:")
     plan = tt.decompose(module, BOTH)
     everything = Candidate(format=PLACEMENT, body={"sites": [["ort", len(plan.program.body)]]})
-    log.pin(whole_workload(plan, "graph"), plan.layout.root, everything, "for a test")
+    log.pin(whole_workload(plan, "graph"), plan.topology.root, everything, "for a test")
     assert {region["site"] for region in tt.build(module, BOTH, log=log).report()["regions"]} == {"ort"}
     exe = tt.build(module, BOTH, log=log, where={"op:Gemm": "@cpu"})
     placed = next(applied for applied in exe.tuned if applied.level == "graph")
@@ -192,7 +192,7 @@ def test_a_placement_that_a_constraint_forbids_is_not_used_and_the_result_says_s
 def test_settings_that_do_not_fit_are_told_and_left_out(body, note):
     log = tt.TuningLog("memory:")
     plan = tt.decompose(digits(), BOTH)
-    log.pin(whole_workload(plan, "executor"), plan.layout.root, Candidate(format=SETTINGS, body=body), "for a test")
+    log.pin(whole_workload(plan, "executor"), plan.topology.root, Candidate(format=SETTINGS, body=body), "for a test")
     settings = next(applied for applied in tt.build(digits(), BOTH, log=log).tuned if applied.level == "executor")
     assert not settings.is_used
     assert note in settings.note
@@ -203,7 +203,7 @@ def test_settings_in_the_log_are_set_on_the_leaf():
     plan = tt.decompose(digits(), "onnxruntime")
     one = Candidate(format=SETTINGS, body={"set": [["", "intra-op-threads", 1]]})
     ran = Measurement(status="ok", costs=[1])
-    log.add(whole_workload(plan, "executor"), plan.layout.root, one, ran)
+    log.add(whole_workload(plan, "executor"), plan.topology.root, one, ran)
     exe = tt.build(digits(), "onnxruntime", log=log)
     assert [leaf.part.target["intra-op-threads"] for leaf in exe._leaves.values()] == [1]
 

@@ -58,7 +58,7 @@ def code(module, target):
     plan = tt.decompose(module, target)
     (region,) = plan.regions
     backend, _ = choose_backends(plan, allow_interpreter=False)[region.site]
-    return backend.compile(part_of(plan, region, standing_alone(plan.layout, region.site))).native_files()
+    return backend.compile(part_of(plan, region, standing_alone(plan.topology, region.site))).native_files()
 
 
 @pytest.mark.parametrize(

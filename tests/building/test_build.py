@@ -128,7 +128,7 @@ def test_a_plan_is_not_built_otherwise_than_it_was_made(asked):
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "[a=onnxruntime,b=numpy](host=@b)")
     with pytest.raises(TargetError, match=f"so that '{next(iter(asked))}' cannot be given with it"):
         tt.build(plan, **asked)
-    assert tt.build(plan, "[a=onnxruntime,b=numpy](host=@b)").target == plan.layout.root
+    assert tt.build(plan, "[a=onnxruntime,b=numpy](host=@b)").target == plan.topology.root
 
 
 def test_events_tell_every_call_and_copy():
@@ -301,9 +301,9 @@ def test_a_pass_context_that_a_build_would_replace_is_refused():
 
 
 def test_a_device_without_a_code_generator_is_refused():
-    layout = Topology(tt.Target.parse("[gpu=opencl,cpu=llvm]").resolve())
+    topology = Topology(tt.Target.parse("[gpu=opencl,cpu=llvm]").resolve())
     with pytest.raises(BackendError, match="@gpu cannot be compiled: no backend for kind 'opencl' is installed"):
-        choose_backend(layout, "gpu", allow_interpreter=False)
+        choose_backend(topology, "gpu", allow_interpreter=False)
 
 
 def test_a_flat_configuration_is_taken_for_a_target():
@@ -399,7 +399,7 @@ def test_without_tvm_an_llvm_leaf_is_interpreted_only_for_this_machine(monkeypat
             tt.build(module, target, allow_interpreter=True)
 
 
-def test_progress_is_told():
+def test_progress_is_fingerprints():
     told = []
     exe = tt.build(tt.IRModule.from_onnx(DIGITS), FLAT, progress=lambda *step: told.append(step))
     (name,) = exe.backends

@@ -75,7 +75,7 @@ def test_explain_shows_the_placement_in_a_log(cli, tmp_path):
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), BOTH)
     everything = Candidate(format=PLACEMENT, body={"sites": [["cpu", len(plan.program.body)]]})
     with tt.TuningLog(str(log)) as opened:
-        opened.pin(whole_workload(plan, "graph"), plan.layout.root, everything, "for a test")
+        opened.pin(whole_workload(plan, "graph"), plan.topology.root, everything, "for a test")
     code, out, _ = cli("explain", DIGITS, "-t", BOTH, "--log", log, "--json")
     assert code == 0
     assert "pin" in {match["tier"] for match in json.loads(out)["known"]}

@@ -216,7 +216,7 @@ def test_what_is_asked_of_functions_called_in_nested_bodies_holds():
     asked = module.with_function(module["f"].replace(constraint=tt.Constraint.parse("@b")))
     plan = tt.decompose(asked, "[a=onnxruntime,b=numpy]")
     assert plan.site_of("if") == "b"
-    assert "asked by function 'f'" in str(plan.explain("if"))
+    assert "required by function 'f'" in str(plan.explain("if"))
 
 
 def test_functions_that_call_themselves_are_not_inlined():

@@ -78,7 +78,7 @@ def test_bonds_by_costs_cost_as_little_as_of_all_choices_that_keep_them(seed, tm
     same, apart = rng.sample(names, 3), rng.sample(names, 2)
     apart = apart if not set(apart) <= set(same) else []
     plan = tt.decompose(case.module, case.tree, case.costs, same_site=[same], apart=[apart])
-    leaves = [leaf.path for leaf in plan.layout.leaves()]
+    leaves = [leaf.path for leaf in plan.topology.leaves()]
     choices = (dict(zip(names, choice, strict=True)) for choice in product(sorted(leaves), repeat=len(names)))
     kept = (
         sites
@@ -136,7 +136,7 @@ def test_empty_groups_ask_nothing():
     assert not tt.decompose(module, FLAT, same_site=[[]], apart=[[]]).diff(tt.decompose(module, FLAT))
 
 
-def test_what_cannot_be_is_told():
+def test_what_cannot_be_is_fingerprints():
     module = tt.IRModule.from_onnx(DIGITS)
     with pytest.raises(InfeasibleError, match=r"ops 'fc1', 'fc2' must share a site, and no leaf takes all of them"):
         tt.decompose(module, FLAT, where={"fc1": "@a", "fc2": "@b"}, same_site=[["op:Gemm"]])
@@ -194,7 +194,7 @@ def test_the_smallest_regions_are_given_up_first():
     where = {"relu1": "@a", "pool": "@a"}
     plan = tt.decompose(module, "[b=onnxruntime,a=numpy]", where=where, max_regions={"b": 1})
     assert [(region.site, len(region.ops)) for region in plan.regions] == [("a", 5), ("b", 6)]
-    assert plan.explain("conv1").reason == "it must meet !@b (asked by max_regions)"
+    assert plan.explain("conv1").reason == "it must meet !@b (required by max_regions)"
     with pytest.raises(InfeasibleError, match=r"'b' gets 3 regions, and at most 1 are asked for, .* op 'conv1'"):
         tt.decompose(module, "[b=onnxruntime,a=numpy]", where={"op:Conv": "@b", **where}, max_regions={"b": 1})
     with pytest.raises(UnknownNameError, match="no site of the target is or bears 'bb'"):
@@ -237,7 +237,7 @@ def test_units_and_limits_are_in_the_file_of_a_plan(tmp_path):
         ({"where": {1: "@a"}}, "where speaks of ops by name, glob or 'op:KIND', not by 1"),
     ],
 )
-def test_requests_that_make_no_sense_are_told(asked, problem):
+def test_requests_that_make_no_sense_are_fingerprints(asked, problem):
     with pytest.raises(TvmTargetError, match=problem):
         tt.decompose(tt.IRModule.from_onnx(DIGITS), FLAT, **asked)
 
@@ -256,10 +256,10 @@ def test_atomic_groups_that_wait_for_each_other_are_refused():
 def test_bonds_that_cannot_be_kept_name_the_constraints_that_are_to_blame():
     module = tt.IRModule.from_onnx(DIGITS)
     where = {"conv1": "@a", "fc1": "@b", "conv2": "@c"}
-    guilty = r"drop or change one of: @a \(asked by where 'conv1'\), @b \(asked by where 'fc1'\)$"
+    guilty = r"drop or change one of: @a \(required by where 'conv1'\), @b \(required by where 'fc1'\)$"
     with pytest.raises(InfeasibleError, match=guilty):
         tt.decompose(module, FLAT, where=where, same_site=[["conv1", "fc1", "relu1"]])
-    guilty = r"drop or change one of: @a \(asked by where 'conv1'\), @a \(asked by where 'fc1'\)$"
+    guilty = r"drop or change one of: @a \(required by where 'conv1'\), @a \(required by where 'fc1'\)$"
     with pytest.raises(InfeasibleError, match=guilty):
         tt.decompose(module, FLAT, where={**where, "fc1": "@a"}, apart=[["conv1", "fc1"]])
     with pytest.raises(

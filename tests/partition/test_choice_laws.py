@@ -132,7 +132,7 @@ def test_a_strategy_refuses_regions_and_they_are_divided(monkeypatch):
     assert len(plan.regions) > 1
 
 
-def test_what_a_strategy_refuses_alone_goes_elsewhere_or_is_told(monkeypatch):
+def test_what_a_strategy_refuses_alone_goes_elsewhere_or_is_fingerprints(monkeypatch):
     def check_region(self, ops):
         return reject("RULE", "no Relu in a function") if any(op.kind == "Relu" for op in ops) else None
 

@@ -508,5 +508,5 @@ def test_functions_that_bodies_call_are_where_they_were_asked_to_be():
     for trips in (0, 2):
         inputs = (X, np.array(trips), np.array(True))
         np.testing.assert_allclose(tt.build(plan)(*inputs), whole(*inputs), rtol=1e-6)
-    with pytest.raises(InfeasibleError, match=r"drop or change one of: @gpu \(asked by function .gpu_neg_"):
+    with pytest.raises(InfeasibleError, match=r"drop or change one of: @gpu \(required by function .gpu_neg_"):
         tt.decompose(plan.module, where={"neg": "!@gpu"})

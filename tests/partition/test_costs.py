@@ -516,7 +516,7 @@ def test_costs_speak_of_leaves_by_path_with_replicas_or_without_kind_and_system(
     def launches(*names):
         sites = {name: SiteCost(launch=float(number)) for number, name in enumerate(names, 1)}
         plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), tree, Costs(sites))
-        return {leaf.path: plan.estimates.launch(leaf) / 10**6 for leaf in plan.layout.leaves()}
+        return {leaf.path: plan.estimates.launch(leaf) / 10**6 for leaf in plan.topology.leaves()}
 
     assert launches("n.0/soc/npu.1", "n/soc/npu.0", "n/soc/npu", "n.0", "numpy", "n", "") == {
         "n.0/soc/npu.0": 2,

@@ -171,7 +171,7 @@ def test_the_last_rule_that_matches_counts():
         (
             {"fc1": "[cuda,llvm]"},
             UnknownNameError,
-            "no system of the target meets composite[cuda,llvm]: child cuda: not found (asked by where 'fc1')",
+            "no system of the target meets composite[cuda,llvm]: child cuda: not found (required by where 'fc1')",
         ),
     ],
 )
@@ -302,9 +302,9 @@ def test_memories_of_values_say_where_they_are_computed():
     )
     plan = tt.decompose(in_memories(output=' in "cpu"'), board)
     assert plan.sites() == {"a": "cpu", "b": "npu"}
-    assert plan.explain("a").reason == "it must meet @cpu (asked by value 'a' in memory 'cpu')"
+    assert plan.explain("a").reason == "it must meet @cpu (required by value 'a' in memory 'cpu')"
     assert tt.decompose(plan.module).module == plan.module
-    with pytest.raises(InfeasibleError, match=r"drop or change one of: @cpu .*, @npu \(asked by where 'a'\)$"):
+    with pytest.raises(InfeasibleError, match=r"drop or change one of: @cpu .*, @npu \(required by where 'a'\)$"):
         tt.decompose(in_memories(output=' in "cpu"'), board, where={"a": "@npu"})
     with pytest.raises(InfeasibleError, match=r"input 'x' is in memory 'sram', but the driver takes inputs in 'cpu'"):
         tt.decompose(in_memories(param=' in "sram"'), board)

@@ -96,11 +96,11 @@ def test_what_steers_control_flow_is_in_the_memory_of_its_driver():
 def test_preferences_that_are_not_kept_are_recorded():
     """Facts: unclaimed soft pins are released with a record."""
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), TWO, where={"conv*": "cuda?10", "fc1": "@cpu?"})
-    assert plan.explain("conv1").released == ("cuda?10 (asked by where 'conv*')",)
-    assert "RELEASED_PIN: cuda?10 (asked by where 'conv*') is not kept" in str(plan.explain("conv1"))
+    assert plan.explain("conv1").released == ("cuda?10 (required by where 'conv*')",)
+    assert "RELEASED_PIN: cuda?10 (required by where 'conv*') is not kept" in str(plan.explain("conv1"))
     assert plan.explain("fc1").released == ()
-    assert "released: cuda?10 (asked by where 'conv*'), for 3 ops such as 'conv1'" in plan.summary()
-    assert plan.explain("conv1").to_json()["released"] == ["cuda?10 (asked by where 'conv*')"]
+    assert "released: cuda?10 (required by where 'conv*'), for 3 ops such as 'conv1'" in plan.summary()
+    assert plan.explain("conv1").to_json()["released"] == ["cuda?10 (required by where 'conv*')"]
 
 
 def test_copies_tell_their_bytes_and_time():
@@ -131,7 +131,7 @@ def test_explanations_add_up_to_the_objective(size, seed):
     copies = sum(
         plan.estimates.links.copy(plan.estimates.nbytes(copy.type), copy.src, copy.dst) for copy in plan.copies
     )
-    calls = sum(plan.estimates.launch(plan.layout[region.site]) for region in plan.regions)
+    calls = sum(plan.estimates.launch(plan.topology[region.site]) for region in plan.regions)
     assert ops + copies + calls == plan.prediction.total
     for one in told:
         cheapest = min(time.time for _, time in one.times)

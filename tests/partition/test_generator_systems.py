@@ -89,7 +89,7 @@ def test_vetoes_of_a_generator_hold_for_what_it_is_given():
 def test_a_plan_is_kept_when_it_is_divided_again():
     declare(ops={"Conv", "Relu"})
     plan = tt.decompose(MODULE, BOARD)
-    assert tt.decompose(plan.module, plan.layout.root).module == plan.module
+    assert tt.decompose(plan.module, plan.topology.root).module == plan.module
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_a_target_of_a_function_of_ours_is_honoured(target, tree, site):
     for form in forms:
         plan = tt.decompose(form, tree)
         assert plan.sites() == {"r": site}
-        assert plan.explain("r").reason == f"it must meet @{site} (asked by function 'main')"
+        assert plan.explain("r").reason == f"it must meet @{site} (required by function 'main')"
         assert tt.decompose(plan.module).module == plan.module
 
 
@@ -100,7 +100,7 @@ def test_a_target_of_a_function_of_ours_is_refused_where_nothing_satisfies_it():
     with pytest.raises(TargetError, match=r"target of function 'main': unknown kind 'cudda'"):
         tt.decompose(tt.IRModule.parse(ONNX.format('"cudda"')), "[ort=onnxruntime,cpu=llvm]")
     both = tt.IRModule.parse(ONNX.format('"llvm"')).constrain("r", "@ort")
-    with pytest.raises(InfeasibleError, match="asked by op 'r'"):
+    with pytest.raises(InfeasibleError, match="required by op 'r'"):
         tt.decompose(both, "[ort=onnxruntime,cpu=llvm]")
 
 
@@ -262,7 +262,7 @@ def check_law(module, tree, rng):
         assert named.items() <= sites(again).items()
         assert Counter(sites(again).values()) == Counter(sites(plan).values())
         assert again.codegen_options() == plan.codegen_options()
-        asked = {call.source: items for call, items in zip(again.program.body, again.program.asked, strict=True)}
+        asked = {call.source: items for call, items in zip(again.program.body, again.program.requirements, strict=True)}
         for op, site in named.items():
             if op not in {one.op for one in plan.outlined.driven}:
                 assert any(item.constraint.path == site and item.constraint.is_required for item in asked[op]), op
@@ -312,13 +312,15 @@ def test_passes_of_tvm_leave_operations_on_the_site_that_all_of_a_function_are_o
     legal = relax.transform.LegalizeOps()(tt.decompose(SIX, NPU, where={"*": "@cpu"}).to_tvm())
     again = tt.decompose(legal, NPU)
     assert {call.op for call in again.program.body} == {"@tir_tanh", "@relu", "@add"}
-    assert {str(item.constraint) for items in again.program.asked for item in items} == {"@cpu"}
+    assert {str(item.constraint) for items in again.program.requirements for item in items} == {"@cpu"}
 
 
 def test_what_a_pass_of_tvm_takes_from_a_code_generator_is_refused():
     plan = tt.decompose(SIX, NPU, where={"op:relax.tanh": "@cpu"})
     legal = relax.transform.LegalizeOps()(plan.to_tvm())
-    with pytest.raises(InfeasibleError, match=r"@npu: NO_RULE: function 'relu' is code.*asked by function 'npu_relu_"):
+    with pytest.raises(
+        InfeasibleError, match=r"@npu: NO_RULE: function 'relu' is code.*required by function 'npu_relu_"
+    ):
         tt.decompose(legal, NPU)
 
 

@@ -60,7 +60,9 @@ def test_the_key_of_code_holds_neither_names_nor_sites():
         module = model if isinstance(model, tt.IRModule) else tt.IRModule.from_onnx(model)
         plan = tt.decompose(module, target, where={"relu": f"@{site}"})
         (region,) = plan.regions
-        keys.add(code_key(plan.module[region.function], plan.layout[site].target.replace(name=None, count=1), backend))
+        keys.add(
+            code_key(plan.module[region.function], plan.topology[site].target.replace(name=None, count=1), backend)
+        )
     (key,) = keys
     assert not any(word in key for word in ("gpu", "npu", "main", "relu"))
     assert code_key(tt.IRModule.from_onnx(RELU).main, tt.Target("llvm"), sharing_nothing()) is None
@@ -114,10 +116,10 @@ def test_tir_for_any_gpu_names_no_device():
 
     from tvmtarget.target.topology import Topology
 
-    layout = Topology(tt.Target.parse("[gpu=cuda(arch=sm_80,count=2),cpu=llvm](host=@cpu)").resolve())
+    topology = Topology(tt.Target.parse("[gpu=cuda(arch=sm_80,count=2),cpu=llvm](host=@cpu)").resolve())
     sources = []
     for path in ("gpu.0", "gpu.1"):
-        alone = layout[path].target.replace(name=None, count=1, host=tt.Target("llvm"))
+        alone = topology[path].target.replace(name=None, count=1, host=tt.Target("llvm"))
         assert alone.codegen_key == tt.Target.parse("cuda(arch=sm_80,host=llvm)").codegen_key
         bound = tt.bind_targets(tir_modules.Scale, alone)
         built = tvm.tirx.build(bound, target=tvm.target.Target({"kind": "cuda", "arch": "sm_80"}, host="llvm"))

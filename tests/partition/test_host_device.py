@@ -44,8 +44,8 @@ def device_only(monkeypatch):
 
 
 def sides(module):
-    layout = Topology(module.target.resolve())
-    return {function.name: (side_of(function, layout), str(function.constraint)) for function in module}
+    topology = Topology(module.target.resolve())
+    return {function.name: (side_of(function, topology), str(function.constraint)) for function in module}
 
 
 def test_a_mixed_function_becomes_a_driver_on_the_host_and_device_functions():

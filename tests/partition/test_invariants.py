@@ -104,7 +104,7 @@ def apart(text):
 
 def sites_for(module, tree, rng, share):
     plan = tt.decompose(module, tree)
-    leaves = [leaf.path for leaf in plan.layout.leaves()]
+    leaves = [leaf.path for leaf in plan.topology.leaves()]
     names = [call.source for call in plan.program.body if not call.regions]
     return {name: f"@{rng.choice(leaves)}" for name in names if rng.random() < share}
 
@@ -153,7 +153,7 @@ def test_i1_every_operation_is_in_one_region(seed):
 def test_i2_sites_take_what_they_are_given(seed):
     plan = flat(seed)
     for op, site in plan.sites().items():
-        assert plan.feasibility.verdict(plan.program.find(op), plan.layout[site]) is None
+        assert plan.feasibility.verdict(plan.program.find(op), plan.topology[site]) is None
         assert plan.request.where.get(op) in (None, tt.Constraint.parse(f"@{site}"))
 
 
@@ -248,7 +248,7 @@ def copied_back(plan):
     made = {name: region for region in plan.regions for name in region.outputs}
     for copy in plan.copies:
         region = made.get(copy.value)
-        if region is not None and plan.layout.home(region.site) == copy.dst:
+        if region is not None and plan.topology.home(region.site) == copy.dst:
             yield tuple(filter(None, copy.call.split("/"))), tuple(region.call.split("/"))
 
 
@@ -263,7 +263,7 @@ def test_i7_a_later_call_of_a_system_is_all_that_copies_a_value_back():
 @seeds
 def test_i9_every_function_without_calls_is_on_a_leaf(seed):
     for plan in (flat(seed), nested(seed)[1]):
-        leaves = {leaf.path for leaf in plan.layout.leaves()}
+        leaves = {leaf.path for leaf in plan.topology.leaves()}
         for region in plan.regions:
             function = plan.module[region.function]
             assert region.site in leaves

@@ -147,7 +147,7 @@ def test_control_flow_that_no_machine_can_run_alone_is_refused_when_machines_run
     with pytest.raises(InfeasibleError) as caught:
         tt.decompose(choosing(), tree.format("processes"), where=where)
     assert "one machine has to run all of it, and nothing on @n0 can take 'neg' of 'else_branch'" in str(caught.value)
-    assert "drop or change one of: @n1 (asked by where 'neg'), @n0 (asked by where 'relu')" in str(caught.value)
+    assert "drop or change one of: @n1 (required by where 'neg'), @n0 (required by where 'relu')" in str(caught.value)
     assert tt.decompose(choosing(), tree.format("python"), where=where).site_of("neg") == "n1/a"
 
 
@@ -223,5 +223,5 @@ def test_the_proof_refuses_programs_that_do_not_fit(number):
     plan = plan_of(5)
     programs, problem = list(broken_programs())[number]
     with pytest.raises(ModelError) as caught:
-        verify_programs(plan.module, Machines(plan.layout), programs)
+        verify_programs(plan.module, Machines(plan.topology), programs)
     assert problem in str(caught.value)

@@ -47,7 +47,7 @@ def copies(plan):
 
 def test_without_a_link_between_them_a_value_comes_through_the_host_once():
     plan = tt.decompose(CHAIN, board("a-cpu", "b-cpu"), where=WHERE)
-    cpu = plan.layout.home("")
+    cpu = plan.topology.home("")
     assert copies(plan) == [("x", cpu, "ma"), ("r", "ma", cpu), ("r", cpu, "mb"), ("u", cpu, "mb"), ("y", "mb", cpu)]
     made = {call.outputs[0].name: call.inputs[0] for call in plan.module.main.body if call.op == COPY}
     assert (made["r.copy"], made["r.copy_1"]) == ("r", "r.copy")
@@ -70,13 +70,13 @@ def test_without_a_link_between_them_a_value_comes_through_the_host_once():
     ],
 )
 def test_the_fastest_way_over_the_links_that_there_are_is_taken(links, stops):
-    layout = Topology(board(*(one if isinstance(one, str) else one[0] for one in links)).resolve())
+    topology = Topology(board(*(one if isinstance(one, str) else one[0] for one in links)).resolve())
     if any(isinstance(one, tuple) for one in links):
         slow = tuple(link(one) if isinstance(one, str) else link(*one) for one in links)
-        layout = Topology(board().replace(links=slow).resolve())
-    wanted = tuple(layout.home("") if stop == "cpu" else stop for stop in stops)
-    assert MemoryGraph(layout).route("ma", "mb", 1 << 20).stops == wanted
-    assert MemoryGraph(layout).route("mb", "ma", 1 << 20).stops == wanted[::-1]
+        topology = Topology(board().replace(links=slow).resolve())
+    wanted = tuple(topology.home("") if stop == "cpu" else stop for stop in stops)
+    assert MemoryGraph(topology).route("ma", "mb", 1 << 20).stops == wanted
+    assert MemoryGraph(topology).route("mb", "ma", 1 << 20).stops == wanted[::-1]
 
 
 def test_what_a_copy_takes_is_the_sum_of_its_links():
@@ -107,7 +107,7 @@ def test_no_value_comes_back_and_every_copy_follows_a_link(seed, size, joined):
     plan = tt.decompose(module, target, where=where)
     made = [(copy.value, copy.dst) for copy in plan.copies]
     assert len(set(made)) == len(made)
-    graph = MemoryGraph(plan.layout)
+    graph = MemoryGraph(plan.topology)
     assert not any(graph.route(copy.src, copy.dst, copy.nbytes).stops for copy in plan.copies)
     origin = {output.name: output.scope for call in plan.module.main.body for output in call.outputs}
     assert not any(origin.get(copy.value) == copy.dst for copy in plan.copies)
@@ -201,7 +201,7 @@ def test_the_route_that_is_priced_is_the_route_that_runs(seed):
     module = sized(seed)
     where = {call.source: rng.choice(("@a", "@b", "@c", "@cpu")) for call in module.main.body}
     plan = tt.decompose(module, target, costs, where=where)
-    home = plan.layout.home("")
+    home = plan.topology.home("")
     memory = {name: home if domain == "cpu" else domain for name, domain in FLAT.items()}
     FLAT["cpu"] = home
     times = [hop(links, measured, copy.src, copy.dst, nbytes_of(copy.type)) for copy in plan.copies]
@@ -236,7 +236,7 @@ def test_a_slow_measured_link_is_no_shortcut():
         shape=(256, 512),
     )
     plan = tt.decompose(x, target, costs, where={"relu": "@a", "tanh": "@b"})
-    home = plan.layout.home("")
+    home = plan.topology.home("")
     assert copies(plan)[1:3] == [("r", "ma", home), ("r", home, "mb")]
     assert plan.prediction.copies == 4 * (1_000_000 + 52_428_800)
 
@@ -245,8 +245,8 @@ def test_of_parallel_links_the_fastest_for_the_size_counts():
     quick = tt.Link(src="a", dst="cpu", bandwidth_Bps=10**6, latency_ns=1)
     wide = tt.Link(src="cpu", dst="a", bandwidth_Bps=10**9, latency_ns=10**5)
     again = tt.Link(src="a", dst="cpu", bandwidth_Bps=10**9, latency_ns=10**5)
-    layout = Topology(board("b-cpu").replace(links=(quick, wide, again, link("b-cpu"))).resolve())
-    graph, home = MemoryGraph(layout), layout.home("")
+    topology = Topology(board("b-cpu").replace(links=(quick, wide, again, link("b-cpu"))).resolve())
+    graph, home = MemoryGraph(topology), topology.home("")
     assert graph.route("ma", home, 4).time == 1000 + 4 * 10**6
     assert graph.route("ma", home, 10**6).time == 10**8 + 10**9
     assert graph.route(home, "ma", 4).time == 10**8 + 4000  # the way back is a link of its own
@@ -274,9 +274,9 @@ def test_in_nested_systems_and_on_clusters_the_copies_of_a_plan_take_what_is_pre
     where = {call.source: f"@{rng.choice(names)}/{rng.choice(('a', 'b', 'cpu'))}" for call in module.main.body}
     plan = tt.decompose(module, target, costs, where=where)
     edges = [(names.index(one.src), names.index(one.dst), one) for one in links]
-    speeds = [(plan.layout.home(names[a]), plan.layout.home(names[b]), one) for a, b, one in edges]
+    speeds = [(plan.topology.home(names[a]), plan.topology.home(names[b]), one) for a, b, one in edges]
     for name, one in zip(names, nodes, strict=True):
-        home = {end: plan.layout.home(f"{name}/{end}") for end in ("a", "b", "cpu")}
+        home = {end: plan.topology.home(f"{name}/{end}") for end in ("a", "b", "cpu")}
         speeds += [(home[inner.src], home[inner.dst], inner) for inner in one.links]
     total = 0
     for copy in plan.copies:

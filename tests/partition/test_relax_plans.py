@@ -89,7 +89,7 @@ def test_a_branch_that_an_accelerator_serves_calls_it():
     plan = tt.decompose(BRANCHES, NPU, where={"p": "@npu"})
     names = [function.attr("Codegen") for function in tt.IRModule.from_tvm(plan.to_tvm())]
     assert names.count("probe") == len(plan.functions("npu"))
-    assert plan.explain("p").reason == "it must meet @npu (asked by where 'p')"
+    assert plan.explain("p").reason == "it must meet @npu (required by where 'p')"
     assert plan.explain("y").reason == "no site can take it whole, so that its bodies are divided"
 
 
@@ -204,7 +204,7 @@ def test_code_for_another_target_is_refused_where_it_cannot_run():
     module.update_func(module.get_global_var("add_one"), code)
     plan = tt.decompose(module, "[cpu=llvm,gpu=cuda(arch=sm_80)](host=@cpu)")
     assert plan.site_of("lv3") == "gpu"
-    with pytest.raises(InfeasibleError, match=r"'lv3' .*asked by where"):
+    with pytest.raises(InfeasibleError, match=r"'lv3' .*required by where"):
         tt.decompose(module, "[cpu=llvm,gpu=cuda(arch=sm_80)](host=@cpu)", where={"lv3": "@cpu"})
 
 

@@ -78,7 +78,7 @@ def test_what_if_supposes_support_and_nothing_else():
     pinned = tt.decompose(plan.request.module, BLOCKED, where={"op:Det": "@cpu"})
     assert not pinned.diff(pinned.with_support("op:Det", "npu"))
     with pytest.raises(
-        InfeasibleError, match=r"drop or change one of: @cpu \(.*\), @npu \(asked by what-if 'op:Det'\)"
+        InfeasibleError, match=r"drop or change one of: @cpu \(.*\), @npu \(required by what-if 'op:Det'\)"
     ):
         pinned.what_if("op:Det", "npu")
     with pytest.raises(UnknownNameError, match="no op 'op:Dett'"):

@@ -69,10 +69,10 @@ def test_what_one_process_decided_holds_in_another_that_decides_more(tmp_path):
     assert decided == {"conv2": "npu", "relu2": "npu", "pool": "cpu", "conv3": "npu"}
     found = run(INTEGRATOR, tmp_path / "b", "2", tmp_path / "a" / "features.irm")
     assert found["sites"] == {op: f"node0/soc/{site}" for op, site in decided.items()}
-    assert "(asked by function 'features')" in found["why"]
-    assert "(asked by op 'relu2')" in found["why"]
+    assert "(required by function 'features')" in found["why"]
+    assert "(required by op 'relu2')" in found["why"]
     assert found["guilty"].partition("; drop or change one of: ")[2] == (
-        "@node0/soc (asked by function 'features'), numpy (asked by op 'pool'), !@node0/soc/cpu (asked by where 'pool')"
+        "@node0/soc (required by function 'features'), numpy (required by op 'pool'), !@node0/soc/cpu (required by where 'pool')"
     )
     assert found == run(INTEGRATOR, tmp_path / "c", "3", tmp_path / "a" / "features.irm")
 
@@ -84,7 +84,7 @@ def test_the_example_of_two_people_runs(tmp_path):
             [sys.executable, script, role, file], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
-    assert "it must meet @node0/soc (asked by function 'features')" in done.stdout
+    assert "it must meet @node0/soc (required by function 'features')" in done.stdout
     assert "drop or change one of" in done.stdout
 
 
@@ -125,8 +125,8 @@ def test_a_slice_that_names_no_system_stays_whole():
     with pytest.raises(InfeasibleError, match="must stay together") as caught:
         tt.decompose(module, CHIP, where={"relu2": "@cpu"})
     assert str(caught.value).endswith(
-        "drop or change one of: numpy|onnxruntime (asked by function 'features'), @cpu (asked by where 'relu2'), "
-        "@npu (asked by op 'pool')"
+        "drop or change one of: numpy|onnxruntime (required by function 'features'), @cpu (required by where 'relu2'), "
+        "@npu (required by op 'pool')"
     )
 
 
@@ -140,11 +140,11 @@ def test_annotations_at_call_sites_pick_from_the_targets_of_the_enclosing_config
     )
     module = tt.IRModule((inner.replace(body=calls, results=("two",)), inner.replace(name="twice")))
     config = tt.CompilationConfig("llvm", ["onnxruntime", "numpy"])
-    with pytest.raises(UnknownNameError, match=r"no node 'cpu'.*asked by call 'two' of function 'twice'"):
+    with pytest.raises(UnknownNameError, match=r"no node 'cpu'.*required by call 'two' of function 'twice'"):
         tt.decompose(module, config.to_target())
     plan = tt.decompose(module, "[npu=onnxruntime,cpu=numpy]")
     assert [(region.site, region.ops) for region in plan.regions] == [("npu", ("relu",)), ("cpu", ("relu_1",))]
-    assert "onnxruntime (asked by call 'one' of function 'twice')" in str(plan.explain("relu"))
+    assert "onnxruntime (required by call 'one' of function 'twice')" in str(plan.explain("relu"))
     by_word = module.with_function(module.main.replace(body=(calls[0], replace(calls[1], constraint=None))))
     built = tt.build(by_word, config)
     assert {region["site"] for region in built.report()["regions"]} == {"onnxruntime"}
@@ -154,9 +154,9 @@ def test_hosts_are_made_consistent_once_and_every_later_pass_sees_the_same():
     """CONS: one early pass checks and updates hosts; duplicates that disagree are refused, all at once."""
     tree = tt.Target.parse("[gpu=cuda,npu=probe(host=llvm(mcpu=znver3)),cpu=llvm(mcpu=znver3)](host=@cpu)")
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), tree, where={"*": "@cpu"})
-    assert plan.layout["gpu"].host == plan.layout["cpu"].host == "cpu"
-    assert plan.layout.root.resolve() == plan.layout.root
-    assert plan.module.target == plan.layout.root
+    assert plan.topology["gpu"].host == plan.topology["cpu"].host == "cpu"
+    assert plan.topology.root.resolve() == plan.topology.root
+    assert plan.module.target == plan.topology.root
     with pytest.raises(TargetError, match="two hosts are given"):
         tt.build(tt.IRModule.from_onnx(DIGITS), "cuda(host=llvm)", target_host="llvm(mcpu=znver3)")
 

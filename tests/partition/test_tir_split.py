@@ -24,8 +24,8 @@ def split(module, target=CUDA):
 
 
 def sides(module):
-    layout = Topology(module.target.resolve())
-    return {f.name: (side_of(f, layout), str(f.constraint)) for f in module}
+    topology = Topology(module.target.resolve())
+    return {f.name: (side_of(f, topology), str(f.constraint)) for f in module}
 
 
 def kernel_of(module, name):

@@ -162,7 +162,7 @@ def test_what_touches_a_tuple_may_be_on_any_site(shape, target):
         where = {f"op:{op}": "little?" for place, op in enumerate(ops) if place % (number + 1)}
         plan = tt.decompose(module, target, where=where)
         relax.analysis.well_formed(plan.to_tvm())
-        assert tt.decompose(plan.module, plan.layout.root).module == plan.module
+        assert tt.decompose(plan.module, plan.topology.root).module == plan.module
 
 
 def test_a_field_that_a_rule_names_keeps_its_name():

@@ -35,7 +35,9 @@ def test_a_path_names_a_site_deep_in_the_tree(site):
 
 def test_copies_bytes_and_predicted_time_are_compared():
     plan = tt.decompose(MODULE, APART, where={"*": "ort"})
-    with pytest.raises(InfeasibleError, match=r"drop or change one of: @ort \(asked by where '\*'\), @cpu \(asked by"):
+    with pytest.raises(
+        InfeasibleError, match=r"drop or change one of: @ort \(required by where '\*'\), @cpu \(required by"
+    ):
         plan.what_if("conv1", "cpu")
     found = asked(tt.decompose(MODULE, APART), "conv2", "cpu")
     assert [line.partition(":")[0] for line in found] == ["conv2", "regions", "copies"]

@@ -48,7 +48,7 @@ def test_a_name_that_several_nodes_have_means_any_of_them():
     assert site("cpu", RACK) == "node0/cpu"
     assert site("cpu&!@node0", RACK) == "node1/cpu"
     assert site("!cpu", RACK) == "node0/ort"
-    with pytest.raises(InfeasibleError, match=r"drop or change one of: .*cpu \(asked by where 'fc1'\)"):
+    with pytest.raises(InfeasibleError, match=r"drop or change one of: .*cpu \(required by where 'fc1'\)"):
         tt.decompose(MODULE.constrain("fc1", "ort"), RACK, where={"fc1": "cpu"})
     plan = tt.decompose(MODULE, RACK, "roofline", where={"fc1": "cpu", "conv*": "@node1"})
     assert plan.site_of("fc1").endswith("/cpu")
@@ -89,7 +89,7 @@ def test_constraints_of_a_module_name_children_too():
 def test_a_function_that_is_constrained_to_a_system_by_name_is_divided_in_it():
     plan = tt.decompose(MODULE, RACK, where={"*": "node1"})
     assert {path.partition("/")[0] for path in plan.sites().values()} == {"node1"}
-    again = tt.decompose(plan.module, plan.layout.root)
+    again = tt.decompose(plan.module, plan.topology.root)
     assert again.module == plan.module
 
 

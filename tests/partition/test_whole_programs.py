@@ -119,7 +119,7 @@ def test_what_leaves_is_told_and_kept_in_files(tmp_path):
         ("cpu", "conv1", "pool"),
         ("npu", "conv3", "fc2"),
     ]
-    assert "!@npu (asked by a site that takes one program)" in str(plan.explain("conv1"))
+    assert "!@npu (required by a site that takes one program)" in str(plan.explain("conv1"))
     assert "RULE: not on it" in str(plan.explain("pool"))
     plan.save(tmp_path / "a.plan")
     assert tt.Plan.load(tmp_path / "a.plan").module == plan.module

@@ -213,7 +213,7 @@ TREE = tt.Target.parse("[a=onnxruntime,b=numpy](host=@b)")
 def test_placements_and_settings_are_choices_that_a_tuner_has(level, format_, body):
     pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
     plan, log = tt.decompose(tt.IRModule.from_onnx(model()), TREE), tt.TuningLog("memory:")
-    log.pin(whole_workload(plan, level), plan.layout.root, Candidate(format=format_, body=body), "mine")
+    log.pin(whole_workload(plan, level), plan.topology.root, Candidate(format=format_, body=body), "mine")
     (applied_,) = (one for one in tt.build(model(), TREE, log=log).tuned if one.level == level)
     assert not applied_.is_used
 

@@ -573,11 +573,11 @@ def test_a_path_covers_its_replicas_and_all_below(path, site, expected):
 
 
 def test_a_constraint_chooses_leaves_of_a_tree():
-    layout = Topology(Target.parse("[rack=[gpu=cuda(count=2),cpu=llvm(num-cores=4)],npu=onnxruntime]").resolve())
+    topology = Topology(Target.parse("[rack=[gpu=cuda(count=2),cpu=llvm(num-cores=4)],npu=onnxruntime]").resolve())
 
     def chosen(text):
         constraint = Constraint.parse(text)
-        return [site.path for site in layout.leaves() if constraint.check(site.target, site.path)]
+        return [site.path for site in topology.leaves() if constraint.check(site.target, site.path)]
 
     assert chosen("gpu") == ["rack/gpu.0", "rack/gpu.1"]
     assert chosen("@rack/gpu.1") == ["rack/gpu.1"]

@@ -202,11 +202,11 @@ def test_everybody_has_a_driver(tree):
 @few
 @given(consistent())
 def test_a_layout_holds_every_replica_with_its_host_and_memory(tree):
-    layout = Topology(tree.resolve())
-    for path in [site.path for site in layout.leaves()]:
-        site = layout[path]
+    topology = Topology(tree.resolve())
+    for path in [site.path for site in topology.leaves()]:
+        site = topology[path]
         assert not site.is_system
-        assert layout[site.host].domain
+        assert topology[site.host].domain
         assert covers(path, path)
         assert tree.at(path).kind == site.target.kind
     for _, node in tree.walk():

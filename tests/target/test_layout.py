@@ -10,7 +10,7 @@ from tvmtarget.target.topology import Topology
 GOLDEN = "target/layouts.golden"
 
 
-def layout(text):
+def topology(text):
     return Topology(Target.parse(text).resolve())
 
 
@@ -22,7 +22,7 @@ def sites(found, path=""):
 
 def test_sites_drivers_and_memories(golden):
     def answer(text):
-        found = layout(text)
+        found = topology(text)
         reached = list(sites(found))
         standing_in = {found[path].host for path in reached} - set(reached)
         worked = {site.path for site in found.leaves()}
@@ -35,14 +35,14 @@ def test_sites_drivers_and_memories(golden):
 
 
 def test_a_system_is_at_home_in_the_memory_of_its_host():
-    found = layout("[n=[gpu=cuda,cpu=llvm](host=@cpu),gpu=cuda,top=llvm](host=@top)")
+    found = topology("[n=[gpu=cuda,cpu=llvm](host=@cpu),gpu=cuda,top=llvm](host=@top)")
     assert found.home("") == found.home("top") == ":cpu"
     assert found.home("n") == found.home("n/cpu") == "n:cpu"
     assert found.home("n/gpu") == "n:cuda"
 
 
 def test_paths_are_spelled_in_one_way():
-    found = layout("[n=[gpu=cuda(count=2),cpu=llvm]]")
+    found = topology("[n=[gpu=cuda(count=2),cpu=llvm]]")
     assert found.canonical("n/llvm") == "n/cpu"
     assert found.canonical("n/cuda") == "n/gpu"
     assert found.canonical("n/gpu.1") == "n/gpu.1"
@@ -53,7 +53,7 @@ def test_paths_are_spelled_in_one_way():
 
 
 def test_only_sites_are_in_a_layout():
-    found = layout("[gpu=cuda(count=2),cpu=llvm]")
+    found = topology("[gpu=cuda(count=2),cpu=llvm]")
     assert "gpu.1" in found
     assert "gpu" not in found  # it stands for two
     assert "" in found
@@ -61,6 +61,6 @@ def test_only_sites_are_in_a_layout():
 
 @pytest.mark.parametrize("count", [100, 2000])
 def test_many_replicas_are_laid_out(count):
-    found = layout(f"[gpu=cuda(count={count}),cpu=llvm]")
+    found = topology(f"[gpu=cuda(count={count}),cpu=llvm]")
     assert len(list(found.leaves())) == count + 1
     assert {site.domain for site in found.leaves()} == {":cuda", ":cpu"}

@@ -118,7 +118,7 @@ def _arm_cpuinfo(cpu: str, program: str) -> str:
 def _write(qemu: str, cpu: str, architecture: str, cpuinfo: str) -> None:
     version = subprocess.run([qemu, "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
     machine = Machine("Linux", architecture, f"{architecture}-unknown-linux-gnu", {"/proc/cpuinfo": cpuinfo})
-    about = {"about": f"emulated: {qemu} {version} -cpu {cpu}, asked by tests/tools/emulate_machines.py"}
+    about = {"about": f"emulated: {qemu} {version} -cpu {cpu}, required by tests/tools/emulate_machines.py"}
     path = FOLDER / f"emulated-{qemu.removeprefix('qemu-')}-{cpu.lower()}.json"
     path.write_text(json.dumps(about | json.loads(machine.to_json()), indent=1) + "\n")
 

@@ -197,7 +197,7 @@ def build_plan(
         code |= executable.code
     leaves = _compile_all(plan, advice, settings, code, chosen, progress=progress)
     program, constants = DriverProgram.of(plan.module), constants_of(plan.module)
-    root, tuned = plan.layout.root, () if advice is None else tuple(advice.applied)
+    root, tuned = plan.topology.root, () if advice is None else tuple(advice.applied)
     machines = {path: DriverProgram.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
     calls = [LeafCall(one.function, one.call, one.ops, one.inputs, one.outputs) for one in plan.regions]
     return Executable(root, program, constants, leaves, name, tuned, machines, calls)
@@ -221,7 +221,7 @@ def _refuse_changes(
 ) -> None:
     """Raise `TargetError` for what can only be asked of a program that is not divided yet."""
     given = [name for name, value in others.items() if value]
-    if target is not None and _configured(target, None, None, None).resolve() != plan.layout.root:
+    if target is not None and _configured(target, None, None, None).resolve() != plan.topology.root:
         given.insert(0, "target")
     if given:
         raise TargetError(
@@ -243,28 +243,28 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
     sites = list(dict.fromkeys(region.site for region in plan.regions))
     used = list(dict.fromkeys(path for site in ("", *sites) for path in _around(site)))
     for path in used:
-        node = plan.layout[path].target
+        node = plan.topology[path].target
         if node.executor is not None:
             problems += not_honoured_by_driver(node.executor, "executor", path)
         if node.runtime is not None:
             problems += not_honoured_by_driver(node.runtime, "runtime", path)
         if node.is_composite:
             problems += not_honoured(node, frozenset(), "a system", path)
-    problems += undistributable(plan.layout, {unnumbered(path) for path in used})
+    problems += undistributable(plan.topology, {unnumbered(path) for path in used})
     for site in sites:
-        target = plan.layout[site].target
+        target = plan.topology[site].target
         if _is_external(plan, site):
             chosen[site] = backend_named("tvm"), ""  # which hands on all attributes, as options
             continue
         try:
-            backend, _ = chosen[site] = choose_backend(plan.layout, site, allow_interpreter=allow_interpreter)
+            backend, _ = chosen[site] = choose_backend(plan.topology, site, allow_interpreter=allow_interpreter)
         except BackendError as error:
             problems += error.problems
             continue
         by = backend.name if target.kind in backend.kinds else f"{backend.name}, which interprets it,"
         problems += not_honoured(target, honoured(backend, target.kind), by, site)
-    for path in dict.fromkeys(plan.layout[path].host for path in used):
-        host = plan.layout[path].target
+    for path in dict.fromkeys(plan.topology[path].host for path in used):
+        host = plan.topology[path].target
         known = next((backend for backend, lacks in backends(host.kind) if lacks is None), None)
         if path in sites:
             continue
@@ -278,7 +278,7 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
 
 def _is_external(plan: Plan, site: str) -> bool:
     """Whether TVM has an external code generator for a leaf all of whose functions are of Relax."""
-    kind = plan.layout[site].target.kind
+    kind = plan.topology[site].target.kind
     functions = (plan.module[region.function] for region in plan.regions if region.site == site)
     if is_native(kind) or not all(map(speaks_relax, functions)):
         return False
@@ -345,13 +345,13 @@ def _compile_all(
         if progress is not None:
             progress(f"compile {region.function} for @{region.site or '.'}", done, len(functions))
         backend, note = chosen[region.site]
-        target = standing_alone(plan.layout, region.site)
+        target = standing_alone(plan.topology, region.site)
         schedules = None if advice is None else advice.for_leaf(target)
         part = part_of(plan, region, target.override(dict(settings.get(region.site, {}))), schedules)
         function = plan.module[region.function]
         is_external = backend.name == "tvm" and target.kind not in backend.kinds
         if is_external:
-            whole = with_composites(plan.module, plan.layout)[region.function]
+            whole = with_composites(plan.module, plan.topology)[region.function]
             part = replace(part, source=external_text(whole, target.kind))
         own = build_key(function, part.target, region.site, backend) + ("" if schedules is None else " by a log")
         key = None if is_external else code_key(function, part.target, backend)
@@ -413,20 +413,20 @@ def part_of(plan: Plan, region: SubgraphRecord, target: Target, schedules: Sched
     )
 
 
-def standing_alone(layout: Topology, path: str) -> Target:
+def standing_alone(topology: Topology, path: str) -> Target:
     """Return a leaf with its host, as code generators see it."""
-    site = layout[path]
-    host = layout[site.host].target.replace(name=None, host=None, count=1) if site.host != path else None
+    site = topology[path]
+    host = topology[site.host].target.replace(name=None, host=None, count=1) if site.host != path else None
     return site.target.replace(name=None, host=host, count=1)
 
 
-def choose_backend(layout: Topology, path: str, *, allow_interpreter: bool) -> tuple[Backend, str]:
+def choose_backend(topology: Topology, path: str, *, allow_interpreter: bool) -> tuple[Backend, str]:
     """Return the backend of a leaf, and a note to report if it is the interpreter in place of a code generator.
 
     Raises:
         BackendError: no code generator for the leaf is installed, and numpy may not interpret it.
     """
-    target = layout[path].target
+    target = topology[path].target
     place = f"@{path or '.'}"
     missing = None
     for backend, lacks in backends(target.kind):

@@ -347,15 +347,15 @@ class Executable:
         self._leaves = dict(leaves)
         self._machines = dict(machines or {})
         self._calls = tuple(calls)
-        layout = Topology(target)
+        topology = Topology(target)
         self.executor = GraphExecutor(program, self._constants, self._call_leaf, self._copy)
         self._engine: Engine | None = None
         if self._machines and target.runtime is not None:
-            cluster = Cluster(Machines(layout).home, self._machines, self._pack, open_machine)
+            cluster = Cluster(Machines(topology).home, self._machines, self._pack, open_machine)
             self._engine = engine_of(runtime or target.runtime, cluster)
-        self._domains = {name: layout[leaf.part.site].domain for name, leaf in self._leaves.items()}
+        self._domains = {name: topology[leaf.part.site].domain for name, leaf in self._leaves.items()}
         self._in_memory = {self._domains[name]: leaf for name, leaf in self._leaves.items()}
-        self._shared = {leaf.domain for leaf in layout.leaves() if leaf.target.device == "cpu"}
+        self._shared = {leaf.domain for leaf in topology.leaves() if leaf.target.device == "cpu"}
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -425,10 +425,10 @@ class Executable:
         """Why hosts that drive work from this process are other machines; one with work of its own says so itself."""
         if is_distributed(self.target):
             return ()
-        layout, sites = Topology(self.target), {leaf.part.site for leaf in self._leaves.values()}
+        topology, sites = Topology(self.target), {leaf.part.site for leaf in self._leaves.values()}
         driven = dict.fromkeys(path for site in sorted(sites) for path in (*_above(site), site))
-        hosts = {layout[path].host: path for path in driven if layout[path].host not in sites}
-        refusals = {host: refuses_interpreter(layout[host].target) for host in hosts}
+        hosts = {topology[path].host: path for path in driven if topology[path].host not in sites}
+        refusals = {host: refuses_interpreter(topology[host].target) for host in hosts}
         return tuple(
             f"@{hosts[host] or '.'} cannot run on this machine: its host is another machine: {refusal}"
             for host, refusal in refusals.items()

@@ -43,9 +43,11 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
     if "main" not in module:
         names = ", ".join(repr(function.name) for function in module)
         raise ModelError(f"the module has no function 'main'; say which one is the entry (entry=...): {names}")
-    layout = Topology(target.resolve())
+    topology = Topology(target.resolve())
     driven = [
-        (role, node) for role, node in (("executor", layout.root.executor), ("runtime", layout.root.runtime)) if node
+        (role, node)
+        for role, node in (("executor", topology.root.executor), ("runtime", topology.root.runtime))
+        if node
     ]
     raise_all(
         BackendError,
@@ -57,27 +59,27 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
     )
     split = split_host_device(module, target)
     functions = [split[one] for one in reached_from(["main"], split.by_name)]
-    sites = {function.name: _site(function, layout) for function in functions}
+    sites = {function.name: _site(function, topology) for function in functions}
     raise_all(
         BackendError,
         [
             f"function {one!r} for @{path or '.'} cannot be built: TIR is built for leaves of kind "
-            f"{' and '.join(_KINDS)}, not {layout[path].target.kind}, and numpy interprets none"
+            f"{' and '.join(_KINDS)}, not {topology[path].target.kind}, and numpy interprets none"
             for one, path in sites.items()
-            if layout[path].target.kind not in _KINDS
+            if topology[path].target.kind not in _KINDS
         ],
     )
-    if side_of(split.main, layout) == "device":
+    if side_of(split.main, topology) == "device":
         raise ModelError(
             "function 'main' is device code; a program begins with a function of the host that launches it"
         )
-    devices = {path for one, path in sites.items() if layout[path].target.device != "cpu"}
+    devices = {path for one, path in sites.items() if topology[path].target.device != "cpu"}
     if len(devices) > 1:
         raise BackendError(
             f"the functions are for {', '.join(f'@{path}' for path in sorted(devices))}; build them apart"
         )
-    site = layout[next(iter(devices), sites["main"])]
-    host = layout[site.host].target.replace(name=None, host=None, count=1) if site.host != site.path else None
+    site = topology[next(iter(devices), sites["main"])]
+    host = topology[site.host].target.replace(name=None, host=None, count=1) if site.host != site.path else None
     alone = site.target.replace(name=None, host=host, count=1)
     # Functions that were split have targets; host code that nothing had to split has none yet.
     source = str(the_tvm().ir.save_json(bind_missing_targets(write_tvm_module(functions, {}), alone))).encode()
@@ -107,16 +109,16 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
     )
     call = LeafCall("main", "main", part.ops, part.inputs, part.outputs)
     leaf = Leaf(part, backend, _compiled=backend.compile(part))
-    return Executable(layout.root, program, {}, {"main": leaf}, name, calls=(call,))
+    return Executable(topology.root, program, {}, {"main": leaf}, name, calls=(call,))
 
 
 def _is_buffer(param: Any) -> bool:  # noqa: ANN401 - TVM ships no types
     return type(param.ty).__name__ == "BufferType"
 
 
-def _site(function: Function, layout: Topology) -> str:
+def _site(function: Function, topology: Topology) -> str:
     """Return the site that a function of a split module runs on; one that says nothing runs on the home of the tree."""
     path = None if function.constraint is None else function.constraint.path
-    if path is not None and path in layout:
-        return layout.canonical(path)
-    return layout[""].host
+    if path is not None and path in topology:
+        return topology.canonical(path)
+    return topology[""].host

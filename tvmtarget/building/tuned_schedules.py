@@ -140,7 +140,7 @@ def whole_match(
     `refuses` gets the paths in the plan's target by those of the record; none where they are the same. A plan that is
     not `is_default`, as it has been placed by a log, is not what records were compared with.
     """
-    workload, root = whole_workload(plan, level), plan.layout.root
+    workload, root = whole_workload(plan, level), plan.topology.root
     match = log.lookup(
         workload,
         root,
@@ -181,7 +181,7 @@ class Advice:
 
     def placed(self, plan: Plan) -> Plan:
         """Return the plan with the sites that were measured best for its program; itself if nothing is known."""
-        if not plan.layout.root.is_composite:
+        if not plan.topology.root.is_composite:
             return plan
 
         def read(body: object, paths: Mapping[str, str]) -> Plan:
@@ -325,9 +325,9 @@ def _settings(body: object) -> dict[str, dict[str, Value]]:
 def _checked(plan: Plan, settings: Settings) -> Settings:
     """Return settings that are among those which backends say are worth trying; `ValueError` for any other."""
     for site, values in settings.items():
-        if site not in plan.layout:
+        if site not in plan.topology:
             raise ValueError(f"the target has no site {site!r}")
-        target = plan.layout[site].target
+        target = plan.topology[site].target
         known = _settings_of(target)
         for name, value in values.items():
             if name in target.attrs:

@@ -124,15 +124,15 @@ def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
     from tvmtarget.building.tuned_schedules import alone, kernel_match, whole_match
     from tvmtarget.errors import BackendError
 
-    root = plan.layout.root
+    root = plan.topology.root
     if root.is_composite:
         yield whole_match(log, plan, "graph", policy, is_default=False)
     yield whole_match(log, plan, "executor", policy)
     asked = set[tuple[str, str]]()
     for region in plan.regions:
-        leaf = standing_alone(plan.layout, region.site)
+        leaf = standing_alone(plan.topology, region.site)
         try:
-            backend, _ = choose_backend(plan.layout, region.site, allow_interpreter=False)
+            backend, _ = choose_backend(plan.topology, region.site, allow_interpreter=False)
             spaces = backend.workshop(part_of(plan, region, leaf)).spaces if isinstance(backend, TunableBackend) else {}
         except BackendError as error:
             typer.echo(f"note: {'; '.join(error.problems)}", err=True)

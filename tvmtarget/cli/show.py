@@ -100,24 +100,24 @@ def _label(name: str, node: Target) -> str:
     return head + (f" x {node.count}" if node.count > 1 else "")
 
 
-def _grow(tree: Tree, node: Target, path: str, layout: Topology) -> None:
+def _grow(tree: Tree, node: Target, path: str, topology: Topology) -> None:
     from rich.text import Text
 
-    for line in _facts(node, path, layout):
+    for line in _facts(node, path, topology):
         tree.add(Text(printable(line), style="dim", overflow="fold"))
     for child in node.targets:
         site = f"{path}/{child.replicas[0]}".lstrip("/")
-        _grow(tree.add(_label(child.slot, child)), child, site, layout)
+        _grow(tree.add(_label(child.slot, child)), child, site, topology)
 
 
-def _facts(node: Target, path: str, layout: Topology) -> Iterator[str]:
+def _facts(node: Target, path: str, topology: Topology) -> Iterator[str]:
     attrs = [
         f"{key}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}" for key, value in node.attrs.items()
     ]
     if attrs:
         yield ", ".join(attrs)
-    if layout[path].host != path:
-        yield f"driven by @{layout[path].host}"
+    if topology[path].host != path:
+        yield f"driven by @{topology[path].host}"
     for memory in node.memory:
         shared = f" of {', '.join(memory.of)}" if memory.of else ""
         size = "size unknown" if memory.bytes is None else f"{memory.bytes} bytes"

@@ -176,8 +176,8 @@ class IRModule:
         from tvmtarget.ir.relax.writer import write_tvm_module
 
         functions, attrs = deployed_module(self.functions, self.attrs, self.target)
-        layout = None if self.target is None else Topology(self.target.resolve())
-        return write_tvm_module(with_decisions(functions, attrs, layout), attrs)
+        topology = None if self.target is None else Topology(self.target.resolve())
+        return write_tvm_module(with_decisions(functions, attrs, topology), attrs)
 
     @cached_property
     def by_name(self) -> Mapping[str, Function]:

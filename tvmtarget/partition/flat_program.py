@@ -42,7 +42,7 @@ _Item = TypeVar("_Item")
 class FlatProgram:
     """A function without calls of functions or copies, ready to be split.
 
-    Its operations are numbered, those of nested bodies after its own. `asked[i]` holds the constraints on operation
+    Its operations are numbered, those of nested bodies after its own. `requirements[i]` holds the constraints on operation
     `i`, `frames[i]` the inlined calls around it, `bodies[i]` its nested bodies; `driven` are those that a driver held
     before. `producer` maps a value to the operation that computes it, `consumers` to those of the same body that
     read it, be it in their own bodies. `others` are the functions of the module that this one does not call, and code
@@ -55,9 +55,9 @@ class FlatProgram:
     function: Function
     others: tuple[Function, ...]
     attrs: Mapping[str, Any]
-    layout: Topology
+    topology: Topology
     body: tuple[Call, ...]
-    asked: tuple[tuple[Requirement, ...], ...]
+    requirements: tuple[tuple[Requirement, ...], ...]
     frames: tuple[tuple[Frame, ...], ...]
     scopes: tuple[Scope, ...]
     bodies: Mapping[int, tuple[Scope, ...]]
@@ -83,15 +83,15 @@ class FlatProgram:
         """Return an operation as strategies see it."""
         return Op(self.body[index], self.types, self.constants, self._read, self._opsets)
 
-    def told(self, index: int) -> OpFingerprint:
+    def fingerprint(self, index: int) -> OpFingerprint:
         """Return what an operation is apart from names; those of one signature are looked at once."""
         number = self.signatures[index]
-        if number not in self._told:
-            self._told[number] = fingerprint_of(self.body[index], self.types, self.is_read)
-        return self._told[number]
+        if number not in self._fingerprints:
+            self._fingerprints[number] = fingerprint_of(self.body[index], self.types, self.is_read)
+        return self._fingerprints[number]
 
     @cached_property
-    def _told(self) -> dict[int, OpFingerprint]:
+    def _fingerprints(self) -> dict[int, OpFingerprint]:
         return {}
 
     def is_read(self, value: str) -> bool:
@@ -131,7 +131,7 @@ class FlatProgram:
     def _ranks(self, scope: Scope) -> list[int] | None:
         if scope.calls not in self._ranked:
             self._ranked[scope.calls] = canonical_order(
-                scope.function, lambda at: self.told(scope.calls.start + at).text
+                scope.function, lambda at: self.fingerprint(scope.calls.start + at).text
             )
         return self._ranked[scope.calls]
 
@@ -241,18 +241,18 @@ def binds(type_: Type) -> bool:
 
 def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint]) -> FlatProgram:
     """Inline all calls, drop copies that an earlier decomposition made, and collect what is asked of each operation."""
-    layout = Topology(target.resolve())
-    functions = constrained(partitionable(module.functions), module.attrs, layout)
+    topology = Topology(target.resolve())
+    functions = constrained(partitionable(module.functions), module.attrs, topology)
     module = module.replace(functions=functions)
     kept = _uncalled(module)
     by_name = {one.name: with_op_names(one) for one in module}
     inlined = inline_calls(by_name["main"], by_name)
-    if len(tuple(layout.leaves())) > 1:
+    if len(tuple(topology.leaves())) > 1:
         inlined = with_tuples_apart(inlined, where)
     found = scopes_of(inlined)
     codes = {one.name: one.constraint for one in kept if one.code is not None}
-    check_entry(module.main, layout)
-    read = OnTree(layout)
+    check_entry(module.main, topology)
+    read = OnTree(topology)
     matches = rules_matching(where, found)
     rules = tuple(read(constraint, f"where {key!r}") for key, constraint in where.items())
     asked = _asked(found, read, codes, rules, matches)
@@ -262,9 +262,9 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
         function=found.scopes[0].function,
         others=kept,
         attrs=module.attrs,
-        layout=layout,
+        topology=topology,
         body=found.body,
-        asked=asked,
+        requirements=asked,
         frames=frames,
         scopes=found.scopes,
         bodies=found.bodies,
@@ -276,7 +276,7 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
         results=found.results(),
         rules=rules,
         matches=tuple(matches),
-        given=given_matches(found, module.by_name, layout),
+        given=given_matches(found, module.by_name, topology),
         generators=given_generators(found, module.by_name),
     )
 
@@ -310,13 +310,13 @@ def _asked(
     One that calls code, a function that is not inlined, is asked what that is. Of the rules, the last that matches an
     operation counts.
     """
-    layout, function = read.layout, found.scopes[0].function
+    topology, function = read.topology, found.scopes[0].function
     base = () if function.asks is None else (read(function.asks, f"function {function.name!r}"),)
     plain: list[tuple[Requirement, ...]] = []
     placed = {index for index, call in enumerate(found.body) for output in call.outputs if output.scope}
     for scope in found.scopes:
         around = base if scope.owner is None else plain[scope.owner]
-        alone = _innermost(around, layout)
+        alone = _innermost(around, topology)
         depth = 0 if scope.owner is None else len(found.frames[scope.owner])
         for index in scope.calls:
             call = found.body[index]
@@ -328,18 +328,18 @@ def _asked(
             if call.constraint is not None:
                 own.append(read(call.constraint, f"op {call.source!r}"))
             if index in placed:
-                own += [read(wanted, origin) for wanted, origin in asked_by_memories(call, layout)]
-            plain.append(_innermost((*around, *own), layout) if own else alone)
+                own += [read(wanted, origin) for wanted, origin in asked_by_memories(call, topology)]
+            plain.append(_innermost((*around, *own), topology) if own else alone)
     return tuple((*ones, rules[ranks[-1]]) if ranks else ones for ones, ranks in zip(plain, matches, strict=True))
 
 
-def _innermost(asked: tuple[Requirement, ...], layout: Topology) -> tuple[Requirement, ...]:
+def _innermost(asked: tuple[Requirement, ...], topology: Topology) -> tuple[Requirement, ...]:
     """Leave out that a device is asked for where something within asks for its host: a mixed function has both."""
     kept: list[Requirement] = []
     for one in asked:
         host = _pinned(one)
         if host is not None:
-            kept = [around for around in kept if not _drives(layout, host, _pinned(around))]
+            kept = [around for around in kept if not _drives(topology, host, _pinned(around))]
         kept.append(one)
     return tuple(kept)
 
@@ -349,10 +349,10 @@ def _pinned(asked: Requirement) -> str | None:
     return constraint.path if constraint.is_required and not constraint.is_negated else None
 
 
-def _drives(layout: Topology, host: str, device: str | None) -> bool:
-    if device is None or device == host or device not in layout:
+def _drives(topology: Topology, host: str, device: str | None) -> bool:
+    if device is None or device == host or device not in topology:
         return False
-    return not layout[device].is_system and layout[device].host == host
+    return not topology[device].is_system and topology[device].host == host
 
 
 def _mapped(rows: Iterable[tuple[_Item, ...]], change: Callable[[_Item], _Item]) -> tuple[tuple[_Item, ...], ...]:

@@ -81,9 +81,9 @@ class Plan:
     reused: CacheUse = NOTHING
 
     @property
-    def layout(self) -> Topology:
+    def topology(self) -> Topology:
         """The sites of the resolved target."""
-        return self.program.layout
+        return self.program.topology
 
     @property
     def regions(self) -> tuple[SubgraphRecord, ...]:
@@ -97,7 +97,7 @@ class Plan:
 
     def tasks(self) -> tuple[Task, ...]:
         """Return the leaf functions to tune: those of one structure, for one code generator, count as one."""
-        return tasks_of(self.module, self.layout, self.regions)
+        return tasks_of(self.module, self.topology, self.regions)
 
     def functions(self, target: str = "") -> tuple[Function, ...]:
         """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`.
@@ -116,17 +116,17 @@ class Plan:
         """
         from tvmtarget.partition.outline.composites import with_composites
 
-        return with_composites(self.module, self.layout).to_tvm()
+        return with_composites(self.module, self.topology).to_tvm()
 
     def codegen_options(self) -> dict[str, dict[str, Any]]:
         """Return the options of `RunCodegen`: for each external generator the attributes of its node."""
         from tvmtarget.ir.relax.deployed import codegen_options
 
-        return codegen_options(self.module.functions, self.layout.root)
+        return codegen_options(self.module.functions, self.topology.root)
 
     def leaves_of(self, name: str) -> frozenset[str]:
         """Return the leaves at and below a path, or that meet a constraint; `UnknownNameError` if there are none."""
-        return leaves_at(name, self.layout)
+        return leaves_at(name, self.topology)
 
     def sites(self) -> dict[str, str]:
         """Return the path of the leaf that runs it for every operation, by name; of control flow, of the driver."""
@@ -138,7 +138,7 @@ class Plan:
         index = self.program.find(op)
         driven = next((one for one in self.outlined.driven if one.call == index), None)
         if driven is not None:
-            return self.layout[driven.system].host
+            return self.topology[driven.system].host
         return next(region.site for region in self.regions if op in region.ops or op in region.inner)
 
     def diff(self, other: Plan) -> PlanDifference:
@@ -161,7 +161,7 @@ class Plan:
             InfeasibleError: if other requirements forbid it, with those of which one would have to go.
             UnknownNameError: for names of no operation or site.
         """
-        moves = read_moves(op if isinstance(op, Mapping) else {op: site}, self.layout)
+        moves = read_moves(op if isinstance(op, Mapping) else {op: site}, self.topology)
         request = replace(self.request, moves=(*self.request.moves, *moves))
         memo = PlanCache(self.feasibility.memo)
         return planned(request, request.feasibility(splits=self.feasibility.splits, memo=memo))
@@ -206,7 +206,7 @@ class Plan:
         the operation is unknown are left out.
         """
         index, here = self.program.find(op), self.site_of(op)
-        time = None if self.estimates is None else self.estimates.time(index, self.layout[here]).time
+        time = None if self.estimates is None else self.estimates.time(index, self.topology[here]).time
         if time is None or self.prediction is None:
             unknown = f"what it takes on @{here or '.'} is unknown"
             why = "sites were not chosen by costs" if self.estimates is None else unknown
@@ -278,7 +278,7 @@ class Plan:
 
     def _effects(self) -> RuleEffects:
         sites = {index: region.site for region in self.regions for index in self.program.with_nested(region.calls)}
-        sites |= {one.call: self.layout[one.system].host for one in self.outlined.driven}
+        sites |= {one.call: self.topology[one.system].host for one in self.outlined.driven}
         return RuleEffects(self.feasibility, sites)
 
     def with_costs(self, costs: Costs | Mapping[str, object] | str | Path | Iterable[OpCost | SubgraphCost]) -> Plan:
@@ -302,7 +302,7 @@ class Plan:
         """
         if len(sites) != len(self.program.body):
             raise InfeasibleError(f"{len(sites)} sites are given for {len(self.program.body)} ops")
-        unknown = next((site for site in sites if site not in self.layout), None)
+        unknown = next((site for site in sites if site not in self.topology), None)
         if unknown is not None:
             raise UnknownNameError(f"no site {unknown!r} in the target{did_you_mean(unknown, self.leaves_of(''))}")
         wanted = {call.source: site for call, site in zip(self.program.body, sites, strict=True)}
@@ -320,7 +320,7 @@ class Plan:
 
     def programs(self) -> dict[str, IRModule]:
         """Return the program of each machine by path, with its sends and receives, proven to fit together."""
-        return programs_of(self.module, self.layout)
+        return programs_of(self.module, self.topology)
 
     def summary(self) -> str:
         """Tell coverage, regions against their lower bound, copies, and preferences that are not kept, a line each."""
@@ -447,12 +447,12 @@ def _rank(plan: Plan) -> tuple[int, ...]:
 
 def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:
     program = feasibility.program
-    root = split(program, feasibility, program.layout[""], program.top, choose)
+    root = split(program, feasibility, program.topology[""], program.top, choose)
     check_borders(program, root)
-    graph = MemoryGraph(program.layout) if estimates is None else estimates.memory_graph
+    graph = MemoryGraph(program.topology) if estimates is None else estimates.memory_graph
     outlined = outline(program, root, feasibility.groups.all, constants=request.constants, memory_graph=graph)
     functions = (*outlined.functions, *program.others)
-    module = request.module.replace(functions=functions, target=program.layout.root)
+    module = request.module.replace(functions=functions, target=program.topology.root)
     prediction = None if estimates is None else predict(estimates, outlined, module, root.least_time)
     pace = None if estimates is None else throughput_of(estimates, outlined, module)
     return Plan(module, request, program, feasibility, root, outlined, estimates, prediction, pace)

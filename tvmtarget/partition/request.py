@@ -71,7 +71,7 @@ class Request:
         """
         splits = splits or any(function.attr(DRIVES) is not None for function in self.module)
         program = normalise(self.module.verify(), self.target, self.where)
-        raise_all(TargetError, list(_unsupported_systems(program.layout)))
+        raise_all(TargetError, list(_unsupported_systems(program.topology)))
         self._check_names(program)
         program = with_units(program, self.atomic, self.boundary_before, self.boundary_after)
         program = with_moves(program, self.moves) if self.moves else program
@@ -121,9 +121,9 @@ class Request:
         )
 
 
-def _unsupported_systems(layout: Topology) -> Iterator[str]:
+def _unsupported_systems(topology: Topology) -> Iterator[str]:
     """Yield which external generators with children declare what only holds for generators without any."""
-    for path, node in layout.root.walk():
+    for path, node in topology.root.walk():
         strategy = strategy_at(node) if node.is_composite and is_generator(node) else None
         if strategy is not None:
             kind = f"@{path or '.'} is of kind {node.kind!r}, whose strategy has"

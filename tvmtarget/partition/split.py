@@ -168,7 +168,7 @@ def _level(program: FlatProgram, feasibility: Feasibility, site: Site, calls: tu
     graph = _graph(program, atoms)
     _refuse_circles(program, atoms, graph)
     is_body = bool(calls) and calls[0] not in program.scopes[0].calls
-    options = feasibility.options_of_bodies(site) if is_body else program.layout.options(site.path)
+    options = feasibility.options_of_bodies(site) if is_body else program.topology.options(site.path)
     if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
         options = (*options, site)
     allowed = _allowed(program, feasibility, atoms, options, site)
@@ -258,7 +258,7 @@ def _sides(
     )
     if not on_host and not driven and site.path and not feasibility.splits and not is_body:
         return PartitionNode(site, calls, device=site.path)  # whoever calls it drives it
-    options = (site, program.layout[site.host], driver := replace(site))
+    options = (site, program.topology[site.host], driver := replace(site))
     chosen = [2 if index in driven else int(index in on_host) for index in calls]
     limits, atoms = [_limits(option, driver) for option in options], [(index,) for index in calls]
     coloured = _graph(program, atoms).coloured(chosen)
@@ -425,7 +425,7 @@ def _allowed(
     ]
     allowed = np.stack(columns, axis=1) if atoms else np.zeros((0, len(options)), dtype=np.bool_)
     for number, atom in enumerate(atoms):
-        if len(atom) == 1 and not program.asked[atom[0]] and atom[0] not in program.bodies:
+        if len(atom) == 1 and not program.requirements[atom[0]] and atom[0] not in program.bodies:
             continue
         if len(atom) > 1 or atom[0] in program.bodies:
             allowed[number] = [_can(feasibility, atom, option, site) for option in options]
@@ -433,7 +433,7 @@ def _allowed(
                 raise InfeasibleError(_no_child(program, atom, site))
         if atom[0] in program.driven and options[-1] is site and allowed[number, -1]:
             allowed[number, :-1] = False
-        elif any(has_taste(asked) for index in program.with_nested(atom) for asked in program.asked[index]):
+        elif any(has_taste(asked) for index in program.with_nested(atom) for asked in program.requirements[index]):
             able = np.flatnonzero(allowed[number])
             ranks = np.array([feasibility.rank(atom, options[option]) for option in able.tolist()])
             allowed[number, able[ranks < ranks.max()]] = False

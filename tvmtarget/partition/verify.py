@@ -60,14 +60,14 @@ def _every_op_runs_once(program: FlatProgram, outlined: Outlined, leaves: Sequen
 
 def _every_op_is_where_it_may_be(program: FlatProgram, feasibility: Feasibility, outlined: Outlined) -> Iterator[str]:
     for region in outlined.regions:
-        site = program.layout[region.site if region.device is None else region.device]
+        site = program.topology[region.site if region.device is None else region.device]
         for index in region.calls:
             refusal = feasibility.verdict(index, site)
             if refusal is not None:
                 op = program.body[index].source
                 yield f"op {op!r} is on @{region.site}, which cannot take it: {refusal}{_moody(refusal.code)}"
     for driven in outlined.driven:
-        refusal = feasibility.why_not_driven(driven.call, program.layout[driven.system])
+        refusal = feasibility.why_not_driven(driven.call, program.topology[driven.system])
         if refusal is not None:
             yield f"op {driven.op!r} is run by driver {driven.driver!r}, which cannot: {refusal}"
 
@@ -80,7 +80,7 @@ def _moody(code: str) -> str:
 def _every_leaf_names_one_leaf(program: FlatProgram, leaves: Sequence[Function]) -> Iterator[str]:
     for leaf in leaves:
         path = None if leaf.constraint is None else leaf.constraint.path
-        if path is None or path not in program.layout or program.layout[path].is_system:
+        if path is None or path not in program.topology or program.topology[path].is_system:
             yield f"function {leaf.name!r} is not constrained to one leaf, but to {leaf.constraint}"
 
 
@@ -173,11 +173,11 @@ def _copies_lead_away(program: FlatProgram, outlined: Outlined) -> Iterator[str]
     }
     for copy in outlined.copies:
         region = made.get(copy.value)
-        if region is None or program.layout.home(region.site) != copy.dst:
+        if region is None or program.topology.home(region.site) != copy.dst:
             continue
         if not copy.call or region.call.startswith(f"{copy.call}/"):
             yield f"{copy.value!r} is copied back to {copy.dst!r}, where {region.function!r} computed it"
 
 
 def _home(driver: Function, program: FlatProgram) -> str:
-    return program.layout.home(driver.asks.path if driver.asks and driver.asks.path else "")
+    return program.topology.home(driver.asks.path if driver.asks and driver.asks.path else "")

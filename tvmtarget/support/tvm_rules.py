@@ -108,7 +108,7 @@ RULES: dict[str, Rule] = {
     "LRN": Rule(dtypes=_FLOAT32, checks=(ask.lrn,)),
     "MeanVarianceNormalization": Rule(dtypes=_FLOAT32),
     "RMSNormalization": Rule(dtypes=_FLOATS, checks=(ask.rms_norm,)),
-    # Shapes and layout.
+    # Shapes and topology.
     **_each("Flatten Transpose Trilu", _ANY),
     "DepthToSpace": Rule(checks=(ask.blocks,)),
     "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}, checks=(ask.blocks,)),

@@ -115,10 +115,10 @@ class CompilationConfig(Node):
         """
         written = read_target(target)
         tree = written.resolve()
-        layout = Topology(tree)
+        topology = Topology(tree)
         raise_all(TargetError, _unsayable(tree))
-        leaves = [site for site in layout.leaves() if not _is_written_host(tree, site.path)]
-        hosts = dict.fromkeys(_bare(layout[site.host].target) for site in leaves)
+        leaves = [site for site in topology.leaves() if not _is_written_host(tree, site.path)]
+        hosts = dict.fromkeys(_bare(topology[site.host].target) for site in leaves)
         if len(hosts) > 1:
             raise TargetError(f"a configuration has one host, and this tree has: {', '.join(map(str, hosts))}")
         host = next(iter(hosts))

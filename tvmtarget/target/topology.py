@@ -75,7 +75,7 @@ class Topology:
         return frozenset(site.domain for site in self._sites.values())
 
     def canonical(self, path: str) -> str:
-        """Return the path of a node as this layout spells it; `UnknownNameError` with the nearest ones."""
+        """Return the path of a node as this topology spells it; `UnknownNameError` with the nearest ones."""
         return self.root.locate(path)[0]
 
     def named(self, name: str) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ def weight(work: object) -> float:
 
 def plans_by_leaf(plan: Plan) -> Iterator[Plan]:
     """Yield, for each leaf of a composite, the plan with all operations on it that may go there."""
-    for leaf in plan.layout.leaves():
+    for leaf in plan.topology.leaves():
         yield _with(plan, [leaf.path] * len(plan.program.body))
 
 

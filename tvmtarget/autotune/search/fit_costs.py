@@ -42,7 +42,7 @@ def learned(estimates: Estimates, runs: Sequence[Run]) -> list[OpCost]:
             whole = times.get(region.function, 0)
             if not whole:
                 continue
-            left = max(whole - estimates.launch(program.layout[region.site]), LEAST_SHARE * whole)
+            left = max(whole - estimates.launch(program.topology[region.site]), LEAST_SHARE * whole)
             weights = [weight(estimates.work(index)) for index in region.calls]
             keys = [(structures[index], region.site) for index in region.calls]
             regions.append((keys, left))

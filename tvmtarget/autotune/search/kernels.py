@@ -126,7 +126,7 @@ class KernelTuner:
                 if backend is None or (task.structure, task.codegen_key) in opened:
                     continue
                 opened.add((task.structure, task.codegen_key))
-                leaf = standing_alone(plan.layout, task.region.site)
+                leaf = standing_alone(plan.topology, task.region.site)
                 worker = self._worker(backend, part_of(plan, task.region, leaf))
                 self._use(worker)
                 try:
@@ -159,11 +159,11 @@ class KernelTuner:
         """Return the backend whose kernels of a leaf can be tuned here, by name; else note why there is none."""
         place = f"kernels of @{site or '.'}"
         try:
-            backend, _ = choose_backend(plan.layout, site, allow_interpreter=self._allow_interpreter)
+            backend, _ = choose_backend(plan.topology, site, allow_interpreter=self._allow_interpreter)
         except BackendError as error:
             self.left_out += error.problems
             return None
-        refusal = backend.refuses(standing_alone(plan.layout, site)) if self._remotes is None else None
+        refusal = backend.refuses(standing_alone(plan.topology, site)) if self._remotes is None else None
         if refusal is not None:
             self.left_out.append(f"{place} cannot run on this machine: {refusal}")
         elif not isinstance(backend, TunableBackend):

@@ -244,7 +244,7 @@ class PlacementTuner(ProgramTuner):
     ) -> str:
         beside = Baseline(name="preference", costs=tuple(baseline), identity=self._identity)
         measured = Measurement.model_validate({"status": "ok", "kind": kind, "costs": costs, "baseline": beside})
-        return self._log.add(self._workload, self._plan.layout.root, _candidate(plan), measured, search=search).digest
+        return self._log.add(self._workload, self._plan.topology.root, _candidate(plan), measured, search=search).digest
 
 
 def _candidate(plan: Plan) -> Candidate:

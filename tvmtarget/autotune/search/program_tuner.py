@@ -48,14 +48,14 @@ class ProgramTuner:
         Left out is what is older than anything it builds on: kernels of the leaves, and for settings the placement.
         What failed is not yielded, but remembered.
         """
-        layout, newest = self._plan.layout, 0
-        targets = {layout.root.digest, *(alone(leaf.target).digest for leaf in layout.leaves())}
+        topology, newest = self._plan.topology, 0
+        targets = {topology.root.digest, *(alone(leaf.target).digest for leaf in topology.leaves())}
         here, placement = environment().key, whole_workload(self._plan, "graph").key
         for record in self._log:
             if isinstance(record, Trial) and record.target in targets and record.workload != self._workload.key:
                 is_built_on = record.level == "kernel" or record.workload == placement
                 newest = max(newest, (record.ts or 0) if is_built_on else 0)
-        for trial in self._log.trials(self._workload, layout.root):
+        for trial in self._log.trials(self._workload, topology.root):
             if trial.env != here or (trial.ts or 0) < newest:
                 continue
             if trial.measured.status in FAILURES:
@@ -81,7 +81,9 @@ class ProgramTuner:
             return True
         self._failed.add(candidate.key)
         reason = {"why": ran.why[:MOST_WHY]}
-        self._log.add(self._workload, self._plan.layout.root, candidate, Measurement(status=ran.status), search=reason)
+        self._log.add(
+            self._workload, self._plan.topology.root, candidate, Measurement(status=ran.status), search=reason
+        )
         self.left_out.append(f"{what}: {ran.why}")
         return False
 

@@ -112,7 +112,7 @@ class Programs(Process):
                     "allow_interpreter": self._allow_interpreter,
                     "trust": self._plan.request.module.is_trusted,
                 }
-                answer = self._launch(opening, [file], self._limits.open, self._plan.layout.root)
+                answer = self._launch(opening, [file], self._limits.open, self._plan.topology.root)
         if answer["status"] != "ok":
             raise BackendError(f"the program cannot be prepared for tuning: {answer['why']}")
         return answer

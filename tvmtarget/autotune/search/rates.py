@@ -101,15 +101,15 @@ class _Leaf:
 def measure_rates(target: Target | str, *, allow_interpreter: bool = False) -> MeasuredRates:
     """Measure the leaves of a tree that can run on this machine; `allow_interpreter` as for `build`."""
     tree = Target.parse(target) if isinstance(target, str) else target
-    layout = Topology(tree.resolve())
+    topology = Topology(tree.resolve())
     known: dict[str, _Leaf] = {}
     paths: dict[str, str] = {}
     links: list[LinkCost] = []
     left_out: list[str] = []
-    for leaf in layout.leaves():
-        alone = standing_alone(layout, leaf.path)
+    for leaf in topology.leaves():
+        alone = standing_alone(topology, leaf.path)
         try:
-            backend, _ = choose_backend(layout, leaf.path, allow_interpreter=allow_interpreter)
+            backend, _ = choose_backend(topology, leaf.path, allow_interpreter=allow_interpreter)
             refusal = backend.refuses(alone)
         except (BackendError, RunError) as error:
             left_out += error.problems
@@ -119,7 +119,7 @@ def measure_rates(target: Target | str, *, allow_interpreter: bool = False) -> M
             continue
         paths[leaf.path] = key = f"{backend.name} {alone.digest}"
         known.setdefault(key, _Leaf(alone, f"measured, {backend.version()}"))
-        links += links_of(layout, leaf, alone, backend)
+        links += links_of(topology, leaf, alone, backend)
     works: dict[str, Works] = {}
     for group in programs() if known else ():
         works |= _measure(group, list(known.values()), allow_interpreter=allow_interpreter)

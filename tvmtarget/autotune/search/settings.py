@@ -40,8 +40,8 @@ PASSES = 2  # through all settings, as what one is best at may depend on those a
 def open_settings(plan: Plan, *, allow_interpreter: bool = False) -> Iterator[tuple[str, str, tuple[Value, ...]]]:
     """Yield the leaves that are used, attributes that the target leaves open there, and values worth trying."""
     for site in dict.fromkeys(region.site for region in plan.regions):
-        target = plan.layout[site].target
-        backend, _ = choose_backend(plan.layout, site, allow_interpreter=allow_interpreter)
+        target = plan.topology[site].target
+        backend, _ = choose_backend(plan.topology, site, allow_interpreter=allow_interpreter)
         choices = backend.settings(target) if isinstance(backend, ConfigurableBackend) else {}
         for name, values in choices.items():
             if name not in target.attrs and values:
@@ -80,7 +80,7 @@ class SettingsTuner(ProgramTuner):
             if choices:
                 self._search(choices)
                 return
-            kinds = sorted({self._plan.layout[region.site].target.kind for region in self._plan.regions})
+            kinds = sorted({self._plan.topology[region.site].target.kind for region in self._plan.regions})
             self.left_out.append(f"settings: {', '.join(kinds)} has none that the target leaves open")
         except (BackendError, RunError) as error:
             self.left_out.append(f"settings: {error.problems[0]}")
@@ -95,7 +95,7 @@ class SettingsTuner(ProgramTuner):
             for site, name, values in choices:
                 for value in values:
                     tried = {**best, (site, name): value}
-                    if value == self._plan.layout[site].target[name]:
+                    if value == self._plan.topology[site].target[name]:
                         del tried[site, name]
                     ratio = self._ratio(tried, "search") if tried not in ({}, best) else 1.0
                     if ratio <= GAIN * least:
@@ -153,7 +153,7 @@ class SettingsTuner(ProgramTuner):
     def _write(self, rows: Sequence[_Row], costs: Sequence[int], beside: Sequence[int], kind: _Kind) -> Trial:
         baseline = Baseline(costs=tuple(beside), identity=self._identity)
         measured = Measurement(status="ok", kind=kind, costs=tuple(costs), baseline=baseline)
-        trial = self._log.add(self._workload, self._plan.layout.root, _candidate(rows), measured)
+        trial = self._log.add(self._workload, self._plan.topology.root, _candidate(rows), measured)
         self._known[kind, trial.candidate.key] = trial
         return trial
 

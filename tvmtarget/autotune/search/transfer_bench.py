@@ -32,9 +32,9 @@ def run_in_place(program: Executable, inputs: Inputs) -> Callable[[], object]:
     return lambda: run_on(0, values)
 
 
-def links_of(layout: Topology, leaf: Site, alone: Target, backend: Backend) -> Iterator[LinkCost]:
+def links_of(topology: Topology, leaf: Site, alone: Target, backend: Backend) -> Iterator[LinkCost]:
     """Yield what copies take from the memory of a leaf's host into its own and back; nothing where that is one."""
-    home, place = layout[leaf.host].domain, getattr(backend, "place", None)
+    home, place = topology[leaf.host].domain, getattr(backend, "place", None)
     if place is None or leaf.domain == home or leaf.target.device == "cpu":
         return
     here = {size: np.zeros(size, "uint8") for size in (SMALL, LARGE)}

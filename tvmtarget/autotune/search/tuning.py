@@ -136,7 +136,7 @@ def tune(
     choose_backends(plan, allow_interpreter=allow_interpreter)
     if workers is None:
         raise_all(RunError, _not_here(plan, allow_interpreter=allow_interpreter))
-    given = None if costs is None else _costs(costs, plan.layout.root, allow_interpreter=allow_interpreter)
+    given = None if costs is None else _costs(costs, plan.topology.root, allow_interpreter=allow_interpreter)
     with closing_log(log) as opened:
         opened.append(environment())  # a log that cannot be written is refused before anything is measured
         budget = Budget(trials, None if seconds is None else begin + seconds)
@@ -150,12 +150,12 @@ def tune(
 def _not_here(plan: Plan, *, allow_interpreter: bool) -> list[str]:
     """Say why no leaf of a target can run on this machine; nothing if one can."""
     refusals: list[str] = []
-    for leaf in plan.layout.leaves():
+    for leaf in plan.topology.leaves():
         try:
-            backend, _ = choose_backend(plan.layout, leaf.path, allow_interpreter=allow_interpreter)
+            backend, _ = choose_backend(plan.topology, leaf.path, allow_interpreter=allow_interpreter)
         except BackendError:
             continue
-        refusal = backend.refuses(standing_alone(plan.layout, leaf.path))
+        refusal = backend.refuses(standing_alone(plan.topology, leaf.path))
         if refusal is None:
             return []
         refusals.append(
@@ -211,7 +211,7 @@ class _Tuning:
         return self._result()
 
     def _tune(self, levels: Sequence[str], programs: Programs, *, is_fixed: bool) -> None:
-        is_placed = "placement" in levels and not is_fixed and self.plan.layout.root.is_composite
+        is_placed = "placement" in levels and not is_fixed and self.plan.topology.root.is_composite
         has_settings = "executor" in levels and self._has_settings(is_placed=is_placed)
         why_not = self._why_not_run()
         has_inputs = not why_not

@@ -39,14 +39,14 @@ def decided(own: Constraint | None, site: Site | None) -> Constraint | None:
 
 
 def with_decisions(
-    functions: Sequence[Function], attrs: Mapping[str, Any], layout: Topology | None
+    functions: Sequence[Function], attrs: Mapping[str, Any], topology: Topology | None
 ) -> tuple[Function, ...]:
     """Return functions with attributes for constraints and names that reading them back would not find."""
     plain = tuple(_unconstrained(function) for function in functions)
     implied = plain
-    if layout is not None:
+    if topology is not None:
         try:
-            implied = constrained(plain, attrs, layout)
+            implied = constrained(plain, attrs, topology)
         except TvmTargetError:  # of a module for another tree: then nothing follows from that
             implied = plain
     elsewhere = _elsewhere(functions)

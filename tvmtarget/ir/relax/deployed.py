@@ -43,12 +43,12 @@ def codegen_options(module_functions: Sequence[Function], tree: Target | None) -
     """Return what `RunCodegen` is told about each external generator: the attributes of its node in the tree."""
     found: dict[str, dict[str, Any]] = {}
     paths: dict[str, str] = {}
-    layout = None if tree is None else Topology(tree.resolve())
+    topology = None if tree is None else Topology(tree.resolve())
     for function in module_functions:
         path = _leaf_path(function)
-        if layout is None or path is None or is_native(layout[path].target.kind):
+        if topology is None or path is None or is_native(topology[path].target.kind):
             continue
-        kind, options = layout[path].target.kind, dict(layout[path].target.attrs.to_json())
+        kind, options = topology[path].target.kind, dict(topology[path].target.attrs.to_json())
         if found.setdefault(kind, options) != options:
             raise TargetError(
                 f"@{paths[kind]} and @{path} are of kind {kind!r} with different attributes, but TVM has one set of "
@@ -69,25 +69,25 @@ def deployed_module(
     by_name = {function.name: function for function in functions}
     others = [function for function in functions if function.attr("role") is None]
     attrs = attrs if any(map(_is_on_vdevices, others)) else _without_vdevices(attrs)
-    layout = Topology(tree.resolve())
+    topology = Topology(tree.resolve())
     names, written = Names(by_name), dict[str, Function]()
     for root in divided:
-        made, infos = _deployed(root, by_name, names, layout, attrs)
+        made, infos = _deployed(root, by_name, names, topology, attrs)
         written |= {function.name: function for function in made}
         attrs = {**attrs, **({GLOBALS: infos} if infos else {})}
     return (*written.values(), *(function for function in others if function.name not in written)), attrs
 
 
 def _deployed(
-    root: Function, by_name: Mapping[str, Function], names: Names, layout: Topology, attrs: Mapping[str, Any]
+    root: Function, by_name: Mapping[str, Function], names: Names, topology: Topology, attrs: Mapping[str, Any]
 ) -> tuple[list[Function], dict[str, Any]]:
     """Return the driver of one root with the parts and codes that it calls, and the global infos with its devices."""
     reached = [by_name[name] for name in reached_from([root.name], by_name)]
-    outside = {f.name: f for f in reached if (path := _leaf_path(f)) and not is_native(layout[path].target.kind)}
+    outside = {f.name: f for f in reached if (path := _leaf_path(f)) and not is_native(topology[path].target.kind)}
     inlined = inline_calls(root, by_name, only=by_name.keys() - outside.keys() - {root.name})
-    placed = _placed(inlined, lambda call, frames: _site_of(call, frames, by_name, layout, root))
-    devices = _Devices(layout, root, list(placed.everywhere()), attrs)
-    writer = _Writer(inlined.function, devices, by_name, names, outside, layout)
+    placed = _placed(inlined, lambda call, frames: _site_of(call, frames, by_name, topology, root))
+    devices = _Devices(topology, root, list(placed.everywhere()), attrs)
+    writer = _Writer(inlined.function, devices, by_name, names, outside, topology)
     driver = writer.write(placed)
     parts = [writer.part(function) for function in outside.values()]
     return [driver, *parts, *writer.codes.values()], {**(attrs.get(GLOBALS) or {}), **devices.infos()}
@@ -110,12 +110,14 @@ def _leaf_path(function: Function) -> str | None:
     return function.constraint.path
 
 
-def _site_of(call: Call, frames: Any, by_name: Mapping[str, Function], layout: Topology, main: Function) -> Site | None:
+def _site_of(
+    call: Call, frames: Any, by_name: Mapping[str, Function], topology: Topology, main: Function
+) -> Site | None:
     """Return the leaf that runs an operation; None for what a driver does."""
     around = [call.callee, *(frame.callee for frame in reversed(frames)), main.name]
     paths = (_leaf_path(by_name[name]) for name in around if name in by_name)
     path = next((path for path in paths if path is not None), None)
-    return None if path is None else layout[path]
+    return None if path is None else topology[path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,23 +164,23 @@ class _Devices:
     """The virtual devices of the sites that run something: none where all run on one device of TVM's own."""
 
     def __init__(
-        self, layout: Topology, main: Function, sites: Sequence[Site | None], attrs: Mapping[str, Any]
+        self, topology: Topology, main: Function, sites: Sequence[Site | None], attrs: Mapping[str, Any]
     ) -> None:
-        self._layout = layout
+        self._topology = topology
         self._kept = list((attrs.get(GLOBALS) or {}).get("vdevice", ()))
-        home = layout[main.constraint.path or ""] if main.constraint is not None else layout[""]
+        home = topology[main.constraint.path or ""] if main.constraint is not None else topology[""]
         self.home = self._driver(home)
         natives = dict.fromkeys([self.home, *(self._driver(site) for site in sites if site is not None)])
         self._own: dict[str, int] = {}
         self._written: list[Opaque] = []
-        if len(natives) > 1 or layout[self.home].target.device != "cpu":
+        if len(natives) > 1 or topology[self.home].target.device != "cpu":
             self._number(list(natives))
 
     def _number(self, paths: Sequence[str]) -> None:
         tvm = the_tvm()
         numbers: dict[str, int] = {}
         for path in paths:
-            leaf = self._layout[path].target
+            leaf = self._topology[path].target
             number = numbers.get(leaf.device, 0)
             numbers[leaf.device] = number + 1
             device = write_blob(tvm.relax.VDevice(self.tvm_target(path), number, "global"))
@@ -194,8 +196,8 @@ class _Devices:
                 return at.path
             if at.host == at.path:
                 break
-            at = self._layout[at.host]
-        native = [leaf.path for leaf in self._layout.leaves() if is_native(leaf.target.kind)]
+            at = self._topology[at.host]
+        native = [leaf.path for leaf in self._topology.leaves() if is_native(leaf.target.kind)]
         if not native:
             raise TargetError(
                 f"no site of the target is one that TVM generates code for, such as llvm; {at.path!r} is not"
@@ -209,12 +211,12 @@ class _Devices:
 
     def site_in(self, scope: str) -> Site | None:
         """Return the site whose values bear a virtual device."""
-        return next((self._layout[path] for path, index in self._own.items() if _Device(index).scope == scope), None)
+        return next((self._topology[path] for path, index in self._own.items() if _Device(index).scope == scope), None)
 
     def tvm_target(self, path: str) -> Any:
         """Return TVM's target of a native leaf, with what drives it."""
-        site = self._layout[path]
-        host = self._layout[site.host].target.replace(name=None, host=None, count=1) if site.host != path else None
+        site = self._topology[path]
+        host = self._topology[site.host].target.replace(name=None, host=None, count=1) if site.host != path else None
         return site.target.replace(name=None, host=host, count=1).to_tvm().load()
 
     def target_of(self, site: Site | None) -> Any:
@@ -236,13 +238,13 @@ class _Writer:
         by_name: Mapping[str, Function],
         names: Names,
         outside: Mapping[str, Function],
-        layout: Topology,
+        topology: Topology,
     ) -> None:
         self._main = main
         self._devices = devices
         self._by_name = by_name
         self._outside = outside
-        self._layout = layout
+        self._topology = topology
         self._home = self._scope(devices.of(None))
         self._names = Names(all_names(main))
         self._types = dict(main.types)
@@ -370,7 +372,7 @@ class _Writer:
 
     def part(self, function: Function) -> Function:
         """Return the function of an external generator as `RunCodegen` finds it."""
-        site = self._layout[_leaf_path(function) or ""]
+        site = self._topology[_leaf_path(function) or ""]
         scope = self._scope(self._devices.of(site))
         loose = loose_symbols(function)
         params = function.params

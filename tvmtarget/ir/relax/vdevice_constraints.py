@@ -25,7 +25,7 @@ from tvmtarget.target.tree import Target
 __all__ = ["constrained", "site_of_function"]
 
 
-def constrained(functions: Sequence[Function], attrs: Mapping[str, Any], layout: Topology) -> tuple[Function, ...]:
+def constrained(functions: Sequence[Function], attrs: Mapping[str, Any], topology: Topology) -> tuple[Function, ...]:
     """Return the functions with constraints on nodes of a tree for what they say about where they run.
 
     Functions that a decomposition made stay as they are. What a function says is about its own operations: a function
@@ -34,19 +34,19 @@ def constrained(functions: Sequence[Function], attrs: Mapping[str, Any], layout:
     Args:
         functions: all functions of a module.
         attrs: the attributes of the module, with its virtual devices.
-        layout: the tree.
+        topology: the tree.
 
     Raises:
         TargetError: no node of the tree is what a function or a value asks for; all of them with the reasons.
     """
-    return _Places(functions, attrs, layout).functions()
+    return _Places(functions, attrs, topology).functions()
 
 
 class _Places:
-    def __init__(self, functions: Sequence[Function], attrs: Mapping[str, Any], layout: Topology) -> None:
+    def __init__(self, functions: Sequence[Function], attrs: Mapping[str, Any], topology: Topology) -> None:
         self._functions = {function.name: function for function in functions}
-        self._layout = layout
-        self._leaves = tuple(layout.leaves())
+        self._topology = topology
+        self._leaves = tuple(topology.leaves())
         self._vdevices = (attrs.get(GLOBALS) or {}).get("vdevice", ())
         self._problems: list[str] = []
         self._of_vdevices: dict[str, Constraint | None] = {}
@@ -129,7 +129,7 @@ class _Places:
 
     def _generator(self, name: str, function: str) -> Constraint | None:
         """Return the nodes of a code generator's kind."""
-        found = [path for path, node in self._layout.root.walk() if node.kind == name]
+        found = [path for path, node in self._topology.root.walk() if node.kind == name]
         outer = [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
         if not outer:
             has = ", ".join(f"@{leaf.path or '.'} ({leaf.target.kind})" for leaf in self._leaves)
@@ -139,7 +139,7 @@ class _Places:
         return Constraint.at_any(outer)
 
     def _meant(self, target: object) -> list[str]:
-        return _meant(target, self._leaves, self._layout.root)
+        return _meant(target, self._leaves, self._topology.root)
 
 
 def site_of_function(function: Function, leaves: Sequence[Site]) -> str | None:

@@ -20,14 +20,14 @@ def check_borders(program: FlatProgram, root: PartitionNode) -> None:
     crosses the border of a body is in the memory of the driver, or of the leaf that runs the operation whole.
     """
     if program.bodies:
-        domains = program.layout.domains()
+        domains = program.topology.domains()
         raise_all(InfeasibleError, [told for region in root.walk() for told in _problems(program, region, domains)])
 
 
 def _problems(program: FlatProgram, region: PartitionNode, domains: frozenset[str]) -> Iterator[str]:
     if not region.is_leaf and not region.bodies:
         return
-    path, home = f"@{region.site.path or '.'}", program.layout.home(region.site.path)
+    path, home = f"@{region.site.path or '.'}", program.topology.home(region.site.path)
     around = region.calls if region.bodies else program.with_nested(region.calls)
     for call in (program.body[index] for index in around if index in program.bodies):
         carried = list(_carried(call))

@@ -52,10 +52,10 @@ class Estimates:
     def __init__(self, program: FlatProgram, costs: Costs) -> None:
         self.program = program
         self.costs = costs
-        self.leaves = tuple(program.layout.leaves())
+        self.leaves = tuple(program.topology.leaves())
         raise_all(UnknownNameError, [*self._unknown_names()])
-        self.memory_graph = MemoryGraph(program.layout, costs)
-        self.rates = {leaf.path: rates_of(program.layout, leaf, costs) for leaf in self.leaves}
+        self.memory_graph = MemoryGraph(program.topology, costs)
+        self.rates = {leaf.path: rates_of(program.topology, leaf, costs) for leaf in self.leaves}
         self._rules = {leaf.path: self._rules_for(leaf) for leaf in self.leaves}
         self._works: dict[object, Work | Unknown] = {}
         self._times: dict[object, Estimate] = {}
@@ -130,7 +130,7 @@ class Estimates:
             if not rates.is_roofline_known:
                 yield f"the share of its peaks that {place} reaches: {rates.roofline:g} assumed"
         for leaf in self.leaves:
-            system = self.program.layout[leaf.path.rpartition("/")[0]]
+            system = self.program.topology[leaf.path.rpartition("/")[0]]
             is_stated = any(
                 site.capacity is not None and name in names_of(leaf) for name, site in self.costs.sites.items()
             )

@@ -60,20 +60,20 @@ class MemoryGraph:
         UnknownNameError: for links of the costs whose ends are not in the target.
     """
 
-    def __init__(self, layout: Topology, costs: Costs | None = None) -> None:
+    def __init__(self, topology: Topology, costs: Costs | None = None) -> None:
         self.costs = costs or Costs()
         self._links: dict[str, dict[str, list[_Speed]]] = {}
         self._groups: list[tuple[str, ...]] = []  # memories that are joined each to each, at unknown speed
         self._groups_of: dict[str, list[int]] = {}
         self._trees: dict[tuple[str, int], dict[str, tuple[_Length, str]]] = {}
         self._routes: dict[tuple[str, str, int | None], Route] = {}
-        self.measured = tuple((a, b) for a, b, _ in _measured(layout, self.costs))
+        self.measured = tuple((a, b) for a, b, _ in _measured(topology, self.costs))
         measured: _Speeds = {}
-        for a, b, speed in _measured(layout, self.costs):
+        for a, b, speed in _measured(topology, self.costs):
             measured.setdefault((a, b), []).append(speed)
         stated: _Speeds = {}
         named: dict[str, set[str]] = {}
-        for path, a, b, link in _stated(layout):
+        for path, a, b, link in _stated(topology):
             stated.setdefault((a, b), []).append(_speed(link))
             named.setdefault(path, set()).update((a, b))
         for speeds in (measured, stated):
@@ -81,18 +81,18 @@ class MemoryGraph:
                 self._links.setdefault(a, {}).setdefault(b, found)
             for (a, b), found in speeds.items():
                 self._links.setdefault(b, {}).setdefault(a, found)
-        for system in _systems(layout):
-            domains = [option.domain for option in layout.options(system.path)]
+        for system in _systems(topology):
+            domains = [option.domain for option in topology.options(system.path)]
             if system.path not in named:
                 self._join(system.domain, *domains)
             for domain in domains if system.path in named else ():
                 if domain not in named[system.path]:
                     self._join(system.domain, domain)
-        sites = {leaf.path for leaf in layout.leaves()}
-        for leaf in layout.leaves():
+        sites = {leaf.path for leaf in topology.leaves()}
+        for leaf in topology.leaves():
             if leaf.host not in sites:  # a host of its own, which is no option of a system
-                self._join(layout[leaf.host].domain, leaf.domain)
-        self._attach(layout)
+                self._join(topology[leaf.host].domain, leaf.domain)
+        self._attach(topology)
 
     def route(self, src: str, dst: str, nbytes: int | None) -> Route:
         """Return the fastest route of a value from one memory to another.
@@ -159,22 +159,22 @@ class MemoryGraph:
                 self._groups_of.setdefault(domain, []).append(len(self._groups))
             self._groups.append(group)
 
-    def _attach(self, layout: Topology) -> None:
+    def _attach(self, topology: Topology) -> None:
         """Join devices that no path of links joins to the driver to the sites that drive them; refuse what is left.
 
         Many systems state the links between their devices alone, though a device is always attached to its host.
         """
-        home, sites = layout.home(""), [*_systems(layout), *layout.leaves()]
+        home, sites = topology.home(""), [*_systems(topology), *topology.leaves()]
         reached = self._tree(home, ASSUMED_NBYTES)
         while apart := [site for site in sites if site.domain not in reached]:
-            attached = [site for site in apart if layout[site.host].domain in reached]
-            for domain, host in dict.fromkeys((site.domain, layout[site.host].domain) for site in attached):
+            attached = [site for site in apart if topology[site.host].domain in reached]
+            for domain, host in dict.fromkeys((site.domain, topology[site.host].domain) for site in attached):
                 self._join(host, domain)
             if not attached:
                 firsts = {site.domain: site for site in reversed(apart)}
                 problems = [
                     f"no link joins memory {domain!r} of @{site.path or '.'} to memory {home!r} of the driver "
-                    f"@{layout[''].host or '.'}; state one in the target, or measure one in the costs"
+                    f"@{topology[''].host or '.'}; state one in the target, or measure one in the costs"
                     for domain, site in reversed(firsts.items())
                 ]
                 raise InfeasibleError(*problems)
@@ -200,43 +200,43 @@ def _speed(link: Link) -> _Speed:
     return latency, None if link.bandwidth_Bps is None else float(link.bandwidth_Bps)
 
 
-def _systems(layout: Topology, path: str = "") -> Iterator[Site]:
+def _systems(topology: Topology, path: str = "") -> Iterator[Site]:
     """Yield the systems at and below a node."""
-    if layout[path].is_system:
-        yield layout[path]
-        for option in layout.options(path):
-            yield from _systems(layout, option.path)
+    if topology[path].is_system:
+        yield topology[path]
+        for option in topology.options(path):
+            yield from _systems(topology, option.path)
 
 
-def _stated(layout: Topology) -> Iterator[tuple[str, str, str, Link]]:
+def _stated(topology: Topology) -> Iterator[tuple[str, str, str, Link]]:
     """Yield for every link of the target the path of its system, the memories that it joins, and the link."""
-    for system in _systems(layout):
+    for system in _systems(topology):
         for link in system.target.links:
             if link.coherent:
                 continue
-            for a in _ends(layout, system, link.src):
-                for b in _ends(layout, system, link.dst):
+            for a in _ends(topology, system, link.src):
+                for b in _ends(topology, system, link.dst):
                     if a != b:
                         yield system.path, a, b, link
 
 
-def _ends(layout: Topology, system: Site, name: str) -> list[str]:
+def _ends(topology: Topology, system: Site, name: str) -> list[str]:
     """Return the memories of the replicas of a child, or of the host where no child has that name."""
-    children = [(option.path.rpartition("/")[2], option) for option in layout.options(system.path)]
+    children = [(option.path.rpartition("/")[2], option) for option in topology.options(system.path)]
     found = [option.domain for slot, option in children if name in (slot, unnumbered(slot))]
     return list(dict.fromkeys(found)) or [system.domain]
 
 
-def _measured(layout: Topology, costs: Costs) -> Iterator[tuple[str, str, _Speed]]:
+def _measured(topology: Topology, costs: Costs) -> Iterator[tuple[str, str, _Speed]]:
     """Yield the memories that every link of the costs joins, and its speed."""
     names: dict[str, str] = {}
-    for leaf in layout.leaves():
+    for leaf in topology.leaves():
         names |= {leaf.path: leaf.domain, leaf.domain: leaf.domain}
-    for system in _systems(layout):
+    for system in _systems(topology):
         names |= {system.path: system.domain, system.domain: system.domain}
     for name, site in costs.sites.items():
         if site.domain is not None:
-            names.update((site.domain, leaf.domain) for leaf in layout.leaves() if name in names_of(leaf))
+            names.update((site.domain, leaf.domain) for leaf in topology.leaves() if name in names_of(leaf))
     raise_all(UnknownNameError, [problem for link in costs.links for problem in _unknown(link, names)])
     for link in costs.links:
         yield names[link.src], names[link.dst], (round(link.latency * 10**6), link.bandwidth)

@@ -87,12 +87,12 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: i
 
     A function that was measured whole takes that, whatever is said of its operations.
     """
-    layout, body = estimates.program.layout, estimates.program.body
+    topology, body = estimates.program.topology, estimates.program.body
     ops = launches = copies = Fraction(0)
     unknown: list[str] = []
     priced = 0
     for region in outlined.regions:
-        site = layout[region.site]
+        site = topology[region.site]
         measured = estimates.region(module, region.function, site)
         if measured is not None:
             ops += measured * region.runs
@@ -128,8 +128,8 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: i
 
 def _passing(estimates: Estimates, outlined: Outlined) -> Fraction:
     """Return what it takes values to pass between sites, once for each value and site, as often as they do."""
-    layout, body = estimates.program.layout, estimates.program.body
-    rates = {region.site: Fraction(estimates.passing(layout[region.site])) for region in outlined.regions}
+    topology, body = estimates.program.topology, estimates.program.body
+    rates = {region.site: Fraction(estimates.passing(topology[region.site])) for region in outlined.regions}
     if not any(rates.values()):
         return Fraction(0)
     types = {param.name: param.type for param in estimates.program.function.params}

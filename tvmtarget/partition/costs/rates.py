@@ -70,7 +70,7 @@ class Rates:
         return gigaflops * 1e9 if isinstance(gigaflops, int) else _vector_peak(target, dtype)
 
 
-def rates_of(layout: Topology, site: Site, costs: Costs) -> Rates:
+def rates_of(topology: Topology, site: Site, costs: Costs) -> Rates:
     """Return what costs, the target and the table of code generators say of a leaf."""
     stated = next((costs.sites[name] for name in names_of(site) if name in costs.sites), SiteCost())
     known = _GENERATORS.get((site.target.kind, site.target.device))
@@ -83,7 +83,7 @@ def rates_of(layout: Topology, site: Site, costs: Costs) -> Rates:
         is_launch_known=launch is not None,
         roofline=costs.roofline if share is None else share,
         is_roofline_known=share is not None,
-        mem_bw=stated.mem_bw if stated.mem_bw is not None else _bandwidth(layout, site),
+        mem_bw=stated.mem_bw if stated.mem_bw is not None else _bandwidth(topology, site),
     )
 
 
@@ -109,11 +109,11 @@ def _spellings(path: str) -> tuple[str, ...]:
     return tuple("/".join(chosen) for chosen in product(*parts))
 
 
-def _bandwidth(layout: Topology, site: Site) -> float | None:
+def _bandwidth(topology: Topology, site: Site) -> float | None:
     """Return the rate of the largest memory of a leaf, its own or the nearest that a node around it shares."""
     path, slot = site.path, ""
     while True:
-        memories = [memory for memory in layout[path].target.memory if not memory.of or slot in memory.of]
+        memories = [memory for memory in topology[path].target.memory if not memory.of or slot in memory.of]
         rated = [memory for memory in memories if memory.bandwidth_Bps]
         if rated:
             largest = max(rated, key=lambda memory: memory.bytes or 0)

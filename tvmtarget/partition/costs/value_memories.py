@@ -12,22 +12,22 @@ from tvmtarget.target.topology import Topology
 __all__ = ["asked_by_memories", "check_entry"]
 
 
-def asked_by_memories(call: Call, layout: Topology) -> Iterator[tuple[Constraint, str]]:
+def asked_by_memories(call: Call, topology: Topology) -> Iterator[tuple[Constraint, str]]:
     """Yield for each result in a memory that an operation runs on a site which has that memory, and who asks.
 
     Memories below any domain, such as `shared`, are the code generator's own, and drivers put what control flow
     returns into theirs.
     """
     for output in () if call.regions else call.outputs:
-        paths = [leaf.path for leaf in layout.leaves() if leaf.domain == output.scope] if output.scope else []
+        paths = [leaf.path for leaf in topology.leaves() if leaf.domain == output.scope] if output.scope else []
         if paths:
             yield Constraint.at_any(paths), f"value {output.name!r} in memory {output.scope!r}"
 
 
-def check_entry(function: Function, layout: Topology) -> None:
+def check_entry(function: Function, topology: Topology) -> None:
     """Raise `InfeasibleError` for inputs in another memory of the target than that where the driver takes them."""
-    home = layout.home("")
-    away = [param for param in function.params if param.scope in layout.domains() and param.scope != home]
+    home = topology.home("")
+    away = [param for param in function.params if param.scope in topology.domains() and param.scope != home]
     if function.attr("role") is None:
         raise_all(
             InfeasibleError,

@@ -45,14 +45,14 @@ def as_device(function: Function) -> Function:
     return _with(function, {CALLING_CONVENTION: DEVICE_KERNEL})
 
 
-def side_of(function: Function, layout: Topology) -> Side:
+def side_of(function: Function, topology: Topology) -> Side:
     """Say what a function is, by its attributes, else by the site that its constraint names."""
     if function.attr(HOST_FUNCTION):
         return "host"
     if function.attr(CALLING_CONVENTION) == DEVICE_KERNEL:
         return "device"
     path = None if function.constraint is None else function.constraint.path
-    site = layout[path] if path is not None and path in layout else None
+    site = topology[path] if path is not None and path in topology else None
     return "host" if site is None or site.is_system or site.host == site.path else "mixed"
 
 

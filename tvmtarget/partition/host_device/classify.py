@@ -46,7 +46,7 @@ _ASKS_FOR_SHAPES = frozenset({"Shape", "Size"})
 
 def host_takes(program: FlatProgram, op: Op, leaf: Site) -> bool:
     """Whether the host of a leaf can compute an operation for it: shape or scalar work beside device code."""
-    host = strategy_at(program.layout[leaf.host].target)
+    host = strategy_at(program.topology[leaf.host].target)
     return host is not None and _is_scalar_work(op) and host.check(op) is None
 
 
@@ -61,7 +61,7 @@ def host_work(
     """
     if site.host == site.path or strategy is None or not (is_asked or strategy.takes == "device"):
         return None
-    host = strategy_at(program.layout[site.host].target)
+    host = strategy_at(program.topology[site.host].target)
     wanted, inside, found = _wanted(program, calls), frozenset(calls), set[int]()
     for index in calls:
         op = program.op(index)

@@ -56,7 +56,7 @@ def function_of(
     return code_function(name, prim, params, (), symbols or {}, has_effect=True).replace(constraint=constraint)
 
 
-def split_code(functions: Mapping[str, Function], layout: Topology) -> tuple[Function, ...]:
+def split_code(functions: Mapping[str, Function], topology: Topology) -> tuple[Function, ...]:
     """Split the opaque TIR functions of a module; those of one device in one go, with the private ones that they call.
 
     A function that is constrained to a device is split for it. One without a constraint is split for the device that
@@ -67,7 +67,7 @@ def split_code(functions: Mapping[str, Function], layout: Topology) -> tuple[Fun
         ModelError: code of two devices calls one private function, or a function does not say which device it is for.
     """
     codes = {name: function for name, function in functions.items() if function.code is not None}
-    owner = {name: path for name, function in codes.items() if (path := _constrained(function, layout)) is not None}
+    owner = {name: path for name, function in codes.items() if (path := _constrained(function, topology)) is not None}
     for name in list(owner):
         _own(name, owner[name], owner, codes)
     direct = {one for function in functions.values() if function.code is None for one in callees_of(function)}
@@ -77,22 +77,22 @@ def split_code(functions: Mapping[str, Function], layout: Topology) -> tuple[Fun
         function = codes[name]
         is_free = function.constraint is None and name not in owner and name not in operations
         if is_free and not any(function.attr(key) is not None for key in SIDED) and _is_tir(function):
-            path = _free(function, layout)
+            path = _free(function, topology)
             if path is not None:
                 owner[name] = path
                 _own(name, path, owner, codes)
     made: list[Function] = []
     for path in sorted(set(owner.values())):
         names = {name for name, one in owner.items() if one == path}
-        made += _split({name: codes[name] for name in sorted(names)}, functions, layout, layout[path])
+        made += _split({name: codes[name] for name in sorted(names)}, functions, topology, topology[path])
     return tuple(made)
 
 
-def _constrained(function: Function, layout: Topology) -> str | None:
+def _constrained(function: Function, topology: Topology) -> str | None:
     """Return the device that a mixed function is constrained to."""
-    if side_of(function, layout) != "mixed" or function.constraint is None:
+    if side_of(function, topology) != "mixed" or function.constraint is None:
         return None
-    return layout.canonical(function.constraint.path or "")
+    return topology.canonical(function.constraint.path or "")
 
 
 def _own(name: str, path: str, owner: dict[str, str], codes: Mapping[str, Function]) -> None:
@@ -114,12 +114,12 @@ def _is_tir(function: Function) -> bool:
     return function.code is not None and function.code.kind == TVM and is_prim(read_code(function))
 
 
-def _free(function: Function, layout: Topology) -> str | None:
+def _free(function: Function, topology: Topology) -> str | None:
     """Return the device that a function without a constraint is split for; None for host code of a system."""
-    root = layout[""]
+    root = topology[""]
     if not root.is_system:
         return "" if root.host != "" or device_region(read_code(function)) is not None else None
-    devices = [leaf for leaf in layout.leaves() if leaf.host != leaf.path]
+    devices = [leaf for leaf in topology.leaves() if leaf.host != leaf.path]
     own = site_of_function(function, devices)
     if own is not None:
         return own
@@ -135,7 +135,7 @@ def _free(function: Function, layout: Topology) -> str | None:
 
 
 def _split(
-    functions: Mapping[str, Function], every: Mapping[str, Function], layout: Topology, site: Site
+    functions: Mapping[str, Function], every: Mapping[str, Function], topology: Topology, site: Site
 ) -> list[Function]:
     tvm = the_tvm()
     # Functions of the host that these call are there while they are split, and stay as they are.
@@ -147,7 +147,7 @@ def _split(
     }
     variables = {name: tvm.ir.GlobalVar(name) for name in every}
     prims = {name: prim_of(function) for name, function in functions.items()}
-    host = layout[site.host].target.replace(name=None, host=None, count=1)
+    host = topology[site.host].target.replace(name=None, host=None, count=1)
     pair = site.target.replace(name=None, count=1, host=host)
     given = {variables[name]: with_variables(functions[name], prim, variables) for name, prim in prims.items()}
     given |= {variables[name]: _declared(tvm, prim_of(function), function, site) for name, function in beside.items()}
@@ -160,7 +160,7 @@ def _split(
             continue
         known = every.get(name)
         function = function_of(name, prim, symbols=symbols) if known is None else with_code(known, prim, symbols)
-        made.append(_on_its_side(function, prim, layout, site))
+        made.append(_on_its_side(function, prim, topology, site))
     return made
 
 
@@ -171,7 +171,7 @@ def _declared(tvm: Any, prim: Any, function: Function, site: Site) -> Any:  # no
     return prim if is_decided or path != site.host else prim.with_attr("tirx.is_host_func", tvm.tirx.IntImm("bool", 1))
 
 
-def _on_its_side(function: Function, prim: Any, layout: Topology, site: Site) -> Function:  # noqa: ANN401
+def _on_its_side(function: Function, prim: Any, topology: Topology, site: Site) -> Function:  # noqa: ANN401
     """Return a function of host or device code as one; a kernel may be for another device than the function was."""
     own = prim.attrs["target"]
     is_kernel = is_launched(prim) and site.host != site.path and own.kind.name == site.target.kind
@@ -179,7 +179,7 @@ def _on_its_side(function: Function, prim: Any, layout: Topology, site: Site) ->
         return as_host(function, site.host, site.path)
     path: str | None = site.path
     if own.kind.name != site.target.kind:
-        path = site_of_function(function.replace(constraint=None), tuple(layout.leaves()))
+        path = site_of_function(function.replace(constraint=None), tuple(topology.leaves()))
     return as_device(function.replace(constraint=None if path is None else Constraint.at(path)))
 
 

@@ -83,9 +83,9 @@ def _hosts(module: IRModule, met: set[_Context]) -> set[_Context]:
     found = {context for context in met if not context.is_device and replace(context, is_device=True) in met}
     if module.target is None:
         return found
-    layout = Topology(module.target.resolve())
+    topology = Topology(module.target.resolve())
     paths = {context: context.constraint.path for context in met if context.constraint is not None}
-    sites = {context: layout[layout.canonical(path)] for context, path in paths.items() if path is not None}
+    sites = {context: topology[topology.canonical(path)] for context, path in paths.items() if path is not None}
     driving = {site.host for site in sites.values() if site.host != site.path}
     return found | {context for context, site in sites.items() if site.path in driving}
 

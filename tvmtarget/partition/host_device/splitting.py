@@ -29,9 +29,9 @@ def split_host_device(module: IRModule, target: Target | str | None = None) -> I
     if chosen is None:
         raise TargetError("no target is given and the module has none; pass one, such as 'cuda'")
     placed = module.with_target(chosen.resolve())
-    layout = Topology(chosen.resolve())
+    topology = Topology(chosen.resolve())
     coded = {function.name for function in placed if function.code is not None}
-    for function in split_code(placed.by_name, layout) if coded else ():
+    for function in split_code(placed.by_name, topology) if coded else ():
         placed = placed.with_function(function)
     if "main" not in placed or placed.main.code is not None:
         return placed.verify()

@@ -30,13 +30,13 @@ class Machine:
 
 
 class Machines:
-    """The machines of a layout, in the order of their first sites, and to which of them a site or memory belongs."""
+    """The machines of a topology, in the order of their first sites, and to which of them a site or memory belongs."""
 
-    def __init__(self, layout: Topology) -> None:
-        self.layout = layout
-        self._is_system = layout[""].is_system
-        options = [site.path for site in layout.options("")] if self._is_system else [""]
-        tops = list(dict.fromkeys([*options, self._top(layout[""].host)]))
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._is_system = topology[""].is_system
+        options = [site.path for site in topology.options("")] if self._is_system else [""]
+        tops = list(dict.fromkeys([*options, self._top(topology[""].host)]))
         self._leader = {top: top for top in tops}
         self._place = {top: place for place, top in enumerate(tops)}
         seen: dict[str, str] = {}
@@ -59,7 +59,7 @@ class Machines:
     @property
     def home(self) -> str:
         """The machine of the root's host, where a program's inputs and results are."""
-        return self.of_domain(self.layout.home(""))
+        return self.of_domain(self.topology.home(""))
 
     @property
     def working(self) -> tuple[Machine, ...]:
@@ -76,15 +76,15 @@ class Machines:
 
     def _machine(self, tops: list[str], options: list[str]) -> Machine:
         sites = tuple(top for top in tops if top in options)
-        driving = (top for top in sites if self._top(self.layout[top].host) == top)
+        driving = (top for top in sites if self._top(self.topology[top].host) == top)
         return Machine(next(driving, (*sites, *tops)[0]), sites)
 
     def _inside(self, top: str) -> Iterator[Site]:
-        site = self.layout[top]
+        site = self.topology[top]
         yield site
-        for leaf in self.layout.leaves(top) if site.is_system else ():
+        for leaf in self.topology.leaves(top) if site.is_system else ():
             yield leaf
-            yield self.layout[leaf.host]
+            yield self.topology[leaf.host]
 
     def _top(self, path: str) -> str:
         return path.partition("/")[0] if self._is_system else ""
@@ -105,18 +105,18 @@ def is_distributed(root: Target) -> bool:
     return kind is not None and kind.is_distributed
 
 
-def undistributable(layout: Topology, used: Collection[str]) -> Iterator[str]:
+def undistributable(topology: Topology, used: Collection[str]) -> Iterator[str]:
     """Yield why distributed runtimes of a tree cannot be what they say: below the root, or with one machine only.
 
     `used` are the paths of the nodes that have work, without the numbers of replicas; others are not looked at.
     """
-    for path, node in layout.root.walk():
+    for path, node in topology.root.walk():
         if path and path in used and is_distributed(node) and node.runtime is not None:
             kind = node.runtime.kind
             yield f"runtime {kind!r} of @{path} runs machines, which are children of the root; state it there"
-    options = layout.options("") if layout[""].is_system else ()
-    runtime = layout.root.runtime
-    if runtime is not None and is_distributed(layout.root) and len(options) > 1 and len(Machines(layout)) == 1:
+    options = topology.options("") if topology[""].is_system else ()
+    runtime = topology.root.runtime
+    if runtime is not None and is_distributed(topology.root) and len(options) > 1 and len(Machines(topology)) == 1:
         names = ", ".join(f"@{option.path}" for option in options)
         yield (
             f"runtime {runtime.kind!r} runs machines, but {names} are one, as they share a memory or a driver; "

@@ -18,14 +18,14 @@ from tvmtarget.target.topology import Topology
 __all__ = ["programs_of", "spanned"]
 
 
-def programs_of(module: IRModule, layout: Topology) -> dict[str, IRModule]:
+def programs_of(module: IRModule, topology: Topology) -> dict[str, IRModule]:
     """Return the programs of a decomposed module by machine, proven to fit together.
 
     The one of the machine at home takes the inputs and returns the results; the others have neither. A module that is
     all on one machine is its program. Raises `ModelError` where one operation of the root's driver, such as a loop,
     spans machines.
     """
-    machines = Machines(layout)
+    machines = Machines(topology)
     if module.main.attr("role") != "driver" or len(machines) == 1:
         return {machines.home: module}
     projection = _Projection(module, machines)

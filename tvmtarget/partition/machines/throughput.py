@@ -90,7 +90,7 @@ class Throughput:
 
 def throughput_of(estimates: Estimates, outlined: Outlined, module: IRModule) -> Throughput | None:
     """Return the pace of a decomposed module; None where its target is no cluster, or one machine has all the work."""
-    machines = Machines(estimates.program.layout)
+    machines = Machines(estimates.program.topology)
     if len(machines.working) < 2 or module.main.attr("role") != "driver":
         return None
     times = _Times(estimates, outlined)
@@ -172,7 +172,7 @@ class _Times:
         return sum(copies) + sum(map(self._ran, self.regions[name]))
 
     def _ran(self, region: SubgraphRecord) -> int:
-        leaf = self.estimates.program.layout[region.site]
+        leaf = self.estimates.program.topology[region.site]
         times = (self._known(self.estimates.time(index, leaf).time) for index in region.calls)
         return int(region.runs * (self.estimates.launch(leaf) + sum(times)))
 

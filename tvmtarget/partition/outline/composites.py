@@ -17,17 +17,17 @@ from tvmtarget.target.topology import Topology
 __all__ = ["with_composites"]
 
 
-def with_composites(module: IRModule, layout: Topology) -> IRModule:
+def with_composites(module: IRModule, topology: Topology) -> IRModule:
     """Return a divided module in whose leaf functions matches of the strategies' patterns are inner functions."""
-    return module.replace(functions=tuple(_fused(function, layout) for function in module.functions))
+    return module.replace(functions=tuple(_fused(function, topology) for function in module.functions))
 
 
-def _fused(function: Function, layout: Topology) -> Function:
+def _fused(function: Function, topology: Topology) -> Function:
     path = None if function.constraint is None else function.constraint.path
     matches = function.attr("matches")
     if path is None or not matches:
         return function
-    kind = layout[path].target.kind
+    kind = topology[path].target.kind
     place = {call.source: index for index, call in enumerate(function.body)}
     names = Names(function.types)
     chosen = {place[sources[-1]]: (pattern, [place[source] for source in sources]) for pattern, *sources in matches}

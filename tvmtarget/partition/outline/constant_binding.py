@@ -37,7 +37,7 @@ def given_weights(
     input; so does what has no driver.
     """
     found: dict[int, frozenset[str]] = {}
-    machines = Machines(program.layout)
+    machines = Machines(program.topology)
     shared: dict[object, list[tuple[PartitionNode, SubgraphStructure]]] = {}
     regions = [one for one in root.walk() if one.is_leaf and one is not root and not _is_sent(machines, one)]
     policies = {one.site.path: _policy(one.site, wanted) for one in regions}  # a host may be no leaf of the tree

@@ -98,7 +98,7 @@ class SubgraphStructures:
         if len(calls) == 1 or any(index in program.bodies for index in calls):
             return calls
         if calls[0] not in self._orders:
-            told = [program.told(index).text for index in calls]
+            told = [program.fingerprint(index).text for index in calls]
             places = self._arranging.order([program.body[index] for index in calls], told)
             self._orders[calls[0]] = tuple(calls[place] for place in places)
         return self._orders[calls[0]]
@@ -160,7 +160,7 @@ class _Walk:
         call = self.program.body[index]
         self.ops.append(index)
         self.is_named = self.is_named or not call.op.startswith("onnx.")
-        told = self.program.told(index)
+        told = self.program.fingerprint(index)
         self.key.append(told.text)
         self.key += map(self.dim, told.dims)
         self.key += [self.refer(name) for name in call.inputs]

@@ -108,7 +108,7 @@ def outline(
     A leaf function says in its attribute `matches` which of its operations patterns of the strategy take together:
     for each match the pattern, then the names of the operations.
     """
-    outliner = _Outliner(program, groups, memory_graph or MemoryGraph(program.layout))
+    outliner = _Outliner(program, groups, memory_graph or MemoryGraph(program.topology))
     outliner.given = given_weights(program, outliner.shapes, root, lambda leaf: outliner.border(leaf)[1], constants)
     function = program.function
     params = tuple(param.name for param in function.params)
@@ -313,9 +313,9 @@ class _Outliner:
         place, name = len(self.functions), border.name
         steps = self._steps(region, _Caller(name, name == self.program.function.name, Names(), around))
         block = DriverBlock("", border.params, border.results, steps, runs=around.runs)
-        home = self.program.layout.home(region.site.path)
+        home = self.program.topology.home(region.site.path)
         types = self.program.types.__getitem__
-        domains = self.program.layout.domains()
+        domains = self.program.topology.domains()
         written = write_driver(block, home, self.constants, types, self.values, self.memory_graph, domains)
         self.copies += (
             CopyRecord(name, copy.value, copy.src, copy.dst, self.program.types[copy.value], copy.runs, around.call)
@@ -330,7 +330,7 @@ class _Outliner:
         return tuple(self._run(part, caller) if part.bodies else self._call(part, caller) for part in region.parts)
 
     def _call(self, part: PartitionNode, caller: _Caller) -> DriverStep:
-        return DriverStep(self.shared(part, *self.border(part), caller), self.program.layout.home(part.site.path))
+        return DriverStep(self.shared(part, *self.border(part), caller), self.program.topology.home(part.site.path))
 
     def border(self, part: PartitionNode) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return what a part reads from outside, by first use, and what is read of it outside, as it is computed.
@@ -384,7 +384,7 @@ class _Outliner:
             )
             for scope, body in zip(self.program.bodies[index], part.bodies, strict=True)
         )
-        return DriverStep(call, self.program.layout.home(part.site.path), blocks)
+        return DriverStep(call, self.program.topology.home(part.site.path), blocks)
 
     def _function(
         self,
@@ -394,7 +394,7 @@ class _Outliner:
         used: Iterable[str],
         role: str,
     ) -> Function:
-        domain = self.program.layout.home(region.site.path)
+        domain = self.program.topology.home(region.site.path)
         constants = dict.fromkeys(used for used in used if used in self.constants and used not in border.params)
         function = Function(
             name=border.name,
@@ -411,7 +411,7 @@ class _Outliner:
     def _sided(self, function: Function, region: PartitionNode, device: str) -> Function:
         if region.is_leaf and region.site.path == device:
             return as_device(function)
-        return as_host(function, self.program.layout[device].host, device)
+        return as_host(function, self.program.topology[device].host, device)
 
 
 def _dims(matched: Correspondence) -> Iterator[tuple[str, tuple[str, ...]]]:

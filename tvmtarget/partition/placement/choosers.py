@@ -20,7 +20,7 @@ def choosers_for(
 ) -> list[Chooser]:
     """Return by preference, by costs if there are any, or both; each keeps the `sites` of operations that are given."""
     program = feasibility.program
-    is_deep = program.bodies or any(option.is_system for option in program.layout.options(""))
+    is_deep = program.bodies or any(option.is_system for option in program.topology.options(""))
     choosers: list[Chooser] = [by_preference] if estimates is None or is_deep or estimates.costs.regions else []
     if estimates is not None:
         choosers.append(CachedChooser(CostChooser(feasibility, estimates)))

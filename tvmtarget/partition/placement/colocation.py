@@ -305,11 +305,11 @@ def with_demands(
 ) -> Feasibility:
     """Return what fits where if operations are pinned to leaves as well, and kept off others."""
     program = feasibility.program
-    asked = list(program.asked)
+    requirements = list(program.requirements)
     for index, leaf in demands.items():
-        asked[index] = (*asked[index], Requirement(Constraint.at(leaf), "same_site or apart"))
+        requirements[index] = (*requirements[index], Requirement(Constraint.at(leaf), "same_site or apart"))
     for one in banned:
         for index, leaves in one.leaves.items():
             off = (Constraint.at(leaf).replace(is_negated=True) for leaf in sorted(leaves))
-            asked[index] = (*asked[index], *(Requirement(constraint, one.origin) for constraint in off))
-    return feasibility.replace(program=replace(program, asked=tuple(asked)))
+            requirements[index] = (*requirements[index], *(Requirement(constraint, one.origin) for constraint in off))
+    return feasibility.replace(program=replace(program, requirements=tuple(requirements)))

@@ -13,16 +13,16 @@ from tvmtarget.target.tree_paths import NestedNode
 __all__ = ["leaves_at", "on_tree", "site_constraint", "unknown_words"]
 
 
-def on_tree(constraint: Constraint, layout: Topology) -> Constraint:
+def on_tree(constraint: Constraint, topology: Topology) -> Constraint:
     """Return a constraint with the paths that it means in a tree.
 
     A bare word that is the name of a child means that child, else it is a kind or a key; a word with conditions always
-    is a kind or a key. Paths are spelled as the layout does. A constraint with children is replaced by the paths of the
+    is a kind or a key. Paths are spelled as the topology does. A constraint with children is replaced by the paths of the
     systems that meet it, as work that asks for one runs inside it.
 
     Args:
         constraint: a constraint as a user or a module wrote it, in any expression.
-        layout: the sites of the tree.
+        topology: the sites of the tree.
 
     Returns:
         An equivalent constraint without names of children.
@@ -31,48 +31,48 @@ def on_tree(constraint: Constraint, layout: Topology) -> Constraint:
         UnknownNameError: for a path of no node, and for children that no system has.
     """
     if constraint.path is not None:
-        return constraint.replace(path=layout.canonical(constraint.path))
+        return constraint.replace(path=topology.canonical(constraint.path))
     if constraint.children:
-        return _in_systems(constraint, layout)
-    nodes = layout.named(constraint.word) if constraint.word is not None and _is_bare(constraint) else ()
+        return _in_systems(constraint, topology)
+    nodes = topology.named(constraint.word) if constraint.word is not None and _is_bare(constraint) else ()
     if nodes:
         return _with_modifiers(Constraint.at_any(nodes), constraint)
-    return constraint.map_nested(lambda nested: on_tree(nested, layout))
+    return constraint.map_nested(lambda nested: on_tree(nested, topology))
 
 
-def site_constraint(site: Constraint | NestedNode | str, layout: Topology) -> Constraint:
+def site_constraint(site: Constraint | NestedNode | str, topology: Topology) -> Constraint:
     """Read how sites are named: a path (`node0/cpu`, `@cpu`), a child's name, a kind, a key or any other constraint.
 
     `UnknownNameError` if it names no leaf.
     """
     is_path = isinstance(site, str) and (site == "" or "/" in site.partition("(")[0]) and not site.startswith("@")
     read = Constraint.at(str(site)) if is_path else Constraint.parse(site)
-    on = on_tree(read, layout)
-    if any(unknown_words(on, layout)):
-        raise UnknownNameError(_no_site(site, layout))
+    on = on_tree(read, topology)
+    if any(unknown_words(on, topology)):
+        raise UnknownNameError(_no_site(site, topology))
     return on
 
 
-def leaves_at(site: Constraint | NestedNode | str, layout: Topology) -> frozenset[str]:
+def leaves_at(site: Constraint | NestedNode | str, topology: Topology) -> frozenset[str]:
     """Return the leaves at and below sites, named as for `site_constraint`; `UnknownNameError` if there are none."""
-    wanted, root = site_constraint(site, layout), layout.root
-    found = frozenset(leaf.path for leaf in layout.leaves() if wanted.check(leaf.target, leaf.path, root))
+    wanted, root = site_constraint(site, topology), topology.root
+    found = frozenset(leaf.path for leaf in topology.leaves() if wanted.check(leaf.target, leaf.path, root))
     if not found:
-        raise UnknownNameError(_no_site(site, layout))
+        raise UnknownNameError(_no_site(site, topology))
     return found
 
 
-def _no_site(site: Constraint | NestedNode | str, layout: Topology) -> str:
-    known = {word for leaf in layout.leaves() for word in (leaf.path, leaf.target.kind, *leaf.target.all_keys)}
+def _no_site(site: Constraint | NestedNode | str, topology: Topology) -> str:
+    known = {word for leaf in topology.leaves() for word in (leaf.path, leaf.target.kind, *leaf.target.all_keys)}
     return f"no site of the target is or bears {str(site)!r}{did_you_mean(str(site), known)}"
 
 
-def unknown_words(constraint: Constraint, layout: Topology) -> Iterator[str]:
+def unknown_words(constraint: Constraint, topology: Topology) -> Iterator[str]:
     """Yield what is wrong with each word that is no name, kind or key of the tree or of any registered kind."""
-    words = known_words() | {key for _, node in layout.root.walk() for key in (node.kind, *node.all_keys)}
+    words = known_words() | {key for _, node in topology.root.walk() for key in (node.kind, *node.all_keys)}
     for word in constraint.words():
         if word not in words:
-            names = {node.name for _, node in layout.root.walk() if node.name is not None}
+            names = {node.name for _, node in topology.root.walk() if node.name is not None}
             yield f"no target kind, key or child {word!r}{did_you_mean(word, words | names)}"
 
 
@@ -80,11 +80,11 @@ def _is_bare(constraint: Constraint) -> bool:
     return not constraint.conditions and not any(constraint.parts())
 
 
-def _in_systems(constraint: Constraint, layout: Topology) -> Constraint:
+def _in_systems(constraint: Constraint, topology: Topology) -> Constraint:
     plain = constraint.replace(is_negated=False, weight=None)
-    found = [path for path, node in layout.root.walk() if plain.check(node, path, layout.root)]
+    found = [path for path, node in topology.root.walk() if plain.check(node, path, topology.root)]
     if not found:
-        missed = [part.text for reason in satisfies(layout.root, plain).parts for part in reason.parts if not part]
+        missed = [part.text for reason in satisfies(topology.root, plain).parts for part in reason.parts if not part]
         raise UnknownNameError(f"no system of the target meets {plain}: {', '.join(missed) or 'it has none'}")
     return _with_modifiers(Constraint.at_any(found), constraint)
 

@@ -48,7 +48,7 @@ def cost_matrix_of(
     feasibility: Feasibility, estimates: Estimates, level: Level, trusted: Site | None = None
 ) -> CostMatrix:
     """Return what is to be decided at a level in numbers: those of all options but a trusted one, if any, at worst."""
-    layout = feasibility.program.layout
+    topology = feasibility.program.topology
     launches = [
         0 if option is level.site else min(estimates.launch(leaf) for leaf in feasibility.below(option))
         for option in level.options
@@ -58,7 +58,7 @@ def cost_matrix_of(
         0 if level.is_divided or limits.shape == "single" else launch
         for limits, launch in zip(level.limits, launches, strict=True)
     ]
-    home = _Place(layout.home(level.site.path))
+    home = _Place(topology.home(level.site.path))
     homes = [_place(estimates, option, level.site) for option in level.options]
     domains = tuple(dict.fromkeys([*homes, home]))
     values = level.values
@@ -127,7 +127,7 @@ class _Place:
 
 
 def _place(estimates: Estimates, option: Site, level: Site) -> _Place:
-    domain, passing = estimates.program.layout.home(option.path), estimates.passing(option)
+    domain, passing = estimates.program.topology.home(option.path), estimates.passing(option)
     return _Place(domain, option.path, passing) if passing and option is not level else _Place(domain)
 
 

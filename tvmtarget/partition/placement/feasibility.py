@@ -51,7 +51,7 @@ class Feasibility:
         self.memo = memo or PlanCache()
         self.splits = splits
         self.assumed = assumed
-        self.leaves = tuple(program.layout.leaves())
+        self.leaves = tuple(program.topology.leaves())
         self._verdicts: dict[tuple[int, str], Reject | None] = {}
         self._asked: dict[tuple[tuple[Requirement, ...], str], Reject | None] = {}
         self._below: dict[str, tuple[Site, ...]] = {}
@@ -76,7 +76,7 @@ class Feasibility:
     def takes(self) -> npt.NDArray[np.bool_]:
         """Which operation (row) which leaf (column, as in `leaves`) can take; those that are alike are asked once."""
         asked: dict[tuple[Requirement, ...], int] = {}
-        alike = np.array([asked.setdefault(items, len(asked)) for items in self.program.asked], dtype=np.int64)
+        alike = np.array([asked.setdefault(items, len(asked)) for items in self.program.requirements], dtype=np.int64)
         alike = alike * len(self.program.firsts) + np.array(self.program.signatures, dtype=np.int64)
         for number, members in enumerate(self._peculiar().values(), 1):
             alike[members] += number * len(asked) * len(self.program.firsts)
@@ -104,7 +104,7 @@ class Feasibility:
     def groups(self) -> PatternGroups:
         """What strategies take together by their patterns, those of external generators with children before theirs."""
         sites = dict.fromkeys(site.path for leaf in self.leaves for site in (*self._generators[leaf.path], leaf))
-        return groups_of(self.program, map(self.program.layout.__getitem__, sites), self._allows, self.first)
+        return groups_of(self.program, map(self.program.topology.__getitem__, sites), self._allows, self.first)
 
     @cached_property
     def others(self) -> tuple[Feasibility, ...]:
@@ -121,7 +121,7 @@ class Feasibility:
         return not list(self._lost_of_all())
 
     def _allows(self, index: int, site: Site) -> bool:
-        asked = self.program.asked[index]
+        asked = self.program.requirements[index]
         return any(self._constraints(asked, leaf) is None for leaf in self.below(site))
 
     def strategy(self, site: Site) -> Strategy | None:
@@ -132,9 +132,9 @@ class Feasibility:
 
     def _around(self, site: Site) -> Iterator[Site]:
         """Yield the external generators that a site is a part of, the outermost first."""
-        layout, segments = self.program.layout, site.path.split("/")
+        topology, segments = self.program.topology, site.path.split("/")
         for count in range(len(segments) if site.path else 0):
-            around = layout["/".join(segments[:count])]
+            around = topology["/".join(segments[:count])]
             if around.is_system and is_generator(around.target):
                 yield around
 
@@ -174,7 +174,7 @@ class Feasibility:
             return True
         if not site.is_system or (len(calls) == 1 and calls[0] not in self.program.bodies):
             return False
-        options = self.program.layout.options(site.path)
+        options = self.program.topology.options(site.path)
         is_joined = len(calls) > 1 and (self.program.atomic or self.groups.all)
         groups = (
             atoms_of(self.program, self.groups.of, calls, site.path)
@@ -221,7 +221,7 @@ class Feasibility:
                 return refusal
         options = self.options_of_bodies(site)
         if not site.path and is_distributed(site.target):
-            apart = program.layout.options(site.path)
+            apart = program.topology.options(site.path)
             whole = next((option for option in apart if self.fits((index,), option)), None)
             if whole is not None:
                 return Reject("CONTROL_FLOW", f"one machine has to run all of it, and @{whole.path} can")
@@ -241,16 +241,16 @@ class Feasibility:
 
     def options_of_bodies(self, site: Site) -> tuple[Site, ...]:
         """Return the sites over which a driver divides nested bodies: where machines run apart, those of its own."""
-        options = self.program.layout.options(site.path) if site.is_system else ()
+        options = self.program.topology.options(site.path) if site.is_system else ()
         if site.path or not is_distributed(site.target):
             return options
-        machines = Machines(self.program.layout)
+        machines = Machines(self.program.topology)
         return tuple(option for option in options if machines.of_site(option.path) == machines.home)
 
     def _takers(self, site: Site) -> str:
         if site.path or not is_distributed(site.target):
             return "no site"
-        return f"one machine has to run all of it, and nothing on @{Machines(self.program.layout).home}"
+        return f"one machine has to run all of it, and nothing on @{Machines(self.program.topology).home}"
 
     def _can_divide(self, atom: tuple[int, ...], options: tuple[Site, ...], site: Site) -> bool:
         """Whether a part of a nested body fits a child of a system, or a device and its host, or their driver."""
@@ -269,21 +269,21 @@ class Feasibility:
             yield from (one for one in inner if one not in self.program.bodies) if inner else (index,)
 
     def _has_taste(self, index: int) -> bool:
-        return any(has_taste(asked) for asked in self.program.asked[index])
+        return any(has_taste(asked) for asked in self.program.requirements[index])
 
     def _rank(self, index: int, site: Site) -> int:
-        asked = self.program.asked[index]
+        asked = self.program.requirements[index]
         feasible = (leaf for leaf in self.below(site) if self.takes[index, self._places[leaf.path]])
         return max((sum(a.constraint.rank(leaf.target, leaf.path) for a in asked) for leaf in feasible), default=0)
 
     def below(self, site: Site) -> tuple[Site, ...]:
         """List the leaves at and below a site."""
         if site.path not in self._below:
-            self._below[site.path] = tuple(self.program.layout.leaves(site.path))
+            self._below[site.path] = tuple(self.program.topology.leaves(site.path))
         return self._below[site.path]
 
     def _judge(self, index: int, leaf: Site, op: Op) -> Reject | None:
-        refusal = self._constraints(self.program.asked[index], leaf) or self._nested_constraints(index, leaf)
+        refusal = self._constraints(self.program.requirements[index], leaf) or self._nested_constraints(index, leaf)
         if refusal is not None or (index, leaf.path) in self.assumed:
             return refusal
         for system in self._generators[leaf.path]:
@@ -324,7 +324,7 @@ class Feasibility:
         """Ask a strategy about an operation, unless it took one of the same structure: reasons speak of names."""
         if index in self.program.bodies or any(name in self.program.constants for name in op.call.inputs):
             return strategy.check(op)
-        told = self.program.told(index)
+        told = self.program.fingerprint(index)
         same = tuple(map(op.call.inputs.index, op.call.inputs))  # which operands are one value
         key = id(strategy), told.text, told.dims, same, self.program.function.opsets
         taken, _ = self.memo.find("operations that sites take", key, lambda: (strategy.check(op) is None, strategy))
@@ -351,7 +351,7 @@ class Feasibility:
                 (item, reason)
                 for item in asked
                 if item.constraint.is_required
-                and not (reason := item.constraint.check(leaf.target, leaf.path, self.program.layout.root))
+                and not (reason := item.constraint.check(leaf.target, leaf.path, self.program.topology.root))
             )
             first = next(broken, None)
             text = "" if first is None else f"it does not meet {first[0]}: {', '.join(_leaves_of(first[1]))}"
@@ -361,7 +361,7 @@ class Feasibility:
     def _nested_constraints(self, index: int, leaf: Site) -> Reject | None:
         """Return why a leaf cannot be given all that is in nested bodies, by what is asked of that."""
         for inner in self.program.nested(index):
-            refusal = self._constraints(self.program.asked[inner], leaf)
+            refusal = self._constraints(self.program.requirements[inner], leaf)
             if refusal is not None:
                 return Reject(refusal.code, f"of {self.program.body[inner].source!r} in it, {refusal.message}")
         return None
@@ -373,7 +373,7 @@ class Feasibility:
     def _lost(self, calls: Iterable[int]) -> Iterator[int]:
         """Yield operations that fit nowhere; in the place of one with nested bodies those of them, if there are any."""
         for index in calls:
-            if not self.fits((index,), self.program.layout[""]):
+            if not self.fits((index,), self.program.topology[""]):
                 inner = [lost for scope in self.program.bodies.get(index, ()) for lost in self._lost(scope.calls)]
                 yield from inner or [index]
 
@@ -381,12 +381,12 @@ class Feasibility:
         call = self.program.body[index]
         reasons = [f"@{leaf.path or '.'}: {self.verdict(index, leaf)}" for leaf in self.leaves]
         if index in self.program.bodies:
-            root = self.program.layout[""]
+            root = self.program.topology[""]
             reasons.append(f"driven by @{root.host or '.'}: {self.why_not_driven(index, root)}")
         listed = "; ".join(reasons) if reasons else "the target has no leaves"
         about = tuple(self.program.with_nested((index,)))
         guilty = conflict_text(
-            self.program, about, lambda program: self.replace(program=program).fits((index,), program.layout[""])
+            self.program, about, lambda program: self.replace(program=program).fits((index,), program.topology[""])
         )
         name = call.source or next((output.name for output in call.outputs if output.name), "")
         return f"op {name!r} ({call.kind}) fits no site of the target: {listed}{guilty}"

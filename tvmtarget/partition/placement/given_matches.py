@@ -14,7 +14,7 @@ __all__ = ["given_generators", "given_matches"]
 
 
 def given_matches(
-    found: Scopes, functions: Mapping[str, Function], layout: Topology
+    found: Scopes, functions: Mapping[str, Function], topology: Topology
 ) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     """Return the matches that a module comes with: code generator, pattern, operations.
 
@@ -36,16 +36,18 @@ def given_matches(
             kind, _, pattern = composite.partition(".")
             matches.append((kind, pattern, tuple(members)))
         else:
-            matches += _noted(function, members, layout)
+            matches += _noted(function, members, topology)
     return tuple(matches)
 
 
-def _noted(function: Function, members: Sequence[int], layout: Topology) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+def _noted(
+    function: Function, members: Sequence[int], topology: Topology
+) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Yield the matches that a leaf function of an earlier decomposition notes."""
     noted, path = function.attr("matches"), None if function.constraint is None else function.constraint.path
-    if not isinstance(noted, tuple) or function.attr("role") != "leaf" or path is None or path not in layout:
+    if not isinstance(noted, tuple) or function.attr("role") != "leaf" or path is None or path not in topology:
         return
-    leaf = layout[path].target
+    leaf = topology[path].target
     strategy = strategy_at(leaf)
     if len(function.body) != len(members):
         return

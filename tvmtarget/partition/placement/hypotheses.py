@@ -21,11 +21,11 @@ __all__ = ["Moves", "hypotheses", "read_moves", "supposing", "with_moves"]
 Moves: TypeAlias = tuple[tuple[str, Constraint], ...]
 
 
-def read_moves(moves: Mapping[str, Constraint | NestedNode | str | None], layout: Topology) -> Moves:
+def read_moves(moves: Mapping[str, Constraint | NestedNode | str | None], topology: Topology) -> Moves:
     """Read the sites of a question; `TargetError` where none is given, `UnknownNameError` for one that is none."""
     lacking = [name for name, site in moves.items() if site is None]
     raise_all(TargetError, [f"what-if {name!r} says no site; give one, such as '@cpu'" for name in lacking])
-    return tuple((name, site_constraint(site, layout)) for name, site in moves.items() if site is not None)
+    return tuple((name, site_constraint(site, topology)) for name, site in moves.items() if site is not None)
 
 
 def with_moves(program: FlatProgram, moves: Moves) -> FlatProgram:
@@ -33,13 +33,13 @@ def with_moves(program: FlatProgram, moves: Moves) -> FlatProgram:
 
     `UnknownNameError` for names of no operation, and for constraints that name nothing in the tree.
     """
-    read, asked = OnTree(program.layout), list(program.asked)
+    read, requirements = OnTree(program.topology), list(program.requirements)
     for name, constraint in moves:
         item = read(constraint, f"what-if {name!r}")
         for index in program.with_nested(program.named(name)):
-            asked[index] = (*asked[index], item)
+            requirements[index] = (*requirements[index], item)
     read.check()
-    return replace(program, asked=tuple(asked))
+    return replace(program, requirements=tuple(requirements))
 
 
 def supposing(feasibility: Feasibility, moves: Moves) -> Feasibility:
@@ -54,14 +54,14 @@ def supposing(feasibility: Feasibility, moves: Moves) -> Feasibility:
             sites.setdefault(index, []).append(constraint)
     plain = [index for index in sites if index not in program.bodies and not feasibility.takes[index].any()]
     found = _with(feasibility, sites, plain)
-    root = program.layout[""]
+    root = program.topology[""]
     whole = [index for index in sites if index in program.bodies and not found.fits((index,), root)]
     return _with(found, sites, whole)
 
 
 def _with(feasibility: Feasibility, sites: Mapping[int, Sequence[Constraint]], calls: Sequence[int]) -> Feasibility:
     """Return the same in which the leaves that meet the constraints on some operations take them."""
-    root = feasibility.program.layout.root
+    root = feasibility.program.topology.root
     assumed = {
         (index, leaf.path)
         for index in calls
@@ -76,6 +76,6 @@ def hypotheses(feasibility: Feasibility, sites: dict[str, str]) -> Iterator[str]
     plain = feasibility.replace(assumed=frozenset())
     for index, path in sorted(feasibility.assumed):
         call = feasibility.program.body[index]
-        refusal = plain.verdict(index, feasibility.program.layout[path])
+        refusal = plain.verdict(index, feasibility.program.topology[path])
         if sites.get(call.source) == path and refusal is not None:
             yield f"@{path or '.'} does not take {call.source!r} ({refusal})"

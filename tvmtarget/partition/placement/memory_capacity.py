@@ -26,7 +26,7 @@ class MemoryCapacity:
     """Bytes that memories hold (`limits`, None without a limit), and what the atoms of a level put there.
 
     `memories` are the memories of the options. Constant `owned[j]` is read by atom `atoms[j]` and has `sizes[owned[j]]`
-    bytes; it is there once however many atoms of one memory read it. `told` says for messages which operations atoms
+    bytes; it is there once however many atoms of one memory read it. `describe` says for messages which operations atoms
     are, and who asked where they go.
     """
 
@@ -36,7 +36,7 @@ class MemoryCapacity:
     atoms: Ints
     owned: Ints
     sizes: Ints
-    told: Callable[[Sequence[int]], str] = field(repr=False, compare=False)
+    describe: Callable[[Sequence[int]], str] = field(repr=False, compare=False)
 
     def loads(self, labels: Ints) -> list[int]:
         """Return the bytes that a choice of options puts into every memory."""
@@ -82,7 +82,7 @@ class MemoryCapacity:
                 most = sorted((bound if len(bound) else left).tolist(), key=lambda atom: (-shares[atom], atom))
                 raise InfeasibleError(
                     f"memory {self.names[memory]!r} holds {limit} bytes, but the weights of ops that must be there "
-                    f"take {load}: {self.told(most)}; allow more ops elsewhere, or state a larger memory"
+                    f"take {load}: {self.describe(most)}; allow more ops elsewhere, or state a larger memory"
                 )
         return moving.labels
 
@@ -128,7 +128,7 @@ def capacity_of(
     `stated` are bytes by memory that count instead of those of the target. The memory of the driver, `home`, is not
     limited: it has the whole program before anything is placed.
     """
-    known = capacities(program.layout, stated)
+    known = capacities(program.topology, stated)
     homes = [option.domain for option in options]
     names = tuple(dict.fromkeys(homes))
     leaves = {option.domain for option in options if not option.is_system} - {home}
@@ -148,22 +148,22 @@ def capacity_of(
         atoms=np.array([atom for atom, _ in pairs], dtype=np.int64),
         owned=np.array([constant for _, constant in pairs], dtype=np.int64),
         sizes=np.array([constant.data.nbytes for constant in program.constants.values()], dtype=np.int64),
-        told=lambda numbers: _told(program, [index for number in numbers for index in atoms[number]]),
+        describe=lambda numbers: _ops_text(program, [index for number in numbers for index in atoms[number]]),
     )
 
 
-def _told(program: FlatProgram, calls: Sequence[int]) -> str:
+def _ops_text(program: FlatProgram, calls: Sequence[int]) -> str:
     """Name the first few operations, and all who asked where any of them goes."""
     names = ", ".join(repr(program.body[index].source) for index in calls[:MOST_NAMED])
     more = f" and {len(calls) - MOST_NAMED} more" if len(calls) > MOST_NAMED else ""
-    origins = dict.fromkeys(str(asked.origin) for index in calls for asked in program.asked[index])
-    return names + more + (f" (asked by {', '.join(islice(origins, MOST_NAMED))})" if origins else "")
+    origins = dict.fromkeys(str(asked.origin) for index in calls for asked in program.requirements[index])
+    return names + more + (f" (required by {', '.join(islice(origins, MOST_NAMED))})" if origins else "")
 
 
-def capacities(layout: Topology, stated: Mapping[str, int]) -> dict[str, int]:
+def capacities(topology: Topology, stated: Mapping[str, int]) -> dict[str, int]:
     """Return the bytes that memory domains hold: those that a target declares, and those stated, which win."""
     found: dict[str, int] = {}
-    for path, node in layout.root.walk():
+    for path, node in topology.root.walk():
         for memory in node.memory:
             if memory.bytes is not None:
                 found[f"{path}/{memory.name}" if path else memory.name] = memory.bytes

@@ -31,7 +31,7 @@ def minimal_conflict(
     `is_feasible` says so of the program with only some of what is asked of `calls`. Nothing is returned if the
     operations are infeasible without any constraint.
     """
-    required = (item for index in calls for item in program.asked[index] if item.constraint.is_required)
+    required = (item for index in calls for item in program.requirements[index] if item.constraint.is_required)
     items = tuple(dict.fromkeys(required))
     if not is_feasible(_asking(program, calls, ())):
         return ()
@@ -64,11 +64,13 @@ def smallest(
 
 def _asking(program: FlatProgram, calls: Sequence[int], kept: Collection[Requirement]) -> FlatProgram:
     """Return the program with only some of what is required of operations, and of the calls around them."""
-    asked, frames = list(program.asked), list(program.frames)
+    requirements, frames = list(program.requirements), list(program.frames)
     for index in calls:
-        asked[index] = tuple(item for item in asked[index] if item in kept or not item.constraint.is_required)
+        requirements[index] = tuple(
+            item for item in requirements[index] if item in kept or not item.constraint.is_required
+        )
         frames[index] = tuple(_around(frame, kept) for frame in frames[index])
-    return replace(program, asked=tuple(asked), frames=tuple(frames))
+    return replace(program, requirements=tuple(requirements), frames=tuple(frames))
 
 
 def _around(frame: Frame, kept: Collection[Requirement]) -> Frame:

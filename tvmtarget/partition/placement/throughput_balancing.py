@@ -142,7 +142,7 @@ class ThroughputChooser:
         self.feasibility = feasibility
         self.estimates = estimates
         self.by_cost = CostChooser(feasibility, estimates)
-        self.machines = Machines(feasibility.program.layout)
+        self.machines = Machines(feasibility.program.topology)
 
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom of a level."""

@@ -26,14 +26,14 @@ class Requirement:
     text: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return f"{self.text or self.constraint} (asked by {self.origin})"
+        return f"{self.text or self.constraint} (required by {self.origin})"
 
 
 class OnTree:
     """Reads constraints as a tree does, each once; `check` raises for all that name nothing in it."""
 
-    def __init__(self, layout: Topology) -> None:
-        self.layout = layout
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
         self._read: dict[tuple[Constraint, str], Requirement] = {}
         self._problems: dict[str, None] = {}
 
@@ -42,12 +42,12 @@ class OnTree:
         key = constraint, origin
         if key not in self._read:
             try:
-                read = on_tree(constraint, self.layout)
+                read = on_tree(constraint, self.topology)
             except UnknownNameError as error:
-                self._problems |= dict.fromkeys(f"{problem} (asked by {origin})" for problem in error.problems)
+                self._problems |= dict.fromkeys(f"{problem} (required by {origin})" for problem in error.problems)
                 read = constraint
-            problems = unknown_words(read, self.layout)
-            self._problems |= dict.fromkeys(f"{problem} (asked by {origin})" for problem in problems)
+            problems = unknown_words(read, self.topology)
+            self._problems |= dict.fromkeys(f"{problem} (required by {origin})" for problem in problems)
             self._read[key] = Requirement(read, origin, str(constraint) if _has_choice_of_nodes(read) else "")
         return self._read[key]
 

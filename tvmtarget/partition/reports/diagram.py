@@ -29,14 +29,14 @@ def subgraph_graph(plan: Plan) -> networkx.MultiDiGraph:
 
     graph = networkx.MultiDiGraph()
     graph.add_nodes_from(("in", "out"), function="", site="", ops=())
-    function, layout = plan.program.function, plan.layout
+    function, topology = plan.program.function, plan.topology
     producer: dict[str, int | str] = {param.name: "in" for param in function.params}
     parts = _parts(plan)
     for position, region in enumerate(parts):
         graph.add_node(position, function=region.function, site=region.site, ops=region.ops)
         producer |= dict.fromkeys(region.outputs, position)
-    homes: dict[int | str, str] = {position: layout.home(region.site) for position, region in enumerate(parts)}
-    homes |= dict.fromkeys(("in", "out"), layout.home(""))
+    homes: dict[int | str, str] = {position: topology.home(region.site) for position, region in enumerate(parts)}
+    homes |= dict.fromkeys(("in", "out"), topology.home(""))
     uses: list[tuple[int | str, tuple[str, ...]]] = [(place, region.inputs) for place, region in enumerate(parts)]
     for reader, values in (*uses, ("out", function.results)):
         for value in values:
@@ -60,7 +60,7 @@ def _driven(plan: Plan, one: DrivenRecord) -> SubgraphRecord:
         *(output.name for output in call.outputs),
         *(param.name for scope in scopes for param in scope.function.params),
     )
-    site = plan.layout[one.system].host
+    site = plan.topology[one.system].host
     return SubgraphRecord(f"run by {one.driver}", site, (one.call,), (one.op,), tuple(dict.fromkeys(read)), given)
 
 
@@ -105,7 +105,7 @@ def _by_site(plan: Plan) -> Iterator[tuple[str, list[int]]]:
     for position, region in enumerate(_parts(plan)):
         members.setdefault(region.site, []).append(position)
     for site, positions in members.items():
-        yield f"@{site or '.'} ({plan.layout[site].target.kind})", positions
+        yield f"@{site or '.'} ({plan.topology[site].target.kind})", positions
 
 
 def _label(region: SubgraphRecord) -> str:

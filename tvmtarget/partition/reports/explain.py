@@ -134,7 +134,7 @@ def explain_op(
         is_driven=driven is not None,
         levels=tuple(_levels(root, index)),
         alone=() if estimates is None else tuple(move_delta(feasibility, estimates, sites, index)),
-        released=() if record is None else released(program, index, program.layout[site]),
+        released=() if record is None else released(program, index, program.topology[site]),
     )
 
 
@@ -153,7 +153,7 @@ def _on_site(
 def _in_driver(
     program: FlatProgram, feasibility: Feasibility, index: int, driven: DrivenRecord | None
 ) -> tuple[str, str, str, int]:
-    site, driver = ("", "") if driven is None else (program.layout[driven.system].host, driven.driver)
+    site, driver = ("", "") if driven is None else (program.topology[driven.system].host, driven.driver)
     return site, driver, why_driven(program, feasibility, index), len(tuple(program.nested(index)))
 
 
@@ -185,7 +185,7 @@ def _caused(
     Each kind is in the order in which it is copied: out of the systems that a value was made in, and into others.
     """
     read, made = program.body[index].uses(), {output.name for output in program.body[index].outputs}
-    arriving = {value: {"" if record is None else program.layout[record.site].domain} for value in read}
+    arriving = {value: {"" if record is None else program.topology[record.site].domain} for value in read}
     about = [copy for copy in copies if copy.value in read]
     for _ in about:  # each round finds one more step of the way, if there is any
         known = sum(map(len, arriving.values()))

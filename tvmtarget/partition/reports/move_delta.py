@@ -19,11 +19,11 @@ def move_delta(
     In picoseconds, less than zero where it is shorter; calls of functions are not counted. Nothing is said where
     anything around it is unknown, in nested bodies and in trees of several levels. `sites` are leaves by operation.
     """
-    program, layout = feasibility.program, feasibility.program.layout
+    program, topology = feasibility.program, feasibility.program.topology
     around = {*program.predecessors(index)}
     for output in program.body[index].outputs:
         around.update(program.consumers.get(output.name, ()))
-    is_flat = not any(option.is_system for option in layout.options(""))
+    is_flat = not any(option.is_system for option in topology.options(""))
     if not is_flat or index not in program.top or not sites.keys() >= {index, *around}:
         return
     here = _total(estimates, sites, index, sites[index])
@@ -36,13 +36,13 @@ def move_delta(
 
 def _total(estimates: Estimates, sites: Mapping[int, str], index: int, site: str) -> int | None:
     """Add up what an operation on a site takes, and the copies of all that it reads and computes."""
-    program, layout = estimates.program, estimates.program.layout
-    home = layout.home("")
+    program, topology = estimates.program, estimates.program.topology
+    home = topology.home("")
 
     def domain(call: int) -> str:
-        return layout[site if call == index else sites[call]].domain
+        return topology[site if call == index else sites[call]].domain
 
-    total = estimates.time(index, layout[site]).time
+    total = estimates.time(index, topology[site]).time
     call = program.body[index]
     for name in dict.fromkeys((*call.uses(), *(output.name for output in call.outputs))):
         if not name or name in program.constants:

@@ -61,7 +61,7 @@ def _driven(plan: Plan, one: DrivenRecord) -> dict[str, Any]:
         "op": one.op,
         "kind": plan.program.body[one.call].kind,
         "driver": one.driver,
-        "site": plan.layout[one.system].host,
+        "site": plan.topology[one.system].host,
         "bodies": {
             scope.label: [plan.program.body[index].source for index in scope.calls]
             for scope in plan.program.bodies[one.call]

@@ -43,7 +43,7 @@ def reason_for(
         return f"it is shape or scalar work, which its host does for @{record.device or '.'}"
     program = feasibility.program
     possible = [leaf for leaf in feasibility.leaves if feasibility.verdict(index, leaf) is None]
-    asked = program.asked[index]
+    asked = program.requirements[index]
     if len(possible) == 1:
         required = [str(item) for item in asked if item.constraint.is_required]
         return f"it must meet {' and '.join(required)}" if required else "no other site can take it"
@@ -79,7 +79,7 @@ def _forced(
     program = feasibility.program
     earlier = best[: next((place for place, leaf in enumerate(best) if leaf.path == record.site), len(best))]
     group = feasibility.groups.of.get(index)
-    kind = program.layout[record.site].target.kind
+    kind = program.topology[record.site].target.kind
     pattern = None if group is None else group.pattern_of(kind)
     if group is not None and pattern is not None and len(group.calls) > 1:
         others = ", ".join(repr(program.body[call].source) for call in group.calls if call != index)
@@ -106,12 +106,12 @@ def _vetoes(program: FlatProgram, index: int, leaf: Site) -> Iterator[str]:
 def _full(
     program: FlatProgram, index: int, leaf: Site, outlined: Outlined, estimates: Estimates | None
 ) -> Iterator[str]:
-    layout = program.layout
-    limit = capacities(layout, {} if estimates is None else estimates.capacities()).get(leaf.domain)
+    topology = program.topology
+    limit = capacities(topology, {} if estimates is None else estimates.capacities()).get(leaf.domain)
     own = {name for name in program.body[index].uses() if name in program.constants}
-    if limit is None or not own or leaf.domain == layout.home(""):
+    if limit is None or not own or leaf.domain == topology.home(""):
         return
-    read = (call for region in outlined.regions if layout[region.site].domain == leaf.domain for call in region.calls)
+    read = (call for region in outlined.regions if topology[region.site].domain == leaf.domain for call in region.calls)
     held = {name for call in read for name in program.body[call].uses() if name in program.constants}
     there = sum(program.constants[name].data.nbytes for name in held)
     more = sum(program.constants[name].data.nbytes for name in own if name not in held)
@@ -123,7 +123,7 @@ def released(program: FlatProgram, index: int, site: Site) -> tuple[str, ...]:
     """List the preferences about an operation that its site does not meet."""
     return tuple(
         str(item)
-        for item in program.asked[index]
+        for item in program.requirements[index]
         if not item.constraint.is_required
-        and not item.constraint.replace(weight=None).check(site.target, site.path, program.layout.root)
+        and not item.constraint.replace(weight=None).check(site.target, site.path, program.topology.root)
     )

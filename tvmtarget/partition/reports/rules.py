@@ -141,7 +141,7 @@ class RuleEffects:
     @cached_property
     def _met(self) -> npt.NDArray[np.bool_]:
         """Which rule (row) which leaf (column) meets."""
-        root = self.program.layout.root
+        root = self.program.topology.root
         rows = [
             [bool(rule.constraint.check(leaf.target, leaf.path, root)) for leaf in self.feasibility.leaves]
             for rule in self.program.rules
@@ -161,8 +161,8 @@ class RuleEffects:
     def _free(self) -> Feasibility:
         """What fits where if there were no rules."""
         program = self.program
-        asked = tuple(
+        requirements = tuple(
             tuple(one for one in asked if not matches or one != program.rules[matches[-1]])
-            for asked, matches in zip(program.asked, program.matches, strict=True)
+            for asked, matches in zip(program.requirements, program.matches, strict=True)
         )
-        return self.feasibility.replace(program=replace(program, asked=asked))
+        return self.feasibility.replace(program=replace(program, requirements=requirements))

@@ -74,8 +74,8 @@ def _why(
 
 def _refusal(program: FlatProgram, one: SubgraphRecord, other: SubgraphRecord) -> str:
     """Return why the code generator of a site takes no function with all operations of two; '' if it would."""
-    kind = program.layout[one.site].target.kind
-    strategy = strategy_at(program.layout[one.site].target)
+    kind = program.topology[one.site].target.kind
+    strategy = strategy_at(program.topology[one.site].target)
     if strategy is None:
         return ""
     if strategy.regions == "single":

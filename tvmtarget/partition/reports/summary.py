@@ -33,12 +33,12 @@ def summary_of(plan: Plan) -> Iterator[str]:
         calls[region.site] += 1
     flops = _flops(plan)
     warning = f"; {plan.prediction.warning}" if plan.prediction is not None and plan.prediction.warning else ""
-    yield f"{total} ops in {len(plan.regions)} regions on {len(counts)} sites of {plan.layout.root.kind}{warning}"
-    for site in (leaf.path for leaf in plan.layout.leaves()):
+    yield f"{total} ops in {len(plan.regions)} regions on {len(counts)} sites of {plan.topology.root.kind}{warning}"
+    for site in (leaf.path for leaf in plan.topology.leaves()):
         share = f"{_percent(counts[site], total)} %"
         if flops.total():
             share += f", {_percent(flops[site], flops.total())} % of flops"
-        kind = plan.layout[site].target.kind
+        kind = plan.topology[site].target.kind
         yield f"  @{site or '.'} ({kind}): {counts[site]} ops ({share}) in {calls[site]} regions"
     yield from _drivers(plan.root)
     if plan.outlined.driven:
@@ -119,7 +119,7 @@ def _refused(plan: Plan) -> list[tuple[str, str, int, str]]:
             if ran.get(index, 0) <= number:
                 continue
             kind = program.body[index].kind
-            key = kind, program.asked[index], number
+            key = kind, program.requirements[index], number
             if key not in codes:
                 refusal = feasibility.verdict(index, leaf)
                 codes[key] = "" if refusal is None else refusal.code
@@ -149,12 +149,12 @@ def _flops(plan: Plan) -> Counter[str]:
 
 def _released(plan: Plan) -> Iterator[str]:
     """Yield the preferences that were not kept, with how many operations and the first of them."""
-    if not any(item.constraint.weight is not None for asked in plan.program.asked for item in asked):
+    if not any(item.constraint.weight is not None for asked in plan.program.requirements for item in asked):
         return
     lost: dict[str, list[str]] = {}
     for region in plan.regions:
         for index in plan.program.with_nested(region.calls):
-            for item in released(plan.program, index, plan.layout[region.site]):
+            for item in released(plan.program, index, plan.topology[region.site]):
                 lost.setdefault(item, []).append(plan.program.body[index].source)
     for item, ops in list(lost.items())[:MAX_SHOWN]:
         yield f"  released: {item}, for {len(ops)} ops such as {ops[0]!r}"

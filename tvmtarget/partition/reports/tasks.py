@@ -36,10 +36,10 @@ class Task:
         return self.regions[0]
 
 
-def tasks_of(module: IRModule, layout: Topology, regions: Iterable[SubgraphRecord]) -> tuple[Task, ...]:
+def tasks_of(module: IRModule, topology: Topology, regions: Iterable[SubgraphRecord]) -> tuple[Task, ...]:
     """Group the leaf functions of a divided program, in the order in which they are first called."""
     found: dict[tuple[str, str], list[SubgraphRecord]] = {}
     for region in regions:
         structure = structural_hash(module[region.function], module.by_name, strip_constraints=True, weights=False)
-        found.setdefault((structure, codegen_key(layout[region.site].target)), []).append(region)
+        found.setdefault((structure, codegen_key(topology[region.site].target)), []).append(region)
     return tuple(Task(structure, key, tuple(alike)) for (structure, key), alike in found.items())

@@ -80,5 +80,5 @@ def _gain(
     feasibility: Feasibility, estimates: Estimates | None, region: SubgraphRecord, leaves: Collection[str]
 ) -> tuple[int, int]:
     """Return what a region saves here, in picoseconds, then how many operations it has."""
-    ops, here = ops_of(feasibility, region.calls), feasibility.program.layout[region.site]
+    ops, here = ops_of(feasibility, region.calls), feasibility.program.topology[region.site]
     return 0 if estimates is None else saved_by(feasibility, estimates, ops, here, leaves), len(ops)
