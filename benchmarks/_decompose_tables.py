@@ -35,7 +35,7 @@ def page(peers: Iterable[Row], costs: Iterable[Row]) -> str:
         "# Dividing programs, beside other partitioners",
         "Written by `python -m benchmarks decompose --rows FILE --markdown FILE`, whose first lines say what is what.",
         f"{_machine()}{busy if loads else ''}. Times are of the processor, but for one table.",
-        "`x` is as many times as long as `tvmtarget` takes to form regions, `>` that a process was ended, by the "
+        "`x` is as many times as long as `tvmtarget` takes to form subgraphs, `>` that a process was ended, by the "
         "cap of its time or memory, and '-' that there is no row: less was too much already, or it was not asked for. "
         "On a busy machine the processor, too, takes longer for the same work: half as long again at a load of 10.",
     ]
@@ -48,7 +48,7 @@ def page(peers: Iterable[Row], costs: Iterable[Row]) -> str:
             "## Peak of memory in MB, and how much of it the graph and dividing add",
             _table(rows, lambda row, _: f"{short(row['peak'])}, {short(row['more'])}"),
         ]
-        parts += ["## Regions, and MB that pass between parts", _table(rows, _made)]
+        parts += ["## Subgraphs, and MB that pass between parts", _table(rows, _made)]
     if chosen:
         parts += ["## Choosing sites by cost", _by_cost(chosen)]
     return "\n\n".join(parts) + "\n"
@@ -104,9 +104,9 @@ def _time(row: Row, reference: Row | None) -> str:
 
 
 def _made(row: Row, reference: Row | None) -> str:
-    if row["regions"] is None:
+    if row["subgraphs"] is None:
         return ""
-    return f"{row['regions']:,}, {row['nbytes'] / 1e6:,.0f}"
+    return f"{row['subgraphs']:,}, {row['nbytes'] / 1e6:,.0f}"
 
 
 def _growth(rows: Sequence[Row | None]) -> str:
@@ -134,14 +134,14 @@ def _summary(rows: Sequence[Row], chosen: Sequence[Row]) -> list[str]:
         f"{own['family']} {own['size']:,} {row['partitioner']}: {row[key]:,} {what}, ours {own[key]:,}"
         for own in ours
         for row in rows
-        for what, key in (("regions", "regions"), ("bytes", "nbytes"))
+        for what, key in (("subgraphs", "subgraphs"), ("bytes", "nbytes"))
         if (row["family"], row["size"]) == (own["family"], own["size"])
         and not row["outcome"]
         and not row["partitioner"].startswith(OURS)
         and row[key] is not None
         and row[key] < own[key]
     ]
-    lines.append(f"- Where another has fewer regions or passes fewer bytes: {'; '.join(more) or 'nowhere'}.")
+    lines.append(f"- Where another has fewer subgraphs or passes fewer bytes: {'; '.join(more) or 'nowhere'}.")
     decided = [row for row in chosen if row["size"] == DECIDED and not row["outcome"]]
     if decided:
         slowest, largest = max(decided, key=_decided), max(decided, key=lambda row: row["peak"])
@@ -160,7 +160,7 @@ def _ratio(row: Row, own: Row) -> str:
 
 
 def _decided(row: Row) -> float:
-    """Return the seconds of all stages: reading the program, what each site takes, and sites and regions."""
+    """Return the seconds of all stages: reading the program, what each site takes, and sites and subgraphs."""
     return float(sum(row[stage] for stage in STAGES))
 
 
@@ -176,7 +176,15 @@ def _by_cost(rows: Sequence[Row]) -> str:
         more = "" if last is None else f"x{growth(_decided(last), _decided(row), row['size'] / last['size']):.2f}"
         stages = [short(row[stage]) for stage in STAGES]
         lines.append(
-            [*cells, *stages, short(_decided(row)), more, short(row["wall"]), f"{row['regions']:,}", short(row["peak"])]
+            [
+                *cells,
+                *stages,
+                short(_decided(row)),
+                more,
+                short(row["wall"]),
+                f"{row['subgraphs']:,}",
+                short(row["peak"]),
+            ]
         )
     head = ("graph", "sites", "operations", *STAGES, "all", "doubling", "wall of all")
-    return markdown([*head, "regions", "peak MB"], lines, 1)
+    return markdown([*head, "subgraphs", "peak MB"], lines, 1)

@@ -4,8 +4,8 @@ Each gets the same graph and the same set of operations that the accelerator tak
 by us. A peer that is not installed raises `ImportError`.
 
 What is inside of the time differs, as the projects do. torch.fx and `tvmtarget` have a graph whose edges are known, and
-form regions. The partitioner of ONNX Runtime in Python begins with a model, of which it finds the edges first; so does
-`tvmtarget-waves`, which then makes one sweep as that does. TVM matches operations and makes functions of the regions;
+form subgraphs. The partitioner of ONNX Runtime in Python begins with a model, of which it finds the edges first; so does
+`tvmtarget-waves`, which then makes one sweep as that does. TVM matches operations and makes functions of the subgraphs;
 `tvmtarget-whole` does all that `decompose` does from a program to a plan that is proven valid.
 
 Of ONNX Runtime there are two. Its wheel for CPUs has no second provider that takes part of a graph, so what its C++
@@ -34,12 +34,12 @@ __all__ = ["OURS", "PARTITIONERS", "Counting", "Divided", "Partitioner", "divide
 
 @dataclass(frozen=True)
 class Divided:
-    """How many regions the accelerator got, and for every part that reads a value of another, each once, that value.
+    """How many subgraphs the accelerator got, and for every part that reads a value of another, each once, that value.
 
     Operations that the accelerator does not take are parts by themselves. None where a peer does not tell.
     """
 
-    regions: int | None
+    subgraphs: int | None
     crossing: list[int] | None
 
 
@@ -48,20 +48,20 @@ Counting = Callable[[], Divided]
 Partitioner = Callable[[Graph, "list[bool]"], Callable[[], Counting]]
 
 
-def divided(graph: Graph, regions: list[list[int]]) -> Divided:
-    """Return what regions come to, each a list of operations by number."""
-    owner = {index: number for number, region in enumerate(regions) for index in region}
+def divided(graph: Graph, subgraphs: list[list[int]]) -> Divided:
+    """Return what subgraphs come to, each a list of operations by number."""
+    owner = {index: number for number, subgraph in enumerate(subgraphs) for index in subgraph}
     pairs = {
         (before, owner.get(index, -1 - index))
         for index, (reads, _) in enumerate(graph)
         for before in reads
         if before >= 0 and owner.get(before, -1 - before) != owner.get(index, -1 - index)
     }
-    return Divided(len(regions), [before for before, _ in pairs])
+    return Divided(len(subgraphs), [before for before, _ in pairs])
 
 
 def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """tvmtarget: forming regions of an accelerator and a host, in several ways, where who reads whom is known."""
+    """tvmtarget: forming subgraphs of an accelerator and a host, in several ways, where who reads whom is known."""
     successors: list[list[int]] = [[] for _ in graph]
     for index, (reads, _) in enumerate(graph):
         for before in reads:
@@ -75,10 +75,10 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
     def divide() -> Counting:
         limiter = Limiter(successors, atoms, values)
-        regions = formed(
+        subgraphs = formed(
             typed_fusion.Coloured(typed_fusion.Graph(successors), colours), [Limits()] * 2, [1, 0], limiter, values
         )
-        return lambda: divided(graph, [region for region in regions if not colours[region[0]]])
+        return lambda: divided(graph, [subgraph for subgraph in subgraphs if not colours[subgraph[0]]])
 
     return divide
 
@@ -91,8 +91,8 @@ def ours_by_waves(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     def divide() -> Counting:
         readers = readers_of(main)
         successors = [list(readers.get(call.outputs[0].name, ())) for call in main.body]
-        regions = typed_fusion.Coloured(typed_fusion.Graph(successors), colours).waves(frozenset({1}))
-        return lambda: divided(graph, [region for region in regions if not colours[region[0]]])
+        subgraphs = typed_fusion.Coloured(typed_fusion.Graph(successors), colours).waves(frozenset({1}))
+        return lambda: divided(graph, [subgraph for subgraph in subgraphs if not colours[subgraph[0]]])
 
     return divide
 
@@ -105,7 +105,7 @@ def ours_whole(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
     def divide() -> Counting:
         plan = decompose(module, tree, where=where)
-        return lambda: divided(graph, [list(region.calls) for region in plan.regions if region.site != "cpu"])
+        return lambda: divided(graph, [list(subgraph.calls) for subgraph in plan.subgraphs if subgraph.site != "cpu"])
 
     return divide
 
@@ -126,7 +126,7 @@ def _traced(graph: Graph) -> Any:
 
 
 def capability(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """torch.fx: CapabilityBasedPartitioner, which forms regions of a graph."""
+    """torch.fx: CapabilityBasedPartitioner, which forms subgraphs of a graph."""
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -145,7 +145,7 @@ def capability(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
 
 def splitter(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """torch.fx: splitter_base as Torch-TensorRT's fast partitioner uses it, which forms regions of a graph."""
+    """torch.fx: splitter_base as Torch-TensorRT's fast partitioner uses it, which forms subgraphs of a graph."""
     import torch
     from torch.fx.passes.operator_support import OperatorSupportBase
     from torch.fx.passes.splitter_base import _SplitterBase, _SplitterSettingBase
@@ -167,7 +167,7 @@ def splitter(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
 
 def tvm(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
-    """TVM: FuseOpsByPattern and MergeCompositeFunctions, which match operations and make functions of the regions."""
+    """TVM: FuseOpsByPattern and MergeCompositeFunctions, which match operations and make functions of the subgraphs."""
     from tvm import relax
     from tvm.relax.dpl import is_op, wildcard
 
@@ -203,7 +203,7 @@ _NAMES = {(1, True): "relax.nn.relu", (1, False): "relax.tanh", (2, True): "rela
 
 
 class _Reading:
-    """Reads regions from a module of Relax; equal functions are one there, so values are told by how they come about.
+    """Reads subgraphs from a module of Relax; equal functions are one there, so values are told by how they come about.
 
     Operations of one kind that read the same stand for each other: only their sizes may differ.
     """
@@ -214,17 +214,17 @@ class _Reading:
         same = {-1: -1}
         for index, ((reads, _), name) in enumerate(zip(graph, names, strict=True)):
             same[index] = self.known.setdefault((name, tuple(same[before] for before in reads)), index)
-        self.regions = 0
+        self.subgraphs = 0
         self.crossing: list[int] = []
 
     def divided(self) -> Divided:
         from tvm import relax
 
-        # It raises where regions wait for each other, or returns whether all is well in older versions.
+        # It raises where subgraphs wait for each other, or returns whether all is well in older versions.
         if relax.analysis.well_formed(self.module) is False:
             raise ValueError("invalid IR")
         self.run(self.module["main"], [-1], is_driver=True)
-        return Divided(self.regions, self.crossing)
+        return Divided(self.subgraphs, self.crossing)
 
     def run(self, function: Any, inputs: list[Any], *, is_driver: bool = False) -> Any:
         """Return which values a function returns, given which it gets."""
@@ -244,7 +244,7 @@ class _Reading:
                 crossing = {argument: known[argument] for argument in value.args if known[argument] >= 0}
                 self.crossing += crossing.values()
             if isinstance(value.op, ir.GlobalVar):
-                self.regions += 1
+                self.subgraphs += 1
                 return self.run(self.module[value.op], arguments)
             name = value.op.name if isinstance(value.op, ir.Op) else _composite(known[value.op])
             return self.known[name, tuple(arguments)]

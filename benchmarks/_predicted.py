@@ -62,13 +62,13 @@ def predictions(plan: Plan, estimates: Estimates, inputs: Mapping[str, np.ndarra
             if isinstance(event, CallEvent):
                 taken = event.duration_ns / 1000
                 least[event.function] = min(taken, least.get(event.function, taken))
-    for region in plan.regions:
-        site = plan.topology[region.site]
-        times = [estimates.time(index, site).time for index in region.calls]
+    for subgraph in plan.subgraphs:
+        site = plan.topology[subgraph.site]
+        times = [estimates.time(index, site).time for index in subgraph.calls]
         known = [each for each in times if each is not None]
-        if len(known) == len(times) and region.function in least:
+        if len(known) == len(times) and subgraph.function in least:
             predicted = (estimates.launch(site) + sum(known)) / 10**6
-            yield Prediction(region.site, len(region.calls), predicted, least[region.function])
+            yield Prediction(subgraph.site, len(subgraph.calls), predicted, least[subgraph.function])
 
 
 def spread(found: Sequence[Prediction]) -> str:

@@ -152,7 +152,7 @@ def _path(before: list[list[int]], src: int, dst: int) -> list[int]:
 
 
 def least_by_milp(case: Small, steps: int = 8) -> float:
-    """Return the least microseconds of all sites and regions chosen together, of at most `steps` regions; by HiGHS.
+    """Return the least microseconds of all sites and subgraphs chosen together, of at most `steps` subgraphs; by HiGHS.
 
     An operation is in one step on one site (x), a step is a call on one site (y), and a value goes from the site that
     makes it to each site where it is needed (z, a transport whose source and goals are what x says), over the links on

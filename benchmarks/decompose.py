@@ -6,7 +6,7 @@ installed (`_partitioners.py`), each in a process of its own. What takes more th
 graph or to divide it, or more than `--memory` gigabytes, is ended, and not tried with more operations of that family.
 
 Printed are CPU seconds, how many times ours that is and how it grows when the program doubles; wall seconds; the peak
-of memory, and that less what the process held before it had the graph; regions, and values and megabytes that pass
+of memory, and that less what the process held before it had the graph; subgraphs, and values and megabytes that pass
 between parts, each once for every part that reads it; then where a peer has fewer.
 
 With `--costs` sites are chosen by cost, two and four of them: CPU seconds of every stage, how they grow, and the peak
@@ -81,17 +81,17 @@ def measured(name: str, family: str, size: int, cap: int) -> dict[str, Any]:
         "wall": wall,
         "peak": round(most, 1),
         "more": round(most - base, 1),
-        "regions": found.regions,
+        "subgraphs": found.subgraphs,
         "values": None if crossing is None else len(crossing),
         "nbytes": None if crossing is None else sum(sizes[value] for value in crossing),
     }
 
 
 def beside_peers(results: Results, options: argparse.Namespace) -> None:
-    """Print a row per family, size and partitioner, and where a peer makes fewer regions or passes fewer bytes."""
+    """Print a row per family, size and partitioner, and where a peer makes fewer subgraphs or passes fewer bytes."""
     print(
         f"{'graph':>12} {'ops':>8} {'partitioner':>15} {'CPU':>12} {'x ours':>9} {'doubling':>8} {'wall':>12} "
-        f"{'peak MB':>8} {'less base':>9} {'regions':>8} {'values':>8} {'MB cut':>8}"
+        f"{'peak MB':>8} {'less base':>9} {'subgraphs':>8} {'values':>8} {'MB cut':>8}"
     )
     names = [name for name in PARTITIONERS if options.peers is None or name == OURS or name in options.peers]
     behind: list[str] = []
@@ -129,7 +129,7 @@ def _line(row: Any, reference: Any, before: Any) -> str:
     more = ""
     if before and not before["outcome"] and before["size"] < row["size"]:
         more = f"x{growth(before['seconds'], row['seconds'], row['size'] / before['size']):.2f}"
-    made = (row["regions"], row["values"], None if row["nbytes"] is None else round(row["nbytes"] / 1e6))
+    made = (row["subgraphs"], row["values"], None if row["nbytes"] is None else round(row["nbytes"] / 1e6))
     return (
         f"{line} {row['seconds']:>10.4f} s {times:>9} {more:>8} {row['wall']:>10.4f} s {row['peak']:>8.0f} "
         f"{row['more']:>9.1f} {' '.join(f'{chr(45) if number is None else number:>8}' for number in made)}"
@@ -139,7 +139,7 @@ def _line(row: Any, reference: Any, before: Any) -> str:
 def _behind(family: str, size: int, found: dict[str, Any]) -> list[str]:
     lines = []
     for name, row in found.items():
-        for what in ("regions", "values", "nbytes"):
+        for what in ("subgraphs", "values", "nbytes"):
             theirs, own = row.get(what), found.get(OURS, {}).get(what)
             if theirs is not None and own is not None and own > theirs:
                 lines.append(f"{family} {size}: {name} has fewer {what}: {theirs:,}, ours {own:,}")
@@ -147,7 +147,7 @@ def _behind(family: str, size: int, found: dict[str, Any]) -> list[str]:
 
 
 def staged(family: str, count: int, size: int) -> dict[str, Any]:
-    """Return CPU seconds by stage of choosing sites by cost, the number of regions, and megabytes at the peak."""
+    """Return CPU seconds by stage of choosing sites by cost, the number of subgraphs, and megabytes at the peak."""
     module = module_of(FAMILIES[family](size))
     gc.collect()
     begin, steps = time.perf_counter(), [time.process_time()]
@@ -161,14 +161,14 @@ def staged(family: str, count: int, size: int) -> dict[str, Any]:
     steps.append(time.process_time())
     stages = dict(zip(STAGES, (b - a for a, b in pairwise(steps)), strict=True))
     wall = time.perf_counter() - begin
-    return {**stages, "wall": wall, "regions": len(root.parts), "peak": round(peak(), 1)}
+    return {**stages, "wall": wall, "subgraphs": len(root.parts), "peak": round(peak(), 1)}
 
 
 def by_cost(results: Results, options: argparse.Namespace) -> None:
     """Print a row per family, number of sites and size: CPU seconds by stage, and how all of them grow."""
     print(
         f"{'graph':>12} {'sites':>5} {'ops':>8} {' '.join(f'{name:>9}' for name in (*STAGES, 'wall'))} "
-        f"{'doubling':>8} {'regions':>8} {'peak MB':>8}"
+        f"{'doubling':>8} {'subgraphs':>8} {'peak MB':>8}"
     )
     for family in options.families:
         for count in (2, 4):
@@ -190,7 +190,7 @@ def _stages_line(row: Any, before: Any) -> str:
     taken = [sum(one[stage] for stage in STAGES) for one in (before, row) if one]
     more = f"x{growth(*taken, row['size'] / before['size']):.2f}" if before else ""
     parts = " ".join(f"{row[stage]:>9.3f}" for stage in (*STAGES, "wall"))
-    return f"{line} {parts} {more:>8} {row['regions']:>8} {row['peak']:>8.0f}"
+    return f"{line} {parts} {more:>8} {row['subgraphs']:>8} {row['peak']:>8.0f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -107,7 +107,7 @@ def _tree(rng: random.Random, kind: str) -> tt.Target:
 def _check(plan: Plan) -> None:
     """Check what `decompose` does not prove itself: bounds."""
     if len(plan.root.parts) < plan.root.least_parts:
-        raise AssertionError(f"{len(plan.root.parts)} regions are below the bound {plan.root.least_parts}")
+        raise AssertionError(f"{len(plan.root.parts)} subgraphs are below the bound {plan.root.least_parts}")
     found = plan.prediction
     if found is not None and found.least is not None and found.least > found.total:
         raise AssertionError(f"{found.total} is below the bound {found.least}")

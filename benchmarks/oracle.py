@@ -51,7 +51,7 @@ def judged(seed: int, size: int, count: int, style: str) -> Judged:
     times.append(time.process_time())
     ours = _microseconds(plan)
     if ours * SAME < least:
-        least = least_by_milp(case, steps=size)  # the best has more regions than the oracle tried
+        least = least_by_milp(case, steps=size)  # the best has more subgraphs than the oracle tried
     bound = plan.prediction.least if plan.prediction is not None else None
     if ours * SAME < least or (bound is not None and bound / 10**6 > SAME * least):
         raise AssertionError(f"{style} {size} {count} {seed}: {ours} us, bound {bound} ps, but the least is {least} us")

@@ -10,8 +10,8 @@ weights lie; in a turn the fastest build counts. A leaf that is far behind alone
 
 Printed are medians of the turns in microseconds, and for the plans by cost the median over the turns of the ratio to
 the plan by preference and to the fastest of the leaves alone, with twice its standard error, and whether both are one
-plan; then what is where, in how many regions and how many there are at least, and how far results are apart, in
-standard deviations. Two columns of one plan show how much such a ratio says. Regions are counted of a plan that does
+plan; then what is where, in how many subgraphs and how many there are at least, and how far results are apart, in
+standard deviations. Two columns of one plan show how much such a ratio says. Subgraphs are counted of a plan that does
 not run, too: its operators are dealt to the leaves in turn.
 
 How far off predictions by rates are is told of the functions of other plans: all on each leaf, and segments on them by
@@ -77,22 +77,22 @@ class Contender:
         return self.programs[0]
 
     @property
-    def regions(self) -> list[tuple[str, tuple[str, ...]]]:
+    def subgraphs(self) -> list[tuple[str, tuple[str, ...]]]:
         """Which operations each of its functions has, and where that is; none for another's program."""
         if self.name == PLAIN:
             return []
         alone = self.name.removeprefix("only ") if self.name.startswith("only ") else ""
-        return [(region["site"] or alone, tuple(region["ops"])) for region in self.program.report()["regions"]]
+        return [(subgraph["site"] or alone, tuple(subgraph["ops"])) for subgraph in self.program.report()["subgraphs"]]
 
     @property
     def placed(self) -> str:
-        """How many operations are on each leaf, and in how many regions."""
+        """How many operations are on each leaf, and in how many subgraphs."""
         counts: Counter[str] = Counter()
-        for site, ops in self.regions:
+        for site, ops in self.subgraphs:
             counts[site] += len(ops)
         spread = ", ".join(f"{count} @{site or '.'}" for site, count in counts.most_common())
         least = f", at least {self.plan.root.least_parts}" if self.plan is not None else ""
-        return f"{spread} in {len(self.regions)}{least}"
+        return f"{spread} in {len(self.subgraphs)}{least}"
 
 
 def module_of(name: str) -> onnx.ModelProto:
@@ -254,7 +254,7 @@ class Ratio:
         low, high = np.percentile(turns, (25, 75))
         # Of a normal distribution, the quartiles are 1.35 deviations apart, and a median is 1.25 as wide as a mean.
         error = 2 * 1.25 * (high - low) / 1.35 / np.sqrt(len(turns))
-        return cls(float(np.median(turns)), float(error), bool(one.regions) and one.regions == other.regions)
+        return cls(float(np.median(turns)), float(error), bool(one.subgraphs) and one.subgraphs == other.subgraphs)
 
     @property
     def is_slower(self) -> bool:
@@ -283,7 +283,7 @@ def report(race: Race, apart: float) -> bool:
     print(f"  {best.name} {Ratio.of(best, by_name[PLAIN])} of {PLAIN}; results {apart:.0e} apart")
     errors = {each.name: each.error for each in found if each.error is not None}
     print("  predicted, of measured: " + ", ".join(f"{name} x{math.exp(error):.3f}" for name, error in errors.items()))
-    print(f"  operators dealt to leaves: {len(race.dealt.regions)} regions, at least {race.dealt.root.least_parts}")
+    print(f"  operators dealt to leaves: {len(race.dealt.subgraphs)} subgraphs, at least {race.dealt.root.least_parts}")
     if race.behind:
         print(f"  far behind: {', '.join(f'only {path}' for path in race.behind)}")
     if race.predicted:

@@ -49,8 +49,8 @@ def test_kernels_of_a_gpu_are_proposed_and_scheduled_anywhere():
     from tvmtarget.building.compile_plan import part_of, standing_alone
 
     plan = tt.decompose(tt.IRModule.from_onnx(NET), "cuda(arch=sm_80)")
-    (region,) = plan.regions
-    workshop = backend_named("tvm").workshop(part_of(plan, region, standing_alone(plan.topology, region.site)))
+    (subgraph,) = plan.subgraphs
+    workshop = backend_named("tvm").workshop(part_of(plan, subgraph, standing_alone(plan.topology, subgraph.site)))
     ((key, space),) = workshop.spaces.items()
     assert space.choices == ()
     assert space.kernel.default.startswith("s1:")

@@ -66,7 +66,7 @@ def test_a_placement_and_settings_outlive_the_renaming_of_children(tmp_path):
     log.add(whole_workload(plan, "graph"), plan.topology.root, placed, ran)
     renamed = tt.Target.parse(str(QUICK).replace("cpu=", "first=").replace("ort=", "second="))
     built = tt.build(digits(), renamed, log=log)
-    assert {region["site"] for region in built.report()["regions"]} == {"first", "second"}
+    assert {subgraph["site"] for subgraph in built.report()["subgraphs"]} == {"first", "second"}
     placement = built.tuned[0]
     assert (placement.tier, placement.is_used) == ("equal", True)
     other = tt.build(digits(), "composite[first=numpy,second=numpy]", log=log)
@@ -116,8 +116,8 @@ def test_placements_are_measured_anew_once_kernels_were_tuned_since(tmp_path):
     assert (first.measured, again.measured, again.reused) == (2, 2, 0)
 
 
-def test_a_slow_operation_is_found_by_the_regions_it_is_in():
-    """What regions took decides, not the work in them: here LRN, which no roofline would tell from the rest."""
+def test_a_slow_operation_is_found_by_the_subgraphs_it_is_in():
+    """What subgraphs took decides, not the work in them: here LRN, which no roofline would tell from the rest."""
     lrn = [
         helper.make_node("Relu", ["x"], ["a"], name="relu"),
         helper.make_node("LRN", ["a"], ["b"], name="lrn", size=3),
@@ -131,8 +131,9 @@ def test_a_slow_operation_is_found_by_the_regions_it_is_in():
     for sites in divided:
         each = plan.with_sites(sites)
         times = {
-            region.function: 10**6 * (sum(true[op] for op in region.ops)) + estimates.launch(plan.topology[region.site])
-            for region in each.regions
+            subgraph.function: 10**6 * (sum(true[op] for op in subgraph.ops))
+            + estimates.launch(plan.topology[subgraph.site])
+            for subgraph in each.subgraphs
         }
         runs.append((each, times))
     found = {(cost.structure, cost.site): cost.time for cost in learned(estimates, runs)}
@@ -166,7 +167,9 @@ def test_the_same_system_written_otherwise_is_equal_and_one_of_other_leaves_is_n
 def test_a_plan_of_ones_own_stays_as_it_is(tuned):
     plan = tt.decompose(digits(), BOTH, where={"op:Gemm": "@ort"})
     exe = tt.build(plan, log=tuned[0])
-    assert [region["site"] for region in exe.report()["regions"]] == [region.site for region in plan.regions]
+    assert [subgraph["site"] for subgraph in exe.report()["subgraphs"]] == [
+        subgraph.site for subgraph in plan.subgraphs
+    ]
 
 
 def test_a_placement_that_a_constraint_forbids_is_not_used_and_the_result_says_so():
@@ -174,7 +177,7 @@ def test_a_placement_that_a_constraint_forbids_is_not_used_and_the_result_says_s
     plan = tt.decompose(module, BOTH)
     everything = Candidate(format=PLACEMENT, body={"sites": [["ort", len(plan.program.body)]]})
     log.pin(whole_workload(plan, "graph"), plan.topology.root, everything, "for a test")
-    assert {region["site"] for region in tt.build(module, BOTH, log=log).report()["regions"]} == {"ort"}
+    assert {subgraph["site"] for subgraph in tt.build(module, BOTH, log=log).report()["subgraphs"]} == {"ort"}
     exe = tt.build(module, BOTH, log=log, where={"op:Gemm": "@cpu"})
     placed = next(applied for applied in exe.tuned if applied.level == "graph")
     assert not placed.is_used
@@ -224,7 +227,7 @@ def test_tasks_of_one_structure_count_as_one():
     relu += [helper.make_node("Relu", ["b"], ["c"]), helper.make_node("Sin", ["c"], ["y"])]
     where = {"op:Relu": "@cpu", "op:Sin": "@ort"}
     tasks = tt.decompose(tt.IRModule.from_onnx(small(*relu)), BOTH, where=where).tasks()
-    assert [(task.region.site, task.weight) for task in tasks] == [("cpu", 2), ("ort", 2)]
+    assert [(task.subgraph.site, task.weight) for task in tasks] == [("cpu", 2), ("ort", 2)]
 
 
 def test_a_target_of_another_machine_is_not_tuned_and_the_result_says_why():
@@ -233,7 +236,7 @@ def test_a_target_of_another_machine_is_not_tuned_and_the_result_says_why():
     result = tt.tune(digits(), foreign, log=log, levels=["kernel", "placement"])
     assert any("cannot run on this machine" in reason for reason in result.left_out)
     assert {record.level for record in log if isinstance(record, Trial)} == {"graph"}
-    assert {region["site"] for region in tt.build(digits(), foreign, log=log).report()["regions"]} == {"ort"}
+    assert {subgraph["site"] for subgraph in tt.build(digits(), foreign, log=log).report()["subgraphs"]} == {"ort"}
 
 
 def test_a_target_that_cannot_run_here_at_all_is_refused_by_name():

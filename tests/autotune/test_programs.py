@@ -65,7 +65,7 @@ def test_a_placement_gets_the_status_of_what_it_did_and_the_tuner_goes_on(hostil
     ends = [record.measured.status for record in log if isinstance(record, Trial)]
     assert (ends[0], set(ends) - {"ok"}) == ("ok", {status})
     assert any("a placement on ort" in reason for reason in result.left_out)
-    assert {region["site"] for region in tt.build(digits(), TREE, log=log).report()["regions"]} == {"cpu"}
+    assert {subgraph["site"] for subgraph in tt.build(digits(), TREE, log=log).report()["subgraphs"]} == {"cpu"}
     assert result.speedup > 0
 
 
@@ -75,7 +75,7 @@ def test_programs_are_what_a_build_makes_of_the_same_sites():
         for other in plans_by_leaf(plan):
             ran = programs.measure(Variant(other), Variant())
             assert ran.status == "ok"
-            assert set(ran.functions) == {region.function for region in plan.with_sites(sites_of(other)).regions}
+            assert set(ran.functions) == {subgraph.function for subgraph in plan.with_sites(sites_of(other)).subgraphs}
 
 
 def test_a_build_by_a_log_takes_the_functions_of_earlier_ones_of_which_the_log_says_the_same():

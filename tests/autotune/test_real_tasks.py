@@ -150,7 +150,7 @@ def seconds(run):
 
 
 turns = [[seconds(run) for run in (plain, exe)] for _ in range(9)]
-sites = [sorted({region["site"] for region in one.report()["regions"]}) for one in (plain, exe)]
+sites = [sorted({subgraph["site"] for subgraph in one.report()["subgraphs"]}) for one in (plain, exe)]
 tiers = [applied.tier for applied in exe.tuned if applied.level == "graph"]
 error = float(np.abs(exe(x) - plain(x)).max())
 ratio = float(np.median([before / after for before, after in turns[1:]]))

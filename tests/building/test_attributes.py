@@ -56,9 +56,9 @@ def normalised(shape=(64, 64)):
 
 def code(module, target):
     plan = tt.decompose(module, target)
-    (region,) = plan.regions
-    backend, _ = choose_backends(plan, allow_interpreter=False)[region.site]
-    return backend.compile(part_of(plan, region, standing_alone(plan.topology, region.site))).native_files()
+    (subgraph,) = plan.subgraphs
+    backend, _ = choose_backends(plan, allow_interpreter=False)[subgraph.site]
+    return backend.compile(part_of(plan, subgraph, standing_alone(plan.topology, subgraph.site))).native_files()
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_the_main_job_runs_by_two_code_generators():
     assert_same({"logits": scores}, reference(onnx.load(DIGITS), {"input": x}))
 
 
-# These take most of a minute: many small regions by TVM, or large weights.
+# These take most of a minute: many small subgraphs by TVM, or large weights.
 SLOW = {"densenet121", "vgg19", "inception_v2", "zfnet512", "bvlc_alexnet"}
 
 
@@ -98,16 +98,16 @@ def test_the_trace_equals_the_plan(name, probe_log):
     ops = [entry[1:] for entry in probe_log if entry[0] == "op"]
     copies = [entry[1:] for entry in probe_log if entry[0] == "copy"]
     calls = Counter()
-    for region in plan.regions:
-        body = plan.module[region.function].body
+    for subgraph in plan.subgraphs:
+        body = plan.module[subgraph.function].body
         assert [entry for entry, _ in zip(ops, body, strict=False)] == [
-            (call.source, region.site, calls[region.function]) for call in body
+            (call.source, subgraph.site, calls[subgraph.function]) for call in body
         ]
         del ops[: len(body)]
-        calls[region.function] += 1
+        calls[subgraph.function] += 1
     assert not ops
-    assert sorted(op for region in plan.regions for op in region.ops) == sorted(where)
-    assert all(where[op] == f"@{region.site}" for region in plan.regions for op in region.ops)
+    assert sorted(op for subgraph in plan.subgraphs for op in subgraph.ops) == sorted(where)
+    assert all(where[op] == f"@{subgraph.site}" for subgraph in plan.subgraphs for op in subgraph.ops)
     probed = [copy for copy in plan.copies if copy.dst.endswith("ext_dev")]  # a copy is made by where it arrives
     assert sorted(copies) == sorted((copy.src, copy.dst, copy.nbytes) for copy in probed)
     assert_same(results, reference(model, inputs))
@@ -138,7 +138,7 @@ def test_events_tell_every_call_and_copy():
     rng = random.Random(2)
     plan = tt.decompose(module, target, where={c.source: f"@{rng.choice(('x/a', 'y/b'))}" for c in module.main.body})
     events = tt.build(plan).profile(inputs_of(model))
-    assert [event.function for event in events if isinstance(event, CallEvent)] == [r.function for r in plan.regions]
+    assert [event.function for event in events if isinstance(event, CallEvent)] == [r.function for r in plan.subgraphs]
     moved = [(event.src, event.dst, event.nbytes) for event in events if isinstance(event, CopyEvent)]
     assert sorted(moved) == sorted((copy.src, copy.dst, copy.nbytes) for copy in plan.copies)
 
@@ -411,7 +411,7 @@ def test_a_program_is_taken_in_whatever_holds_it():
     expected = tt.build(tt.IRModule.from_onnx(DIGITS), "onnxruntime")(x)
     for program in (DIGITS, str(DIGITS), DIGITS.read_bytes(), onnx.load(DIGITS)):
         np.testing.assert_array_equal(tt.build(program, "onnxruntime")(x), expected)
-        assert len(tt.decompose(program, "onnxruntime").regions) == 1
+        assert len(tt.decompose(program, "onnxruntime").subgraphs) == 1
     with pytest.raises(ModelError, match=r"int is no tvm\.IRModule"):
         tt.build(3, "onnxruntime")
 

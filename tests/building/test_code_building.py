@@ -19,7 +19,7 @@ A = np.arange(16, dtype="float32")
 
 @I.ir_module
 class Pair:
-    """Host code, and a region for another CPU, both of which call a private function."""
+    """Host code, and a subgraph for another CPU, both of which call a private function."""
 
     @T.prim_func(private=True)
     def more(data: T.handle("float32"), i: T.int32):

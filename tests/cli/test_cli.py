@@ -25,13 +25,13 @@ def test_the_main_job_prints_what_ran_where(cli):
     assert report["max_abs_error"] < 1e-4
     assert report["backends"] == ["onnxruntime", "tvm"]
     assert report["copies"] == []
-    assert [(region["site"], region["inputs"], region["outputs"]) for region in report["regions"]] == [
+    assert [(subgraph["site"], subgraph["inputs"], subgraph["outputs"]) for subgraph in report["subgraphs"]] == [
         ("ort", ["input"], ["flatten"]),
         ("cpu", ["flatten"], ["fc1"]),
         ("ort", ["fc1"], ["relu4"]),
         ("cpu", ["relu4"], ["logits"]),
     ]
-    assert report["regions"][1]["ops"] == ["fc1"]
+    assert report["subgraphs"][1]["ops"] == ["fc1"]
 
 
 def test_run_prints_for_people(cli):
@@ -105,7 +105,7 @@ def test_explain_chooses_by_costs_where_it_is_given_some(cli, tmp_path):
 def test_explain_says_why(cli):
     code, out, _ = cli("explain", DIGITS, "--target", "[ort=onnxruntime,cpu=llvm]", "--where", "op:Gemm=@cpu")
     assert code == 0
-    assert out.startswith("11 ops in 4 regions on 2 sites")
+    assert out.startswith("11 ops in 4 subgraphs on 2 sites")
     code, out, _ = cli("explain", DIGITS, "--target", "nvidia/jetson-nano", "--op", "conv1")
     assert code == 0
     assert out.startswith("conv1 (Conv) runs on @gpu: the first site, in order of preference, that can take it")

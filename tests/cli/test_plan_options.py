@@ -32,31 +32,31 @@ def costs(tmp_path):
     return path
 
 
-def sites(regions):
-    return {op: region["site"] for region in regions for op in region["ops"]}
+def sites(subgraphs):
+    return {op: subgraph["site"] for subgraph in subgraphs for op in subgraph["ops"]}
 
 
 def test_run_and_compile_choose_sites_by_costs_as_explain_does(cli, costs, tmp_path):
     code, out, _ = cli("explain", DIGITS, "-t", BOTH, "--costs", costs, "--json")
-    planned = sites(json.loads(out)["regions"])
+    planned = sites(json.loads(out)["subgraphs"])
     assert (code, planned["conv1"]) == (0, "cpu")
     code, out, err = cli("run", DIGITS, "-t", BOTH, "--costs", costs, "-i", NPZ, "--check", "--json")
-    assert (code, sites(json.loads(out)["regions"])) == (0, planned), err
+    assert (code, sites(json.loads(out)["subgraphs"])) == (0, planned), err
     program = tmp_path / "p.tta"
     code, _, err = cli("compile", DIGITS, "-t", BOTH, "--costs", costs, "-o", program)
     assert code == 0, err
     code, out, _ = cli("run", program, "-i", NPZ, "--json")
-    assert sites(json.loads(out)["regions"]) == planned
+    assert sites(json.loads(out)["subgraphs"]) == planned
 
 
 def test_operations_share_a_site_or_do_not_as_they_are_asked(cli):
     rules = ("--where", "conv1=@cpu")
     code, out, err = cli("run", DIGITS, "-t", BOTH, *rules, "--same-site", "conv1,fc1", "-i", NPZ, "--json")
     assert code == 0, err
-    found = sites(json.loads(out)["regions"])
+    found = sites(json.loads(out)["subgraphs"])
     assert (found["fc1"], found["conv2"]) == ("cpu", "ort")
     code, out, _ = cli("explain", DIGITS, "-t", BOTH, "--apart", "conv1,fc1", "--json")
-    found = sites(json.loads(out)["regions"])
+    found = sites(json.loads(out)["subgraphs"])
     assert found["conv1"] != found["fc1"]
 
 
@@ -79,7 +79,7 @@ def test_explain_shows_the_placement_in_a_log(cli, tmp_path):
     code, out, _ = cli("explain", DIGITS, "-t", BOTH, "--log", log, "--json")
     assert code == 0
     assert "pin" in {match["tier"] for match in json.loads(out)["known"]}
-    assert set(sites(json.loads(out)["regions"]).values()) == {"cpu"}
+    assert set(sites(json.loads(out)["subgraphs"]).values()) == {"cpu"}
 
 
 def test_all_that_decompose_takes_is_an_option():
@@ -89,18 +89,21 @@ def test_all_that_decompose_takes_is_an_option():
 
 
 def test_functions_are_formed_as_they_are_asked(cli):
-    rules = ("--where", "relu1=@cpu", "--boundary-after", "pool", "--max-regions", "ort=2", "--constants", "lift")
+    rules = ("--where", "relu1=@cpu", "--boundary-after", "pool", "--max-subgraphs", "ort=2", "--constants", "lift")
     code, out, err = cli("explain", DIGITS, "-t", BOTH, *rules, "--json")
     assert code == 0, err
-    regions = json.loads(out)["regions"]
-    assert [(region["site"], len(region["ops"])) for region in regions] == [("cpu", 2), ("ort", 3), ("ort", 6)]
+    subgraphs = json.loads(out)["subgraphs"]
+    assert [(subgraph["site"], len(subgraph["ops"])) for subgraph in subgraphs] == [("cpu", 2), ("ort", 3), ("ort", 6)]
     code, out, err = cli("run", DIGITS, "-t", BOTH, *rules, "-i", NPZ, "--check", "--json")
     assert code == 0, err
-    ran = json.loads(out)["regions"]
-    assert [region["ops"] for region in ran] == [region["ops"] for region in regions]
+    ran = json.loads(out)["subgraphs"]
+    assert [subgraph["ops"] for subgraph in ran] == [subgraph["ops"] for subgraph in subgraphs]
     assert "conv2.weight" in ran[1]["inputs"]
     code, out, _ = cli("explain", DIGITS, "-t", BOTH, "--boundary-before", "conv2", "--atomic", "relu1,conv1", "--json")
-    assert [region["ops"][:2] for region in json.loads(out)["regions"]] == [["conv1", "relu1"], ["conv2", "relu2"]]
+    assert [subgraph["ops"][:2] for subgraph in json.loads(out)["subgraphs"]] == [
+        ["conv1", "relu1"],
+        ["conv2", "relu2"],
+    ]
 
 
 @pytest.fixture
@@ -139,7 +142,7 @@ def test_a_saved_plan_is_explained_and_compared_as_it_is(cli, tmp_path):
     )
     assert cli("explain", after, "--diff", before) == (1, "fc1: @cpu -> @ort\nregions: 3 -> 1\n", "")
     assert cli("explain", before, "--diff", before) == (0, "no difference\n", "")
-    for words in (["-t", BOTH], ["--where", "fc1=@ort"], ["--max-regions", "ort=1"], ["--set", "cpu/num-cores=8"]):
+    for words in (["-t", BOTH], ["--where", "fc1=@ort"], ["--max-subgraphs", "ort=1"], ["--set", "cpu/num-cores=8"]):
         code, _, err = cli("explain", before, *words)
         assert (code, err) == (
             1,
@@ -167,9 +170,9 @@ def test_one_question_is_answered_at_a_time(cli):
         (["--atomic", "conv1,fc9"], "no op 'fc9' in the model"),
         (["--atomic", "conv1,fc1"], "ops 'conv1', 'fc1' are asked to be atomic, but 'relu1', 'conv2',"),
         (["--boundary-before", "fc8", "--boundary-after", "fc9"], "(in boundary_before)\nerror: no op 'fc9'"),
-        (["--max-regions", "ort"], "--max-regions 'ort' is not NAME=NUMBER, such as 'npu=4'"),
-        (["--max-regions", "ort=-1"], "--max-regions 'ort=-1' is not NAME=NUMBER"),
-        (["--max-regions", "npu=1"], "no site of the target is or bears 'npu'"),
+        (["--max-subgraphs", "ort"], "--max-subgraphs 'ort' is not NAME=NUMBER, such as 'npu=4'"),
+        (["--max-subgraphs", "ort=-1"], "--max-subgraphs 'ort=-1' is not NAME=NUMBER"),
+        (["--max-subgraphs", "npu=1"], "no site of the target is or bears 'npu'"),
         (["--constants", "lifted"], "--constants is bind or lift or share, not 'lifted'; did you mean 'lift'?"),
         (["--log", "none.db"], "there is no log 'none.db'"),
         (["--costs", "none.json"], "(in --costs 'none.json')"),

@@ -33,7 +33,7 @@ def test_two_machines_compute_what_one_does():
     for batch, output in zip(batches, exe.stream(batches, depth=3), strict=True):
         assert_same(output, whole(DIGITS, batch))
     called = [event.call for event in exe.profile(images()) if isinstance(event, CallEvent)]
-    assert sorted(called) == sorted(region["call"] for region in exe.report()["regions"])
+    assert sorted(called) == sorted(subgraph["call"] for subgraph in exe.report()["subgraphs"])
     exe.close()
 
 

@@ -54,7 +54,7 @@ def test_inputs_that_follow_each_other_come_out_in_order(running):
 def test_every_call_of_the_plan_is_made_once(running):
     events = running.profile(images())
     called = [event.call for event in events if isinstance(event, CallEvent)]
-    assert sorted(called) == sorted(region["call"] for region in running.report()["regions"])
+    assert sorted(called) == sorted(subgraph["call"] for subgraph in running.report()["subgraphs"])
 
 
 @pytest.mark.parametrize("machine", ["n0", "n1", "host"])
@@ -116,7 +116,7 @@ def test_squeezenet_on_three_machines():
     third = len(module.main.body) // 3
     where = {call.source: f"@n.{min(2, place // third)}/a" for place, call in enumerate(module.main.body)}
     exe = tt.build(module, THREE, where=where)
-    assert {region["site"] for region in exe.report()["regions"]} == {"n.0/a", "n.1/a", "n.2/a"}
+    assert {subgraph["site"] for subgraph in exe.report()["subgraphs"]} == {"n.0/a", "n.1/a", "n.2/a"}
     assert_same(exe.run(inputs), whole(model, inputs))
     exe.close()
 

@@ -49,11 +49,11 @@ def test_layers_that_are_alike_are_one_function_each_site_and_every_op_keeps_its
     assert [re.sub("_[0-9a-f]{8}$", "", name) for name in names] == ["a_matmul", "b_sigmoid"]
     assert [call.callee for call in plan.module.main.body] == names * 6
     assert [call.source for call in plan.module.main.body][:3] == ["matmul0", "sigmoid0", "matmul1"]
-    assert [region.ops for region in plan.regions][-2:] == [("matmul5",), ("sigmoid5",)]
+    assert [subgraph.ops for subgraph in plan.subgraphs][-2:] == [("matmul5",), ("sigmoid5",)]
     assert plan.functions("a") == (plan.module[names[0]],)
     assert plan.site_of("sigmoid4") == "b"
     assert plan.explain("matmul3").function == names[0]
-    assert [(task.weight, task.region.function) for task in plan.tasks()] == [(6, name) for name in names]
+    assert [(task.weight, task.subgraph.function) for task in plan.tasks()] == [(6, name) for name in names]
     marked = {node.name: [p.value for p in node.metadata_props] for node in plan.marked().graph.node}
     assert marked["matmul5"] == ["@a", names[0]]
 
@@ -132,7 +132,7 @@ def test_a_function_is_compiled_once_and_every_call_of_it_is_fingerprints():
     x = np.ones((2, 3), "float32")
     events = exe.profile({"x": x})
     assert [event.function for event in events] == names * 5
-    told = {region["call"]: region["ops"] for region in exe.report()["regions"]}
+    told = {subgraph["call"]: subgraph["ops"] for subgraph in exe.report()["subgraphs"]}
     assert [told[event.call] for event in events][-2:] == [["matmul4"], ["sigmoid4"]]
     np.testing.assert_allclose(exe(x), tt.build(layers(5), "onnxruntime")(x), rtol=1e-6)
 
@@ -152,13 +152,13 @@ def test_systems_that_are_alike_have_one_driver_and_their_copies_are_told_apart(
     drivers = [function.name for function in plan.module if function.attr("role") == "driver"]
     assert [name.rpartition("_")[0] for name in drivers] == ["", "soc"]
     (product,) = plan.functions("soc/npu")
-    assert [(r.function, r.call, r.ops) for r in plan.regions if r.site == "soc/npu"] == [
+    assert [(r.function, r.call, r.ops) for r in plan.subgraphs if r.site == "soc/npu"] == [
         (product.name, f"matmul{layer}/{product.name}", (f"matmul{layer}",)) for layer in range(3)
     ]
     assert tt.decompose(plan.module).module == plan.module
     events = tt.build(plan).profile({"x": np.ones((2, 3), "float32")})
     calls = [event.call for event in events if hasattr(event, "call")]
-    assert calls == [region.call for region in plan.regions]
+    assert calls == [subgraph.call for subgraph in plan.subgraphs]
 
 
 def test_calls_that_name_too_few_ops_are_refused():
@@ -211,8 +211,8 @@ def test_what_an_edit_leaves_alone_is_the_same_and_is_not_compiled_again(monkeyp
 
 
 def structures(plan):
-    for region in plan.regions:
-        yield from ((op, structural_hash(plan.module[region.function])) for op in region.ops)
+    for subgraph in plan.subgraphs:
+        yield from ((op, structural_hash(plan.module[subgraph.function])) for op in subgraph.ops)
 
 
 @settings(max_examples=40, deadline=None)
@@ -228,7 +228,7 @@ def test_a_program_with_shared_functions_is_the_same_program(seed, size):
     assert again.module == plan.module
     assert {call.source: call.op for call in again.program.body} == {c.source: c.op for c in plan.program.body}
     assert again.sites() == plan.sites()
-    assert len({region.call for region in plan.regions}) == len(plan.regions)
+    assert len({subgraph.call for subgraph in plan.subgraphs}) == len(plan.subgraphs)
 
 
 def mixing(dims, orders):

@@ -165,7 +165,7 @@ def test_atomic_groups_and_boundaries_are_kept_or_refused(size, seed, target, by
     except InfeasibleError as error:
         assert "are asked to be atomic, but" in str(error)  # noqa: PT017 - any other refusal is a fault
         return
-    owner = {op: region.call for region in plan.regions for op in region.ops}
+    owner = {op: subgraph.call for subgraph in plan.subgraphs for op in subgraph.ops}
     assert len({owner[op] for op in asked["atomic"][0]}) == 1
     body = plan.program.body
     for index, call in enumerate(body):
@@ -182,35 +182,37 @@ def test_a_site_gets_no_more_calls_than_it_may(size, seed, most, by_cost):
     module = tt.IRModule.from_onnx(random_graph(size, seed))
     rng = random.Random(seed)
     where = {call.source: f"@{rng.choice('abc')}?" for call in module.main.body}
-    plan = tt.decompose(module, FLAT, "roofline" if by_cost else None, where=where, max_regions={"b": most, "llvm": 1})
-    counts = {site: [region.site for region in plan.regions].count(site) for site in "bc"}
+    plan = tt.decompose(
+        module, FLAT, "roofline" if by_cost else None, where=where, max_subgraphs={"b": most, "llvm": 1}
+    )
+    counts = {site: [subgraph.site for subgraph in plan.subgraphs].count(site) for site in "bc"}
     assert counts["b"] <= most
     assert counts["c"] <= 1
 
 
-def test_the_smallest_regions_are_given_up_first():
+def test_the_smallest_subgraphs_are_given_up_first():
     """What TFLite calls the N largest delegates, and what ends in dozens of engines without it."""
     module = tt.IRModule.from_onnx(DIGITS)
     where = {"relu1": "@a", "pool": "@a"}
-    plan = tt.decompose(module, "[b=onnxruntime,a=numpy]", where=where, max_regions={"b": 1})
-    assert [(region.site, len(region.ops)) for region in plan.regions] == [("a", 5), ("b", 6)]
-    assert plan.explain("conv1").reason == "it must meet !@b (required by max_regions)"
-    with pytest.raises(InfeasibleError, match=r"'b' gets 3 regions, and at most 1 are asked for, .* op 'conv1'"):
-        tt.decompose(module, "[b=onnxruntime,a=numpy]", where={"op:Conv": "@b", **where}, max_regions={"b": 1})
+    plan = tt.decompose(module, "[b=onnxruntime,a=numpy]", where=where, max_subgraphs={"b": 1})
+    assert [(subgraph.site, len(subgraph.ops)) for subgraph in plan.subgraphs] == [("a", 5), ("b", 6)]
+    assert plan.explain("conv1").reason == "it must meet !@b (required by max_subgraphs)"
+    with pytest.raises(InfeasibleError, match=r"'b' gets 3 subgraphs, and at most 1 are asked for, .* op 'conv1'"):
+        tt.decompose(module, "[b=onnxruntime,a=numpy]", where={"op:Conv": "@b", **where}, max_subgraphs={"b": 1})
     with pytest.raises(UnknownNameError, match="no site of the target is or bears 'bb'"):
-        tt.decompose(module, "[b=onnxruntime,a=numpy]", max_regions={"bb": 1})
+        tt.decompose(module, "[b=onnxruntime,a=numpy]", max_subgraphs={"bb": 1})
 
 
 def test_units_and_limits_are_in_the_file_of_a_plan(tmp_path):
     module = tt.IRModule.from_onnx(DIGITS)
     asked = {"atomic": [["fc1", "relu4"]], "boundary_before": ["conv2"], "boundary_after": ["pool"]}
-    plan = tt.decompose(module, FLAT, **asked, max_regions={"b": 0})
-    assert [region.ops[0] for region in plan.regions] == ["conv1", "conv2", "conv3"]
+    plan = tt.decompose(module, FLAT, **asked, max_subgraphs={"b": 0})
+    assert [subgraph.ops[0] for subgraph in plan.subgraphs] == ["conv1", "conv2", "conv3"]
     assert dict(plan.explain("conv2").neighbours) == {"relu1": "BOUNDARY, one is asked for between them"}
     plan.save(tmp_path / "a.plan")
     loaded = tt.Plan.load(tmp_path / "a.plan")
     assert (loaded.module, loaded.to_json()) == (plan.module, plan.to_json())
-    assert [loaded.request.atomic, loaded.request.max_regions] == [(("fc1", "relu4"),), {"b": 0}]
+    assert [loaded.request.atomic, loaded.request.max_subgraphs] == [(("fc1", "relu4"),), {"b": 0}]
     assert not plan.diff(plan.replay(module))
 
 
@@ -231,8 +233,8 @@ def test_units_and_limits_are_in_the_file_of_a_plan(tmp_path):
         ({"boundary_after": "fc1"}, "boundary_after is names of ops, such as .*, so that 'fc1' is none"),
         ({"same_site": [[1]]}, "same_site is groups of names of ops, such as .*, so that 1 is none"),
         ({"apart": 5}, "apart is groups of names of ops, such as .*, not 5"),
-        ({"max_regions": {"a": -1}}, "max_regions of 'a' is a number, 0 or more, not -1"),
-        ({"max_regions": 3}, "max_regions is numbers by site, such as {'npu': 4}, not 3"),
+        ({"max_subgraphs": {"a": -1}}, "max_subgraphs of 'a' is a number, 0 or more, not -1"),
+        ({"max_subgraphs": 3}, "max_subgraphs is numbers by site, such as {'npu': 4}, not 3"),
         ({"where": "@a"}, "where is constraints by name, such as .*, not '@a'"),
         ({"where": {1: "@a"}}, "where speaks of ops by name, glob or 'op:KIND', not by 1"),
     ],

@@ -1,4 +1,4 @@
-"""Regions within caps: few parts, against the fewest that there are of small graphs, and chains that stay whole."""
+"""Subgraphs within caps: few parts, against the fewest that there are of small graphs, and chains that stay whole."""
 
 import random
 from statistics import mean

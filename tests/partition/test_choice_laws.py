@@ -39,7 +39,7 @@ def costs_of(seed, factor=1):
 
 
 def sites(plan):
-    return [(region.site, region.ops) for region in plan.regions]
+    return [(subgraph.site, subgraph.ops) for subgraph in plan.subgraphs]
 
 
 graphs = given(size=st.integers(1, 60), seed=st.integers(0, 10**6))
@@ -63,7 +63,7 @@ def test_a_site_that_is_worse_for_all_changes_nothing(size, seed):
     more = replace(costs, ops=(*costs.ops, *slower), sites={**costs.sites, "d": costs.sites["a"]})
     tree = tt.Target.parse("[a=numpy,b=onnxruntime,c=llvm,d=numpy](host=@a)").replace(memory=APART.memory)
     without, beside = tt.decompose(module, APART, costs), tt.decompose(module, tree, more)
-    assert not any(region.site == "d" for region in beside.regions)
+    assert not any(subgraph.site == "d" for subgraph in beside.subgraphs)
     assert beside.prediction.total <= 1.02 * without.prediction.total
 
 
@@ -85,7 +85,7 @@ def test_a_plan_is_valid_and_no_worse_than_by_preference_when_work_runs_out(work
     for seed in range(12):
         module, costs = tt.IRModule.from_onnx(random_graph(120, seed)), costs_of(seed)
         plan = tt.decompose(module, APART, costs)
-        pinned = {op: f"@{region.site}" for region in tt.decompose(module, APART).regions for op in region.ops}
+        pinned = {op: f"@{subgraph.site}" for subgraph in tt.decompose(module, APART).subgraphs for op in subgraph.ops}
         assert plan.prediction.total <= tt.decompose(module, APART, costs, where=pinned).prediction.total
 
 
@@ -116,27 +116,27 @@ def test_a_cap_of_a_strategy_holds_in_the_plan(monkeypatch):
     monkeypatch.setattr(ONNXRUNTIME, "max_ops", 4)
     module = tt.IRModule.from_onnx(random_graph(80, 3))
     plan = tt.decompose(module, "[b=onnxruntime](host=numpy)", where={"*": "@b"})
-    assert max(len(region.ops) for region in plan.regions) == 4
+    assert max(len(subgraph.ops) for subgraph in plan.subgraphs) == 4
 
 
-def test_a_strategy_refuses_regions_and_they_are_divided(monkeypatch):
-    def check_region(self, ops):
+def test_a_strategy_refuses_subgraphs_and_they_are_divided(monkeypatch):
+    def check_subgraph(self, ops):
         kinds = {op.kind for op in ops}
         return reject("RULE", "Relu and Add do not go together") if {"Relu", "Add"} <= kinds else None
 
-    monkeypatch.setattr(ONNXRUNTIME, "check_region", check_region)
+    monkeypatch.setattr(ONNXRUNTIME, "check_subgraph", check_subgraph)
     module = tt.IRModule.from_onnx(random_graph(80, 3))
     kinds = {call.source: call.kind for call in module.main.body}
     plan = tt.decompose(module, "[b=onnxruntime](host=numpy)", where={"*": "@b"})
-    assert all(not {"Relu", "Add"} <= {kinds[op] for op in region.ops} for region in plan.regions)
-    assert len(plan.regions) > 1
+    assert all(not {"Relu", "Add"} <= {kinds[op] for op in subgraph.ops} for subgraph in plan.subgraphs)
+    assert len(plan.subgraphs) > 1
 
 
 def test_what_a_strategy_refuses_alone_goes_elsewhere_or_is_fingerprints(monkeypatch):
-    def check_region(self, ops):
+    def check_subgraph(self, ops):
         return reject("RULE", "no Relu in a function") if any(op.kind == "Relu" for op in ops) else None
 
-    monkeypatch.setattr(LLVM, "check_region", check_region)
+    monkeypatch.setattr(LLVM, "check_subgraph", check_subgraph)
     module = tt.IRModule.from_onnx(random_graph(40, 3))
     relu = [call.source for call in module.main.body if call.kind == "Relu"]
     plan = tt.decompose(module, "[c=llvm,a=numpy](host=@a)")
@@ -156,7 +156,7 @@ def test_random_programs_are_divided_validly(seed, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_order_of_operations_changes_no_predicted_time(seed, monkeypatch):
-    """In systems of systems, too, where regions of one level are the programs of the next."""
+    """In systems of systems, too, where subgraphs of one level are the programs of the next."""
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks._graphs import FAMILIES, costs_of, module_of, shuffled
     from benchmarks.fuzz import DEEP

@@ -70,11 +70,11 @@ def recount(module, costs, labels, sites=SITES, called=None):
     for index, call in enumerate(body):
         for name in set(call.inputs) & producer.keys():
             successors[producer[name]].append(index)
-    regions = LabeledGraph(AtomGraph(successors), labels).waves()
+    subgraphs = LabeledGraph(AtomGraph(successors), labels).waves()
     total = sum(times[sites[label], call.kind] for call, label in zip(body, labels, strict=True))
     copied = {(name, *pair) for name, site in needed for pair in hops(home[name], site)}  # shared hops count once
     total += sum(direct[frozenset(pair)] for _, *pair in copied)
-    called = [sites[labels[region[0]]] for region in regions] if called is None else called
+    called = [sites[labels[subgraph[0]]] for subgraph in subgraphs] if called is None else called
     return total + sum(costs.sites[site].launch for site in called)
 
 
@@ -86,7 +86,7 @@ def test_what_is_predicted_is_what_the_functions_and_copies_of_the_plan_take(siz
     labels = [rng.randrange(3) for _ in module.main.body]
     where = {call.source: f"@{SITES[label]}" for call, label in zip(module.main.body, labels, strict=True)}
     plan = tt.decompose(module, APART, costs, where=where)
-    called = [region.site for region in plan.regions]
+    called = [subgraph.site for subgraph in plan.subgraphs]
     assert plan.prediction.total == recount(module, costs, labels, called=called) * 10**6
     assert plan.prediction.total <= recount(module, costs, labels) * 10**6
     assert plan.prediction.unknown == ()
@@ -172,7 +172,7 @@ EDGE = tt.Target.parse("[npu=onnxruntime,cpu=numpy](host=@cpu)").replace(memory=
 @pytest.mark.parametrize("name", LIGHT)
 def test_heavy_models_go_to_the_fast_device_as_a_whole_and_nothing_of_them_is_unknown(name):
     plan = tt.decompose(tt.IRModule.from_onnx(light(name)), EDGE, BOARD)
-    assert {region.site for region in plan.regions} == {"npu"}
+    assert {subgraph.site for subgraph in plan.subgraphs} == {"npu"}
     assert plan.prediction.unknown == ()
 
 
@@ -207,13 +207,13 @@ def test_what_is_unknown_is_listed_and_moves_nothing_from_a_preferred_site():
     module = tt.IRModule.from_onnx(DIGITS)
     unlinked = {key: value for key, value in BOARD.items() if key != "links"}
     plan = tt.decompose(module, EDGE, unlinked)
-    assert {region.site for region in plan.regions} == {"npu"}
+    assert {subgraph.site for subgraph in plan.subgraphs} == {"npu"}
     assert [one.split(":")[0] for one in plan.prediction.unknown] == [
         "copy of 'input' from cpu to sram",
         "copy of 'logits' from sram to cpu",
     ]
     cpu_first = tt.Target.parse("[cpu=numpy,npu=onnxruntime](host=@cpu)").replace(memory=EDGE.memory)
-    assert {region.site for region in tt.decompose(module, cpu_first, unlinked).regions} == {"cpu"}
+    assert {subgraph.site for subgraph in tt.decompose(module, cpu_first, unlinked).subgraphs} == {"cpu"}
     forced = tt.decompose(module, EDGE, unlinked, where={"fc1": "@npu"})
     assert "unknown: copy of" in forced.summary()
     assert "no link says what that takes" in forced.summary()
@@ -259,7 +259,7 @@ def test_the_tree_says_peaks_and_links_where_no_file_does():
     )
     module = tt.IRModule.from_onnx(light("resnet50"))
     plan = tt.decompose(module, tree, "roofline")
-    assert {region.site for region in plan.regions} == {"cuda"}
+    assert {subgraph.site for subgraph in plan.subgraphs} == {"cuda"}
     assert plan.prediction.unknown == ()
     # 150528 floats there and 1000 back, at 16 GB/s, 5 us each time
     assert plan.prediction.copies == round((150528 + 1000) * 4 / 16e9 * 1e12) + 10 * 10**6
@@ -342,7 +342,10 @@ def _shares(shares, **match):
             "symbolic_hints.n: it should be a whole number, 0 or more and at most 1e+18",
         ),
         ({"links": [{"src": "npu", "dst": "cpu", "latency": 1, "bandwidth": None}]}, "links[0]: it needs 'bandwidth'"),
-        ({"regions": [{"match": {"structure": "s1:0"}, "site": "npu", "time": None}]}, "regions[0]: it needs 'time'"),
+        (
+            {"subgraphs": [{"match": {"structure": "s1:0"}, "site": "npu", "time": None}]},
+            "subgraphs[0]: it needs 'time'",
+        ),
         ({"ops": [{"match": None, "site": "npu", "time": 1}]}, "costs: ops[0]: it needs 'match'"),
     ],
 )
@@ -434,13 +437,13 @@ FACTS = """{"schema": "tvmtarget.cost/1", "unit": "us",
  "links": [{"src": "ddr", "dst": "hbm0", "latency": 8.0, "bandwidth": 1.2e10, "from": "measured:pcie-2026-09"}],
  "ops":   [{"match": {"op": "Conv", "dtype": "float16"}, "site": "gpu", "time": {"roofline": 0.6}},
            {"match": {"structure": "sha256:9ab"}, "site": "npu", "time": 132.5, "stdev": 2.1, "from": "tuning-record"}],
- "regions": [{"match": {"structure": "sha256:77c"}, "site": "tensorrt", "time": 410.0, "from": "measured"}],
+ "subgraphs": [{"match": {"structure": "sha256:77c"}, "site": "tensorrt", "time": 410.0, "from": "measured"}],
  "default": {"roofline": 0.3}, "symbolic_hints": {"batch": 8, "seq": 512}}"""
 
 
 def test_the_file_of_the_facts_is_read_and_written_back():
     costs = load_costs(json.loads(FACTS))
-    assert costs.regions == (SubgraphCost("tensorrt", "sha256:77c", 410.0, origin="measured"),)
+    assert costs.subgraphs == (SubgraphCost("tensorrt", "sha256:77c", 410.0, origin="measured"),)
     assert load_costs(write_costs(costs)) == costs
     tree = tt.Target.parse("[gpu=cuda,npu=onnxruntime,tensorrt=onnxruntime,cpu=numpy](host=@cpu)")
     tree = tree.replace(memory=(tt.Memory(name="hbm", of=("gpu",)),))
@@ -456,12 +459,12 @@ def test_times_are_read_in_the_unit_of_the_file(unit, factor):
         "sites": {"a": {"launch": 3, "mem_bw": 5e9}},
         "links": [{"src": "a", "dst": "b", "latency": 2, "bandwidth": 1e9}],
         "ops": [{"match": {"op": "Relu"}, "site": "a", "time": 7, "stdev": 1}],
-        "regions": [{"match": {"structure": "s1:0"}, "site": "a", "time": 11}],
+        "subgraphs": [{"match": {"structure": "s1:0"}, "site": "a", "time": 11}],
         "default": {"launch": 4},
     }
     costs = load_costs(data)
     times = (costs.sites["a"].launch, costs.links[0].latency, costs.ops[0].time, costs.ops[0].stdev)
-    assert (*times, costs.regions[0].time, costs.launch) == tuple(number * factor for number in (3, 2, 7, 1, 11, 4))
+    assert (*times, costs.subgraphs[0].time, costs.launch) == tuple(number * factor for number in (3, 2, 7, 1, 11, 4))
     assert (costs.sites["a"].mem_bw, costs.links[0].bandwidth) == (5e9, 1e9)
 
 
@@ -475,7 +478,7 @@ def test_numbers_without_sense_are_refused_wherever_they_come_from():
         ([OpCost("b", op="Conv", time=-1.0)], "time of 'Conv' on 'b' is -1.0; it should be"),
         ([OpCost("b", op="Conv")], "the cost of 'Conv' on 'b' has neither 'time' nor 'roofline'"),
         ([OpCost("b", time=1.0)], "a cost of ops on 'b' says nothing of which; give 'op' or 'structure'"),
-        ([SubgraphCost("b", "s1:0", float("inf"))], "time of region 's1:0' is inf"),
+        ([SubgraphCost("b", "s1:0", float("inf"))], "time of subgraph 's1:0' is inf"),
         (["x"], "a measurement is an OpCost or a SubgraphCost, not 'x'"),
         ([OpCost("b", op="Conv", time="1")], "time of 'Conv' on 'b' is '1'; it should be a number"),
         ([OpCost("b", op="Conv", time=1.0, stdev=float("nan"))], "stdev of 'Conv' on 'b' is nan"),
@@ -540,7 +543,7 @@ def test_a_link_within_one_memory_is_told_to_count_for_nothing():
 
 
 def test_a_measured_function_counts_as_it_was_measured():
-    """Facts: records of regions only re-score plans; an engine that fuses is faster than its operations."""
+    """Facts: records of subgraphs only re-score plans; an engine that fuses is faster than its operations."""
     nodes = (("Relu", "x", "p"), ("Tanh", "p", "q"), ("Relu", "q", "y"))
     model = small(*(helper.make_node(op, [i], [o], name=o) for op, i, o in nodes), shape=(2, 3))
     module = tt.IRModule.from_onnx(model)
@@ -567,11 +570,11 @@ def test_a_value_in_a_memory_of_several_sites_is_computed_where_that_takes_least
     assert tt.decompose(module, "[a=numpy,b=numpy](host=@a)").sites() == {"r": "a"}
 
 
-def test_costs_of_regions_that_match_nothing_are_listed():
+def test_costs_of_subgraphs_that_match_nothing_are_listed():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "[a=numpy,b=numpy](host=@a)")
     used = SubgraphCost("a", plan.tasks()[0].structure, 9.0)
     known = plan.with_costs([used, SubgraphCost("a", "s1:0", 1.0), SubgraphCost("a", "s1:0", 2.0)])
-    assert known.prediction.unused == ("costs of regions that match no function of the plan: s1:0 on 'a'",)
+    assert known.prediction.unused == ("costs of subgraphs that match no function of the plan: s1:0 on 'a'",)
     assert plan.with_costs([used]).prediction.unused == ()
 
 
@@ -636,13 +639,13 @@ def test_values_that_pass_between_sites_cost_what_they_take_at_their_ends():
         sites = {"a": SiteCost(launch=0.0), "b": SiteCost(launch=0.0, **rates)}
         return tt.decompose(module, pair, Costs(sites=sites, ops=ops))
 
-    assert [region.site for region in planned().regions] == ["a", "b", "a"]
+    assert [subgraph.site for subgraph in planned().subgraphs] == ["a", "b", "a"]
     assert planned().prediction.passing == 0
     passing = planned(boundary_bw=1e9)
-    assert [region.site for region in passing.regions] == ["a"]
+    assert [subgraph.site for subgraph in passing.subgraphs] == ["a"]
     assert passing.prediction.total == 80 * 10**6
     fast = planned(boundary_bw=2e9)
-    assert [region.site for region in fast.regions] == ["a", "b", "a"]
+    assert [subgraph.site for subgraph in fast.subgraphs] == ["a", "b", "a"]
     assert (fast.prediction.passing, fast.prediction.total) == (24 * 10**6, 64 * 10**6)
     assert "passing 24 us" in fast.summary()
 
@@ -654,10 +657,10 @@ def test_operations_leave_the_best_site_only_for_more_than_rates_may_be_off():
     rates = SiteCost(launch=0.0, flops={"float32": 1e9}, mem_bw=1e9)
     costs = Costs(sites={"a": rates, "b": rates}, ops=ops)
     taken = {
-        doubt: [region.site for region in tt.decompose(module, pair, replace(costs, doubt=doubt)).regions]
+        doubt: [subgraph.site for subgraph in tt.decompose(module, pair, replace(costs, doubt=doubt)).subgraphs]
         for doubt in (0.0, 0.2, 0.3)
     }
     assert taken == {0.0: ["a", "b", "a"], 0.2: ["a", "b", "a"], 0.3: ["a"]}
     stated = costs.with_records([OpCost("b", op="Tanh", dtype="float32", time=3.0)])
     plan = tt.decompose(module, pair, replace(stated, doubt=0.3))
-    assert [region.site for region in plan.regions] == ["a", "b", "a"]
+    assert [subgraph.site for subgraph in plan.subgraphs] == ["a", "b", "a"]

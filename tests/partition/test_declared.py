@@ -36,8 +36,8 @@ def test_a_declared_strategy_brings_its_kind_with_it():
 
 
 def test_what_is_declared_wrongly_is_fingerprints():
-    with pytest.raises(TargetError, match="no option 'region' of strategies; did you mean 'regions'"):
-        tt.strategy("declared-other", region="single")
+    with pytest.raises(TargetError, match="no option 'subgraph' of strategies; did you mean 'subgraphs'"):
+        tt.strategy("declared-other", subgraph="single")
     with pytest.raises(TargetError, match="'llvm' is registered already, by tvmtarget "):
         tt.strategy("llvm")(type("Mine", (), {}))
 
@@ -48,7 +48,7 @@ def test_what_is_declared_wrongly_is_fingerprints():
         ({"ops": "Relu"}, "ops is 'Relu'; it should be a set of texts"),
         ({"ops": {"Relu", "conv", "mine.conv"}}, "no operator 'conv'; did you mean 'Conv'"),
         ({"dtypes": {"flot32"}}, "no element type 'flot32'; did you mean 'float32'"),
-        ({"regions": "one"}, "regions is 'one'; it should be 'superstep' or 'connected' or 'single'"),
+        ({"subgraphs": "one"}, "subgraphs is 'one'; it should be 'superstep' or 'connected' or 'single'"),
         ({"max_ops": 0}, "max_ops is 0; it should be a number from 1"),
         ({"patterns": ["relu(x)"]}, "patterns is .*; it should be a mapping of names to patterns"),
         ({"patterns": {"act": "relu("}}, "pattern 'act': expected an operator"),
@@ -203,8 +203,11 @@ def test_checks_read_the_options_that_the_target_carries():
         ({"check_op": lambda self, op: op.nothing}, "fails on Relu at 'a': AttributeError: 'Op' object has no attri"),
         ({"check_op": lambda self, op: False}, "answers False about Relu at 'a'; it should be None, or why not"),
         ({"check_op": lambda self, op: self.check(op)}, "fails on Relu at 'a': RecursionError"),
-        ({"check_region": lambda self, ops: 1 / 0}, "fails on a region of 2 ops at 'a': ZeroDivisionError"),
-        ({"check_region": lambda self, ops: True}, "answers True about a region of 2 ops at 'a'; it should be None"),
+        ({"check_subgraph": lambda self, ops: 1 / 0}, "fails on a subgraph of 2 ops at 'a': ZeroDivisionError"),
+        (
+            {"check_subgraph": lambda self, ops: True},
+            "answers True about a subgraph of 2 ops at 'a'; it should be None",
+        ),
         ({"patterns": {"r": "relu(x)"}, "r": lambda self, m: m.w}, "fails on a match of 'r' at 'a': AttributeError"),
         (
             {"check_op": lambda self, op: tt.reject("TOO_LONG")},

@@ -36,9 +36,9 @@ def test_a_divided_program_holds_every_op_once_where_it_was_asked_for(size, seed
     module = tt.IRModule.from_onnx(random_graph(size, seed))
     where = checkerboard(module, target, seed)
     plan = tt.decompose(module, target, where=where)
-    assert sorted(op for region in plan.regions for op in region.ops) == sorted(where)
-    for region in plan.regions:
-        assert all(where[op] == f"@{region.site}" for op in region.ops)
+    assert sorted(op for subgraph in plan.subgraphs for op in subgraph.ops) == sorted(where)
+    for subgraph in plan.subgraphs:
+        assert all(where[op] == f"@{subgraph.site}" for op in subgraph.ops)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -86,21 +86,21 @@ def test_a_graph_on_which_greedy_merging_makes_a_circle_is_divided_right():
     ]
     module = tt.IRModule.from_onnx(small(*nodes, outputs=("v4", "v5")))
     plan = tt.decompose(module, FLAT, where={"op:Tanh": "@a", "op:Relu": "@b", "op:Add": "@b"})
-    assert [region.ops for region in plan.regions] == [("n0", "n1"), ("n2", "n3"), ("n4", "n5")]
+    assert [subgraph.ops for subgraph in plan.subgraphs] == [("n0", "n1"), ("n2", "n3"), ("n4", "n5")]
     assert "CYCLE" in str(plan.explain("n0"))
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "inception_v1", "shufflenet", "resnet50"])
-def test_regions_of_one_accelerator_reach_the_lower_bound(name):
+def test_subgraphs_of_one_accelerator_reach_the_lower_bound(name):
     module = tt.IRModule.from_onnx(light(name))
     kinds = sorted({call.kind for call in module.main.body})
     where = {f"op:{kind}": "@a" if place % 2 else "@b" for place, kind in enumerate(kinds)}
     plan = tt.decompose(module, FLAT, where=where)
-    assert len(plan.regions) <= plan.root.least_parts + 1
+    assert len(plan.subgraphs) <= plan.root.least_parts + 1
 
 
 @pytest.mark.parametrize("host", ["npu", "cpu"])
-def test_of_as_few_regions_the_host_has_the_most(host):
+def test_of_as_few_subgraphs_the_host_has_the_most(host):
     nodes = [
         helper.make_node(op, [before], [after], name=after)
         for op, before, after in (("Relu", "x", "a"), ("Exp", "a", "b"), ("Exp", "x", "c"), ("Relu", "c", "d"))
@@ -108,8 +108,8 @@ def test_of_as_few_regions_the_host_has_the_most(host):
     module = tt.IRModule.from_onnx(small(*nodes, outputs=("b", "d")))
     where = {"op:Relu": "@npu", "op:Exp": "@cpu"}
     plan = tt.decompose(module, f"[npu=numpy,cpu=numpy](host=@{host})", where=where)
-    assert [region.site for region in plan.regions].count(host) == 2
-    assert len(plan.regions) == plan.root.least_parts == 3
+    assert [subgraph.site for subgraph in plan.subgraphs].count(host) == 2
+    assert len(plan.subgraphs) == plan.root.least_parts == 3
 
 
 def test_copies_are_paid_once_per_value_and_memory():
@@ -134,7 +134,7 @@ def test_a_constrained_function_stays_whole():
     main = inner.replace(body=(call, more), results=("z",))
     helper_function = inner.replace(name="helper", constraint=tt.Constraint.parse("numpy"))
     plan = tt.decompose(tt.IRModule((main, helper_function)), FLAT, where={"tanh": "@b"})
-    assert [(region.site, region.ops) for region in plan.regions] == [("a", ("in1",)), ("b", ("tanh",))]
+    assert [(subgraph.site, subgraph.ops) for subgraph in plan.subgraphs] == [("a", ("in1",)), ("b", ("tanh",))]
 
 
 def test_preferences_and_ordered_choices_decide_among_what_is_feasible():
@@ -229,20 +229,20 @@ def test_empty_functions_and_results_that_are_inputs_or_constants_survive():
 
 def test_the_plan_of_a_leaf_is_the_function_itself():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "numpy")
-    assert [(region.site, len(region.ops)) for region in plan.regions] == [("", 11)]
+    assert [(subgraph.site, len(subgraph.ops)) for subgraph in plan.subgraphs] == [("", 11)]
 
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_every_light_model_divides_over_three_sites_at_depth_three(name):
     module = tt.IRModule.from_onnx(light(name))
     plan = tt.decompose(module, DEEP, where=checkerboard(module, DEEP, 7))
-    assert sum(len(region.ops) for region in plan.regions) == len(module.main.body)
+    assert sum(len(subgraph.ops) for subgraph in plan.subgraphs) == len(module.main.body)
 
 
 def test_plan_functions_can_be_asked_for_by_path_kind_or_key():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), FLAT, where={"op:Gemm": "@c"})
     assert {f.name for f in plan.functions("c")} == {f.name for f in plan.functions("llvm")} != set()
-    assert len(plan.functions("cpu")) == len(plan.regions)
+    assert len(plan.functions("cpu")) == len(plan.subgraphs)
 
 
 def test_a_target_is_a_tree_its_text_or_a_flat_configuration():

@@ -39,14 +39,14 @@ SUMS = tt.IRModule.parse("""func @main(%x: float32[4], %y: float32[4], %z: float
 
 def apart(kind, module=DIAMOND, **options):
     """Divide the diamond for a strategy with these options; return why others are apart from `b`."""
-    body = {"check_region": options.pop("check_region")} if "check_region" in options else {}
+    body = {"check_subgraph": options.pop("check_subgraph")} if "check_subgraph" in options else {}
     tt.strategy(kind, **options)(type("Engine", (), {"ops": {"Relu", "Tanh", "Sqrt", "Add"}} | body))
     plan = tt.decompose(module, f"[npu={kind},cpu=numpy](host=@cpu)")
     return dict(plan.explain("b").neighbours)
 
 
 def test_neighbours_on_one_site_are_apart_for_what_the_code_generator_takes():
-    assert apart("shape-engine", regions="single")["a"] == "SHAPE, shape-engine takes each operation alone"
+    assert apart("shape-engine", subgraphs="single")["a"] == "SHAPE, shape-engine takes each operation alone"
     size = "MAX_SIZE, together they would have 2 operations, and it takes at most 1"
     assert apart("size-engine", max_ops=1)["a"] == size
     inputs = "MAX_INPUTS, together they would have 3 inputs, and it takes at most 2"
@@ -58,7 +58,7 @@ def test_neighbours_on_one_site_are_apart_for_what_the_code_generator_takes():
         return tt.reject("RULE", "no two together") if len(ops) > 1 else None
 
     veto = "VETO, veto-engine refuses a function of both: RULE: no two together"
-    assert apart("veto-engine", check_region=few)["d"] == veto
+    assert apart("veto-engine", check_subgraph=few)["d"] == veto
 
 
 def test_an_operation_that_is_refused_even_alone_says_so():
@@ -66,7 +66,7 @@ def test_an_operation_that_is_refused_even_alone_says_so():
     class Refusing:
         ops = frozenset({"Sqrt", "Tanh"})
 
-        def check_region(self, ops):
+        def check_subgraph(self, ops):
             return tt.reject("RULE", "it takes nothing today")
 
     plan = tt.decompose(DIAMOND, "[npu=refusing-engine,cpu=numpy](host=@cpu)")
@@ -131,7 +131,7 @@ def test_explanations_add_up_to_the_objective(size, seed):
     copies = sum(
         plan.estimates.links.copy(plan.estimates.nbytes(copy.type), copy.src, copy.dst) for copy in plan.copies
     )
-    calls = sum(plan.estimates.launch(plan.topology[region.site]) for region in plan.regions)
+    calls = sum(plan.estimates.launch(plan.topology[subgraph.site]) for subgraph in plan.subgraphs)
     assert ops + copies + calls == plan.prediction.total
     for one in told:
         cheapest = min(time.time for _, time in one.times)
@@ -162,7 +162,7 @@ def test_the_summary_shares_out_the_arithmetic_where_it_is_known():
 
 @pytest.mark.parametrize("shape", ["superstep", "connected"])
 def test_a_neighbour_beyond_a_circle_names_the_path(shape):
-    tt.strategy(f"circle-{shape}", regions=shape)(type("Engine", (), {"ops": {"Relu", "Add"}}))
+    tt.strategy(f"circle-{shape}", subgraphs=shape)(type("Engine", (), {"ops": {"Relu", "Add"}}))
     plan = tt.decompose(DIAMOND, f"[npu=circle-{shape},cpu=numpy](host=@cpu)")
     assert dict(plan.explain("a").neighbours) == {"b": "SITE, it runs on @cpu"}
     body = (
@@ -170,7 +170,7 @@ def test_a_neighbour_beyond_a_circle_names_the_path(shape):
     )
     module = tt.IRModule.parse(f"func @main(%x: float32[4]) opsets(onnx=17) {{ {body} return %d }}")
     plan = tt.decompose(module, f"[npu=circle-{shape},cpu=numpy](host=@cpu)")
-    assert dict(plan.explain("a").neighbours)["d"] == "CYCLE, one region of both would wait for itself: a -> b -> d"
+    assert dict(plan.explain("a").neighbours)["d"] == "CYCLE, one subgraph of both would wait for itself: a -> b -> d"
 
 
 def test_copies_of_an_operation_in_a_deep_tree_are_told_as_they_are_made():

@@ -1,4 +1,4 @@
-"""Laws of regions: whatever way they are formed, they cover, hold one colour, run in order and keep their limits."""
+"""Laws of subgraphs: whatever way they are formed, they cover, hold one colour, run in order and keep their limits."""
 
 import random
 from pathlib import Path
@@ -54,19 +54,19 @@ class Case:
         limits = limits or [Limits()] * 4
         return formed(self.coloured, limits, [1] * 4, self.limiter, self.values)
 
-    def cut(self, regions):
+    def cut(self, subgraphs):
         owner = np.zeros(len(self.atoms), dtype=np.int64)
-        for number, region in enumerate(regions):
-            owner[region] = number
+        for number, subgraph in enumerate(subgraphs):
+            owner[subgraph] = number
         return self.values.cut(owner)
 
-    def check(self, regions):
-        assert sorted(vertex for region in regions for vertex in region) == list(range(len(self.atoms)))
-        assert all(len({self.colours[vertex] for vertex in region}) == 1 for region in regions)
-        graph = quotient(self.successors, regions)
+    def check(self, subgraphs):
+        assert sorted(vertex for subgraph in subgraphs for vertex in subgraph) == list(range(len(self.atoms)))
+        assert all(len({self.colours[vertex] for vertex in subgraph}) == 1 for subgraph in subgraphs)
+        graph = quotient(self.successors, subgraphs)
         assert nx.is_directed_acyclic_graph(graph)
         assert all(a < b for a, b in graph.edges)
-        assert len(regions) >= lower_bound(self.coloured)
+        assert len(subgraphs) >= lower_bound(self.coloured)
 
     def edges(self):
         return [(a, b) for a, targets in enumerate(self.successors) for b in targets]
@@ -77,21 +77,21 @@ cases = st.builds(Case, st.integers(0, 40), st.integers(1, 4), st.integers(0, 10
 
 @settings(max_examples=200, deadline=None)
 @given(cases)
-def test_contracted_regions_are_valid_and_connected(case):
-    regions = contract_edges(AtomGraph(case.successors), case.colours, case.edges())
-    case.check(regions)
+def test_contracted_subgraphs_are_valid_and_connected(case):
+    subgraphs = contract_edges(AtomGraph(case.successors), case.colours, case.edges())
+    case.check(subgraphs)
     graph = nx.Graph(case.edges())
-    assert all(len(region) == 1 or nx.is_connected(graph.subgraph(region)) for region in regions)
+    assert all(len(subgraph) == 1 or nx.is_connected(graph.subgraph(subgraph)) for subgraph in subgraphs)
 
 
 @settings(max_examples=100, deadline=None)
 @given(cases)
 def test_contraction_leaves_no_edge_that_could_be_contracted(case):
     """Against networkx: an edge of one colour stays only because another way leads around it."""
-    regions = contract_edges(AtomGraph(case.successors), case.colours, case.edges())
-    graph = quotient(case.successors, regions)
+    subgraphs = contract_edges(AtomGraph(case.successors), case.colours, case.edges())
+    graph = quotient(case.successors, subgraphs)
     for a, b in list(graph.edges):
-        if case.colours[regions[a][0]] == case.colours[regions[b][0]]:
+        if case.colours[subgraphs[a][0]] == case.colours[subgraphs[b][0]]:
             graph.remove_edge(a, b)
             assert nx.has_path(graph, a, b)
             graph.add_edge(a, b)
@@ -107,7 +107,7 @@ def test_contraction_without_work_left_is_still_valid(monkeypatch):
 
 @settings(max_examples=200, deadline=None)
 @given(cases)
-def test_slack_never_passes_more_bytes_or_makes_more_regions(case):
+def test_slack_never_passes_more_bytes_or_makes_more_subgraphs(case):
     swept = case.coloured.waves()
     moved = BoundaryRefinement(case.coloured, case.values).moved(swept)
     case.check(moved)
@@ -118,65 +118,65 @@ def test_slack_never_passes_more_bytes_or_makes_more_regions(case):
 @settings(max_examples=150, deadline=None)
 @given(cases)
 def test_the_best_of_all_ways_is_no_worse_than_waves(case):
-    regions, swept = case.formed(), case.coloured.waves()
-    case.check(regions)
-    assert (len(regions), case.cut(regions)) <= (len(swept), case.cut(swept))
+    subgraphs, swept = case.formed(), case.coloured.waves()
+    case.check(subgraphs)
+    assert (len(subgraphs), case.cut(subgraphs)) <= (len(swept), case.cut(swept))
     if len(set(case.colours)) <= 2:
-        assert len(regions) == lower_bound(case.coloured)
+        assert len(subgraphs) == lower_bound(case.coloured)
 
 
 @settings(max_examples=150, deadline=None)
 @given(cases, st.integers(1, 5), st.integers(1, 4), st.integers(1, 4))
 def test_caps_hold_wherever_one_operation_does_not_break_them(case, ops, inputs, outputs):
     limits = Limits("superstep", ops, inputs, outputs)
-    regions = case.formed([limits] * 4)
-    case.check(regions)
+    subgraphs = case.formed([limits] * 4)
+    case.check(subgraphs)
     producers = {target: [a for a, targets in enumerate(case.successors) if target in targets] for target in range(40)}
-    for region in regions:
-        inside = set(region)
-        read = {before for vertex in region for before in producers[vertex]} - inside
-        returned = [v for v in region if not case.successors[v] or set(case.successors[v]) - inside]
-        assert len(region) <= ops
-        assert len(region) == 1 or (len(read) <= inputs and len(returned) <= outputs)
+    for subgraph in subgraphs:
+        inside = set(subgraph)
+        read = {before for vertex in subgraph for before in producers[vertex]} - inside
+        returned = [v for v in subgraph if not case.successors[v] or set(case.successors[v]) - inside]
+        assert len(subgraph) <= ops
+        assert len(subgraph) == 1 or (len(read) <= inputs and len(returned) <= outputs)
 
 
 @settings(max_examples=100, deadline=None)
 @given(cases)
-def test_connected_regions_are_connected_and_single_ones_single(case):
+def test_connected_subgraphs_are_connected_and_single_ones_single(case):
     graph = nx.Graph(case.edges())
-    regions = case.formed([Limits("connected")] * 4)
-    case.check(regions)
-    assert all(len(region) == 1 or nx.is_connected(graph.subgraph(region)) for region in regions)
+    subgraphs = case.formed([Limits("connected")] * 4)
+    case.check(subgraphs)
+    assert all(len(subgraph) == 1 or nx.is_connected(graph.subgraph(subgraph)) for subgraph in subgraphs)
     single = case.formed([Limits("single")] * 4)
     case.check(single)
-    assert all(len(region) == 1 for region in single)
+    assert all(len(subgraph) == 1 for subgraph in single)
 
 
 @settings(max_examples=100, deadline=None)
 @given(cases, st.integers(1, 6))
-def test_a_veto_divides_regions_until_all_are_taken(case, most):
-    def ask(region):
-        return reject("RULE", "too many") if len(region) > most else None
+def test_a_veto_divides_subgraphs_until_all_are_taken(case, most):
+    def ask(subgraph):
+        return reject("RULE", "too many") if len(subgraph) > most else None
 
-    regions, refused = checked_subgraphs(case.formed(), ask, case.limiter)
-    case.check(regions)
+    subgraphs, refused = checked_subgraphs(case.formed(), ask, case.limiter)
+    case.check(subgraphs)
     assert not refused
-    assert all(len(region) <= most for region in regions)
+    assert all(len(subgraph) <= most for subgraph in subgraphs)
 
 
 def test_what_is_refused_alone_is_returned_with_the_reason():
     case = Case(30, 2, 1)
 
-    def ask(region):
-        return reject("RULE", "not seven") if 7 in region else None
+    def ask(subgraph):
+        return reject("RULE", "not seven") if 7 in subgraph else None
 
-    regions, refused = checked_subgraphs(case.formed(), ask, case.limiter)
+    subgraphs, refused = checked_subgraphs(case.formed(), ask, case.limiter)
     assert list(refused) == [7]
-    assert sorted(vertex for region in regions for vertex in region) == [v for v in range(30) if v != 7]
+    assert sorted(vertex for subgraph in subgraphs for vertex in subgraph) == [v for v in range(30) if v != 7]
 
 
 def formed_of(graph, count, seed):
-    """Return the regions of a net whose kinds of operations are on sites by chance, and the bound."""
+    """Return the subgraphs of a net whose kinds of operations are on sites by chance, and the bound."""
     successors = [[] for _ in graph]
     for index, (reads, _) in enumerate(graph):
         for before in reads:
@@ -196,8 +196,8 @@ def formed_of(graph, count, seed):
         nbytes=np.array([1 + number for _, number in graph], dtype=np.int64),
     )
     case.limiter = Limiter(successors, case.atoms, case.values)
-    regions = case.formed()
-    return len(regions), lower_bound(case.coloured, len(regions))
+    subgraphs = case.formed()
+    return len(subgraphs), lower_bound(case.coloured, len(subgraphs))
 
 
 NETS = ("chain", "transformer", "resnet", "densenet")
@@ -216,7 +216,7 @@ def test_up_to_three_accelerators_reach_the_bound_on_outlines_of_nets(name, monk
 
 
 @pytest.mark.slow
-def test_regions_are_near_the_bound_at_every_size(monkeypatch):
+def test_subgraphs_are_near_the_bound_at_every_size(monkeypatch):
     """On nets they are as many; on layers and graphs by chance, whose least number is not known, not far above it."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2])
     from benchmarks._graphs import FAMILIES

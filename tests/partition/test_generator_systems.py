@@ -43,7 +43,7 @@ def test_limits_and_caps_of_a_generator_hold_for_its_children():
     declare(ops={"Conv", "Relu"}, max_ops=1)
     plan = tt.decompose(MODULE, BOARD)
     assert on_byoc(plan)
-    assert all(len(region.ops) == 1 for region in plan.regions if region.site.startswith("byoc/"))
+    assert all(len(subgraph.ops) == 1 for subgraph in plan.subgraphs if subgraph.site.startswith("byoc/"))
 
 
 def test_patterns_of_a_generator_stay_together_in_one_child():
@@ -78,12 +78,12 @@ def test_a_match_that_no_child_takes_whole_goes_elsewhere():
 
 
 def test_vetoes_of_a_generator_hold_for_what_it_is_given():
-    def check_region(strategy, ops):
+    def check_subgraph(strategy, ops):
         return tt.reject("RULE", "two at most") if len(ops) > 2 else None
 
-    declare(ops={"Conv", "Relu"}, check_region=check_region)
+    declare(ops={"Conv", "Relu"}, check_subgraph=check_subgraph)
     plan = tt.decompose(MODULE, BOARD)
-    assert all(len(region.ops) <= 2 for region in plan.regions if region.site.startswith("byoc/"))
+    assert all(len(subgraph.ops) <= 2 for subgraph in plan.subgraphs if subgraph.site.startswith("byoc/"))
 
 
 def test_a_plan_is_kept_when_it_is_divided_again():
@@ -93,7 +93,7 @@ def test_a_plan_is_kept_when_it_is_divided_again():
 
 
 @pytest.mark.parametrize(
-    "tables", [{"regions": "program"}, {"takes": "device"}, {"constants": "lift"}, {"constants": "share"}]
+    "tables", [{"subgraphs": "program"}, {"takes": "device"}, {"constants": "lift"}, {"constants": "share"}]
 )
 def test_what_cannot_hold_for_children_is_refused_with_the_path(tables):
     declare(ops={"Conv", "Relu"}, **tables)

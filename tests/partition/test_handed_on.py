@@ -248,8 +248,8 @@ def check_law(module, tree, rng):
     Names of operations are those of the first call of a function; TVM has no words for those of further calls.
     """
     plan = planned(module, tree, rng)
-    calls = Counter(one.function for one in plan.regions)
-    unnamed = {op for one in plan.regions if calls[one.function] > 1 for op in one.ops}
+    calls = Counter(one.function for one in plan.subgraphs)
+    unnamed = {op for one in plan.subgraphs if calls[one.function] > 1 for op in one.ops}
     written = plan.to_tvm()
     relax.analysis.well_formed(written)
     ours = tt.IRModule.from_tvm(written)

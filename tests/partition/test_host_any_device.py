@@ -59,9 +59,9 @@ def test_the_key_of_code_holds_neither_names_nor_sites():
     for site, model in (("gpu.0", RELU), ("gpu.1", RELU), ("npu", tt.IRModule.from_onnx(RELU))):
         module = model if isinstance(model, tt.IRModule) else tt.IRModule.from_onnx(model)
         plan = tt.decompose(module, target, where={"relu": f"@{site}"})
-        (region,) = plan.regions
+        (subgraph,) = plan.subgraphs
         keys.add(
-            code_key(plan.module[region.function], plan.topology[site].target.replace(name=None, count=1), backend)
+            code_key(plan.module[subgraph.function], plan.topology[site].target.replace(name=None, count=1), backend)
         )
     (key,) = keys
     assert not any(word in key for word in ("gpu", "npu", "main", "relu"))

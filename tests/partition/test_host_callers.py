@@ -79,7 +79,7 @@ def test_calls_with_constraints_and_nested_bodies_are_contexts_of_their_own():
         "k_gpu": "@gpu",
         "k_npu": "@npu",
     }
-    branches = dict(inferred.main.body[2].regions)
+    branches = dict(inferred.main.body[2].subgraphs)
     assert [branches[name].body[0].op for name in ("then_branch", "else_branch")] == ["@f_gpu", "@k_gpu"]
     assert inferred["f_npu"].body[0].op == "@k_npu"
 
@@ -155,7 +155,7 @@ def test_a_divided_module_with_inferred_targets_decides_the_same():
     plain = module_of(DEEP.replace(" [@gpu]", ""), tree)
     inferred = tt.infer_targets(plain)
     one, other = tt.decompose(plain, tree), tt.decompose(inferred, tree)
-    assert [(r.site, r.ops) for r in one.regions] == [(r.site, r.ops) for r in other.regions]
+    assert [(r.site, r.ops) for r in one.subgraphs] == [(r.site, r.ops) for r in other.subgraphs]
 
 
 @given(st.integers(2, 12), st.integers(0, 10**6))

@@ -81,15 +81,15 @@ def test_a_split_stays_through_every_form_and_step(tmp_path):
         exe.save(tmp_path / "split.tta")
         expected = tt.build(tt.IRModule.parse(RESHAPED), "numpy").run(X)["z"]
         for one in (exe, tt.load(tmp_path / "split.tta")):
-            assert [region["site"] for region in one.report()["regions"]] == [
-                region["site"] for region in exe.report()["regions"]
+            assert [subgraph["site"] for subgraph in one.report()["subgraphs"]] == [
+                subgraph["site"] for subgraph in exe.report()["subgraphs"]
             ]
             np.testing.assert_allclose(one.run(X)["z"], expected, rtol=1e-6)
 
 
 def test_functions_stay_whole_where_the_generator_takes_mixed_ones():
     plan = tt.decompose(tt.IRModule.parse(RESHAPED), "probe(host=numpy)")
-    assert [(region.site, region.device, len(region.ops)) for region in plan.regions] == [("", None, 5)]
+    assert [(subgraph.site, subgraph.device, len(subgraph.ops)) for subgraph in plan.subgraphs] == [("", None, 5)]
     assert sides(plan.module) == {"main": ("mixed", "@.")}
     assert tt.split_host_device(tt.IRModule.from_onnx(DIGITS), "numpy").main.attr("role") == "leaf"  # drives itself
 
@@ -97,7 +97,7 @@ def test_functions_stay_whole_where_the_generator_takes_mixed_ones():
 def test_decompose_splits_for_generators_of_device_code_only(device_only):
     device_only()
     plan = tt.decompose(tt.IRModule.parse(RESHAPED), "probe(host=numpy)")
-    assert [(region.site, region.ops) for region in plan.regions] == [
+    assert [(subgraph.site, subgraph.ops) for subgraph in plan.subgraphs] == [
         ("host", ("twice", "shape")),
         ("", ("relu", "reshape", "tanh")),
     ]
@@ -113,7 +113,7 @@ def test_device_functions_have_the_shape_that_their_generator_asks_for(device_on
     from tvmtarget_sample.backend import ProbeStrategy
 
     device_only()
-    monkeypatch.setattr(ProbeStrategy, "regions", shape)
+    monkeypatch.setattr(ProbeStrategy, "subgraphs", shape)
     text = """
     func @main(%x: float32[2,6]) opsets(onnx=17) {
       %a: float32[2,6] = onnx.Relu(%x) as a
@@ -123,7 +123,7 @@ def test_device_functions_have_the_shape_that_their_generator_asks_for(device_on
     }
     """
     plan = tt.decompose(tt.IRModule.parse(text), "probe(host=numpy)")
-    assert len(plan.regions) == functions
+    assert len(plan.subgraphs) == functions
     assert tt.decompose(plan.module).module == plan.module
 
 
@@ -151,7 +151,7 @@ def test_shapes_that_the_device_refuses_are_computed_on_the_host_and_compute_is_
     }
     """
     plan = tt.decompose(tt.IRModule.parse(text), PAIR, where={"*": "@npu"})
-    assert [(region.site, region.device, region.ops) for region in plan.regions] == [
+    assert [(subgraph.site, subgraph.device, subgraph.ops) for subgraph in plan.subgraphs] == [
         ("npu", "npu", ("relu",)),
         ("cpu", "npu", ("shape", "gather", "concat")),
         ("npu", "npu", ("reshape",)),
@@ -304,8 +304,10 @@ def test_control_flow_is_run_by_the_host_and_its_bodies_by_the_device(device_onl
     for target in ("probe(host=numpy)", PAIR):
         plan = tt.decompose(module, target, where={"*": "probe"})
         host = "host" if target != PAIR else "cpu"
-        assert [(region.site, region.ops) for region in plan.regions if region.site == host] == [(host, ("turned",))]
-        ops = {op for region in plan.regions if region.site != host for op in region.ops}
+        assert [(subgraph.site, subgraph.ops) for subgraph in plan.subgraphs if subgraph.site == host] == [
+            (host, ("turned",))
+        ]
+        ops = {op for subgraph in plan.subgraphs if subgraph.site != host for op in subgraph.ops}
         assert ops == {"relu", "doubled", "negated", "tanh"}
         assert [one.op for one in plan.outlined.driven] == ["if"]
         assert tt.decompose(plan.module).module == plan.module

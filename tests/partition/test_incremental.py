@@ -88,9 +88,9 @@ def told(plan):
     """Return for every operation its function and call: names, operations and hash."""
     hashes = {function.name: structural_hash(function, plan.module.by_name) for function in plan.module}
     return {
-        op: (region.function, hashes[region.function], region.call, region.ops)
-        for region in plan.regions
-        for op in region.ops
+        op: (subgraph.function, hashes[subgraph.function], subgraph.call, subgraph.ops)
+        for subgraph in plan.subgraphs
+        for op in subgraph.ops
     }
 
 
@@ -102,8 +102,8 @@ def near(plan, name):
     read = {value.name for value in body[name].outputs}
     close = {op for op, call in body.items() if op == name or read & {*call.inputs}}
     close |= {op for op, call in body.items() if {value.name for value in call.outputs} & {*body[name].inputs}}
-    calls = {region.call.split("/")[0] for region in plan.regions if close & {*region.ops}}
-    return {op for region in plan.regions if region.call.split("/")[0] in calls for op in region.ops}
+    calls = {subgraph.call.split("/")[0] for subgraph in plan.subgraphs if close & {*subgraph.ops}}
+    return {op for subgraph in plan.subgraphs if subgraph.call.split("/")[0] in calls for op in subgraph.ops}
 
 
 @pytest.mark.parametrize(("target", "where"), CASES, ids=["flat", "cluster"])
@@ -211,7 +211,7 @@ def test_what_was_used_of_an_earlier_plan_is_fingerprints():
     assert {what: (had, asked) for what, had, asked in after.reused.counts} == {
         "operations that sites take": (4, 4),
         "choices of sites": (1, 1),
-        "divisions into regions": (1, 1),
+        "divisions into subgraphs": (1, 1),
     }
     assert str(after.reused).startswith("4 of 4 operations that sites take, ")
     with pytest.raises(TargetError, match="since is an earlier plan, not 'before'"):

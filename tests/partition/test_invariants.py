@@ -1,14 +1,14 @@
 """The invariants of a decomposition, checked anew on records and modules; and graphs on which others failed.
 
-I1: every operation is in one region, or run by one driver:
-    test_i1_every_operation_is_in_one_region
+I1: every operation is in one subgraph, or run by one driver:
+    test_i1_every_operation_is_in_one_subgraph
 I2: sites are feasible, requirements are met:
     test_i2_sites_take_what_they_are_given
     test_requests_that_cannot_be_met_name_the_value_the_place_and_the_reason
-I3: no circle between regions, effects included:
-    test_i3_regions_wait_for_none_that_waits_for_them
-I4: one site per region, matches whole, limits kept:
-    test_regions_cover_have_one_colour_and_no_circle
+I3: no circle between subgraphs, effects included:
+    test_i3_subgraphs_wait_for_none_that_waits_for_them
+I4: one site per subgraph, matches whole, limits kept:
+    test_subgraphs_cover_have_one_colour_and_no_circle
     test_matches_are_taken_whole_and_named_in_the_function
     test_a_cap_of_a_strategy_holds_in_the_plan
 I5: borders are exact:
@@ -37,9 +37,9 @@ I14: the order of operations matters next to nothing:
     test_the_order_of_operations_changes_next_to_nothing
     test_the_order_of_operations_changes_no_predicted_time
     test_corpus_a_net_of_branches_in_any_order
-I15: no fewer regions than the bound, as many for one accelerator; gaps are right:
-    test_i15_regions_are_as_few_as_the_bound_for_one_accelerator
-    test_choices_are_near_the_joint_optimum_of_sites_and_regions
+I15: no fewer subgraphs than the bound, as many for one accelerator; gaps are right:
+    test_i15_subgraphs_are_as_few_as_the_bound_for_one_accelerator
+    test_choices_are_near_the_joint_optimum_of_sites_and_subgraphs
 I16: fewer requirements never cost more:
     test_i16_the_oracle_never_rises_with_freedom
     test_fewer_requirements_never_cost_much
@@ -58,7 +58,7 @@ I20: twice the operations are at most 2.4 times the work:
 I21: plans are valid when work runs out:
     test_a_plan_is_valid_and_no_worse_than_by_preference_when_work_runs_out
     test_contraction_without_work_left_is_still_valid
-I22: a capture never makes a region run before what it reads:
+I22: a capture never makes a subgraph run before what it reads:
     test_i22_captures_are_computed_before_they_are_read
     test_traps_of_control_flow_are_computed_right
 
@@ -140,11 +140,15 @@ def test_every_invariant_has_tests_that_are_there():
 
 @laws
 @seeds
-def test_i1_every_operation_is_in_one_region(seed):
+def test_i1_every_operation_is_in_one_subgraph(seed):
     plan = flat(seed)
-    assert sorted(op for region in plan.regions for op in region.ops) == sorted(c.source for c in plan.program.body)
+    assert sorted(op for subgraph in plan.subgraphs for op in subgraph.ops) == sorted(
+        c.source for c in plan.program.body
+    )
     _, plan = nested(seed)
-    held = [op for region in plan.regions for op in (*region.ops, *region.inner)] + [o.op for o in plan.outlined.driven]
+    held = [op for subgraph in plan.subgraphs for op in (*subgraph.ops, *subgraph.inner)] + [
+        o.op for o in plan.outlined.driven
+    ]
     assert sorted(held) == sorted(call.source for call in plan.program.body)
 
 
@@ -166,12 +170,12 @@ def edges_of(plan):
 
 @laws
 @seeds
-def test_i3_regions_wait_for_none_that_waits_for_them(seed):
+def test_i3_subgraphs_wait_for_none_that_waits_for_them(seed):
     plan = flat(seed)
-    owner = {op: number for number, region in enumerate(plan.regions) for op in region.ops}
+    owner = {op: number for number, subgraph in enumerate(plan.subgraphs) for op in subgraph.ops}
     graph = nx.DiGraph((owner[a], owner[b]) for a, b in edges_of(plan) if owner[a] != owner[b])
     assert nx.is_directed_acyclic_graph(graph)
-    assert all(a < b for a, b in graph.edges), "regions are listed as they run"
+    assert all(a < b for a, b in graph.edges), "subgraphs are listed as they run"
 
 
 @laws
@@ -179,18 +183,18 @@ def test_i3_regions_wait_for_none_that_waits_for_them(seed):
 def test_i5_borders_are_what_passes_and_nothing_else(seed):
     plan = flat(seed)
     body = {call.source: call for call in plan.program.body}
-    for region in plan.regions:
-        calls = [body[op] for op in region.ops]
+    for subgraph in plan.subgraphs:
+        calls = [body[op] for op in subgraph.ops]
         own = {output.name for call in calls for output in call.outputs}
-        outside = {name for call in plan.program.body if call.source not in region.ops for name in call.inputs}
+        outside = {name for call in plan.program.body if call.source not in subgraph.ops for name in call.inputs}
         read = dict.fromkeys(name for call in calls for name in call.inputs if name not in own)
-        assert region.inputs == tuple(read)
+        assert subgraph.inputs == tuple(read)
         left = outside | set(plan.request.module.main.results)
-        assert region.outputs == tuple(out.name for call in calls for out in call.outputs if out.name in left)
-        function = plan.module[region.function]
+        assert subgraph.outputs == tuple(out.name for call in calls for out in call.outputs if out.name in left)
+        function = plan.module[subgraph.function]
         types = plan.request.module.main.types
-        assert [param.type for param in function.params] == [types[name] for name in region.inputs]
-        assert [function.types[name] for name in function.results] == [types[name] for name in region.outputs]
+        assert [param.type for param in function.params] == [types[name] for name in subgraph.inputs]
+        assert [function.types[name] for name in function.results] == [types[name] for name in subgraph.outputs]
 
 
 def test_i6_parts_know_the_dimensions_that_they_use():
@@ -202,8 +206,8 @@ def test_i6_parts_know_the_dimensions_that_they_use():
     ]
     module = tt.IRModule.from_onnx(small(*nodes, shape=("n", "m")))
     plan = tt.decompose(module, apart(TREES[0]), where={"a": "@a", "b": "@b", "c": "@a", "y": "@b"})
-    for region in plan.regions:
-        function = plan.module[region.function]
+    for subgraph in plan.subgraphs:
+        function = plan.module[subgraph.function]
         known = symbols(param.type for param in function.params)
         assert symbols(output.type for call in function.body for output in call.outputs) <= known
     exe, whole = tt.build(plan), tt.build(module, "numpy")
@@ -245,11 +249,11 @@ def test_i7_no_value_is_copied_back_while_the_driver_runs_that_had_it_computed(s
 
 def copied_back(plan):
     """Yield for each value that is copied to where it was computed the calls of the driver, and those of who did."""
-    made = {name: region for region in plan.regions for name in region.outputs}
+    made = {name: subgraph for subgraph in plan.subgraphs for name in subgraph.outputs}
     for copy in plan.copies:
-        region = made.get(copy.value)
-        if region is not None and plan.topology.home(region.site) == copy.dst:
-            yield tuple(filter(None, copy.call.split("/"))), tuple(region.call.split("/"))
+        subgraph = made.get(copy.value)
+        if subgraph is not None and plan.topology.home(subgraph.site) == copy.dst:
+            yield tuple(filter(None, copy.call.split("/"))), tuple(subgraph.call.split("/"))
 
 
 def test_i7_a_later_call_of_a_system_is_all_that_copies_a_value_back():
@@ -264,10 +268,10 @@ def test_i7_a_later_call_of_a_system_is_all_that_copies_a_value_back():
 def test_i9_every_function_without_calls_is_on_a_leaf(seed):
     for plan in (flat(seed), nested(seed)[1]):
         leaves = {leaf.path for leaf in plan.topology.leaves()}
-        for region in plan.regions:
-            function = plan.module[region.function]
-            assert region.site in leaves
-            assert str(function.constraint) == f"@{region.site}"
+        for subgraph in plan.subgraphs:
+            function = plan.module[subgraph.function]
+            assert subgraph.site in leaves
+            assert str(function.constraint) == f"@{subgraph.site}"
             assert not any(call.callee for call in function.body)
 
 
@@ -312,7 +316,7 @@ def plain(function: Function) -> Function:
 
 @laws
 @seeds
-def test_i15_regions_are_as_few_as_the_bound_for_one_accelerator(seed):
+def test_i15_subgraphs_are_as_few_as_the_bound_for_one_accelerator(seed):
     rng = random.Random(seed)
     module = tt.IRModule.from_onnx(random_graph(rng.randint(1, 60), seed))
     where = {call.source: f"@{rng.choice('ab')}" for call in module.main.body}
@@ -322,7 +326,7 @@ def test_i15_regions_are_as_few_as_the_bound_for_one_accelerator(seed):
     for a, b in set(edges_of(plan)):
         successors[place[a]].append(place[b])
     bound = lower_bound(LabeledGraph(AtomGraph(successors), [int(plan.site_of(op) == "b") for op in place]))
-    assert len(plan.regions) == plan.root.least_parts == bound
+    assert len(plan.subgraphs) == plan.root.least_parts == bound
 
 
 def test_i16_the_oracle_never_rises_with_freedom(monkeypatch):
@@ -344,7 +348,8 @@ def test_i19_an_edit_at_the_end_leaves_the_functions_before_it():
     where = {"op:Tanh": "@b", "op:Relu": "@a"}
     plans = [tt.decompose(tt.IRModule.from_onnx(model), apart(TREES[0]), where=where) for model in (before, after)]
     hashes = [
-        [(region.function, structural_hash(plan.module[region.function])) for region in plan.regions] for plan in plans
+        [(subgraph.function, structural_hash(plan.module[subgraph.function])) for subgraph in plan.subgraphs]
+        for plan in plans
     ]
     assert hashes[0][:6] == hashes[1][:6]
     assert hashes[0][6:] != hashes[1][6:]
@@ -394,7 +399,7 @@ def check_order(function, known):
     for call in function.body:
         assert {name for name in call.inputs if name} <= known
         for _, region in call.regions:
-            check_order(region, known)
+            check_order(subgraph, known)
         known |= {output.name for output in call.outputs}
     assert set(function.results) <= known
 
@@ -425,14 +430,14 @@ def test_corpus_six_operations_of_one_code_generator():
         op("Add", "v0", "v2", to="v5"),
     ]
     plan = divided(nodes, {"op:Tanh": "@a", "op:Relu": "@b", "op:Add": "@b"}, ("v4", "v5"))
-    assert [region.ops for region in plan.regions] == [("v0", "v1"), ("v2", "v3"), ("v4", "v5")]
+    assert [subgraph.ops for subgraph in plan.subgraphs] == [("v0", "v1"), ("v2", "v3"), ("v4", "v5")]
 
 
 def test_corpus_two_pairs_that_are_each_convex_but_not_together():
-    """{1,4} and {2,3}, with 1 before 2 and 3 before 4: each pair could be a region, both could not."""
+    """{1,4} and {2,3}, with 1 before 2 and 3 before 4: each pair could be a subgraph, both could not."""
     nodes = [op("Relu", "x", to="v1"), op("Tanh", "v1", to="v2"), op("Tanh", "x", to="v3"), op("Relu", "v3", to="v4")]
     plan = divided(nodes, {"op:Relu": "@b", "op:Tanh": "@a"}, ("v2", "v4"))
-    assert len(plan.regions) == 3
+    assert len(plan.subgraphs) == 3
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -464,11 +469,11 @@ def test_corpus_a_net_of_branches_in_any_order(seed):
     refused = {f"v{number}" for number in random.Random(7).sample(range(len(nodes)), len(nodes) // 4)}
     where = {node.name: "@a" if node.name in refused else "@b" for node in order}
     plan = divided(order, where, tuple(rows))
-    ours = {region.ops for region in plan.regions}
+    ours = {subgraph.ops for subgraph in plan.subgraphs}
     assert len(ours) == plan.root.least_parts
 
 
-def test_corpus_a_constant_that_regions_of_two_sites_share():
+def test_corpus_a_constant_that_subgraphs_of_two_sites_share():
     """OpenVINO's heterogeneous plugin (#36024, #36126) was led astray by constants that bridge parts."""
     nodes = [
         op("Add", "x", "w", to="a"),
@@ -478,12 +483,12 @@ def test_corpus_a_constant_that_regions_of_two_sites_share():
     ]
     w = np.full((2, 3), 3, "float32")
     plan = divided(nodes, {"op:Mul": "@b", "op:Add": "@a", "op:Sub": "@a"}, ("y",), w=w)
-    assert [region.ops for region in plan.regions] == [("a",), ("b",), ("c",), ("y",)]
+    assert [subgraph.ops for subgraph in plan.subgraphs] == [("a",), ("b",), ("c",), ("y",)]
     assert "w" not in {copy.value for copy in plan.copies}
 
 
-def test_corpus_a_region_does_not_reach_around_a_branch():
-    """TVM's MergeCompilerRegions merged regions before and after an If, which waits for the one and feeds the other."""
+def test_corpus_a_subgraph_does_not_reach_around_a_branch():
+    """TVM's MergeCompilerRegions merged subgraphs before and after an If, which waits for the one and feeds the other."""
     branches = [
         helper.make_graph(
             [op("Neg", "a", to=f"{name}_n")], name, [], [helper.make_tensor_value_info(f"{name}_n", 1, (2, 3))]
@@ -500,7 +505,7 @@ def test_corpus_a_region_does_not_reach_around_a_branch():
     ]
     where = {"op:Relu": "@b", "op:Add": "@b", "op:ReduceSum": "@a", "op:Less": "@a", "i": "@a"}
     plan = divided(nodes, where, ("y",), zero=np.float32(0))
-    assert [region.ops for region in plan.regions if region.site == "b"] == [("a",), ("b", "y")]
+    assert [subgraph.ops for subgraph in plan.subgraphs if subgraph.site == "b"] == [("a",), ("b", "y")]
 
 
 def test_corpus_a_parameter_that_two_devices_read():
@@ -511,14 +516,14 @@ def test_corpus_a_parameter_that_two_devices_read():
 
 
 def test_corpus_densenet(monkeypatch):
-    """TVM's merging of regions did not end on DenseNet121 (#5195): its outline, with one kind refused."""
+    """TVM's merging of subgraphs did not end on DenseNet121 (#5195): its outline, with one kind refused."""
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks._graphs import FAMILIES, module_of, tree_of
 
     plan = tt.decompose(
         module_of(FAMILIES["densenet"](420)), tree_of(2), where={"op:Sigmoid": "@cpu", "op:Max": "!@cpu"}
     )
-    assert len(plan.regions) == plan.root.least_parts
+    assert len(plan.subgraphs) == plan.root.least_parts
 
 
 @pytest.mark.slow
@@ -526,4 +531,4 @@ def test_corpus_a_chain_of_ten_thousand():
     nodes = [op(("Relu", "Tanh")[k // 3 % 2], f"v{k - 1}" if k else "x", to=f"v{k}") for k in range(10_000)]
     module = tt.IRModule.from_onnx(small(*nodes, outputs=("v9999",)))
     plan = tt.decompose(module, apart(TREES[0]), where={"op:Tanh": "@b", "op:Relu": "@a"})
-    assert len(plan.regions) == 3334
+    assert len(plan.subgraphs) == 3334

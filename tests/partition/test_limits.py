@@ -159,7 +159,7 @@ def test_a_check_sees_which_operands_are_one_value():
 def test_the_example_of_the_documentation_refuses_another_type():
     module = tt.IRModule.from_onnx("examples/digits.onnx")
 
-    @tt.strategy("limited-npu", dtypes={"int8"}, regions="connected")
+    @tt.strategy("limited-npu", dtypes={"int8"}, subgraphs="connected")
     class Npu:
         patterns = {"conv_relu": "relu(conv(x, w, ...))", "matmul": "matmul(a, b)"}
 

@@ -130,8 +130,8 @@ def squeezenet():
 
 def test_throughput_uses_all_machines_where_latency_uses_one(squeezenet):
     near, fast = (tt.decompose(squeezenet, cluster(), costs(), objective=o) for o in ("latency", "throughput"))
-    assert {region.site for region in near.regions} == {"n.0/ort"}
-    assert {region.site for region in fast.regions} == {"n.0/ort", "n.1/ort", "n.2/ort"}
+    assert {subgraph.site for subgraph in near.subgraphs} == {"n.0/ort"}
+    assert {subgraph.site for subgraph in fast.subgraphs} == {"n.0/ort", "n.1/ort", "n.2/ort"}
     assert near.pace.latency == near.prediction.total <= fast.pace.latency
     assert fast.pace.throughput > 2.5 * near.pace.throughput
     assert "in a stream" in fast.summary()
@@ -169,7 +169,7 @@ def test_what_operations_demand_comes_first(squeezenet):
 def test_links_that_nobody_knows_are_avoided(squeezenet):
     plan = tt.decompose(squeezenet, cluster(), costs(links=()), objective="throughput")
     assert plan.pace.unknown == 0
-    assert {region.site for region in plan.regions} == {"n.0/ort"}
+    assert {subgraph.site for subgraph in plan.subgraphs} == {"n.0/ort"}
 
 
 def test_an_objective_is_kept_in_a_saved_plan(tmp_path, squeezenet):

@@ -1,4 +1,4 @@
-"""Plans of small programs by cost, against the least that sites and regions chosen together can take.
+"""Plans of small programs by cost, against the least that sites and subgraphs chosen together can take.
 
 The oracle is a mixed-integer program (`benchmarks/_small.py`), which trying everything must agree with.
 """
@@ -41,7 +41,7 @@ def test_two_sites_are_chosen_at_least_cost(style):
 
 @pytest.mark.parametrize("style", ["devices", "strewn"])
 @pytest.mark.parametrize(("size", "count"), [(8, 3), (12, 3), (10, 4)])
-def test_choices_are_near_the_joint_optimum_of_sites_and_regions(size, count, style):
+def test_choices_are_near_the_joint_optimum_of_sites_and_subgraphs(size, count, style):
     found = ratios(4, size, count, style)
     assert mean(found) <= 1.01
     assert max(found) <= 1.05

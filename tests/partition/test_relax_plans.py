@@ -140,7 +140,7 @@ def test_six_operations_that_tvms_own_passes_break():
     with pytest.raises(ValueError, match="not defined"):
         relax.analysis.well_formed(relax.transform.MergeCompositeFunctions()(theirs))
     plan = tt.decompose(SIX, NPU, where=SIX_SITES)
-    assert [region.ops for region in plan.regions] == [("lv", "lv1"), ("lv2", "lv3"), ("lv4", "lv5")]
+    assert [subgraph.ops for subgraph in plan.subgraphs] == [("lv", "lv1"), ("lv2", "lv3"), ("lv4", "lv5")]
     assert_equal(run(built(plan), values(2, 3)), by_tvm(SIX, values(2, 3)))
 
 
@@ -233,7 +233,7 @@ def test_a_real_model_is_divided_rebuilt_by_tvm_and_computes_the_same():
     module = from_onnx(model)
     where = {"*": "@cpu", "op:relax.nn.relu": "@npu", "op:relax.add": "@npu"}
     plan = tt.decompose(module, NPU, where=where)
-    assert len([region for region in plan.regions if region.site == "npu"]) > 1
+    assert len([subgraph for subgraph in plan.subgraphs if subgraph.site == "npu"]) > 1
     inputs = list(inputs_of(model).values())
     assert_equal(run(built(plan), *inputs), by_tvm(module, *inputs))
 
@@ -419,7 +419,7 @@ def test_what_was_divided_over_virtual_devices_stays_where_it_was():
 def test_the_digits_are_divided_and_recognised_as_before():
     module = from_onnx(onnx.load(DIGITS))
     plan = tt.decompose(module, NPU, where={"*": "@cpu?", "op:relax.nn.relu": "@npu", "op:relax.nn.conv2d": "@npu"})
-    assert len([region for region in plan.regions if region.site == "npu"]) > 1
+    assert len([subgraph for subgraph in plan.subgraphs if subgraph.site == "npu"]) > 1
     image = np.random.default_rng(0).random((2, 1, 8, 8)).astype("float32")
     assert_equal(run(built(plan), image), by_tvm(module, image))
 
@@ -508,7 +508,7 @@ def test_readers_of_a_tuple_may_be_apart():
         relu = builder.emit(relax.op.nn.relu(builder.emit(relax.TupleGetItem(inner, 0))))
         builder.emit_func_output(relax.Tuple([inner, relu]))
     plan = tt.decompose(builder.get(), NPU, where={"op:relax.nn.relu": "@npu"})
-    assert [region.site for region in plan.regions] == ["cpu", "npu", "cpu"]
+    assert [subgraph.site for subgraph in plan.subgraphs] == ["cpu", "npu", "cpu"]
     relax.analysis.well_formed(plan.to_tvm())
 
 

@@ -74,7 +74,7 @@ def test_an_exported_module_is_read_without_loss(net, is_dynamic):
 @pytest.mark.parametrize("is_dynamic", [False, True])
 def test_an_external_generator_and_tvm_compute_what_pytorch_does(net, is_dynamic):
     plan = tt.decompose(imported(net, is_dynamic=is_dynamic), NPU)
-    assert {region.site for region in plan.regions} == {"npu", "cpu"}
+    assert {subgraph.site for subgraph in plan.subgraphs} == {"npu", "cpu"}
     matches = [match for function in plan.functions("npu") for match in function.attr("matches") or ()]
     assert matches == [("conv_add", "lv", "lv2")]
     module = plan.to_tvm()

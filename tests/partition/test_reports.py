@@ -50,8 +50,8 @@ def test_alternatives_are_single_leaves_and_the_order_of_preference():
     assert list(found) == ["as planned", "in order of preference", "all on @ort", "all on @cpu"]
     assert found["as planned"].totals.time == plan.prediction.total == min(one.totals.time for one in found.values())
     assert (found["all on @ort"].share, found["all on @cpu"].share) == (10 / 11, 1)
-    assert str(found["all on @cpu"]).startswith("all on @cpu (100 % of ops there): 1 regions, 0 copies, ")
-    assert found["all on @cpu"].to_json()["regions"] == 1
+    assert str(found["all on @cpu"]).startswith("all on @cpu (100 % of ops there): 1 subgraphs, 0 copies, ")
+    assert found["all on @cpu"].to_json()["subgraphs"] == 1
 
 
 def test_functions_of_no_site_are_an_error():
@@ -61,7 +61,7 @@ def test_functions_of_no_site_are_an_error():
 
 def test_a_difference_names_what_moved_and_what_it_changed():
     difference = digits().diff(digits({"fc1": "@cpu"}))
-    assert str(difference).splitlines() == ["fc1: @ort -> @cpu", "regions: 1 -> 3"]
+    assert str(difference).splitlines() == ["fc1: @ort -> @cpu", "subgraphs: 1 -> 3"]
     assert difference.to_json()["moved"] == {"fc1": {"before": "ort", "after": "cpu"}}
     assert not digits().diff(digits())
     assert str(digits().diff(digits())) == "no difference"
@@ -71,7 +71,7 @@ def test_what_if_supposes_support_and_nothing_else():
     plan = blocked()
     assert str(plan.diff(plan.what_if("op:Det", "npu"))).splitlines() == [
         "Det_b: @cpu -> @npu",
-        "regions: 3 -> 1",
+        "subgraphs: 3 -> 1",
         "hypothetical: @npu does not take 'Det_b' (NO_RULE: it has no rule for Det)",
     ]
     assert plan.what_if("Det_b", "llvm").site_of("Det_b") == "npu"
@@ -88,11 +88,11 @@ def test_what_if_supposes_support_and_nothing_else():
 
 
 def test_blockers_are_operators_that_would_gain_something():
-    assert [str(blocker) for blocker in blocked().blockers()] == ["Det on @npu (1 ops, NO_RULE): 2 regions fewer"]
+    assert [str(blocker) for blocker in blocked().blockers()] == ["Det on @npu (1 ops, NO_RULE): 2 subgraphs fewer"]
     assert digits().blockers() == ()
     apart = tt.Target.parse(BLOCKED).replace(memory=(tt.Memory(name="sram", of=("npu",)),))
     told = [str(blocker) for blocker in tt.decompose(blocked().request.module, apart).blockers()]
-    assert told == ["Det on @npu (1 ops, NO_RULE): 2 regions fewer, 160 bytes fewer copied"]
+    assert told == ["Det on @npu (1 ops, NO_RULE): 2 subgraphs fewer, 160 bytes fewer copied"]
     costly = tt.decompose(blocked().request.module, BLOCKED, "roofline")
     assert all(blocker.after.time < blocker.before.time for blocker in costly.blockers())
 
@@ -165,7 +165,7 @@ def test_sites_of_no_target_are_named():
         blocked().with_sites(["cpu", "gpu", "cpu"])
 
 
-def test_pictures_show_sites_regions_and_copies():
+def test_pictures_show_sites_subgraphs_and_copies():
     board = tt.Target.parse(TWO).replace(memory=(tt.Memory(name="sram", of=("ort",)),))
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), board, where={"fc1": "@cpu"})
     graph = plan.graph()
@@ -176,7 +176,7 @@ def test_pictures_show_sites_regions_and_copies():
         (1, 2),
         (2, "out"),
     ]
-    assert f'r1 [label="{plan.regions[1].function}\\nfc1"];' in plan.dot()
+    assert f'r1 [label="{plan.subgraphs[1].function}\\nfc1"];' in plan.dot()
     assert "penwidth=3" in plan.dot()
     assert 'r0 ==>|"flatten: float32[batch,256]"| r1' in plan.mermaid()
 
@@ -207,7 +207,7 @@ def test_models_bear_sites_for_viewers():
     model = plan.marked()
     onnx.checker.check_model(model, full_check=True)
     told = {node.name: {prop.key: prop.value for prop in node.metadata_props} for node in model.graph.node}
-    assert told["fc1"] == {"tvmtarget.site": "@cpu", "tvmtarget.function": plan.regions[1].function}
+    assert told["fc1"] == {"tvmtarget.site": "@cpu", "tvmtarget.function": plan.subgraphs[1].function}
     assert told["conv1"]["tvmtarget.site"] == "@ort"
 
 

@@ -39,7 +39,7 @@ def costs(slow, fast, capacity=None):
 
 
 def on(plan, site):
-    return [op for region in plan.regions if region.site == site for op in region.ops]
+    return [op for subgraph in plan.subgraphs if subgraph.site == site for op in subgraph.ops]
 
 
 @pytest.mark.parametrize("count", [6, 40])

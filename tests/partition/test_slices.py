@@ -96,7 +96,7 @@ def test_without_constraints_build_is_the_standard_path():
     """G0: one standard compilation path, configured once."""
     module, image = tt.IRModule.from_onnx(DIGITS), np.ones((1, 1, 8, 8), "float32")
     whole = tt.build(module, "numpy")
-    assert [region["site"] for region in whole.report()["regions"]] == [""]
+    assert [subgraph["site"] for subgraph in whole.report()["subgraphs"]] == [""]
     parts = tt.build(outline(module, SLICE, "features"), "numpy")  # a slice without a constraint is no border
     assert parts.report() == whole.report()
     np.testing.assert_array_equal(parts(image), whole(image))
@@ -143,11 +143,11 @@ def test_annotations_at_call_sites_pick_from_the_targets_of_the_enclosing_config
     with pytest.raises(UnknownNameError, match=r"no node 'cpu'.*required by call 'two' of function 'twice'"):
         tt.decompose(module, config.to_target())
     plan = tt.decompose(module, "[npu=onnxruntime,cpu=numpy]")
-    assert [(region.site, region.ops) for region in plan.regions] == [("npu", ("relu",)), ("cpu", ("relu_1",))]
+    assert [(subgraph.site, subgraph.ops) for subgraph in plan.subgraphs] == [("npu", ("relu",)), ("cpu", ("relu_1",))]
     assert "onnxruntime (required by call 'one' of function 'twice')" in str(plan.explain("relu"))
     by_word = module.with_function(module.main.replace(body=(calls[0], replace(calls[1], constraint=None))))
     built = tt.build(by_word, config)
-    assert {region["site"] for region in built.report()["regions"]} == {"onnxruntime"}
+    assert {subgraph["site"] for subgraph in built.report()["subgraphs"]} == {"onnxruntime"}
 
 
 def test_hosts_are_made_consistent_once_and_every_later_pass_sees_the_same():
@@ -170,7 +170,9 @@ def test_a_module_keeps_its_configuration_and_its_own_attributes(tmp_path):
     assert loaded.configuration == config
     assert dict(loaded.attrs) == {"author": "me", "depth": 3}
     assert loaded["features"].constraint == tt.Constraint.parse("onnxruntime")
-    assert [region.site for region in tt.decompose(loaded).regions] == [""]  # one target with its host is one leaf
+    assert [subgraph.site for subgraph in tt.decompose(loaded).subgraphs] == [
+        ""
+    ]  # one target with its host is one leaf
 
 
 def test_a_module_on_a_system_moves_into_a_larger_one_with_all_its_decisions():
@@ -178,8 +180,8 @@ def test_a_module_on_a_system_moves_into_a_larger_one_with_all_its_decisions():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), CHIP, where={"pool": "@cpu", "fc*": "cpu"})
     moved = embed(plan.module, RACK, "node0/soc")
     again = tt.decompose(moved, where={"fc1": "numpy"})
-    assert {op: again.site_of(op) for region in plan.regions for op in region.ops} == {
-        op: f"node0/soc/{region.site}" for region in plan.regions for op in region.ops
+    assert {op: again.site_of(op) for subgraph in plan.subgraphs for op in subgraph.ops} == {
+        op: f"node0/soc/{subgraph.site}" for subgraph in plan.subgraphs for op in subgraph.ops
     }
     image = np.ones((2, 1, 8, 8), "float32")
     np.testing.assert_array_equal(tt.build(again)(image), tt.build(plan)(image))

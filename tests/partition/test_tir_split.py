@@ -134,9 +134,9 @@ def test_a_kernel_on_the_host_returns_an_error_code():
     assert code_callees(found.main) == {"main_kernel": "main_kernel"}
 
 
-@pytest.mark.parametrize("region", ["target", "threads"])
-def test_a_device_region_in_a_host_function_is_split_off(region):
-    module = Named if region == "target" else Threads
+@pytest.mark.parametrize("subgraph", ["target", "threads"])
+def test_a_device_region_in_a_host_function_is_split_off(subgraph):
+    module = Named if subgraph == "target" else Threads
     own = module["main"].with_attr("target", tvm.target.Target("llvm"))
     found = split(tvm.IRModule({"main": own}))
     assert sides(found) == {"main": ("host", "@host"), "main_kernel": ("device", "@.")}
@@ -332,7 +332,7 @@ def test_device_code_that_calls_a_host_function_is_refused(mark):
             call()
 
 
-def test_a_region_for_the_host_calls_host_functions():
+def test_a_subgraph_for_the_host_calls_host_functions():
     @I.ir_module
     class Back:
         @T.prim_func(private=True)

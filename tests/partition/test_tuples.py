@@ -229,7 +229,7 @@ def test_a_tuple_between_two_composites_costs_no_more_functions_than_in_tvm():
         ("npu.split", is_op("relax.split")(is_op("relax.nn.relu")(wildcard()))),
     ]
     plan = tt.decompose(module, "[npu=packing-npu,cpu=llvm](host=@cpu)")
-    assert [region.site for region in plan.regions].count("npu") == 1 <= tvm_count(module, patterns)
+    assert [subgraph.site for subgraph in plan.subgraphs].count("npu") == 1 <= tvm_count(module, patterns)
 
 
 def nested(b, x):

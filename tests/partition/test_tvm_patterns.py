@@ -53,7 +53,9 @@ def strategies():
 
 def matches_of(plan):
     """List the matches in all functions: the name of the pattern, and the operations."""
-    return sorted(match for region in plan.regions for match in plan.module[region.function].attr("matches") or ())
+    return sorted(
+        match for subgraph in plan.subgraphs for match in plan.module[subgraph.function].attr("matches") or ()
+    )
 
 
 def fused_by_tvm(module, prefix):

@@ -1,4 +1,4 @@
-"""Laws of region forming, against networkx and against all orders of colours."""
+"""Laws of subgraph forming, against networkx and against all orders of colours."""
 
 from heapq import heappop, heappush
 
@@ -21,17 +21,17 @@ def coloured_graphs(draw, colours=3, most=30):
     return successors, draw(st.lists(st.integers(0, colours - 1), min_size=size, max_size=size))
 
 
-def quotient(successors, regions):
-    owner = {vertex: number for number, region in enumerate(regions) for vertex in region}
+def quotient(successors, subgraphs):
+    owner = {vertex: number for number, subgraph in enumerate(subgraphs) for vertex in subgraph}
     graph = nx.DiGraph()
-    graph.add_nodes_from(range(len(regions)))
+    graph.add_nodes_from(range(len(subgraphs)))
     graph.add_edges_from((owner[a], owner[b]) for a, targets in enumerate(successors) for b in targets)
     graph.remove_edges_from(list(nx.selfloop_edges(graph)))
     return graph
 
 
 def fewest(successors, colours, weights):
-    """Return what regions count at least, by trying every order of colours."""
+    """Return what subgraphs count at least, by trying every order of colours."""
     before = [{a for a, targets in enumerate(successors) if vertex in targets} for vertex in range(len(successors))]
     found, waiting = {frozenset()}, [(0, 0, frozenset())]
     reached = {frozenset(): 0}
@@ -52,25 +52,25 @@ def fewest(successors, colours, weights):
                 found.add(then)
 
 
-def check(successors, colours, regions):
-    assert sorted(vertex for region in regions for vertex in region) == list(range(len(successors)))
-    assert all(len({colours[vertex] for vertex in region}) == 1 for region in regions)
-    graph = quotient(successors, regions)
+def check(successors, colours, subgraphs):
+    assert sorted(vertex for subgraph in subgraphs for vertex in subgraph) == list(range(len(successors)))
+    assert all(len({colours[vertex] for vertex in subgraph}) == 1 for subgraph in subgraphs)
+    graph = quotient(successors, subgraphs)
     assert nx.is_directed_acyclic_graph(graph)
     assert all(a < b for a, b in graph.edges)
-    assert len(regions) >= lower_bound(LabeledGraph(AtomGraph(successors), colours))
+    assert len(subgraphs) >= lower_bound(LabeledGraph(AtomGraph(successors), colours))
 
 
 @settings(max_examples=300, deadline=None)
 @given(coloured_graphs())
-def test_regions_cover_have_one_colour_and_no_circle(case):
+def test_subgraphs_cover_have_one_colour_and_no_circle(case):
     successors, colours = case
     check(successors, colours, LabeledGraph(AtomGraph(successors), colours).waves())
 
 
 @settings(max_examples=300, deadline=None)
 @given(coloured_graphs(colours=2))
-def test_two_colours_are_divided_into_as_few_regions_as_is_possible(case):
+def test_two_colours_are_divided_into_as_few_subgraphs_as_is_possible(case):
     """For two types, typed fusion is optimal (Kennedy and McKinley, 1994): the bound is reached."""
     successors, colours = case
     assert len(LabeledGraph(AtomGraph(successors), colours).waves()) == lower_bound(
@@ -90,11 +90,11 @@ def test_no_order_of_colours_goes_below_the_bounds(case, weights):
 
 @settings(max_examples=200, deadline=None)
 @given(coloured_graphs(colours=4), st.sampled_from([(1, 1, 1, 1), (3, 1, 2, 0)]))
-def test_waves_that_look_ahead_are_regions_in_order(case, weights):
+def test_waves_that_look_ahead_are_subgraphs_in_order(case, weights):
     successors, colours = case
     coloured = LabeledGraph(AtomGraph(successors), colours)
-    regions = beam_search(coloured, weights, ahead(coloured, weights))
-    check(successors, colours, regions)
+    subgraphs = beam_search(coloured, weights, ahead(coloured, weights))
+    check(successors, colours, subgraphs)
 
 
 @settings(max_examples=100, deadline=None)
@@ -104,8 +104,8 @@ def test_waves_that_look_ahead_find_the_least_of_small_graphs(case):
     successors, colours = case
     weights = [1] * 3
     coloured = LabeledGraph(AtomGraph(successors), colours)
-    regions = beam_search(coloured, weights, ahead(coloured, weights))
-    assert len(regions) == fewest(successors, colours, weights)
+    subgraphs = beam_search(coloured, weights, ahead(coloured, weights))
+    assert len(subgraphs) == fewest(successors, colours, weights)
 
 
 def test_looking_ahead_gives_up_when_work_runs_out(monkeypatch):

@@ -25,7 +25,7 @@ def asked(plan, *moves, **named):
 def test_an_operation_moves_however_the_site_is_named(site):
     plan = tt.decompose(MODULE, BOARD)
     assert plan.what_if("conv1", site).site_of("conv1") == "cpu"
-    assert asked(plan, "conv1", site) == ["conv1: @ort -> @cpu", "regions: 1 -> 2"]
+    assert asked(plan, "conv1", site) == ["conv1: @ort -> @cpu", "subgraphs: 1 -> 2"]
 
 
 @pytest.mark.parametrize("site", ["node1/cpu", "@node1/cpu", "@node1&cpu"])
@@ -40,7 +40,7 @@ def test_copies_bytes_and_predicted_time_are_compared():
     ):
         plan.what_if("conv1", "cpu")
     found = asked(tt.decompose(MODULE, APART), "conv2", "cpu")
-    assert [line.partition(":")[0] for line in found] == ["conv2", "regions", "copies"]
+    assert [line.partition(":")[0] for line in found] == ["conv2", "subgraphs", "copies"]
     costs = {
         "schema": "tvmtarget.cost/1",
         "sites": {
@@ -125,6 +125,6 @@ def test_the_command_line_moves_several_operations():
     assert "conv1: @ort -> @cpu" in found.output
     assert "fc1: @ort -> @cpu" in found.output
     found = CliRunner().invoke(app, [*map(str, arguments), "--json"])
-    assert json.loads(found.output)["after"]["regions"] > 1
+    assert json.loads(found.output)["after"]["subgraphs"] > 1
     found = CliRunner().invoke(app, ["explain", str(DIGITS), "-t", BOARD, "--what-if", "conv1"])
     assert found.exit_code != 0

@@ -21,7 +21,7 @@ BOARD = "[npu=whole-npu,cpu=numpy](host=@cpu)"
 REFUSED = ("Tanh", "Sub", "MaxPool")
 
 
-@tt.strategy("whole-npu", regions="program")
+@tt.strategy("whole-npu", subgraphs="program")
 class WholeNpu:
     """An NPU whose compiler takes one network, of some operators."""
 
@@ -79,7 +79,7 @@ def test_the_best_convex_part_is_found(count, seed):
 
 
 def of_npu(plan):
-    return [region for region in plan.regions if region.site == "npu"]
+    return [subgraph for subgraph in plan.subgraphs if subgraph.site == "npu"]
 
 
 @settings(max_examples=40, deadline=None)
@@ -94,7 +94,7 @@ def test_a_site_gets_one_program_at_most_and_the_best_one(size, seed, by_cost):
     edges = [(before, index) for index in plan.program.top for before in plan.program.predecessors(index)]
     able = {index: 1 for index, call in enumerate(body) if call.kind not in REFUSED}
     best = best_convex(edges, len(body), able)
-    assert by_cost or sum(len(region.calls) for region in of_npu(plan)) == len(best)
+    assert by_cost or sum(len(subgraph.calls) for subgraph in of_npu(plan)) == len(best)
     assert tt.decompose(plan.module).module == plan.module
     inputs = inputs_of(model)
     expected = tt.build(module, "numpy").run(inputs)
@@ -115,7 +115,7 @@ COSTS = {
 
 def test_what_leaves_is_told_and_kept_in_files(tmp_path):
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), BOARD)
-    assert [(region.site, region.ops[0], region.ops[-1]) for region in plan.regions] == [
+    assert [(subgraph.site, subgraph.ops[0], subgraph.ops[-1]) for subgraph in plan.subgraphs] == [
         ("cpu", "conv1", "pool"),
         ("npu", "conv3", "fc2"),
     ]
@@ -131,22 +131,22 @@ def test_what_can_go_nowhere_else_stays_or_is_refused_by_name():
     kept = tt.decompose(module, BOARD, where={"conv1": "@npu"})
     assert of_npu(kept)[0].ops == ("conv1", "relu1", "conv2", "relu2")
     with pytest.raises(
-        InfeasibleError, match=r"@npu takes one whole program, .* 2 regions, as ops 'conv1', 'fc1' can go"
+        InfeasibleError, match=r"@npu takes one whole program, .* 2 subgraphs, as ops 'conv1', 'fc1' can go"
     ):
         tt.decompose(module, BOARD, where={"conv1": "@npu", "fc1": "@npu"})
 
 
-def test_caps_and_bodies_of_control_flow_leave_one_region():
-    @tt.strategy("small-npu", regions="program", max_ops=3)
+def test_caps_and_bodies_of_control_flow_leave_one_subgraph():
+    @tt.strategy("small-npu", subgraphs="program", max_ops=3)
     class SmallNpu:
         ops = {"Conv", "Relu", "Gemm"}
 
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "[npu=small-npu,cpu=numpy](host=@cpu)")
-    assert [len(region.ops) for region in of_npu(plan)] == [3]
+    assert [len(subgraph.ops) for subgraph in of_npu(plan)] == [3]
     graph = """g (float[2] x, bool c) => (float[2] y) {
         a = Relu(x)
         y = If(c) <then_branch = t () => (e) { d = Relu(a) e = Abs(d) }, else_branch = f () => (g) { g = Tanh(a) }> }"""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
     plan = tt.decompose(tt.IRModule.from_onnx(model), BOARD, where={"op:Abs": "@npu"})
-    assert [len(region.ops) for region in of_npu(plan)] == [2]
+    assert [len(subgraph.ops) for subgraph in of_npu(plan)] == [2]
     assert plan.site_of("Relu_0") == "cpu"

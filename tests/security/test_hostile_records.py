@@ -69,7 +69,7 @@ def hostile(code):
         "code for a loop as it is": ["Annotate", ["l1", code], ["pragma_import_llvm"], []],
         "code for a block": ["Annotate", ["b0", quoted], ["pragma_import_llvm"], []],
         "C code": ["Annotate", ["l1", quoted], ["pragma_import_c"], []],
-        "another pragma": ["Annotate", ["l1", 1], ["pragma_debug_skip_region"], []],
+        "another pragma": ["Annotate", ["l1", 1], ["pragma_debug_skip_subgraph"], []],
         "code for a key that is known": ["Annotate", ["l1", quoted], ["pragma_unroll_explicit"], []],
         "code in a list": ["Annotate", ["l1", [quoted]], ["software_pipeline_stage"], []],
         "code in a map": ["Annotate", ["l1", {"pragma_import_llvm": quoted}], ["pragma_unroll_explicit"], []],

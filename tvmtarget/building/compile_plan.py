@@ -172,7 +172,7 @@ def plan_to_build(
 
 def _unknown_sites(plan: Plan, settings: Settings) -> Iterator[str]:
     """Yield which settings are for sites that have no work, and would be ignored."""
-    used = {region.site for region in plan.regions}
+    used = {subgraph.site for subgraph in plan.subgraphs}
     for site in settings:
         if site not in used:
             names = ", ".join(repr(name) for name in sorted(used))
@@ -199,7 +199,7 @@ def build_plan(
     program, constants = DriverProgram.of(plan.module), constants_of(plan.module)
     root, tuned = plan.topology.root, () if advice is None else tuple(advice.applied)
     machines = {path: DriverProgram.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
-    calls = [LeafCall(one.function, one.call, one.ops, one.inputs, one.outputs) for one in plan.regions]
+    calls = [LeafCall(one.function, one.call, one.ops, one.inputs, one.outputs) for one in plan.subgraphs]
     return Executable(root, program, constants, leaves, name, tuned, machines, calls)
 
 
@@ -207,10 +207,10 @@ def _too_large(plan: Plan) -> list[str]:
     """Return the operations whose results have a known size that no machine holds; allocating it can end a process."""
     most = limit("tensor-bytes")
     return [
-        f"op {call.source!r} of @{region.site or '.'} yields {output.type}, {output.type.nbytes:,} bytes, more than "
+        f"op {call.source!r} of @{subgraph.site or '.'} yields {output.type}, {output.type.nbytes:,} bytes, more than "
         f"the limit of {most:,}; {LIMITS['tensor-bytes'].variable} raises it"
-        for region in plan.regions
-        for call in plan.module[region.function].body
+        for subgraph in plan.subgraphs
+        for call in plan.module[subgraph.function].body
         for output in call.outputs
         if isinstance(output.type, TensorType) and (output.type.nbytes or 0) > most
     ]
@@ -240,7 +240,7 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
     """
     chosen: dict[str, tuple[Backend, str]] = {}
     problems: list[str] = []
-    sites = list(dict.fromkeys(region.site for region in plan.regions))
+    sites = list(dict.fromkeys(subgraph.site for subgraph in plan.subgraphs))
     used = list(dict.fromkeys(path for site in ("", *sites) for path in _around(site)))
     for path in used:
         node = plan.topology[path].target
@@ -279,7 +279,7 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
 def _is_external(plan: Plan, site: str) -> bool:
     """Whether TVM has an external code generator for a leaf all of whose functions are of Relax."""
     kind = plan.topology[site].target.kind
-    functions = (plan.module[region.function] for region in plan.regions if region.site == site)
+    functions = (plan.module[subgraph.function] for subgraph in plan.subgraphs if subgraph.site == site)
     if is_native(kind) or not all(map(speaks_relax, functions)):
         return False
     from tvmtarget.backends.tvm.backend import generates
@@ -339,21 +339,21 @@ def _compile_all(
     leaves: dict[str, Leaf] = {}
     shared: dict[str | None, tuple[Compiled, LeafAdvice | None]] = {}
     functions: dict[str, SubgraphRecord] = {}
-    for region in plan.regions:
-        functions.setdefault(region.function, region)
-    for done, region in enumerate(functions.values()):
+    for subgraph in plan.subgraphs:
+        functions.setdefault(subgraph.function, subgraph)
+    for done, subgraph in enumerate(functions.values()):
         if progress is not None:
-            progress(f"compile {region.function} for @{region.site or '.'}", done, len(functions))
-        backend, note = chosen[region.site]
-        target = standing_alone(plan.topology, region.site)
+            progress(f"compile {subgraph.function} for @{subgraph.site or '.'}", done, len(functions))
+        backend, note = chosen[subgraph.site]
+        target = standing_alone(plan.topology, subgraph.site)
         schedules = None if advice is None else advice.for_leaf(target)
-        part = part_of(plan, region, target.override(dict(settings.get(region.site, {}))), schedules)
-        function = plan.module[region.function]
+        part = part_of(plan, subgraph, target.override(dict(settings.get(subgraph.site, {}))), schedules)
+        function = plan.module[subgraph.function]
         is_external = backend.name == "tvm" and target.kind not in backend.kinds
         if is_external:
-            whole = with_composites(plan.module, plan.topology)[region.function]
+            whole = with_composites(plan.module, plan.topology)[subgraph.function]
             part = replace(part, source=external_text(whole, target.kind))
-        own = build_key(function, part.target, region.site, backend) + ("" if schedules is None else " by a log")
+        own = build_key(function, part.target, subgraph.site, backend) + ("" if schedules is None else " by a log")
         key = None if is_external else code_key(function, part.target, backend)
         if key is not None and schedules is not None:
             key = f"{part.target.digest} {key}"  # a log answers by more of the target than code depends on
@@ -366,7 +366,7 @@ def _compile_all(
         else:
             compiled = backend.compile(part)
         applied = () if schedules is None else schedules.applied
-        leaves[region.function] = Leaf(part, backend, note, applied, compiled, own)
+        leaves[subgraph.function] = Leaf(part, backend, note, applied, compiled, own)
         if key is not None:
             shared[key] = compiled, schedules
     if progress is not None:
@@ -387,28 +387,28 @@ def _source_of(module: IRModule, name: str) -> bytes:
     return bytes(module.to_onnx(name).SerializeToString(deterministic=True))
 
 
-def part_of(plan: Plan, region: SubgraphRecord, target: Target, schedules: Schedules | None = None) -> CompileRequest:
-    """Return the leaf function of a region as a backend takes it.
+def part_of(plan: Plan, subgraph: SubgraphRecord, target: Target, schedules: Schedules | None = None) -> CompileRequest:
+    """Return the leaf function of a subgraph as a backend takes it.
 
     Raises:
         BackendError: the program was read from a text or a file, and the function holds more than operators.
     """
-    source = _source_of(plan.module, region.function)
-    if not plan.request.module.is_trusted and speaks_relax(plan.module[region.function]):
+    source = _source_of(plan.module, subgraph.function)
+    if not plan.request.module.is_trusted and speaks_relax(plan.module[subgraph.function]):
         unsafe = next(unsafe_parts(source), None)
         if unsafe is not None:
             raise BackendError(
-                f"function {region.function!r} of @{region.site or '.'} is compiled only if you trust who wrote it "
+                f"function {subgraph.function!r} of @{subgraph.site or '.'} is compiled only if you trust who wrote it "
                 f"(read its program with trust=True): {unsafe}"
             )
     return CompileRequest(
-        name=region.function,
+        name=subgraph.function,
         source=source,
-        site=region.site,
+        site=subgraph.site,
         target=target,
-        ops=region.ops,
-        inputs=region.inputs,
-        outputs=region.outputs,
+        ops=subgraph.ops,
+        inputs=subgraph.inputs,
+        outputs=subgraph.outputs,
         schedules=schedules,
     )
 

@@ -388,10 +388,10 @@ class Executable:
         return {name: leaf.backend.name for name, leaf in self._leaves.items()}
 
     def report(self) -> dict[str, Any]:
-        """Return which backends run, the regions (site, ops, inputs, outputs, ...) and the copies, as data."""
+        """Return which backends run, the subgraphs (site, ops, inputs, outputs, ...) and the copies, as data."""
         return {
             "backends": sorted({leaf.backend.name for leaf in self._leaves.values()}),
-            "regions": [self._leaves[call.function].report(call) for call in self._calls],
+            "subgraphs": [self._leaves[call.function].report(call) for call in self._calls],
             "copies": [
                 {"driver": name, "value": step.inputs[0], "src": step.src, "dst": step.dst, "bytes": step.nbytes}
                 for name, driver in self._program.drivers.items()

@@ -129,17 +129,19 @@ def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
         yield whole_match(log, plan, "graph", policy, is_default=False)
     yield whole_match(log, plan, "executor", policy)
     asked = set[tuple[str, str]]()
-    for region in plan.regions:
-        leaf = standing_alone(plan.topology, region.site)
+    for subgraph in plan.subgraphs:
+        leaf = standing_alone(plan.topology, subgraph.site)
         try:
-            backend, _ = choose_backend(plan.topology, region.site, allow_interpreter=False)
-            spaces = backend.workshop(part_of(plan, region, leaf)).spaces if isinstance(backend, TunableBackend) else {}
+            backend, _ = choose_backend(plan.topology, subgraph.site, allow_interpreter=False)
+            spaces = (
+                backend.workshop(part_of(plan, subgraph, leaf)).spaces if isinstance(backend, TunableBackend) else {}
+            )
         except BackendError as error:
             typer.echo(f"note: {'; '.join(error.problems)}", err=True)
             continue
         for key, space in spaces.items():
-            if (key, region.site) not in asked:
-                asked.add((key, region.site))
+            if (key, subgraph.site) not in asked:
+                asked.add((key, subgraph.site))
                 yield kernel_match(log, space.kernel, alone(leaf), policy)
 
 
@@ -171,7 +173,7 @@ def _write_costs(plan: Plan, path: Path) -> None:
 
 def _lines(plan: Plan) -> list[str]:
     lines = [plan.summary()]
-    for region in plan.regions:
-        shown = ", ".join(region.ops[:4]) + (f", ... ({len(region.ops)} ops)" if len(region.ops) > 4 else "")
-        lines.append(f"{region.function} on @{region.site or '.'}: {shown}")
+    for subgraph in plan.subgraphs:
+        shown = ", ".join(subgraph.ops[:4]) + (f", ... ({len(subgraph.ops)} ops)" if len(subgraph.ops) > 4 else "")
+        lines.append(f"{subgraph.function} on @{subgraph.site or '.'}: {shown}")
     return lines

@@ -66,8 +66,8 @@ class Division:
     boundary_after: Annotated[
         _Texts, _option("--boundary-after", "An operation that is in no function with what reads it.", "NAME")
     ] = None
-    max_regions: Annotated[
-        _Texts, _option("--max-regions", "SITE=NUMBER: the most calls that a site, by path, kind or key, may get.")
+    max_subgraphs: Annotated[
+        _Texts, _option("--max-subgraphs", "SITE=NUMBER: the most calls that a site, by path, kind or key, may get.")
     ] = None
     constants: Annotated[
         str | None, _option("--constants", "Weights: bind them in functions, lift them to parameters, or share those.")
@@ -92,7 +92,7 @@ class Division:
             "atomic": _groups("--atomic", self.atomic),
             "boundary_before": self.boundary_before or (),
             "boundary_after": self.boundary_after or (),
-            "max_regions": _numbers("--max-regions", self.max_regions, "npu=4"),
+            "max_subgraphs": _numbers("--max-subgraphs", self.max_subgraphs, "npu=4"),
             "constants": _one_of("--constants", self.constants, CONSTANTS),
         }
 

@@ -73,7 +73,7 @@ class Question:
         ),
     ] = None
     draw: Annotated[
-        Drawing | None, typer.Option("--draw", help="Print the regions as a picture.", show_default=False)
+        Drawing | None, typer.Option("--draw", help="Print the subgraphs as a picture.", show_default=False)
     ] = None
 
     def __post_init__(self) -> None:

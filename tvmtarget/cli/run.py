@@ -202,8 +202,10 @@ def _is_installed(package: str) -> bool:
 def _print(
     report: dict[str, Any], results: dict[str, Any], tuned: Sequence[Applied], comparison: Comparison | None
 ) -> None:
-    for region in report["regions"]:
-        typer.echo(f"@{region['site'] or '.'} by {region['backend']}: {len(region['ops'])} ops in {region['function']}")
+    for subgraph in report["subgraphs"]:
+        typer.echo(
+            f"@{subgraph['site'] or '.'} by {subgraph['backend']}: {len(subgraph['ops'])} ops in {subgraph['function']}"
+        )
     for applied in tuned:
         typer.echo(f"tuned: {applied}")
     typer.echo(f"ran by {', '.join(report['backends'])}; {len(report['copies'])} copies")

@@ -40,7 +40,7 @@ def decompose(
     atomic: Iterable[Iterable[str]] = (),
     boundary_before: Iterable[str] = (),
     boundary_after: Iterable[str] = (),
-    max_regions: Mapping[str, int] | None = None,
+    max_subgraphs: Mapping[str, int] | None = None,
     constants: Constants | None = None,
     entry: str | None = None,
     since: Plan | None = None,
@@ -63,7 +63,7 @@ def decompose(
         atomic: groups of operations that must be in one function.
         boundary_before: operations that are in no function with what they read, named as in `where`.
         boundary_after: operations that are in no function with what reads them.
-        max_regions: the most calls that a site (a path, kind or key) may get; the smallest ones go elsewhere.
+        max_subgraphs: the most calls that a site (a path, kind or key) may get; the smallest ones go elsewhere.
         constants: `bind` makes weights parts of functions, `lift` gives them to functions as parameters, `share` does
             where one function so does for several parts of the program; unless given, as each code generator says.
         entry: the function to divide, which is called `main` then (`IRModule.with_entry`); the others stay as they are.
@@ -104,7 +104,7 @@ def decompose(
         atomic=_groups("atomic", atomic),
         boundary_before=_names("boundary_before", boundary_before),
         boundary_after=_names("boundary_after", boundary_after),
-        max_regions=_numbers(max_regions),
+        max_subgraphs=_numbers(max_subgraphs),
         constants=constants,
     )
     if since is not None and not isinstance(since, Plan):
@@ -140,10 +140,10 @@ def _names(name: str, names: Iterable[str], wanted: str = "names of ops, such as
 
 def _numbers(numbers: Mapping[str, int] | None) -> dict[str, int]:
     if numbers is not None and not isinstance(numbers, Mapping):
-        raise TargetError(f"max_regions is numbers by site, such as {{'npu': 4}}, not {shown(numbers)}")
+        raise TargetError(f"max_subgraphs is numbers by site, such as {{'npu': 4}}, not {shown(numbers)}")
     for site, number in (numbers or {}).items():
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            raise TargetError(f"max_regions of {site!r} is a number, 0 or more, not {shown(number)}")
+            raise TargetError(f"max_subgraphs of {site!r} is a number, 0 or more, not {shown(number)}")
     return dict(numbers or {})
 
 

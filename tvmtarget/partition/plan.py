@@ -86,9 +86,9 @@ class Plan:
         return self.program.topology
 
     @property
-    def regions(self) -> tuple[SubgraphRecord, ...]:
+    def subgraphs(self) -> tuple[SubgraphRecord, ...]:
         """The leaf functions in the order in which they are called."""
-        return self.outlined.regions
+        return self.outlined.subgraphs
 
     @property
     def copies(self) -> tuple[CopyRecord, ...]:
@@ -97,7 +97,7 @@ class Plan:
 
     def tasks(self) -> tuple[Task, ...]:
         """Return the leaf functions to tune: those of one structure, for one code generator, count as one."""
-        return tasks_of(self.module, self.topology, self.regions)
+        return tasks_of(self.module, self.topology, self.subgraphs)
 
     def functions(self, target: str = "") -> tuple[Function, ...]:
         """Return the leaf functions at and below a node: a path, or a kind or key such as `gpu`.
@@ -105,7 +105,7 @@ class Plan:
         `UnknownNameError` if no site of the target is or bears that.
         """
         leaves = self.leaves_of(target)
-        names = dict.fromkeys(region.function for region in self.regions if region.site in leaves)
+        names = dict.fromkeys(subgraph.function for subgraph in self.subgraphs if subgraph.site in leaves)
         return tuple(map(self.module.__getitem__, names))
 
     def to_tvm(self) -> tvm.IRModule:
@@ -130,7 +130,7 @@ class Plan:
 
     def sites(self) -> dict[str, str]:
         """Return the path of the leaf that runs it for every operation, by name; of control flow, of the driver."""
-        held = {op: region.site for region in self.regions for op in (*region.ops, *region.inner)}
+        held = {op: subgraph.site for subgraph in self.subgraphs for op in (*subgraph.ops, *subgraph.inner)}
         return held | {one.op: one.system for one in self.outlined.driven}
 
     def site_of(self, op: str) -> str:
@@ -139,10 +139,10 @@ class Plan:
         driven = next((one for one in self.outlined.driven if one.call == index), None)
         if driven is not None:
             return self.topology[driven.system].host
-        return next(region.site for region in self.regions if op in region.ops or op in region.inner)
+        return next(subgraph.site for subgraph in self.subgraphs if op in subgraph.ops or op in subgraph.inner)
 
     def diff(self, other: Plan) -> PlanDifference:
-        """Say which operations are elsewhere in another plan, and what regions, copies and time are there."""
+        """Say which operations are elsewhere in another plan, and what subgraphs, copies and time are there."""
         return difference(self, other)
 
     def what_if(
@@ -247,15 +247,15 @@ class Plan:
         return planned(request, request.feasibility(), sites)
 
     def graph(self) -> networkx.MultiDiGraph:
-        """Return the regions as a graph; `subgraph_graph` says what its nodes and edges bear."""
+        """Return the subgraphs as a graph; `subgraph_graph` says what its nodes and edges bear."""
         return subgraph_graph(self)
 
     def dot(self) -> str:
-        """Write the regions for Graphviz, a cluster for each site."""
+        """Write the subgraphs for Graphviz, a cluster for each site."""
         return to_dot(self)
 
     def mermaid(self) -> str:
-        """Write the regions for Mermaid, a subgraph for each site."""
+        """Write the subgraphs for Mermaid, a subgraph for each site."""
         return to_mermaid(self)
 
     def marked(self) -> onnx.ModelProto:
@@ -263,7 +263,7 @@ class Plan:
         return annotated_model(self)
 
     def explain(self, op: str) -> Explanation:
-        """Say why an operation is where it is, why nowhere else, and why its neighbours are in other regions."""
+        """Say why an operation is where it is, why nowhere else, and why its neighbours are in other subgraphs."""
         objective = self.request.objective
         explained = explain_op(
             self.program, self.feasibility, self.root, self.outlined, op, self.estimates, objective=objective
@@ -277,7 +277,9 @@ class Plan:
         return tuple(self._effects().reports())
 
     def _effects(self) -> RuleEffects:
-        sites = {index: region.site for region in self.regions for index in self.program.with_nested(region.calls)}
+        sites = {
+            index: subgraph.site for subgraph in self.subgraphs for index in self.program.with_nested(subgraph.calls)
+        }
         sites |= {one.call: self.topology[one.system].host for one in self.outlined.driven}
         return RuleEffects(self.feasibility, sites)
 
@@ -292,7 +294,7 @@ class Plan:
             costs = (self.request.costs or Costs()).with_records(costs)
         request = replace(self.request, costs=costs)
         anew = planned(request, self.feasibility)
-        kept = planned(request, self.feasibility, self.sites()) if costs.regions else anew
+        kept = planned(request, self.feasibility, self.sites()) if costs.subgraphs else anew
         return kept if _is_no_worse(kept, anew) and _rank(kept) < _rank(anew) else anew
 
     def with_sites(self, sites: Sequence[str]) -> Plan:
@@ -323,11 +325,11 @@ class Plan:
         return programs_of(self.module, self.topology)
 
     def summary(self) -> str:
-        """Tell coverage, regions against their lower bound, copies, and preferences that are not kept, a line each."""
+        """Tell coverage, subgraphs against their lower bound, copies, and preferences that are not kept, a line each."""
         return "\n".join(summary_of(self))
 
     def to_json(self) -> dict[str, Any]:
-        """Return regions, copies, and control flow that drivers run as data; `plan_json` says what the numbers are."""
+        """Return subgraphs, copies, and control flow that drivers run as data; `plan_json` says what the numbers are."""
         return plan_json(self)
 
     def __str__(self) -> str:
@@ -337,7 +339,7 @@ class Plan:
 # How many plans are tried beside the first one that keeps bonds, in programs of up to so many operations.
 MAX_MOVES, MOVABLE = 16, 1000
 
-# How often regions are given up because a site may get or take no more; each time it is asked for fewer.
+# How often subgraphs are given up because a site may get or take no more; each time it is asked for fewer.
 MAX_ROUNDS = 16
 
 
@@ -346,18 +348,18 @@ def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str]
     plan = free = _bound(request, feasibility, sites)
     banned: list[ExcludedSites] = []
     for _ in range(MAX_ROUNDS):
-        limits = [(name, plan.leaves_of(name), most) for name, most in request.max_regions.items()]
-        asked = ExcludedSites("max_regions", over_budget(plan.feasibility, plan.estimates, plan.regions, limits))
+        limits = [(name, plan.leaves_of(name), most) for name, most in request.max_subgraphs.items()]
+        asked = ExcludedSites("max_subgraphs", over_budget(plan.feasibility, plan.estimates, plan.subgraphs, limits))
         whole = ExcludedSites(
-            "a site that takes one program", leaving_ops(plan.feasibility, plan.estimates, plan.regions)
+            "a site that takes one program", leaving_ops(plan.feasibility, plan.estimates, plan.subgraphs)
         )
         if not asked.leaves and not whole.leaves:
             return _with_least(plan, free)
         banned += [asked, whole]
         plan = _bound(request, feasibility, sites, banned)
     raise InfeasibleError(
-        f"no plan was found in {MAX_ROUNDS} rounds that keeps 'max_regions', and gives one program to sites that take "
-        "one; allow more regions, or place operations by 'where'"
+        f"no plan was found in {MAX_ROUNDS} rounds that keeps 'max_subgraphs', and gives one program to sites that take "
+        "one; allow more subgraphs, or place operations by 'where'"
     )
 
 

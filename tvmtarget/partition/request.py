@@ -45,7 +45,7 @@ class Request:
 
     `objective` is what costs make small: the time of one input, or of the busiest machine. `same_site`, `apart` and
     `atomic` are groups of operations by name, glob or `op:KIND`; `boundary_before` and `boundary_after` are such names.
-    `max_regions` are numbers by path, kind or key. `constants` says which weights are parameters of functions, None
+    `max_subgraphs` are numbers by path, kind or key. `constants` says which weights are parameters of functions, None
     leaves that to the strategies. `moves` are requirements of a question (`Plan.what_if`).
     """
 
@@ -59,7 +59,7 @@ class Request:
     atomic: Named = ()
     boundary_before: tuple[str, ...] = ()
     boundary_after: tuple[str, ...] = ()
-    max_regions: Mapping[str, int] = field(default_factory=dict)
+    max_subgraphs: Mapping[str, int] = field(default_factory=dict)
     constants: Constants | None = None
     moves: Moves = ()
 
@@ -128,8 +128,8 @@ def _unsupported_systems(topology: Topology) -> Iterator[str]:
         if strategy is not None:
             kind = f"@{path or '.'} is of kind {node.kind!r}, whose strategy has"
             hint = "which is for generators without children; leave them out, or make it a 'composite'"
-            if strategy.regions == "program":
-                yield f"{kind} regions='program', {hint}"
+            if strategy.subgraphs == "program":
+                yield f"{kind} subgraphs='program', {hint}"
             if strategy.takes == "device":
                 yield f"{kind} takes='device', {hint}"
             if strategy.constants != "bind":
@@ -159,7 +159,7 @@ def write_plan(path: str | Path, request: Request, sites: Mapping[str, str]) -> 
         "atomic": [list(names) for names in request.atomic],
         "boundary_before": list(request.boundary_before),
         "boundary_after": list(request.boundary_after),
-        "max_regions": dict(request.max_regions),
+        "max_regions": dict(request.max_subgraphs),
         "constants": request.constants,
         "sites": dict(sites),
     }
@@ -188,7 +188,7 @@ def read_plan(path: str | Path, *, trust: bool = False) -> tuple[Request, dict[s
             atomic=_groups(data, "atomic"),
             boundary_before=_names(data.get("boundary_before", [])),
             boundary_after=_names(data.get("boundary_after", [])),
-            max_regions={str(site): int(number) for site, number in data.get("max_regions", {}).items()},
+            max_subgraphs={str(site): int(number) for site, number in data.get("max_regions", {}).items()},
             constants=constants,
         )
     except (TvmTargetError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

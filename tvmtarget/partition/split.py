@@ -1,4 +1,4 @@
-"""The recursive rule: at a system, give every atom a site, form regions, and split each region further down."""
+"""The recursive rule: at a system, give every atom a site, form subgraphs, and split each subgraph further down."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ __all__ = [
     "split",
 ]
 
-# Above this many atoms regions are formed in one way while choices are compared.
+# Above this many atoms subgraphs are formed in one way while choices are compared.
 MANY = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionNode:
-    """Operations that one site runs in one call, in the order it runs them; `parts` are the regions in a system.
+    """Operations that one site runs in one call, in the order it runs them; `parts` are the subgraphs in a system.
 
-    Where the driver of a system runs an operation with nested bodies, that is the only call of a region which has the
+    Where the driver of a system runs an operation with nested bodies, that is the only call of a subgraph which has the
     system's site, and `bodies` are how the system divides them.
     `least_parts` is a number of parts that no division can go below, given the sites of the operations;
     `least_time` are picoseconds that no choice of sites can go below, None where nothing says so. `device` is the
@@ -72,7 +72,7 @@ class PartitionNode:
         return not self.site.is_system and not self.parts and not self.bodies
 
     def walk(self) -> Iterator[PartitionNode]:
-        """Yield this and all regions in it, in the order in which they run."""
+        """Yield this and all subgraphs in it, in the order in which they run."""
         yield self
         for inner in (*self.parts, *self.bodies):
             yield from inner.walk()
@@ -86,9 +86,9 @@ class Level:
     that can; `favoured`, which of them come before the others in order of preference: those that do not divide its
     nested bodies, and for what only steers control flow those in the memory where that is read. `is_divided` says that
     a division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
-    the site itself is the last of the options. `values` pass between atoms, and `limits` are what regions of each
+    the site itself is the last of the options. `values` pass between atoms, and `limits` are what subgraphs of each
     option may be; `room` is what memories hold of weights, None where they hold anything. `cuts` are pairs of atoms
-    that follow each other and are asked to be in different regions.
+    that follow each other and are asked to be in different subgraphs.
     """
 
     site: Site
@@ -114,7 +114,7 @@ class Assignment:
     launches: Sequence[int] = ()
 
 
-# Rounds in which sites are chosen anew because a strategy refuses regions.
+# Rounds in which sites are chosen anew because a strategy refuses subgraphs.
 MAX_VETOES = 16
 
 Chooser: TypeAlias = Callable[[Level], Assignment]
@@ -149,7 +149,7 @@ def split(
     level = _level(program, feasibility, site, calls)
     choice, groups = _decided(program, feasibility, level, choose)
     parts = tuple(
-        _region(program, feasibility, level.options[choice.chosen[group[0]]], _calls(level, group), level, choose)
+        _subgraph(program, feasibility, level.options[choice.chosen[group[0]]], _calls(level, group), level, choose)
         for group in groups
     )
     in_order = tuple(index for part in parts for index in part.calls)
@@ -198,7 +198,7 @@ def _level(program: FlatProgram, feasibility: Feasibility, site: Site, calls: tu
     )
 
 
-def _region(
+def _subgraph(
     program: FlatProgram, feasibility: Feasibility, site: Site, calls: tuple[int, ...], level: Level, choose: Chooser
 ) -> PartitionNode:
     """Split what one option of a level was given; if that is the level's own site, its driver runs the operation."""
@@ -211,7 +211,7 @@ def _region(
 def _decided(
     program: FlatProgram, feasibility: Feasibility, level: Level, choose: Chooser
 ) -> tuple[Assignment, list[list[int]]]:
-    """Choose sites and form regions; what a code generator refuses even alone goes elsewhere, and all is done again."""
+    """Choose sites and form subgraphs; what a code generator refuses even alone goes elsewhere, and all is done again."""
     for _ in range(MAX_VETOES):
         choice = choose(level)
         chosen = choice.chosen
@@ -233,7 +233,7 @@ def _decided(
         ]
         raise_all(InfeasibleError, problems)
         level = replace(level, allowed=allowed)
-    raise InfeasibleError(f"strategies still refuse regions in {MAX_VETOES} rounds; take less in `check_op`")
+    raise InfeasibleError(f"strategies still refuse subgraphs in {MAX_VETOES} rounds; take less in `check_op`")
 
 
 def _refusal(
@@ -298,7 +298,7 @@ def _is_driven(program: FlatProgram, feasibility: Feasibility, index: int, site:
 
 
 def grouped(level: Level, chosen: Sequence[int], launches: Sequence[int]) -> list[list[int]]:
-    """Group atoms into regions by waves alone, in an order in which they can run; `launches` are by option.
+    """Group atoms into subgraphs by waves alone, in an order in which they can run; `launches` are by option.
 
     With two options it is best to run what costs nothing to launch as soon as it can; with more either way may be, of
     which large levels try one.
@@ -316,7 +316,7 @@ def grouped(level: Level, chosen: Sequence[int], launches: Sequence[int]) -> lis
 
 
 def parts_of(level: Level) -> Iterator[object]:
-    """Yield all that choosing sites and forming regions goes by, but for costs and the room in memories."""
+    """Yield all that choosing sites and forming subgraphs goes by, but for costs and the room in memories."""
     yield [len(atom) for atom in level.atoms]
     yield from (getattr(level.values, field.name) for field in fields(level.values))
     yield from (level.graph.starts, level.graph.ends)
@@ -328,14 +328,16 @@ _NO_NUMBERS = frozenset({"site", "options", "atoms", "values", "graph", "limiter
 
 
 def _recalled(memo: PlanCache, level: Level, choice: Assignment) -> list[list[int]]:
-    """Return the best regions, if an earlier plan had the same atoms on the same options, as it found them."""
+    """Return the best subgraphs, if an earlier plan had the same atoms on the same options, as it found them."""
     launches = list(choice.launches) or _uncosted(level)
     key = digest(*parts_of(level), choice.chosen, launches)
-    return [[*region] for region in memo.find("divisions into regions", key, lambda: _formed(level, choice, launches))]
+    return [
+        [*subgraph] for subgraph in memo.find("divisions into subgraphs", key, lambda: _formed(level, choice, launches))
+    ]
 
 
 def _formed(level: Level, choice: Assignment, launches: Sequence[int]) -> list[list[int]]:
-    """Group atoms into the best regions."""
+    """Group atoms into the best subgraphs."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
     found = formed(level.graph.coloured(choice.chosen), level.limits, launches, level.limiter, level.values)
@@ -348,22 +350,22 @@ def _uncosted(level: Level) -> list[int]:
     return [most + (not is_below(level.site.host, option.path)) for option in level.options]
 
 
-def _cut(level: Level, regions: list[list[int]], chosen: Sequence[int]) -> list[list[int]]:
-    """Divide regions where that is asked; the parts are as each site takes them."""
+def _cut(level: Level, subgraphs: list[list[int]], chosen: Sequence[int]) -> list[list[int]]:
+    """Divide subgraphs where that is asked; the parts are as each site takes them."""
     if not level.cuts:
-        return regions
-    parts = (part for region in regions for part in cut_at(region, level.graph.successors, level.cuts))
+        return subgraphs
+    parts = (part for subgraph in subgraphs for part in cut_at(subgraph, level.graph.successors, level.cuts))
     return [one for part in parts for one in level.limiter.limited(part, level.limits[chosen[part[0]]])]
 
 
 def _limits(site: Site, driver: Site) -> Limits:
-    """Return what regions of an option may be; what the driver runs itself stands alone."""
+    """Return what subgraphs of an option may be; what the driver runs itself stands alone."""
     if site is driver:
         return Limits("single")
     strategy = strategy_at(site.target) if is_generator(site.target) else None
     if strategy is None:
         return Limits()
-    return Limits(strategy.regions, strategy.max_ops, strategy.max_inputs, strategy.max_outputs)
+    return Limits(strategy.subgraphs, strategy.max_ops, strategy.max_inputs, strategy.max_outputs)
 
 
 def _calls(level: Level, group: Sequence[int]) -> tuple[int, ...]:

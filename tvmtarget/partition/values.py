@@ -69,15 +69,15 @@ class Values:
         value = np.repeat(np.arange(len(self.producer)), lengths)
         return value, np.flatnonzero(lengths[value] > 1)
 
-    def cut(self, regions: Ints) -> int:
-        """Return the bytes that pass between regions (`regions[atom]`), once for each region that reads a value."""
+    def cut(self, subgraphs: Ints) -> int:
+        """Return the bytes that pass between subgraphs (`subgraphs[atom]`), once for each subgraph that reads a value."""
         value, shared = self.reads
-        there = regions[self.readers]
-        here = np.where(self.producer >= 0, regions[self.producer], -1)[value]
+        there = subgraphs[self.readers]
+        here = np.where(self.producer >= 0, subgraphs[self.producer], -1)[value]
         total = int(self.nbytes[value[there != here]].sum())
         shared = shared[there[shared] != here[shared]]
-        pairs = np.sort(value[shared] * len(regions) + there[shared])
-        again = pairs[1:][pairs[1:] == pairs[:-1]] // max(1, len(regions))
+        pairs = np.sort(value[shared] * len(subgraphs) + there[shared])
+        again = pairs[1:][pairs[1:] == pairs[:-1]] // max(1, len(subgraphs))
         return total - int(self.nbytes[again].sum())
 
 

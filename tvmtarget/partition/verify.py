@@ -22,19 +22,19 @@ __all__ = ["verify_plan"]
 def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule, outlined: Outlined) -> None:
     """Raise `ModelError` unless every invariant holds.
 
-    The IR's own rules prove that the graph of regions has no circle, and that what a nested body captures is there
-    before it runs: a region is one call of its driver, and a driver's body is in topological order.
+    The IR's own rules prove that the graph of subgraphs has no circle, and that what a nested body captures is there
+    before it runs: a subgraph is one call of its driver, and a driver's body is in topological order.
     """
     module.verify()
-    regions = outlined.regions
-    leaves = [module[region.function] for region in regions]
+    subgraphs = outlined.subgraphs
+    leaves = [module[subgraph.function] for subgraph in subgraphs]
     drivers = [function for function in module.functions if function.attr("role") == "driver"]
     problems = [
         *_every_op_runs_once(program, outlined, leaves),
         *_every_op_is_where_it_may_be(program, feasibility, outlined),
         *_every_leaf_names_one_leaf(program, leaves),
-        *_every_group_is_whole(program, feasibility, regions),
-        *_every_call_is_in_its_body(program, module, regions),
+        *_every_group_is_whole(program, feasibility, subgraphs),
+        *_every_call_is_in_its_body(program, module, subgraphs),
         *_effects_keep_their_order(program, module),
         *(problem for driver in drivers for problem in _driver_only_drives(driver, driver.name)),
         *(problem for driver in drivers for problem in values_are_exact(driver, module)),
@@ -47,25 +47,25 @@ def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule
 
 
 def _every_op_runs_once(program: FlatProgram, outlined: Outlined, leaves: Sequence[Function]) -> Iterator[str]:
-    counts = Counter(index for region in outlined.regions for index in region.calls)
-    counts.update(index for region in outlined.regions for call in region.calls for index in program.nested(call))
+    counts = Counter(index for subgraph in outlined.subgraphs for index in subgraph.calls)
+    counts.update(index for subgraph in outlined.subgraphs for call in subgraph.calls for index in program.nested(call))
     counts.update(driven.call for driven in outlined.driven)
     for index, call in enumerate(program.body):
         if counts[index] != 1:
-            yield f"op {call.source!r} ({call.op}) is in {counts[index]} regions, not in one"
-    for region, leaf in zip(outlined.regions, leaves, strict=True):
-        if [program.body[index].op for index in region.calls] != [call.op for call in leaf.body]:
-            yield f"function {leaf.name!r} does not hold the ops that its region lists"
+            yield f"op {call.source!r} ({call.op}) is in {counts[index]} subgraphs, not in one"
+    for subgraph, leaf in zip(outlined.subgraphs, leaves, strict=True):
+        if [program.body[index].op for index in subgraph.calls] != [call.op for call in leaf.body]:
+            yield f"function {leaf.name!r} does not hold the ops that its subgraph lists"
 
 
 def _every_op_is_where_it_may_be(program: FlatProgram, feasibility: Feasibility, outlined: Outlined) -> Iterator[str]:
-    for region in outlined.regions:
-        site = program.topology[region.site if region.device is None else region.device]
-        for index in region.calls:
+    for subgraph in outlined.subgraphs:
+        site = program.topology[subgraph.site if subgraph.device is None else subgraph.device]
+        for index in subgraph.calls:
             refusal = feasibility.verdict(index, site)
             if refusal is not None:
                 op = program.body[index].source
-                yield f"op {op!r} is on @{region.site}, which cannot take it: {refusal}{_moody(refusal.code)}"
+                yield f"op {op!r} is on @{subgraph.site}, which cannot take it: {refusal}{_moody(refusal.code)}"
     for driven in outlined.driven:
         refusal = feasibility.why_not_driven(driven.call, program.topology[driven.system])
         if refusal is not None:
@@ -85,10 +85,10 @@ def _every_leaf_names_one_leaf(program: FlatProgram, leaves: Sequence[Function])
 
 
 def _every_group_is_whole(
-    program: FlatProgram, feasibility: Feasibility, regions: Sequence[SubgraphRecord]
+    program: FlatProgram, feasibility: Feasibility, subgraphs: Sequence[SubgraphRecord]
 ) -> Iterator[str]:
     """What a pattern takes together is in one function, wherever that runs, or in the bodies of one operation."""
-    owner = {index: place for place, region in enumerate(regions) for index in program.with_nested(region.calls)}
+    owner = {index: place for place, subgraph in enumerate(subgraphs) for index in program.with_nested(subgraph.calls)}
     for group in feasibility.groups.all:
         if len({owner.get(index) for index in group.calls}) > 1:
             names = ", ".join(repr(program.body[index].source) for index in group.calls)
@@ -96,28 +96,28 @@ def _every_group_is_whole(
 
 
 def _every_call_is_in_its_body(
-    program: FlatProgram, module: IRModule, regions: Sequence[SubgraphRecord]
+    program: FlatProgram, module: IRModule, subgraphs: Sequence[SubgraphRecord]
 ) -> Iterator[str]:
-    """Leaf functions are called in the order of their regions, each from the nested bodies that its ops stand in."""
+    """Leaf functions are called in the order of their subgraphs, each from the nested bodies that its ops stand in."""
     order = calls_in_order(module, "main")
     is_leaf = module.main.attr("role") == "leaf"
     entry: list[tuple[str | None, Path]] = [("main", ())] if is_leaf else []
     starts = chain(entry, ((call.callee, path) for call, _, path in order if _is_leaf(module, call)))
-    for region in regions:
+    for subgraph in subgraphs:
         callee, path = next(starts, (None, ()))
-        if callee != region.function:
-            yield f"function {callee!r} is called where {region.function!r} should be, which has {region.ops[:1]}"
+        if callee != subgraph.function:
+            yield f"function {callee!r} is called where {subgraph.function!r} should be, which has {subgraph.ops[:1]}"
             return
-        ops = list(program.with_nested(region.calls))
+        ops = list(program.with_nested(subgraph.calls))
         names = list(islice((name for call, name, _ in order if is_op(call, module.by_name)), len(ops)))
         if names != [program.body[index].source for index in ops]:
-            yield f"the call of {callee!r} for {region.ops[:1]} calls its ops {', '.join(map(repr, names[:3]))}"
-        for index in region.calls:
+            yield f"the call of {callee!r} for {subgraph.ops[:1]} calls its ops {', '.join(map(repr, names[:3]))}"
+        for index in subgraph.calls:
             if tuple(program.address(index)) != path:
                 yield f"op {program.body[index].source!r} of {callee!r} is not called from the body it stands in"
     extra = next(starts, None)
     if extra is not None:
-        yield f"function {extra[0]!r} is called once more than there are regions for it"
+        yield f"function {extra[0]!r} is called once more than there are subgraphs for it"
 
 
 def _is_leaf(module: IRModule, call: Call) -> bool:
@@ -166,17 +166,17 @@ def _copies_lead_away(program: FlatProgram, outlined: Outlined) -> Iterator[str]
     A later call of a system gets its values in the memory of its driver, so it may copy them to where they once were.
     """
     made = {
-        output.name: region
-        for region in outlined.regions
-        for index in region.calls
+        output.name: subgraph
+        for subgraph in outlined.subgraphs
+        for index in subgraph.calls
         for output in program.body[index].outputs
     }
     for copy in outlined.copies:
-        region = made.get(copy.value)
-        if region is None or program.topology.home(region.site) != copy.dst:
+        subgraph = made.get(copy.value)
+        if subgraph is None or program.topology.home(subgraph.site) != copy.dst:
             continue
-        if not copy.call or region.call.startswith(f"{copy.call}/"):
-            yield f"{copy.value!r} is copied back to {copy.dst!r}, where {region.function!r} computed it"
+        if not copy.call or subgraph.call.startswith(f"{copy.call}/"):
+            yield f"{copy.value!r} is copied back to {copy.dst!r}, where {subgraph.function!r} computed it"
 
 
 def _home(driver: Function, program: FlatProgram) -> str:

@@ -29,7 +29,7 @@ def strategy(
     """Register the class below as the strategy of a kind, in this process; a kind that nobody knows is added.
 
     `attributes` are what targets of the new kind can say, with the values for those that do not: options of the code
-    generator, which checks read in `self.target`. `options` are attributes of `Strategy`, such as `regions="single"`.
+    generator, which checks read in `self.target`. `options` are attributes of `Strategy`, such as `subgraphs="single"`.
     The class need not inherit from it.
 
     >>> @strategy("fancy-npu", dtypes={"float16"})

@@ -125,7 +125,7 @@ _ROWS: Mapping[str, tuple[type, str]] = {
     "patterns": (str, "a pattern by name, such as 'relu(conv(x, w, ...))'"),
 }
 _CHOICES = {
-    "regions": ("superstep", "connected", "single", "program"),
+    "subgraphs": ("superstep", "connected", "single", "program"),
     "takes": ("mixed", "device"),
     "constants": ("bind", "lift", "share"),
 }

@@ -144,7 +144,7 @@ class Strategy:
     rules: what is taken of an operator, where not all of it is. dtypes: element types taken, or None for all.
     opsets: versions taken of ONNX's own operator set, or None for all. patterns: operations taken together, by name, as
     `ir/patterns.py` reads them; with patterns and without `ops` nothing else is taken, and a method of the same name
-    gets each match and says why not. regions: `superstep` puts operations that do not feed each other into one
+    gets each match and says why not. subgraphs: `superstep` puts operations that do not feed each other into one
     function, `connected` does not, `single` makes a function of each, and `program` is for generators that compile one
     function in all: the best one stays, the rest goes to other sites. max_ops, max_inputs, max_outputs: the most
     operations that a function may have, values that it may read (constants aside) and return, or None for any number;
@@ -169,7 +169,7 @@ class Strategy:
     takes_non_tensors: ClassVar[bool] = False
     takes_unknown_ranks: ClassVar[bool] = True
     patterns: ClassVar[Mapping[str, str]] = {}
-    regions: ClassVar[Literal["superstep", "connected", "single", "program"]] = "superstep"
+    subgraphs: ClassVar[Literal["superstep", "connected", "single", "program"]] = "superstep"
     max_ops: ClassVar[int | None] = None
     max_inputs: ClassVar[int | None] = None
     max_outputs: ClassVar[int | None] = None
@@ -285,13 +285,13 @@ class Strategy:
 
     def check_together(self, ops: Sequence[Op]) -> Reject | None:
         """Return None if this takes operations in one function, each of which it takes, else why not."""
-        about = f"a region of {len(ops)} ops"
-        return self._answer(self.check_region, ops, about, place=ops[0]) if self.is_vetoing else None
+        about = f"a subgraph of {len(ops)} ops"
+        return self._answer(self.check_subgraph, ops, about, place=ops[0]) if self.is_vetoing else None
 
     @property
     def is_vetoing(self) -> bool:
-        """Whether it has something to say to whole regions."""
-        return type(self).check_region is not Strategy.check_region
+        """Whether it has something to say to whole subgraphs."""
+        return type(self).check_subgraph is not Strategy.check_subgraph
 
     def _answer(self, ask: Callable[[Any], object], asked: object, about: str, *, place: Op) -> Reject | None:
         """Ask a question of the author's; `TargetError` for an answer that is none, and for what it raises."""
@@ -312,7 +312,7 @@ class Strategy:
         """Refine the tables; called for operations that they let pass."""
         return None
 
-    def check_region(self, ops: Sequence[Op]) -> Reject | None:
+    def check_subgraph(self, ops: Sequence[Op]) -> Reject | None:
         """Refuse operations together, all of which it takes; they are then divided, and asked for again in parts."""
         return None
 

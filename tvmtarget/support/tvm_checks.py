@@ -351,7 +351,7 @@ def roi_align(op: Op) -> Reject | None:
     """Refuse to shift by half a pixel and scale: the importer shifts before it scales."""
     mode = op.attr("coordinate_transformation_mode") or ("half_pixel" if op.opset >= 16 else "output_half_pixel")
     if mode == "half_pixel" and op.attr("spatial_scale") not in (None, 1.0):
-        return reject("ATTR", "it scales RoiAlign of half_pixel coordinates wrongly", hint="scale the regions before")
+        return reject("ATTR", "it scales RoiAlign of half_pixel coordinates wrongly", hint="scale the subgraphs before")
     return None
 
 

@@ -1,8 +1,8 @@
-"""What operations take, learned from what regions took.
+"""What operations take, learned from what subgraphs took.
 
-A region's time is that of its call and of its operations. At first it is shared among them by the work they do. Then
-regions correct one another: each stretches the times of its operations until they add up to its own (iterative
-proportional fitting), so that a slow operation is found by the regions it is in and those it is not. Operations of one
+A subgraph's time is that of its call and of its operations. At first it is shared among them by the work they do. Then
+subgraphs correct one another: each stretches the times of its operations until they add up to its own (iterative
+proportional fitting), so that a slow operation is found by the subgraphs it is in and those it is not. Operations of one
 structure take the same time on one site.
 """
 
@@ -20,7 +20,7 @@ from tvmtarget.partition.plan import Plan
 __all__ = ["Run", "learned", "whole_functions"]
 
 SWEEPS = 30
-LEAST_SHARE = 0.02  # of a region's time that its operations take at least, whatever a call is said to take
+LEAST_SHARE = 0.02  # of a subgraph's time that its operations take at least, whatever a call is said to take
 
 Key: TypeAlias = tuple[str, str]
 # A plan that ran, and picoseconds of each of its functions.
@@ -30,27 +30,27 @@ Run: TypeAlias = tuple[Plan, Mapping[str, float]]
 def learned(estimates: Estimates, runs: Sequence[Run]) -> list[OpCost]:
     """Return a time for each structure of operation and site that ran.
 
-    Where regions contradict each other, as what is fused in one is not in another, plans with fewer regions have the
+    Where subgraphs contradict each other, as what is fused in one is not in another, plans with fewer subgraphs have the
     last word.
     """
     program = estimates.program
     structures = [structure_of(program.op(index)) for index in range(len(program.body))]
-    regions: list[tuple[list[Key], float]] = []
+    subgraphs: list[tuple[list[Key], float]] = []
     shares: dict[Key, list[float]] = {}
-    for plan, times in sorted(runs, key=lambda run: -len(run[0].regions)):
-        for region in plan.regions:
-            whole = times.get(region.function, 0)
+    for plan, times in sorted(runs, key=lambda run: -len(run[0].subgraphs)):
+        for subgraph in plan.subgraphs:
+            whole = times.get(subgraph.function, 0)
             if not whole:
                 continue
-            left = max(whole - estimates.launch(program.topology[region.site]), LEAST_SHARE * whole)
-            weights = [weight(estimates.work(index)) for index in region.calls]
-            keys = [(structures[index], region.site) for index in region.calls]
-            regions.append((keys, left))
+            left = max(whole - estimates.launch(program.topology[subgraph.site]), LEAST_SHARE * whole)
+            weights = [weight(estimates.work(index)) for index in subgraph.calls]
+            keys = [(structures[index], subgraph.site) for index in subgraph.calls]
+            subgraphs.append((keys, left))
             for key, own in zip(keys, weights, strict=True):
                 shares.setdefault(key, []).append(left * own / sum(weights))
     found = {key: mean(times) for key, times in shares.items()}
     for _ in range(SWEEPS):
-        for keys, left in regions:
+        for keys, left in subgraphs:
             ratio = left / max(1.0, sum(found[key] for key in keys))
             for key in set(keys):
                 found[key] *= ratio
@@ -65,9 +65,9 @@ def whole_functions(runs: Sequence[Run]) -> list[SubgraphCost]:
     found: dict[Key, list[float]] = {}
     for plan, times in runs:
         for task in plan.tasks():
-            for region in task.regions:
-                if times.get(region.function):
-                    found.setdefault((region.site, task.structure), []).append(times[region.function])
+            for subgraph in task.subgraphs:
+                if times.get(subgraph.function):
+                    found.setdefault((subgraph.site, task.structure), []).append(times[subgraph.function])
     return [
         SubgraphCost(site, structure, mean(taken) / 10**6, origin="measured")
         for (site, structure), taken in found.items()

@@ -122,20 +122,20 @@ class KernelTuner:
         opened: set[tuple[str, str]] = set()
         for plan in self._plans:
             for task in plan.tasks():
-                backend = self._backend(plan, task.region.site)
+                backend = self._backend(plan, task.subgraph.site)
                 if backend is None or (task.structure, task.codegen_key) in opened:
                     continue
                 opened.add((task.structure, task.codegen_key))
-                leaf = standing_alone(plan.topology, task.region.site)
-                worker = self._worker(backend, part_of(plan, task.region, leaf))
+                leaf = standing_alone(plan.topology, task.subgraph.site)
+                worker = self._worker(backend, part_of(plan, task.subgraph, leaf))
                 self._use(worker)
                 try:
-                    self._add(found, worker, task.region.site, alone(leaf), task.weight)
+                    self._add(found, worker, task.subgraph.site, alone(leaf), task.weight)
                 except (BackendError, RunError) as error:
                     self.left_out += error.problems
                 except LostError:
                     self.left_out.append(
-                        f"kernels of @{task.region.site or '.'}: the time was up before they were open"
+                        f"kernels of @{task.subgraph.site or '.'}: the time was up before they were open"
                     )
         self._kernels = list(found.values())
         self.left_out = list(dict.fromkeys(self.left_out))

@@ -1,4 +1,4 @@
-"""Placements: plans are built and run, what their regions took becomes costs, and the costs make the next plan.
+"""Placements: plans are built and run, what their subgraphs took becomes costs, and the costs make the next plan.
 
 First the plan by preference is measured, the one by costs where some are given, and for each leaf the plan with all on
 it that may go there; then plans in which the leaves that are not far behind share the program (`exploring.py`). What
@@ -110,9 +110,9 @@ class PlacementTuner(ProgramTuner):
     def _near(self) -> list[str]:
         """Return the leaves on which the whole program is not far behind the fastest of them."""
         alone = {
-            measured.plan.regions[0].site: measured.cost
+            measured.plan.subgraphs[0].site: measured.cost
             for measured in self._measured.values()
-            if len({region.site for region in measured.plan.regions}) == 1
+            if len({subgraph.site for subgraph in measured.plan.subgraphs}) == 1
         }
         return [site for site, cost in alone.items() if cost <= FAR_BEHIND * min(alone.values())]
 
@@ -142,11 +142,13 @@ class PlacementTuner(ProgramTuner):
         trial = self._trials.get(_candidate(plan).key)
         base = None if trial is None else trial.measured.baseline
         times = None if trial is None or trial.search is None else trial.search.get("functions")
-        if trial is None or base is None or not isinstance(times, list | tuple) or len(times) != len(plan.regions):
+        if trial is None or base is None or not isinstance(times, list | tuple) or len(times) != len(plan.subgraphs):
             return False
         first = self._measured.get(sites_of(self._plan))
         scale = first.cost / max(1, median_low(base.costs)) if first is not None else 1.0
-        functions = {region.function: scale * int(taken) for region, taken in zip(plan.regions, times, strict=True)}
+        functions = {
+            subgraph.function: scale * int(taken) for subgraph, taken in zip(plan.subgraphs, times, strict=True)
+        }
         self._measured[sites_of(plan)] = _Measured(plan, scale * min(trial.measured.costs), functions)
         self.reused += 1
         return True
@@ -165,12 +167,12 @@ class PlacementTuner(ProgramTuner):
         scale = 1.0 if base is None else base.cost / max(1, now)
         scaled = {name: scale * taken for name, taken in ran.functions.items()}
         self._measured[sites_of(plan)] = _Measured(plan, scale * cost, scaled)
-        times = [ran.functions.get(region.function, 0) for region in plan.regions]
+        times = [ran.functions.get(subgraph.function, 0) for subgraph in plan.subgraphs]
         self._write(plan, [cost], [now], "search", {"functions": times})
         if self._progress is not None:
             first = base.cost if base is not None else cost
             best = min(each.cost for each in self._measured.values())
-            what, done = f"{len(plan.regions)} regions", self._budget.done
+            what, done = f"{len(plan.subgraphs)} subgraphs", self._budget.done
             self._progress(TuneProgress("placement", what, "ok", done, self._budget.trials, round(first), round(best)))
 
     def _as_built(self, plan: Plan) -> Plan:

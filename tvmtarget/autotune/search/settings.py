@@ -39,7 +39,7 @@ PASSES = 2  # through all settings, as what one is best at may depend on those a
 
 def open_settings(plan: Plan, *, allow_interpreter: bool = False) -> Iterator[tuple[str, str, tuple[Value, ...]]]:
     """Yield the leaves that are used, attributes that the target leaves open there, and values worth trying."""
-    for site in dict.fromkeys(region.site for region in plan.regions):
+    for site in dict.fromkeys(subgraph.site for subgraph in plan.subgraphs):
         target = plan.topology[site].target
         backend, _ = choose_backend(plan.topology, site, allow_interpreter=allow_interpreter)
         choices = backend.settings(target) if isinstance(backend, ConfigurableBackend) else {}
@@ -80,7 +80,7 @@ class SettingsTuner(ProgramTuner):
             if choices:
                 self._search(choices)
                 return
-            kinds = sorted({self._plan.topology[region.site].target.kind for region in self._plan.regions})
+            kinds = sorted({self._plan.topology[subgraph.site].target.kind for subgraph in self._plan.subgraphs})
             self.left_out.append(f"settings: {', '.join(kinds)} has none that the target leaves open")
         except (BackendError, RunError) as error:
             self.left_out.append(f"settings: {error.problems[0]}")

@@ -1,1 +1,1 @@
-"""What operations, copies and regions take: cost files, rooflines, links."""
+"""What operations, copies and subgraphs take: cost files, rooflines, links."""

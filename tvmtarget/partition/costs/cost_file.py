@@ -73,11 +73,11 @@ def write_costs(costs: Costs) -> dict[str, object]:
         ]
     if costs.ops:
         flat["ops"] = [_written(op) for op in costs.ops]
-    if costs.regions:
+    if costs.subgraphs:
         flat["regions"] = [
             {"match": {"structure": one.structure}, "site": one.site, "time": one.time}
             | _stated(stdev=one.stdev, origin=one.origin)
-            for one in costs.regions
+            for one in costs.subgraphs
         ]
     doubt = {"doubt": costs.doubt} if costs.doubt else {}
     if doubt or (costs.roofline, costs.launch) != (default.roofline, default.launch):
@@ -123,7 +123,7 @@ class _Reader:
             sites={name: self._site(value, f"sites.{name}") for name, value in self._named(flat, "sites")},
             links=tuple(self._link(value, place) for value, place in self._listed(flat, "links")),
             ops=tuple(self._op(value, place) for value, place in self._listed(flat, "ops")),
-            regions=tuple(self._region(value, place) for value, place in self._listed(flat, "regions")),
+            subgraphs=tuple(self._subgraph(value, place) for value, place in self._listed(flat, "regions")),
             roofline=Costs().roofline if share is None else share,
             launch=Costs().launch if launch is None else launch,
             doubt=self._number(default.get("doubt"), "default.doubt") or 0.0,
@@ -186,7 +186,7 @@ class _Reader:
             origin=self._text(flat.get("from"), f"{place}.from") or "",
         )
 
-    def _region(self, data: object, place: str) -> SubgraphCost:
+    def _subgraph(self, data: object, place: str) -> SubgraphCost:
         flat = self._object(data, place, ("match", "site", "time", "stdev", "from"))
         self._needs(flat, place, "match", "site", "time")
         match = self._object(flat.get("match") or {}, f"{place}.match", ("structure",))

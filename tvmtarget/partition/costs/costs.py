@@ -133,7 +133,7 @@ class Costs:
     sites: Mapping[str, SiteCost] = field(default_factory=dict)
     links: tuple[LinkCost, ...] = ()
     ops: tuple[OpCost, ...] = ()
-    regions: tuple[SubgraphCost, ...] = ()
+    subgraphs: tuple[SubgraphCost, ...] = ()
     roofline: float = 0.3
     launch: float = 10.0
     doubt: float = 0.0
@@ -150,8 +150,8 @@ class Costs:
         ]
         raise_all(TargetError, odd)
         ops = tuple(one for one in found if isinstance(one, OpCost))
-        regions = tuple(one for one in found if isinstance(one, SubgraphCost))
-        return check_costs(replace(self, ops=(*self.ops, *ops), regions=(*self.regions, *regions)))
+        subgraphs = tuple(one for one in found if isinstance(one, SubgraphCost))
+        return check_costs(replace(self, ops=(*self.ops, *ops), subgraphs=(*self.subgraphs, *subgraphs)))
 
 
 def _is_record(one: object) -> bool:
@@ -170,7 +170,7 @@ def _problems(costs: Costs) -> Iterator[str]:
         (costs.sites.values(), SiteCost),
         (costs.links, LinkCost),
         (costs.ops, OpCost),
-        (costs.regions, SubgraphCost),
+        (costs.subgraphs, SubgraphCost),
     )
     odd = [(one, kind) for listed, kind in parts for one in listed if not isinstance(one, kind)]
     if odd:
@@ -185,11 +185,11 @@ def _problems(costs: Costs) -> Iterator[str]:
         yield from _texts(f"an end of {ends}", link.src, link.dst)
     for op in costs.ops:
         yield from _problems_of_op(op)
-    for region in costs.regions:
-        about = f"region {region.structure!r}"
-        yield from _texts(f"the site or structure of {about}", region.site, region.structure)
-        yield from _number(f"time of {about}", region.time, 0)
-        yield from _number(f"stdev of {about}", region.stdev or 0, 0)
+    for subgraph in costs.subgraphs:
+        about = f"subgraph {subgraph.structure!r}"
+        yield from _texts(f"the site or structure of {about}", subgraph.site, subgraph.structure)
+        yield from _number(f"time of {about}", subgraph.time, 0)
+        yield from _number(f"stdev of {about}", subgraph.stdev or 0, 0)
     yield from _number("doubt", costs.doubt, 0)
     yield from _number("launch", costs.launch, 0)
     yield from _number("roofline", costs.roofline, LEAST_RATE, 1)

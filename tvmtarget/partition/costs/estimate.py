@@ -60,7 +60,7 @@ class Estimates:
         self._works: dict[object, Work | Unknown] = {}
         self._times: dict[object, Estimate] = {}
         self._matched: set[int] = set()  # places of costs of operations that matched one
-        self._matched_regions: set[tuple[str, str]] = set()  # sites and structures of the functions of plans
+        self._matched_subgraphs: set[tuple[str, str]] = set()  # sites and structures of the functions of plans
 
     def time(self, index: int, leaf: Site) -> Estimate:
         """Return what an operation takes on a leaf, the call of its function not counted."""
@@ -86,14 +86,14 @@ class Estimates:
         rates = self.rates.get(site.path)
         return 0.0 if rates is None or not rates.stated.boundary_bw else PICOSECONDS / rates.stated.boundary_bw
 
-    def region(self, module: IRModule, function: str, leaf: Site) -> int | None:
+    def subgraph(self, module: IRModule, function: str, leaf: Site) -> int | None:
         """Return what a call of a leaf function takes in all, if it was measured whole; of several the last counts."""
-        names = names_of(leaf) if self.costs.regions else ()
-        known = [one for one in self.costs.regions if one.site in names]
+        names = names_of(leaf) if self.costs.subgraphs else ()
+        known = [one for one in self.costs.subgraphs if one.site in names]
         if not known:
             return None
         structure = structural_hash(module[function], module.by_name, strip_constraints=True, weights=False)
-        self._matched_regions.update((name, structure) for name in names)
+        self._matched_subgraphs.update((name, structure) for name in names)
         times = [one.time for one in known if one.structure == structure]
         return round(times[-1] * MICROSECOND) if times else None
 
@@ -200,7 +200,7 @@ class Estimates:
 
     def _unknown_names(self) -> Iterator[str]:
         known = set(kind_names()).union(*map(names_of, self.leaves))
-        stated = (*self.costs.sites, *(one.site for one in self.costs.ops), *(one.site for one in self.costs.regions))
+        stated = (*self.costs.sites, *(one.site for one in self.costs.ops), *(one.site for one in self.costs.subgraphs))
         for name in dict.fromkeys(stated):
             if name not in known:
                 yield f"the costs speak of site {name!r}, which is no node of the target or kind" + did_you_mean(
@@ -238,13 +238,15 @@ class Estimates:
         ]
         if idle:
             yield f"costs of ops that match none of the program: {_some(idle)}"
-        regions = dict.fromkeys((one.site, one.structure) for one in self.costs.regions if one.site in borne)
+        subgraphs = dict.fromkeys((one.site, one.structure) for one in self.costs.subgraphs if one.site in borne)
         idle = [
-            f"{structure} on {site!r}" for site, structure in regions if (site, structure) not in self._matched_regions
+            f"{structure} on {site!r}"
+            for site, structure in subgraphs
+            if (site, structure) not in self._matched_subgraphs
         ]
         if idle:
-            yield f"costs of regions that match no function of the plan: {_some(idle)}"
-        stated = (*self.costs.sites, *(one.site for one in self.costs.ops), *(one.site for one in self.costs.regions))
+            yield f"costs of subgraphs that match no function of the plan: {_some(idle)}"
+        stated = (*self.costs.sites, *(one.site for one in self.costs.ops), *(one.site for one in self.costs.subgraphs))
         absent = [repr(name) for name in dict.fromkeys(stated) if name not in borne]
         if absent:
             yield f"costs of sites that the target does not have: {', '.join(absent)}"

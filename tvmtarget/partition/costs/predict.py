@@ -91,21 +91,21 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: i
     ops = launches = copies = Fraction(0)
     unknown: list[str] = []
     priced = 0
-    for region in outlined.regions:
-        site = topology[region.site]
-        measured = estimates.region(module, region.function, site)
+    for subgraph in outlined.subgraphs:
+        site = topology[subgraph.site]
+        measured = estimates.subgraph(module, subgraph.function, site)
         if measured is not None:
-            ops += measured * region.runs
+            ops += measured * subgraph.runs
             priced += 1
             least = None
             continue
-        priced += len(region.calls)
-        launches += estimates.launch(site) * region.runs
-        for index in region.calls:
+        priced += len(subgraph.calls)
+        launches += estimates.launch(site) * subgraph.runs
+        for index in subgraph.calls:
             estimate = estimates.time(index, site)
-            ops += (estimate.time or 0) * region.runs
+            ops += (estimate.time or 0) * subgraph.runs
             if estimate.time is None:
-                unknown.append(f"op {body[index].source!r} on @{region.site or '.'}: {estimate.why}")
+                unknown.append(f"op {body[index].source!r} on @{subgraph.site or '.'}: {estimate.why}")
     for copy in outlined.copies:
         time = estimates.copy(copy.type, copy.src, copy.dst)
         copies += (time or 0) * copy.runs
@@ -129,21 +129,23 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: i
 def _passing(estimates: Estimates, outlined: Outlined) -> Fraction:
     """Return what it takes values to pass between sites, once for each value and site, as often as they do."""
     topology, body = estimates.program.topology, estimates.program.body
-    rates = {region.site: Fraction(estimates.passing(topology[region.site])) for region in outlined.regions}
+    rates = {subgraph.site: Fraction(estimates.passing(topology[subgraph.site])) for subgraph in outlined.subgraphs}
     if not any(rates.values()):
         return Fraction(0)
     types = {param.name: param.type for param in estimates.program.function.params}
     sites: dict[str, str] = {}
-    for region in outlined.regions:
-        made = [output for index in region.calls for output in body[index].outputs]
+    for subgraph in outlined.subgraphs:
+        made = [output for index in subgraph.calls for output in body[index].outputs]
         types |= {output.name: output.type for output in made}
-        sites |= {output.name: region.site for output in made}
+        sites |= {output.name: subgraph.site for output in made}
     moves: dict[tuple[str, str | None], Fraction] = dict.fromkeys(
         ((name, None) for name in estimates.program.function.results if name in sites), Fraction(1)
     )
-    for region in outlined.regions:
-        read = {name for index in region.calls for name in body[index].uses()}
-        moves |= {(name, region.site): region.runs for name in read if sites.get(name) != region.site and name in types}
+    for subgraph in outlined.subgraphs:
+        read = {name for index in subgraph.calls for name in body[index].uses()}
+        moves |= {
+            (name, subgraph.site): subgraph.runs for name in read if sites.get(name) != subgraph.site and name in types
+        }
     return sum(
         (
             runs * (estimates.nbytes(types[name]) or 0) * (rates.get(sites.get(name, ""), 0) + rates.get(site or "", 0))

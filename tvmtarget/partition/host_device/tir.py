@@ -2,7 +2,7 @@
 
 It does what TVM's BindTarget does (src/tirx/transform/bind_target.cc, v0.27), but for four things: BindTarget looks at
 the calls in public functions only, so that a private function that a private host function calls gets the device's
-target, which SplitHostDevice then refuses; calls in `device_scope` and `target` regions are device code, as
+target, which SplitHostDevice then refuses; calls in `device_scope` and `target` subgraphs are device code, as
 SplitHostDevice splits these off; device code that calls a host function is refused; there always is a host.
 """
 
@@ -52,7 +52,7 @@ def bind_missing_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN
 def split_tir(module: Any, target: Target | str, reserved: Iterable[str] = ()) -> Any:  # noqa: ANN401
     """Bind targets, then split every function into one for the host and kernels for the device, by TVM's own pass.
 
-    A function whose target is a device without a host is device code and stays it. Device regions in a function for
+    A function whose target is a device without a host is device code and stays it. Device subgraphs in a function for
     the host are split off for the device. No new function gets a name in `reserved`. `ModelError` with the function for
     what TVM does not split.
     """
@@ -74,12 +74,12 @@ def split_tir(module: Any, target: Target | str, reserved: Iterable[str] = ()) -
     names = {str(var.name_hint) for var in held}
     kept = {var: _kernel(function) for var, function in split.functions.items() if str(var.name_hint) not in names}
     left = [
-        f"function {str(var.name_hint)!r} has device code that TVM does not split off ({region}); lower it to "
+        f"function {str(var.name_hint)!r} has device code that TVM does not split off ({subgraph}); lower it to "
         "T.launch_thread first, as tvm.s_tir.transform.LowerOpaqueBlock does for loops bound to threads"
         for var, function in kept.items()
         if is_prim(function) and side_of_prim(function) == "host" and is_other
-        for region in (device_region(function),)
-        if region is not None
+        for subgraph in (device_region(function),)
+        if subgraph is not None
     ]
     raise_all(ModelError, left)
     return tvm.IRModule(kept, attrs=module.attrs, global_infos=module.global_infos)
@@ -141,17 +141,17 @@ def _reason(error: Exception) -> str:
 
 
 def _annotated(tvm: Any, function: Any, device: Any) -> Any:  # noqa: ANN401
-    """Return a host function whose outermost device regions name the device, as SplitHostDevice wants them."""
+    """Return a host function whose outermost device subgraphs name the device, as SplitHostDevice wants them."""
     from tvm_ffi import structural_mutate
 
-    def region(node: Any, mutator: Any) -> Any:  # noqa: ANN401
+    def subgraph(node: Any, mutator: Any) -> Any:  # noqa: ANN401
         if node.attr_key == "target":
             return node
         if node.attr_key in ("thread_extent", "device_scope"):
             return tvm.tirx.AttrStmt(device, "target", 0, node)
         return mutator.default_mutate(node)
 
-    body = structural_mutate(function.body, [(tvm.tirx.AttrStmt, region)])
+    body = structural_mutate(function.body, [(tvm.tirx.AttrStmt, subgraph)])
     return function if body.same_as(function.body) else function.with_body(body, function.span)
 
 
@@ -196,7 +196,7 @@ def _dead_side(
 
 
 def _site_of(call: CodeCall) -> CallSite[Context]:
-    """Return a call with its side: a region is device code, unless it names a target of the host's kind."""
+    """Return a call with its side: a subgraph is device code, unless it names a target of the host's kind."""
     if not call.is_device:
         return CallSite(call.name)
     is_host = call.target is not None and call.target.kind.name in _HOST_KINDS

@@ -147,9 +147,9 @@ class _Times:
 
     def __init__(self, estimates: Estimates, outlined: Outlined) -> None:
         self.estimates = estimates
-        self.regions: defaultdict[str, list[SubgraphRecord]] = defaultdict(list)
-        for region in outlined.regions:
-            self.regions[region.call.split("/")[0]].append(region)
+        self.subgraphs: defaultdict[str, list[SubgraphRecord]] = defaultdict(list)
+        for subgraph in outlined.subgraphs:
+            self.subgraphs[subgraph.call.split("/")[0]].append(subgraph)
         self.copies: defaultdict[str, list[CopyRecord]] = defaultdict(list)
         for copy in outlined.copies:
             self.copies[copy.call.split("/")[0]].append(copy)
@@ -169,12 +169,12 @@ class _Times:
     def _called(self, name: str) -> int:
         """Return what all calls and copies take that a call of the root's driver leads to."""
         copies = (int(copy.runs * self._moved(copy.type, copy.src, copy.dst)) for copy in self.copies[name])
-        return sum(copies) + sum(map(self._ran, self.regions[name]))
+        return sum(copies) + sum(map(self._ran, self.subgraphs[name]))
 
-    def _ran(self, region: SubgraphRecord) -> int:
-        leaf = self.estimates.program.topology[region.site]
-        times = (self._known(self.estimates.time(index, leaf).time) for index in region.calls)
-        return int(region.runs * (self.estimates.launch(leaf) + sum(times)))
+    def _ran(self, subgraph: SubgraphRecord) -> int:
+        leaf = self.estimates.program.topology[subgraph.site]
+        times = (self._known(self.estimates.time(index, leaf).time) for index in subgraph.calls)
+        return int(subgraph.runs * (self.estimates.launch(leaf) + sum(times)))
 
     def _moved(self, type_: Type, src: str, dst: str) -> int:
         return self._known(self.estimates.copy(type_, src, dst))

@@ -53,7 +53,7 @@ def _composite(function: Function, calls: Sequence[int], name: str, names: Names
         fields = ", ".join(type_text(output.type) for output in root.outputs)
         result = Value(names.fresh(root.source or "result"), OpaqueType(f"Tuple({fields})"))
     renamed = {value: names.fresh(value) for value in (*inputs, result.name)}
-    region = Function(
+    subgraph = Function(
         "function",
         tuple(Value(value, function.types[value]) for value in inputs),
         (*(function.body[index] for index in calls[:-1]), replace(root, outputs=(result,))),
@@ -62,5 +62,5 @@ def _composite(function: Function, calls: Sequence[int], name: str, names: Names
     )
     own = names.fresh(name.rpartition(".")[2])
     callee = Value(own, OpaqueType(f"Func(({params.strip()}), {type_text(result.type)}, True)"))
-    yield Call("relax.Function", (), (callee,), regions=(("function", rename_values(region, renamed)),), source=own)
+    yield Call("relax.Function", (), (callee,), regions=(("function", rename_values(subgraph, renamed)),), source=own)
     yield Call("relax.Call", (own, *inputs), root.outputs, source=root.source)

@@ -27,28 +27,28 @@ Results: TypeAlias = Callable[[PartitionNode], Sequence[str]]
 def given_weights(
     program: FlatProgram, shapes: SubgraphStructures, root: PartitionNode, results: Results, wanted: Constants | None
 ) -> Mapping[int, frozenset[str]]:
-    """Return the constants that are parameters of leaf functions, by the first operation of their region.
+    """Return the constants that are parameters of leaf functions, by the first operation of their subgraph.
 
     `bind` makes constants parts of functions; `lift` makes weights parameters: tensors of floating-point numbers with
     more than one element, as far as the code generator takes the operations that read them without knowing them;
-    `share` does so where regions differ in nothing else. What is `wanted` counts, else what the strategy of the site
-    says. The weights of a match are given to it if the strategy finds the match without their values, too. A region
+    `share` does so where subgraphs differ in nothing else. What is `wanted` counts, else what the strategy of the site
+    says. The weights of a match are given to it if the strategy finds the match without their values, too. A subgraph
     that another machine than its driver runs keeps its weights, so that they are not sent for each
     input; so does what has no driver.
     """
     found: dict[int, frozenset[str]] = {}
     machines = Machines(program.topology)
     shared: dict[object, list[tuple[PartitionNode, SubgraphStructure]]] = {}
-    regions = [one for one in root.walk() if one.is_leaf and one is not root and not _is_sent(machines, one)]
-    policies = {one.site.path: _policy(one.site, wanted) for one in regions}  # a host may be no leaf of the tree
-    regions = [region for region in regions if policies[region.site.path] != "bind"]
-    unbound = _matched_without(program, shapes, regions)
-    for region in regions:
-        if policies[region.site.path] == "lift":
-            found[region.calls[0]] = frozenset(_weights(program, shapes, unbound, region))
+    subgraphs = [one for one in root.walk() if one.is_leaf and one is not root and not _is_sent(machines, one)]
+    policies = {one.site.path: _policy(one.site, wanted) for one in subgraphs}  # a host may be no leaf of the tree
+    subgraphs = [subgraph for subgraph in subgraphs if policies[subgraph.site.path] != "bind"]
+    unbound = _matched_without(program, shapes, subgraphs)
+    for subgraph in subgraphs:
+        if policies[subgraph.site.path] == "lift":
+            found[subgraph.calls[0]] = frozenset(_weights(program, shapes, unbound, subgraph))
         else:
-            shape = shapes.of(region, results(region), lambda _: program.constants)
-            shared.setdefault(shape.key, []).append((region, shape))
+            shape = shapes.of(subgraph, results(subgraph), lambda _: program.constants)
+            shared.setdefault(shape.key, []).append((subgraph, shape))
     for alike in shared.values():
         found |= _differing(program, shapes, unbound, alike) if len(alike) > 1 else ()
     return found
@@ -60,10 +60,10 @@ def bound_weights(function: Function) -> tuple[str, ...]:
 
 
 def _matched_without(
-    program: FlatProgram, shapes: SubgraphStructures, regions: Sequence[PartitionNode]
+    program: FlatProgram, shapes: SubgraphStructures, subgraphs: Sequence[PartitionNode]
 ) -> frozenset[int]:
     """Return the operations of matches that the strategies find as well where weights are parameters."""
-    sites = {index: region.site for region in regions for index in region.calls}
+    sites = {index: subgraph.site for subgraph in subgraphs for index in subgraph.calls}
     groups = [group for group in shapes.groups.values() if sites.keys() >= set(group.calls)]
     weights = [constant for constant in program.constants.values() if _is_weight(constant)]
     if not groups or not weights:
@@ -97,8 +97,8 @@ def _policy(leaf: Site, wanted: Constants | None) -> Constants:
     return wanted or ("bind" if strategy is None else strategy.constants)
 
 
-def _is_sent(machines: Machines, region: PartitionNode) -> bool:
-    return "/" not in region.site.path and machines.of_site(region.site.path) != machines.home
+def _is_sent(machines: Machines, subgraph: PartitionNode) -> bool:
+    return "/" not in subgraph.site.path and machines.of_site(subgraph.site.path) != machines.home
 
 
 def _differing(
@@ -107,16 +107,16 @@ def _differing(
     unbound: frozenset[int],
     alike: Sequence[tuple[PartitionNode, SubgraphStructure]],
 ) -> Iterator[tuple[int, frozenset[str]]]:
-    """Yield the weights in which regions of one structure differ, where the code generator lets them go."""
+    """Yield the weights in which subgraphs of one structure differ, where the code generator lets them go."""
     first = alike[0][1].constants
     places = [
         place
         for place in range(len(first))
         if any(not _same(program, first[place], shape.constants[place]) for _, shape in alike[1:])
     ]
-    for region, shape in alike:
-        weights = set(_weights(program, shapes, unbound, region)) if places else set()
-        yield region.calls[0], frozenset(shape.constants[place] for place in places) & weights
+    for subgraph, shape in alike:
+        weights = set(_weights(program, shapes, unbound, subgraph)) if places else set()
+        yield subgraph.calls[0], frozenset(shape.constants[place] for place in places) & weights
 
 
 def _same(program: FlatProgram, one: str, other: str) -> bool:
@@ -124,16 +124,16 @@ def _same(program: FlatProgram, one: str, other: str) -> bool:
 
 
 def _weights(
-    program: FlatProgram, shapes: SubgraphStructures, unbound: frozenset[int], region: PartitionNode
+    program: FlatProgram, shapes: SubgraphStructures, unbound: frozenset[int], subgraph: PartitionNode
 ) -> Iterator[str]:
-    """Yield the weights of a region that all operations which read them are taken without.
+    """Yield the weights of a subgraph that all operations which read them are taken without.
 
     `unbound` are operations of matches that are taken so.
     """
     bound: set[str] = set()
     read: dict[str, None] = {}
-    strategy = strategy_at(region.site.target)
-    for index in region.calls:
+    strategy = strategy_at(subgraph.site.target)
+    for index in subgraph.calls:
         op = program.op(index)
         weights = [name for name in op.call.uses() if name in program.constants and _is_weight(program.constants[name])]
         read |= dict.fromkeys(weights)

@@ -1,4 +1,4 @@
-"""Which regions are alike: of one structure on one site, so that one function does for all of them.
+"""Which subgraphs are alike: of one structure on one site, so that one function does for all of them.
 
 Neither names nor the order in which independent operations are given matter, nor what symbolic dimensions are called.
 """
@@ -35,11 +35,11 @@ Held = Callable[[PartitionNode], Collection[str]]
 
 @dataclass(frozen=True)
 class SubgraphStructure:
-    """What a region is apart from names and the data of constants (`key`), and what stands where in it.
+    """What a subgraph is apart from names and the data of constants (`key`), and what stands where in it.
 
     `ops` are its operations in an order that their structure gives, each before those in its bodies; `values` what
     they read and compute, `constants` what they hold, and `dims` their symbolic dimensions, by first mention. Of
-    regions with one key, those in one place belong to each other. The key is the same for every program, order of
+    subgraphs with one key, those in one place belong to each other. The key is the same for every program, order of
     operations and process.
     """
 
@@ -50,7 +50,7 @@ class SubgraphStructure:
     dims: tuple[str, ...]
 
     def matched(self, other: SubgraphStructure, ran: Sequence[int]) -> Correspondence:
-        """Return what in another region of a key belongs to what in this one, whose operations ran in that order."""
+        """Return what in another subgraph of a key belongs to what in this one, whose operations ran in that order."""
         values = zip((*self.values, *self.constants), (*other.values, *other.constants), strict=True)
         dims = zip(self.dims, other.dims, strict=True)
         ops = dict(zip(self.ops, other.ops, strict=True))
@@ -59,9 +59,9 @@ class SubgraphStructure:
 
 @dataclass(frozen=True, slots=True)
 class Correspondence:
-    """For the operations, values and symbolic dimensions of one region those of another that is alike.
+    """For the operations, values and symbolic dimensions of one subgraph those of another that is alike.
 
-    The operations are in the order in which the one region runs them.
+    The operations are in the order in which the one subgraph runs them.
     """
 
     ops: Mapping[int, int]
@@ -70,7 +70,7 @@ class Correspondence:
 
 
 class SubgraphStructures:
-    """Takes the shapes of regions of one program; `groups` are what patterns take together."""
+    """Takes the shapes of subgraphs of one program; `groups` are what patterns take together."""
 
     def __init__(self, program: FlatProgram, groups: Iterable[PatternGroup] = ()) -> None:
         self.program = program
@@ -83,13 +83,13 @@ class SubgraphStructures:
         """Whether a pattern takes an operation together with others."""
         return index in self._matched
 
-    def of(self, region: PartitionNode, results: Sequence[str], held: Held) -> SubgraphStructure:
-        """Return the shape of a region that returns these values; `held` are the constants that a leaf's function has.
+    def of(self, subgraph: PartitionNode, results: Sequence[str], held: Held) -> SubgraphStructure:
+        """Return the shape of a subgraph that returns these values; `held` are the constants that a leaf's function has.
 
         Constants that a function does not hold are given to it like other values.
         """
         walk = _Walk(self, held)
-        walk.region(region)
+        walk.subgraph(subgraph)
         return walk.shape(results)
 
     def order(self, calls: tuple[int, ...]) -> tuple[int, ...]:
@@ -103,19 +103,19 @@ class SubgraphStructures:
             self._orders[calls[0]] = tuple(calls[place] for place in places)
         return self._orders[calls[0]]
 
-    def name(self, region: PartitionNode, shape: SubgraphStructure) -> str:
+    def name(self, subgraph: PartitionNode, shape: SubgraphStructure) -> str:
         """Return a name: the site, of a leaf the first operator, and digits for structure and some of the weights."""
         held = (self.program.constants[name] for name in shape.constants)
         known = [(str(constant.type), bytes(bytes_of(_sample(constant))).hex()) for constant in held]
         digits = sha256(repr((shape.key, known)).encode()).hexdigest()[:_DIGITS]
-        place = region.site.path.rpartition("/")[2] or region.site.target.kind
-        kind = self.program.body[shape.ops[0]].kind.rpartition(".")[2] if region.is_leaf and shape.ops else ""
+        place = subgraph.site.path.rpartition("/")[2] or subgraph.site.target.kind
+        kind = self.program.body[shape.ops[0]].kind.rpartition(".")[2] if subgraph.is_leaf and shape.ops else ""
         return re.sub(r"\W+", "_", f"{place}_{kind}".lower()).strip("_") + f"_{digits}"
 
 
 @dataclass
 class _Walk:
-    """A walk over a region that notes what it is."""
+    """A walk over a subgraph that notes what it is."""
 
     shapes: SubgraphStructures
     held: Held
@@ -139,24 +139,24 @@ class _Walk:
             tuple(self.key), tuple(self.ops), tuple(self.values), tuple(self.constants), tuple(self.dims)
         )
 
-    def region(self, region: PartitionNode) -> None:
-        self.key += ("region", region.site.path, region.device)
-        if region.is_leaf:
-            self.own = self.held(region)
-            calls = self.shapes.order(region.calls) if region.calls else ()
+    def subgraph(self, subgraph: PartitionNode) -> None:
+        self.key += ("region", subgraph.site.path, subgraph.device)
+        if subgraph.is_leaf:
+            self.own = self.held(subgraph)
+            calls = self.shapes.order(subgraph.calls) if subgraph.calls else ()
             for index in calls:
                 self.op(index)
-            self.key += self.matches(calls, region.site.target.kind)
+            self.key += self.matches(calls, subgraph.site.target.kind)
             return
         self.own = self.program.constants
-        for part in region.parts:
-            self.region(part)
-        for index in region.calls if region.bodies else ():
-            self.op(index, region.bodies)
+        for part in subgraph.parts:
+            self.subgraph(part)
+        for index in subgraph.calls if subgraph.bodies else ():
+            self.op(index, subgraph.bodies)
         self.key.append("end")
 
     def op(self, index: int, divided: Sequence[PartitionNode] = ()) -> None:
-        """Add an operation; where a driver runs it, `divided` are the regions of its bodies."""
+        """Add an operation; where a driver runs it, `divided` are the subgraphs of its bodies."""
         call = self.program.body[index]
         self.ops.append(index)
         self.is_named = self.is_named or not call.op.startswith("onnx.")
@@ -172,7 +172,7 @@ class _Walk:
             self.key.append((scope.label, *types, *map(self.dim, dims)))
             self.key += [self.refer(param.name) for param in scope.function.params]
             if divided:
-                self.region(divided[place])
+                self.subgraph(divided[place])
                 self.own = self.program.constants
             for inner in () if divided else scope.calls:
                 self.op(inner)

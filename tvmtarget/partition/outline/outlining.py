@@ -1,4 +1,4 @@
-"""Stages E and G: a function for each region, a driver for each system, and copies where memories differ."""
+"""Stages E and G: a function for each subgraph, a driver for each system, and copies where memories differ."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["CopyRecord", "DrivenRecord", "Outlined", "SubgraphRecord", "outline"
 
 @dataclass(frozen=True, slots=True)
 class SubgraphRecord:
-    """A region as a report tells it: its function, site, operations by source name, inputs and outputs.
+    """A subgraph as a report tells it: its function, site, operations by source name, inputs and outputs.
 
     `calls` are the operations by their number in the undivided function, `inner` names what is in their nested
     bodies. `runs` is how often this call is made in one run of the program, as far as is known. `device` is the
-    path of the device that the function is for, if it is device code or what the host does for it. Regions that are
+    path of the device that the function is for, if it is device code or what the host does for it. Subgraphs that are
     alike have one function; `call` tells their calls apart: names of calls, those of drivers first, joined by `/`.
     """
 
@@ -81,7 +81,7 @@ class Outlined:
     """All functions of the decomposed program, the entry first, and what they do."""
 
     functions: tuple[Function, ...]
-    regions: tuple[SubgraphRecord, ...]
+    subgraphs: tuple[SubgraphRecord, ...]
     copies: tuple[CopyRecord, ...]
     driven: tuple[DrivenRecord, ...] = ()
     memory_graph: MemoryGraph | None = None
@@ -95,9 +95,9 @@ def outline(
     constants: Constants | None = None,
     memory_graph: MemoryGraph | None = None,
 ) -> Outlined:
-    """Make the functions of a tree of regions; the entry keeps the signature of the original function.
+    """Make the functions of a tree of subgraphs; the entry keeps the signature of the original function.
 
-    Regions that are alike become calls of one function; calls after the first say in their attribute `ops` what the
+    Subgraphs that are alike become calls of one function; calls after the first say in their attribute `ops` what the
     operations are called there, and in `dims` what symbolic dimensions are. Functions are named by site, structure and
     constants, so that an edit elsewhere leaves their names: `npu_conv_1c9f2b3d` begins with a convolution. Calls in the
     entry are named by one of their operations, those in other drivers by what they call.
@@ -114,8 +114,8 @@ def outline(
     params = tuple(param.name for param in function.params)
     around = _Around("", Fraction(1))
     outliner.add(root, _Border(outliner.names.fresh(function.name), params, function.results), around)
-    functions, regions, copies = tuple(outliner.functions), tuple(outliner.regions), tuple(outliner.copies)
-    return Outlined(functions, regions, copies, tuple(outliner.driven), outliner.memory_graph)
+    functions, subgraphs, copies = tuple(outliner.functions), tuple(outliner.subgraphs), tuple(outliner.copies)
+    return Outlined(functions, subgraphs, copies, tuple(outliner.driven), outliner.memory_graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +154,17 @@ class _Border:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A function that was made for a region of some shape, for which call, and the records that came of it.
+    """A function that was made for a subgraph of some shape, for which call, and the records that came of it.
 
-    `ran` are the operations of the region as the function runs them, each before those in its bodies; where a function
-    in it was made for another region, that one's order counts.
+    `ran` are the operations of the subgraph as the function runs them, each before those in its bodies; where a function
+    in it was made for another subgraph, that one's order counts.
     """
 
     border: _Border
     shape: SubgraphStructure
     around: _Around
     ran: tuple[int, ...]
-    regions: tuple[SubgraphRecord, ...]
+    subgraphs: tuple[SubgraphRecord, ...]
     copies: tuple[CopyRecord, ...]
     driven: tuple[DrivenRecord, ...]
 
@@ -178,7 +178,7 @@ class _Outliner:
         self.given: Mapping[int, frozenset[str]] = {}  # constants that are parameters of leaf functions
         self.made: dict[Hashable, list[_Made]] = {}
         self.functions: list[Function] = []
-        self.regions: list[SubgraphRecord] = []
+        self.subgraphs: list[SubgraphRecord] = []
         self.copies: list[CopyRecord] = []
         self.driven: list[DrivenRecord] = []
         self.ran: list[int] = []
@@ -188,29 +188,31 @@ class _Outliner:
         made = ("role", "matches", *SIDED)
         self.kept = tuple(item for item in program.function.attrs if item[0] not in made)  # of the entry
 
-    def add(self, region: PartitionNode, border: _Border, around: _Around) -> None:
-        """Add the function of a region, and those of its parts behind it."""
-        add = self._leaf if region.is_leaf else self._driver
-        add(region, border, around)
+    def add(self, subgraph: PartitionNode, border: _Border, around: _Around) -> None:
+        """Add the function of a subgraph, and those of its parts behind it."""
+        add = self._leaf if subgraph.is_leaf else self._driver
+        add(subgraph, border, around)
 
-    def shared(self, region: PartitionNode, params: tuple[str, ...], results: tuple[str, ...], caller: _Caller) -> Call:
-        """Return the call of a region: of a function that was made for one like it, else of a new one."""
-        shape = self.shapes.of(region, results, self._held)
+    def shared(
+        self, subgraph: PartitionNode, params: tuple[str, ...], results: tuple[str, ...], caller: _Caller
+    ) -> Call:
+        """Return the call of a subgraph: of a function that was made for one like it, else of a new one."""
+        shape = self.shapes.of(subgraph, results, self._held)
         alike = self.made.setdefault(shape.key, [])
-        is_same = self._is_same if region.is_leaf else self._is_same_driver
+        is_same = self._is_same if subgraph.is_leaf else self._is_same_driver
         made = next((one for one in alike if one.around.runs and is_same(one.shape, shape)), None)
         if made is not None:
             matched, name = made.shape.matched(shape, made.ran), caller.name(made.border.name, self._source(shape))
             self._repeat(made, matched, caller.around.inner(name))
             return self._called(made.border, name, shape, matched)
-        border = _Border(self.names.fresh(self.shapes.name(region, shape)), params, results)
+        border = _Border(self.names.fresh(self.shapes.name(subgraph, shape)), params, results)
         name = caller.name(border.name, self._source(shape))
         around = caller.around.inner(name)
-        places = len(self.regions), len(self.copies), len(self.driven), len(self.ran)
-        self.add(region, border, around)
-        regions, copies, driven = self.regions[places[0] :], self.copies[places[1] :], self.driven[places[2] :]
+        places = len(self.subgraphs), len(self.copies), len(self.driven), len(self.ran)
+        self.add(subgraph, border, around)
+        subgraphs, copies, driven = self.subgraphs[places[0] :], self.copies[places[1] :], self.driven[places[2] :]
         ran = tuple(self.ran[places[3] :])
-        alike.append(_Made(border, shape, around, ran, tuple(regions), tuple(copies), tuple(driven)))
+        alike.append(_Made(border, shape, around, ran, tuple(subgraphs), tuple(copies), tuple(driven)))
         return self._called(border, name, shape)
 
     def _source(self, shape: SubgraphStructure) -> str:
@@ -219,7 +221,7 @@ class _Outliner:
     def _called(
         self, border: _Border, name: str, shape: SubgraphStructure, matched: Correspondence | None = None
     ) -> Call:
-        """Return a call of a function; if that was made for another region, it tells what things are called here."""
+        """Return a call of a function; if that was made for another subgraph, it tells what things are called here."""
         inputs, outputs = border.params, border.results
         attrs: tuple[tuple[str, Attribute], ...] = ()
         if matched is not None:
@@ -239,7 +241,7 @@ class _Outliner:
         return all(same_data(self.constants[first], self.constants[second]) for first, second in pairs)
 
     def _is_same_driver(self, one: SubgraphStructure, other: SubgraphStructure) -> bool:
-        """Whether what a driver copies has the same sizes in another region, and so takes the same routes."""
+        """Whether what a driver copies has the same sizes in another subgraph, and so takes the same routes."""
         sizes = self.memory_graph.costs.symbolic_hints
         return [*map(sizes.get, one.dims)] == [*map(sizes.get, other.dims)] and self._is_same(one, other)
 
@@ -253,7 +255,7 @@ class _Outliner:
         def renamed(values: tuple[str, ...], new: Mapping[str, str]) -> tuple[str, ...]:
             return tuple(new[value] for value in values)
 
-        self.regions += (
+        self.subgraphs += (
             replace(
                 one,
                 calls=tuple(ops[index] for index in one.calls),
@@ -264,7 +266,7 @@ class _Outliner:
                 runs=one.runs * more,
                 call=around.call + one.call[begin:],
             )
-            for one in made.regions
+            for one in made.subgraphs
         )
         self.copies += (
             replace(
@@ -279,41 +281,41 @@ class _Outliner:
         self.driven += (replace(one, call=ops[one.call], op=sources[one.op]) for one in made.driven)
         self.ran += ops.values()
 
-    def _leaf(self, region: PartitionNode, border: _Border, around: _Around) -> None:
-        body = tuple(self.program.body[index] for index in region.calls)
-        inner = tuple(self.program.body[i].source for index in region.calls for i in self.program.nested(index))
+    def _leaf(self, subgraph: PartitionNode, border: _Border, around: _Around) -> None:
+        body = tuple(self.program.body[index] for index in subgraph.calls)
+        inner = tuple(self.program.body[i].source for index in subgraph.calls for i in self.program.nested(index))
         used = [used for call in body for used in call.uses()]
-        function = self._function(region, border, body, [*used, *border.results], "leaf")
-        matches = self._matches(region)
+        function = self._function(subgraph, border, body, [*used, *border.results], "leaf")
+        matches = self._matches(subgraph)
         self.functions.append(function.replace(attrs=(*function.attrs, ("matches", matches))) if matches else function)
-        self.ran += self.program.with_nested(region.calls)
+        self.ran += self.program.with_nested(subgraph.calls)
         ops = tuple(call.source for call in body)
-        self.regions.append(
+        self.subgraphs.append(
             SubgraphRecord(
                 border.name,
-                region.site.path,
-                region.calls,
+                subgraph.site.path,
+                subgraph.calls,
                 ops,
                 border.params,
                 border.results,
                 inner,
                 around.runs,
-                region.device,
+                subgraph.device,
                 around.call or border.name,
             )
         )
 
-    def _matches(self, region: PartitionNode) -> tuple[tuple[str, ...], ...]:
-        kind, body = region.site.target.kind, self.program.body
-        found = (self.groups[index] for index in region.calls if index in self.groups)
+    def _matches(self, subgraph: PartitionNode) -> tuple[tuple[str, ...], ...]:
+        kind, body = subgraph.site.target.kind, self.program.body
+        found = (self.groups[index] for index in subgraph.calls if index in self.groups)
         patterns = ((one.pattern_of(kind), one.calls) for one in found)
         return tuple((name, *(body[index].source for index in calls)) for name, calls in patterns if name is not None)
 
-    def _driver(self, region: PartitionNode, border: _Border, around: _Around) -> None:
+    def _driver(self, subgraph: PartitionNode, border: _Border, around: _Around) -> None:
         place, name = len(self.functions), border.name
-        steps = self._steps(region, _Caller(name, name == self.program.function.name, Names(), around))
+        steps = self._steps(subgraph, _Caller(name, name == self.program.function.name, Names(), around))
         block = DriverBlock("", border.params, border.results, steps, runs=around.runs)
-        home = self.program.topology.home(region.site.path)
+        home = self.program.topology.home(subgraph.site.path)
         types = self.program.types.__getitem__
         domains = self.program.topology.domains()
         written = write_driver(block, home, self.constants, types, self.values, self.memory_graph, domains)
@@ -322,12 +324,12 @@ class _Outliner:
             for copy in written.copies
         )
         border = replace(border, results=written.results)
-        function = self._function(region, border, written.body, block.used(), "driver")
+        function = self._function(subgraph, border, written.body, block.used(), "driver")
         self.functions.insert(place, function)
 
-    def _steps(self, region: PartitionNode, caller: _Caller) -> tuple[DriverStep, ...]:
+    def _steps(self, subgraph: PartitionNode, caller: _Caller) -> tuple[DriverStep, ...]:
         """Return what a driver does for the parts of a system."""
-        return tuple(self._run(part, caller) if part.bodies else self._call(part, caller) for part in region.parts)
+        return tuple(self._run(part, caller) if part.bodies else self._call(part, caller) for part in subgraph.parts)
 
     def _call(self, part: PartitionNode, caller: _Caller) -> DriverStep:
         return DriverStep(self.shared(part, *self.border(part), caller), self.program.topology.home(part.site.path))
@@ -349,17 +351,17 @@ class _Outliner:
         )
         return tuple(inputs), tuple(outputs)
 
-    def _uses(self, region: PartitionNode) -> Iterator[str]:
-        """Yield what the operations of a region read, as they run; of nested bodies only what they capture."""
-        for part in region.parts:
+    def _uses(self, subgraph: PartitionNode) -> Iterator[str]:
+        """Yield what the operations of a subgraph read, as they run; of nested bodies only what they capture."""
+        for part in subgraph.parts:
             yield from self._uses(part)
-        if not region.is_leaf and not region.bodies:
+        if not subgraph.is_leaf and not subgraph.bodies:
             return
-        for index in region.calls:
+        for index in subgraph.calls:
             call = self.program.body[index]
-            yield from filter(None, call.inputs) if region.bodies else call.uses()
-        scopes = self.program.bodies[region.calls[0]] if region.bodies else ()
-        for scope, body in zip(scopes, region.bodies, strict=True):
+            yield from filter(None, call.inputs) if subgraph.bodies else call.uses()
+        scopes = self.program.bodies[subgraph.calls[0]] if subgraph.bodies else ()
+        for scope, body in zip(scopes, subgraph.bodies, strict=True):
             own = scope.function.types
             yield from (name for name in (*self._uses(body), *scope.function.results) if name not in own)
 
@@ -388,13 +390,13 @@ class _Outliner:
 
     def _function(
         self,
-        region: PartitionNode,
+        subgraph: PartitionNode,
         border: _Border,
         body: tuple[Call, ...],
         used: Iterable[str],
         role: str,
     ) -> Function:
-        domain = self.program.topology.home(region.site.path)
+        domain = self.program.topology.home(subgraph.site.path)
         constants = dict.fromkeys(used for used in used if used in self.constants and used not in border.params)
         function = Function(
             name=border.name,
@@ -402,14 +404,14 @@ class _Outliner:
             body=body,
             results=border.results,
             constants=tuple(self.constants[constant] for constant in constants),
-            constraint=Constraint.at(region.site.path),
+            constraint=Constraint.at(subgraph.site.path),
             opsets=self.program.function.opsets,
             attrs=(*(self.kept if border.name == self.program.function.name else ()), ("role", role)),
         )
-        return function if region.device is None else self._sided(function, region, region.device)
+        return function if subgraph.device is None else self._sided(function, subgraph, subgraph.device)
 
-    def _sided(self, function: Function, region: PartitionNode, device: str) -> Function:
-        if region.is_leaf and region.site.path == device:
+    def _sided(self, function: Function, subgraph: PartitionNode, device: str) -> Function:
+        if subgraph.is_leaf and subgraph.site.path == device:
             return as_device(function)
         return as_host(function, self.program.topology[device].host, device)
 

@@ -33,7 +33,7 @@ __all__ = ["CostChooser"]
 # All choices are tried if there are no more than this.
 ENUMERATED = 65_536
 
-# Shares of a launch that are charged wherever a value passes between sites: how many regions that makes is only
+# Shares of a launch that are charged wherever a value passes between sites: how many subgraphs that makes is only
 # known afterwards, so several are tried, beside none.
 SHARES = (0.5, 1.0)
 
@@ -47,7 +47,7 @@ SMALL = 64
 # valid, but no longer the best.
 WORK, WORK_BESIDE = 4, 10**6
 
-# Whole regions are offered other sites in programs with no more atoms and readers than this, in so many rounds.
+# Whole subgraphs are offered other sites in programs with no more atoms and readers than this, in so many rounds.
 MAX_DROPPED, MAX_ROUNDS = 60_000, 4
 
 
@@ -90,7 +90,7 @@ class CostChooser:
                 found.insert(0, alpha_expansion(relaxed, 0.0, budget))
             judge.look_at([by_preference_first, *starts, *found])
             if len(judge.chosen) and len(placement.costs) + len(placement.readers) <= MAX_DROPPED:
-                judge.drop_regions()
+                judge.drop_subgraphs()
             if len(judge.chosen) and len(placement.costs) <= SMALL:
                 judge.nudge()
             least = _least(relaxed, found[0] if budget.is_kept else None)
@@ -146,7 +146,7 @@ def _searched(placement: LabelingProblem, starts: Sequence[Ints], budget: Budget
 
 
 class _Judge:
-    """Keeps the best choice, by the model that plans are measured by: regions as they will be."""
+    """Keeps the best choice, by the model that plans are measured by: subgraphs as they will be."""
 
     def __init__(self, level: Level, placement: LabelingProblem) -> None:
         self.level = level
@@ -169,13 +169,13 @@ class _Judge:
             labels = candidates[place]
             if self.level.room is not None and not self.level.room.is_kept(labels):
                 continue
-            regions = self._grouped(labels)
-            total = int(totals[place]) + int(launches[labels[[region[0] for region in regions]]].sum())
+            subgraphs = self._grouped(labels)
+            total = int(totals[place]) + int(launches[labels[[subgraph[0] for subgraph in subgraphs]]].sum())
             if (total, place) < (self.least, best):
                 self.chosen, self.least, best = labels, total, place
 
     def least_of(self, choices: Ints) -> int:
-        """Return what none of some choices can go below, however its regions are formed."""
+        """Return what none of some choices can go below, however its subgraphs are formed."""
         launches = self.placement.launches
         totals, used = self._sums(choices)
         floors = totals + used @ launches
@@ -202,8 +202,8 @@ class _Judge:
             if not len(self.chosen):
                 raise
 
-    def drop_regions(self) -> None:
-        """Move regions that cost more than they bring, and those that this makes so, as long as the whole gains."""
+    def drop_subgraphs(self) -> None:
+        """Move subgraphs that cost more than they bring, and those that this makes so, as long as the whole gains."""
         drops = SubgraphMoves(self.placement)
         self._look_again(lambda: [drops.moved(self.chosen, self._grouped(self.chosen))])
 

@@ -21,7 +21,7 @@ def choosers_for(
     """Return by preference, by costs if there are any, or both; each keeps the `sites` of operations that are given."""
     program = feasibility.program
     is_deep = program.bodies or any(option.is_system for option in program.topology.options(""))
-    choosers: list[Chooser] = [by_preference] if estimates is None or is_deep or estimates.costs.regions else []
+    choosers: list[Chooser] = [by_preference] if estimates is None or is_deep or estimates.costs.subgraphs else []
     if estimates is not None:
         choosers.append(CachedChooser(CostChooser(feasibility, estimates)))
     if estimates is not None and objective == "throughput":

@@ -53,7 +53,7 @@ def cost_matrix_of(
         0 if option is level.site else min(estimates.launch(leaf) for leaf in feasibility.below(option))
         for option in level.options
     ]
-    # Where every atom is a function of its own, it pays for its launch itself; elsewhere, regions do.
+    # Where every atom is a function of its own, it pays for its launch itself; elsewhere, subgraphs do.
     passing = [
         0 if level.is_divided or limits.shape == "single" else launch
         for limits, launch in zip(level.limits, launches, strict=True)

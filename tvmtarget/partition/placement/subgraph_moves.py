@@ -1,4 +1,4 @@
-"""Regions that cost more than they bring: whole regions are offered every other site, with the call that they save."""
+"""Subgraphs that cost more than they bring: whole subgraphs are offered every other site, with the call that they save."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SubgraphMoves"]
 
 
 class SubgraphMoves:
-    """Moves whole regions of one placement; what a move changes is exact but for calls of regions around it."""
+    """Moves whole subgraphs of one placement; what a move changes is exact but for calls of subgraphs around it."""
 
     def __init__(self, placement: LabelingProblem) -> None:
         self.placement = placement
@@ -31,26 +31,26 @@ class SubgraphMoves:
             for atom in found if self.producer[value] < 0 else (self.producer[value], *found):
                 self.around[atom].append(value)
 
-    def moved(self, labels: Ints, regions: Sequence[Sequence[int]]) -> Ints:
-        """Return labels after every region in turn has gone where it costs least."""
+    def moved(self, labels: Ints, subgraphs: Sequence[Sequence[int]]) -> Ints:
+        """Return labels after every subgraph in turn has gone where it costs least."""
         now: list[int] = labels.tolist()
         allowed, costs = self.placement.allowed, self.placement.costs
-        for region in regions:
-            here = now[region[0]]
+        for subgraph in subgraphs:
+            here = now[subgraph[0]]
             if not self.launches[here]:
                 continue
-            values = sorted({value for atom in region for value in self.around[atom]})
-            own = costs[region].sum(axis=0).tolist()
+            values = sorted({value for atom in subgraph for value in self.around[atom]})
+            own = costs[subgraph].sum(axis=0).tolist()
             before = own[here] + self.launches[here] + sum(self._passing(value, now) for value in values)
             found: list[tuple[int, int]] = []
-            for there in np.flatnonzero(allowed[region].all(axis=0)).tolist():
+            for there in np.flatnonzero(allowed[subgraph].all(axis=0)).tolist():
                 if there == here:
                     continue
-                self._set(now, region, there)
-                call = 0 if self._has_neighbour(region, values, now, there) else self.launches[there]
+                self._set(now, subgraph, there)
+                call = 0 if self._has_neighbour(subgraph, values, now, there) else self.launches[there]
                 found.append((own[there] + call + sum(self._passing(value, now) for value in values), there))
             least, best = min(found, default=(before, here))
-            self._set(now, region, best if least < before else here)
+            self._set(now, subgraph, best if least < before else here)
         return np.array(now, dtype=np.int64)
 
     def _passing(self, value: int, labels: Sequence[int]) -> int:
@@ -63,12 +63,12 @@ class SubgraphMoves:
             reached.add(home)
         return sum(row[domain] for domain in reached)
 
-    def _has_neighbour(self, region: Sequence[int], values: Sequence[int], labels: Sequence[int], there: int) -> bool:
-        inside = set(region)
+    def _has_neighbour(self, subgraph: Sequence[int], values: Sequence[int], labels: Sequence[int], there: int) -> bool:
+        inside = set(subgraph)
         around = (atom for value in values for atom in (self.producer[value], *self.readers[value]))
         return any(atom >= 0 and atom not in inside and labels[atom] == there for atom in around)
 
     @staticmethod
-    def _set(labels: list[int], region: Sequence[int], label: int) -> None:
-        for atom in region:
+    def _set(labels: list[int], subgraph: Sequence[int], label: int) -> None:
+        for atom in subgraph:
             labels[atom] = label

@@ -29,7 +29,7 @@ class Alternative:
         totals = self.totals
         time = "" if totals.time is None else f", {time_text(totals.time)}"
         placed = f"{100 * self.share:.0f} % of ops there"
-        yield f"{self.name} ({placed}): {totals.regions} regions, {totals.copies} copies{time}"
+        yield f"{self.name} ({placed}): {totals.subgraphs} subgraphs, {totals.copies} copies{time}"
 
     def to_json(self) -> Mapping[str, object]:
         """Return the alternative as data."""

@@ -24,7 +24,7 @@ def annotated_model(plan: Plan) -> onnx.ModelProto:
     """
     model = write_function(plan.program.function, {})
     model.ir_version = max(model.ir_version, _IR_VERSION)
-    owner = {op: (one.site, one.function) for one in plan.regions for op in (*one.ops, *one.inner)}
+    owner = {op: (one.site, one.function) for one in plan.subgraphs for op in (*one.ops, *one.inner)}
     owner |= {one.op: (plan.topology[one.system].host, one.driver) for one in plan.outlined.driven}
     graphs = [model.graph]
     while graphs:

@@ -35,8 +35,8 @@ class Blocker:
 
     def _gains(self) -> Iterator[str]:
         before, after = self.before, self.after
-        if before.regions != after.regions:
-            yield _fewer(before.regions - after.regions, "region")
+        if before.subgraphs != after.subgraphs:
+            yield _fewer(before.subgraphs - after.subgraphs, "subgraph")
         if before.time is not None and after.time is not None and before.time:
             yield f"{100 * (before.time - after.time) / before.time:.0f} % less time"
         elif before.nbytes != after.nbytes:
@@ -53,7 +53,7 @@ def _fewer(number: int, what: str) -> str:
 
 
 def blockers(plan: Plan, limit: int) -> tuple[Blocker, ...]:
-    """Return operators whose support by a site would gain most time, else save most regions; the best one first."""
+    """Return operators whose support by a site would gain most time, else save most subgraphs; the best one first."""
     refused: Counter[tuple[str, str]] = Counter()
     reasons: dict[tuple[str, str], str] = {}
     for kind, site, reason in _refusals(plan):
@@ -69,7 +69,7 @@ def blockers(plan: Plan, limit: int) -> tuple[Blocker, ...]:
 
 
 def _rank(numbers: Totals) -> tuple[int, int, int]:
-    return (0 if numbers.time is None else numbers.time, numbers.regions, numbers.nbytes)
+    return (0 if numbers.time is None else numbers.time, numbers.subgraphs, numbers.nbytes)
 
 
 def _refusals(plan: Plan) -> Iterator[tuple[str, str, str]]:

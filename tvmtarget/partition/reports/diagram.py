@@ -1,4 +1,4 @@
-"""Pictures of a plan: its regions as a graph of networkx, and that graph as text for Graphviz and Mermaid."""
+"""Pictures of a plan: its subgraphs as a graph of networkx, and that graph as text for Graphviz and Mermaid."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["subgraph_graph", "to_dot", "to_mermaid"]
 
-# Names of operations in the label of a region; the rest is counted.
+# Names of operations in the label of a subgraph; the rest is counted.
 MAX_NAMED = 3
 
 
 def subgraph_graph(plan: Plan) -> networkx.MultiDiGraph:
-    """Return regions, by position, with `function`, `site` and `ops`; edges bear `value`, `type` and `is_copied`.
+    """Return subgraphs, by position, with `function`, `site` and `ops`; edges bear `value`, `type` and `is_copied`.
 
-    The inputs and results of the program are the nodes `in` and `out`. Behind the regions stand operations whose
+    The inputs and results of the program are the nodes `in` and `out`. Behind the subgraphs stand operations whose
     nested bodies a driver runs: values go from them into their bodies, and back.
     """
     import networkx
@@ -32,12 +32,12 @@ def subgraph_graph(plan: Plan) -> networkx.MultiDiGraph:
     function, topology = plan.program.function, plan.topology
     producer: dict[str, int | str] = {param.name: "in" for param in function.params}
     parts = _parts(plan)
-    for position, region in enumerate(parts):
-        graph.add_node(position, function=region.function, site=region.site, ops=region.ops)
-        producer |= dict.fromkeys(region.outputs, position)
-    homes: dict[int | str, str] = {position: topology.home(region.site) for position, region in enumerate(parts)}
+    for position, subgraph in enumerate(parts):
+        graph.add_node(position, function=subgraph.function, site=subgraph.site, ops=subgraph.ops)
+        producer |= dict.fromkeys(subgraph.outputs, position)
+    homes: dict[int | str, str] = {position: topology.home(subgraph.site) for position, subgraph in enumerate(parts)}
     homes |= dict.fromkeys(("in", "out"), topology.home(""))
-    uses: list[tuple[int | str, tuple[str, ...]]] = [(place, region.inputs) for place, region in enumerate(parts)]
+    uses: list[tuple[int | str, tuple[str, ...]]] = [(place, subgraph.inputs) for place, subgraph in enumerate(parts)]
     for reader, values in (*uses, ("out", function.results)):
         for value in values:
             if value in producer:
@@ -49,8 +49,8 @@ def subgraph_graph(plan: Plan) -> networkx.MultiDiGraph:
 
 
 def _parts(plan: Plan) -> tuple[SubgraphRecord, ...]:
-    """Return the regions, and what drivers run as if that were some."""
-    return (*plan.regions, *(_driven(plan, one) for one in plan.outlined.driven))
+    """Return the subgraphs, and what drivers run as if that were some."""
+    return (*plan.subgraphs, *(_driven(plan, one) for one in plan.outlined.driven))
 
 
 def _driven(plan: Plan, one: DrivenRecord) -> SubgraphRecord:
@@ -65,7 +65,7 @@ def _driven(plan: Plan, one: DrivenRecord) -> SubgraphRecord:
 
 
 def to_dot(plan: Plan) -> str:
-    """Write the regions for Graphviz: a cluster for each site, copies as thick edges with their values."""
+    """Write the subgraphs for Graphviz: a cluster for each site, copies as thick edges with their values."""
     graph, parts = subgraph_graph(plan), _parts(plan)
     lines = [
         "digraph plan {",
@@ -86,7 +86,7 @@ def to_dot(plan: Plan) -> str:
 
 
 def to_mermaid(plan: Plan) -> str:
-    """Write the regions for Mermaid: a subgraph for each site, copies as thick arrows with their values."""
+    """Write the subgraphs for Mermaid: a subgraph for each site, copies as thick arrows with their values."""
     graph, parts = subgraph_graph(plan), _parts(plan)
     lines = ["flowchart TD", "  in([in])", "  out([out])"]
     for position, (site, members) in enumerate(_by_site(plan)):
@@ -102,16 +102,16 @@ def to_mermaid(plan: Plan) -> str:
 
 def _by_site(plan: Plan) -> Iterator[tuple[str, list[int]]]:
     members: dict[str, list[int]] = {}
-    for position, region in enumerate(_parts(plan)):
-        members.setdefault(region.site, []).append(position)
+    for position, subgraph in enumerate(_parts(plan)):
+        members.setdefault(subgraph.site, []).append(position)
     for site, positions in members.items():
         yield f"@{site or '.'} ({plan.topology[site].target.kind})", positions
 
 
-def _label(region: SubgraphRecord) -> str:
-    more = len(region.ops) - MAX_NAMED
-    named = ", ".join(region.ops[:MAX_NAMED]) + (f", and {more} more" if more > 0 else "")
-    return f"{region.function}\n{named}"
+def _label(subgraph: SubgraphRecord) -> str:
+    more = len(subgraph.ops) - MAX_NAMED
+    named = ", ".join(subgraph.ops[:MAX_NAMED]) + (f", and {more} more" if more > 0 else "")
+    return f"{subgraph.function}\n{named}"
 
 
 def _edge(value: str, type_: Type) -> str:

@@ -1,4 +1,4 @@
-"""What differs between two plans: operations that moved, and what regions, copies and time became."""
+"""What differs between two plans: operations that moved, and what subgraphs, copies and time became."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MAX_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """A plan in numbers: regions, copies, bytes copied (of those whose size is known), predicted picoseconds."""
+    """A plan in numbers: subgraphs, copies, bytes copied (of those whose size is known), predicted picoseconds."""
 
-    regions: int
+    subgraphs: int
     copies: int
     nbytes: int
     time: int | None
@@ -28,7 +28,7 @@ class Totals:
     def to_json(self) -> dict[str, object]:
         """Return the numbers as data, the time in microseconds."""
         us = None if self.time is None else self.time / 10**6
-        return {"regions": self.regions, "copies": self.copies, "bytes": self.nbytes, "us": us}
+        return {"subgraphs": self.subgraphs, "copies": self.copies, "bytes": self.nbytes, "us": us}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class PlanDifference:
         if len(told) > MAX_SHOWN:
             yield f"... and {len(told) - MAX_SHOWN} more ops"
         for name, old, new in (
-            ("regions", self.before.regions, self.after.regions),
+            ("subgraphs", self.before.subgraphs, self.after.subgraphs),
             ("copies", self.before.copies, self.after.copies),
             ("bytes copied", self.before.nbytes, self.after.nbytes),
         ):
@@ -100,7 +100,7 @@ def difference(before: Plan, after: Plan) -> PlanDifference:
 def totals(plan: Plan) -> Totals:
     """Return a plan in numbers."""
     time = None if plan.prediction is None else plan.prediction.total
-    return Totals(len(plan.regions), len(plan.copies), sum(copy.nbytes or 0 for copy in plan.copies), time)
+    return Totals(len(plan.subgraphs), len(plan.copies), sum(copy.nbytes or 0 for copy in plan.copies), time)
 
 
 def time_text(time: int | None) -> str:

@@ -20,7 +20,7 @@ __all__ = ["Explanation", "explain_op"]
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Verdicts by site, the decision, the region, why neighbours are elsewhere, and the copies this causes.
+    """Verdicts by site, the decision, the subgraph, why neighbours are elsewhere, and the copies this causes.
 
     With costs there are times by site, and `alone`: how many picoseconds longer the whole takes with this operation
     alone on another site, calls not counted. `structure` is by what measurements name such an operation. For control
@@ -62,7 +62,7 @@ class Explanation:
         if self.is_driven:
             yield f"  run by driver {self.function!r}, with {self.members} ops in its bodies"
         else:
-            yield f"  in region {self.function!r} of {self.members} ops"
+            yield f"  in subgraph {self.function!r} of {self.members} ops"
         for system, part, count in self.levels if len(self.levels) > 1 else ():
             yield f"  system @{system or '.'} gave it to @{part} in a call of {count} ops"
         for neighbour, why in self.neighbours:
@@ -112,8 +112,8 @@ def explain_op(
     index = program.find(op)
     owner = owners_of(program, root)
     driven = next((one for one in outlined.driven if one.call == index), None)
-    record = None if driven is not None else outlined.regions[owner[index]]
-    sites = {call: outlined.regions[place].site for call, place in owner.items() if place >= 0}
+    record = None if driven is not None else outlined.subgraphs[owner[index]]
+    sites = {call: outlined.subgraphs[place].site for call, place in owner.items() if place >= 0}
     site, function, reason, members = (
         _on_site(feasibility, index, record, outlined, estimates, objective)
         if record is not None
@@ -126,7 +126,7 @@ def explain_op(
         function=function,
         reason=reason,
         verdicts=tuple(_verdicts(feasibility, index, "" if driven is not None else site)),
-        neighbours=tuple(separation_reasons(program, root, index, owner, outlined.regions)),
+        neighbours=tuple(separation_reasons(program, root, index, owner, outlined.subgraphs)),
         copies=tuple(_copied(copy, estimates) for copy in _caused(program, index, record, outlined.copies)),
         members=members,
         times=() if estimates is None else tuple(_times(feasibility, estimates, index)),
@@ -157,10 +157,10 @@ def _in_driver(
     return site, driver, why_driven(program, feasibility, index), len(tuple(program.nested(index)))
 
 
-def _levels(region: PartitionNode, index: int) -> Iterator[tuple[str, str, int]]:
-    part = next((part for part in region.parts if index in part.calls), None)
+def _levels(subgraph: PartitionNode, index: int) -> Iterator[tuple[str, str, int]]:
+    part = next((part for part in subgraph.parts if index in part.calls), None)
     if part is not None:
-        yield region.site.path, part.site.path, len(part.calls)
+        yield subgraph.site.path, part.site.path, len(part.calls)
         yield from _levels(part, index)
 
 

@@ -1,4 +1,4 @@
-"""A plan as data: regions, copies, systems, control flow that drivers run, and what is predicted."""
+"""A plan as data: subgraphs, copies, systems, control flow that drivers run, and what is predicted."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["plan_json"]
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """Return regions, copies, and control flow that drivers run as data.
+    """Return subgraphs, copies, and control flow that drivers run as data.
 
-    Sizes of copies are in bytes, None where the shape is open; `least` is a number of regions that no division with
-    these sites can go below; `runs` says how often a region or copy in a nested body is expected to run, where that is
+    Sizes of copies are in bytes, None where the shape is open; `least` is a number of subgraphs that no division with
+    these sites can go below; `runs` says how often a subgraph or copy in a nested body is expected to run, where that is
     not once. `rules` counts for each `where` rule the operations that it matches by what it does for them.
     """
     listed = {
-        "regions": [_region(region) for region in plan.regions],
+        "subgraphs": [_subgraph(subgraph) for subgraph in plan.subgraphs],
         "copies": [
             {"value": copy.value, "src": copy.src, "dst": copy.dst, "bytes": copy.nbytes, "driver": copy.driver}
             for copy in plan.copies
         ],
         "systems": [
-            {"site": system.site.path, "regions": len(system.parts), "least": system.least_parts}
+            {"site": system.site.path, "subgraphs": len(system.parts), "least": system.least_parts}
             for system in systems_in(plan.root)
         ],
     }
@@ -42,17 +42,17 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     )
 
 
-def _region(region: SubgraphRecord) -> dict[str, Any]:
+def _subgraph(subgraph: SubgraphRecord) -> dict[str, Any]:
     return (
         {
-            "site": region.site,
-            "function": region.function,
-            "ops": list(region.ops),
-            "inputs": list(region.inputs),
-            "outputs": list(region.outputs),
+            "site": subgraph.site,
+            "function": subgraph.function,
+            "ops": list(subgraph.ops),
+            "inputs": list(subgraph.inputs),
+            "outputs": list(subgraph.outputs),
         }
-        | ({"inner": list(region.inner)} if region.inner else {})
-        | ({"runs": float(region.runs)} if region.runs != 1 else {})
+        | ({"inner": list(subgraph.inner)} if subgraph.inner else {})
+        | ({"runs": float(subgraph.runs)} if subgraph.runs != 1 else {})
     )
 
 

@@ -38,7 +38,7 @@ def reason_for(
     estimates: Estimates | None,
     objective: str,
 ) -> str:
-    """Say why an operation is on the site of its region."""
+    """Say why an operation is on the site of its subgraph."""
     if record.device not in (None, record.site):
         return f"it is shape or scalar work, which its host does for @{record.device or '.'}"
     program = feasibility.program
@@ -75,7 +75,7 @@ def _forced(
     estimates: Estimates | None,
     best: Sequence[Site],
 ) -> Iterator[str]:
-    """Yield why an operation is not on a site that would come first: what its neighbours, regions and memories ask."""
+    """Yield why an operation is not on a site that would come first: what its neighbours, subgraphs and memories ask."""
     program = feasibility.program
     earlier = best[: next((place for place, leaf in enumerate(best) if leaf.path == record.site), len(best))]
     group = feasibility.groups.of.get(index)
@@ -111,7 +111,12 @@ def _full(
     own = {name for name in program.body[index].uses() if name in program.constants}
     if limit is None or not own or leaf.domain == topology.home(""):
         return
-    read = (call for region in outlined.regions if topology[region.site].domain == leaf.domain for call in region.calls)
+    read = (
+        call
+        for subgraph in outlined.subgraphs
+        if topology[subgraph.site].domain == leaf.domain
+        for call in subgraph.calls
+    )
     held = {name for call in read for name in program.body[call].uses() if name in program.constants}
     there = sum(program.constants[name].data.nbytes for name in held)
     more = sum(program.constants[name].data.nbytes for name in own if name not in held)

@@ -1,4 +1,4 @@
-"""Why neighbours are in other regions than an operation."""
+"""Why neighbours are in other subgraphs than an operation."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["owners_of", "separation_reasons"]
 
 
 def owners_of(program: FlatProgram, root: PartitionNode) -> dict[int, int]:
-    """Map operations to the leaf regions that hold them, by number; those that drivers run to numbers below 0."""
+    """Map operations to the leaf subgraphs that hold them, by number; those that drivers run to numbers below 0."""
     owner: dict[int, int] = {}
     leaves = 0
-    for region in root.walk():
-        if region.bodies:
-            owner[region.calls[0]] = -1 - region.calls[0]
-        elif region.is_leaf:
-            owner |= dict.fromkeys(region.calls, leaves)
-            owner |= {inner: leaves for call in region.calls for inner in program.nested(call)}
+    for subgraph in root.walk():
+        if subgraph.bodies:
+            owner[subgraph.calls[0]] = -1 - subgraph.calls[0]
+        elif subgraph.is_leaf:
+            owner |= dict.fromkeys(subgraph.calls, leaves)
+            owner |= {inner: leaves for call in subgraph.calls for inner in program.nested(call)}
             leaves += 1
     return owner
 
 
 def separation_reasons(
-    program: FlatProgram, root: PartitionNode, index: int, owner: dict[int, int], regions: Sequence[SubgraphRecord]
+    program: FlatProgram, root: PartitionNode, index: int, owner: dict[int, int], subgraphs: Sequence[SubgraphRecord]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what an operation reads from or is read by in other regions, by name, each with a code and the reason."""
+    """Yield what an operation reads from or is read by in other subgraphs, by name, each with a code and the reason."""
     before = list(program.predecessors(index))
     outputs = program.body[index].outputs
     after = dict.fromkeys(reader for output in outputs for reader in program.consumers.get(output.name, ()))
@@ -40,7 +40,7 @@ def separation_reasons(
         there = owner[other]
         if there == here:
             continue
-        yield program.body[other].source, _why(program, root, (index, other), (here, there), regions, other in before)
+        yield program.body[other].source, _why(program, root, (index, other), (here, there), subgraphs, other in before)
 
 
 def _why(
@@ -48,7 +48,7 @@ def _why(
     root: PartitionNode,
     pair: tuple[int, int],
     owners: tuple[int, int],
-    regions: Sequence[SubgraphRecord],
+    subgraphs: Sequence[SubgraphRecord],
     is_before: bool,
 ) -> str:
     index, other = pair
@@ -57,18 +57,18 @@ def _why(
         return "BODY, it is outside of the body that this one stands in"
     if here < 0 or there < 0:
         return f"CONTROL_FLOW, a driver runs {'this one' if here < 0 else 'it'}"
-    if regions[there].site != regions[here].site:
-        return f"SITE, it runs on @{regions[there].site}"
+    if subgraphs[there].site != subgraphs[here].site:
+        return f"SITE, it runs on @{subgraphs[there].site}"
     first, last = (other, index) if is_before else (index, other)
     path = _detour(program, _parting(program, root, first, last), first, last)
     if path:
         through = " -> ".join(program.body[step].source for step in path)
-        return f"CYCLE, one region of both would wait for itself: {through}"
+        return f"CYCLE, one subgraph of both would wait for itself: {through}"
     if program.is_boundary(first, last):
         return "BOUNDARY, one is asked for between them"
     if program.frames[index] != program.frames[other]:
         return "CONSTRAINT, they are in calls of different functions, which stay whole"
-    refusal = _refusal(program, regions[here], regions[there])
+    refusal = _refusal(program, subgraphs[here], subgraphs[there])
     return refusal or f"WAVE, it runs {'earlier' if is_before else 'later'}"
 
 
@@ -78,7 +78,7 @@ def _refusal(program: FlatProgram, one: SubgraphRecord, other: SubgraphRecord) -
     strategy = strategy_at(program.topology[one.site].target)
     if strategy is None:
         return ""
-    if strategy.regions == "single":
+    if strategy.subgraphs == "single":
         return f"SHAPE, {kind} takes each operation alone"
     calls = tuple(sorted({*one.calls, *other.calls}))
     over = check_caps(program, strategy, calls)
@@ -91,15 +91,15 @@ def _refusal(program: FlatProgram, one: SubgraphRecord, other: SubgraphRecord) -
 
 
 def _parting(program: FlatProgram, root: PartitionNode, first: int, last: int) -> PartitionNode:
-    """Return the deepest region that two operations of one body are both in."""
+    """Return the deepest subgraph that two operations of one body are both in."""
     around = _around(program, first)
-    region = root
+    subgraph = root
     while True:
-        inner = [part for part in (*region.parts, *region.bodies) if not around.isdisjoint(part.calls)]
+        inner = [part for part in (*subgraph.parts, *subgraph.bodies) if not around.isdisjoint(part.calls)]
         both = [part for part in inner if part.bodies or (first in part.calls) == (last in part.calls)]
         if not both or both[0].is_leaf:
-            return region
-        region = both[0]
+            return subgraph
+        subgraph = both[0]
 
 
 def _around(program: FlatProgram, index: int) -> frozenset[int]:
@@ -112,14 +112,14 @@ def _around(program: FlatProgram, index: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def _detour(program: FlatProgram, region: PartitionNode, first: int, last: int) -> list[int]:
-    """Return a path between the parts of a region that hold two operations which leaves them both, or nothing."""
-    part = {call: place for place, inner in enumerate(region.parts) for call in inner.calls}
+def _detour(program: FlatProgram, subgraph: PartitionNode, first: int, last: int) -> list[int]:
+    """Return a path between the parts of a subgraph that hold two operations which leaves them both, or nothing."""
+    part = {call: place for place, inner in enumerate(subgraph.parts) for call in inner.calls}
     if first not in part or last not in part or part[first] == part[last]:
         return []
     ends = {part[first], part[last]}
     effects = {before: after for after, before in program.effect_before.items()}
-    came: dict[int, int | None] = dict.fromkeys(region.parts[part[first]].calls)
+    came: dict[int, int | None] = dict.fromkeys(subgraph.parts[part[first]].calls)
     queue = deque(sorted(came))
     while queue:
         step = queue.popleft()

@@ -1,4 +1,4 @@
-"""A plan in lines: coverage, regions against their lower bound, copies, refusals, predicted time, unmet preferences."""
+"""A plan in lines: coverage, subgraphs against their lower bound, copies, refusals, predicted time, unmet preferences."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def summary_of(plan: Plan) -> Iterator[str]:
     total = len(plan.program.body)
     counts: Counter[str] = Counter()
     calls: Counter[str] = Counter()
-    for region in plan.regions:
-        counts[region.site] += len(region.ops) + len(region.inner)
-        calls[region.site] += 1
+    for subgraph in plan.subgraphs:
+        counts[subgraph.site] += len(subgraph.ops) + len(subgraph.inner)
+        calls[subgraph.site] += 1
     flops = _flops(plan)
     warning = f"; {plan.prediction.warning}" if plan.prediction is not None and plan.prediction.warning else ""
-    yield f"{total} ops in {len(plan.regions)} regions on {len(counts)} sites of {plan.topology.root.kind}{warning}"
+    yield f"{total} ops in {len(plan.subgraphs)} subgraphs on {len(counts)} sites of {plan.topology.root.kind}{warning}"
     for site in (leaf.path for leaf in plan.topology.leaves()):
         share = f"{_percent(counts[site], total)} %"
         if flops.total():
             share += f", {_percent(flops[site], flops.total())} % of flops"
         kind = plan.topology[site].target.kind
-        yield f"  @{site or '.'} ({kind}): {counts[site]} ops ({share}) in {calls[site]} regions"
+        yield f"  @{site or '.'} ({kind}): {counts[site]} ops ({share}) in {calls[site]} subgraphs"
     yield from _drivers(plan.root)
     if plan.outlined.driven:
         kinds = Counter(plan.program.body[one.call].kind for one in plan.outlined.driven)
@@ -64,7 +64,7 @@ def summary_of(plan: Plan) -> Iterator[str]:
 
 def _bound(plan: Plan) -> Iterator[str]:
     """Yield how many weights stay parts of functions though the plan was to lift all, and the first of them."""
-    functions = [plan.module[name] for name in dict.fromkeys(region.function for region in plan.regions)]
+    functions = [plan.module[name] for name in dict.fromkeys(subgraph.function for subgraph in plan.subgraphs)]
     held = [(weight, one.name) for one in functions for weight in bound_weights(one)]
     if plan.request.constants == "lift" and held:
         weight, name = held[0]
@@ -73,21 +73,21 @@ def _bound(plan: Plan) -> Iterator[str]:
 
 
 def _drivers(root: PartitionNode) -> Iterator[str]:
-    """Yield how many regions each system has, and can have at least; a deeper one may be called several times."""
+    """Yield how many subgraphs each system has, and can have at least; a deeper one may be called several times."""
     drivers: dict[str, list[PartitionNode]] = {}
     for system in systems_in(root):
         drivers.setdefault(system.site.path, []).append(system)
     for path, called in drivers.items():
-        regions, least = sum(len(one.parts) for one in called), sum(one.least_parts for one in called)
+        subgraphs, least = sum(len(one.parts) for one in called), sum(one.least_parts for one in called)
         calls = f" in {len(called)} calls" if len(called) > 1 else ""
-        yield f"  driver of @{path or '.'}: {regions} regions{calls}, at least {least} for these sites"
+        yield f"  driver of @{path or '.'}: {subgraphs} subgraphs{calls}, at least {least} for these sites"
 
 
-def systems_in(region: PartitionNode) -> Iterator[PartitionNode]:
+def systems_in(subgraph: PartitionNode) -> Iterator[PartitionNode]:
     """Yield the systems that are called outside of nested bodies."""
-    if region.site.is_system and not region.bodies:
-        yield region
-        for part in region.parts:
+    if subgraph.site.is_system and not subgraph.bodies:
+        yield subgraph
+        for part in subgraph.parts:
             yield from systems_in(part)
 
 
@@ -110,7 +110,7 @@ def _refused(plan: Plan) -> list[tuple[str, str, int, str]]:
     """List operators that leaves refuse and less preferred ones run: for how many operations, and why the first."""
     feasibility, program = plan.feasibility, plan.program
     place = {leaf.path: number for number, leaf in enumerate(feasibility.leaves)}
-    ran = {index: place[region.site] for region in plan.regions for index in program.with_nested(region.calls)}
+    ran = {index: place[subgraph.site] for subgraph in plan.subgraphs for index in program.with_nested(subgraph.calls)}
     codes: dict[tuple[object, ...], str] = {}
     counts: Counter[tuple[str, str]] = Counter()
     told: dict[tuple[str, str], str] = {}
@@ -138,12 +138,12 @@ def _flops(plan: Plan) -> Counter[str]:
     found: Counter[str] = Counter()
     if plan.estimates is None:
         return found
-    for region in plan.regions:
-        for index in plan.program.with_nested(region.calls):
+    for subgraph in plan.subgraphs:
+        for index in plan.program.with_nested(subgraph.calls):
             work = plan.estimates.work(index)
             if isinstance(work, Unknown):
                 return Counter()
-            found[region.site] += work.flops
+            found[subgraph.site] += work.flops
     return found
 
 
@@ -152,9 +152,9 @@ def _released(plan: Plan) -> Iterator[str]:
     if not any(item.constraint.weight is not None for asked in plan.program.requirements for item in asked):
         return
     lost: dict[str, list[str]] = {}
-    for region in plan.regions:
-        for index in plan.program.with_nested(region.calls):
-            for item in released(plan.program, index, plan.topology[region.site]):
+    for subgraph in plan.subgraphs:
+        for index in plan.program.with_nested(subgraph.calls):
+            for item in released(plan.program, index, plan.topology[subgraph.site]):
                 lost.setdefault(item, []).append(plan.program.body[index].source)
     for item, ops in list(lost.items())[:MAX_SHOWN]:
         yield f"  released: {item}, for {len(ops)} ops such as {ops[0]!r}"

@@ -18,28 +18,28 @@ __all__ = ["Task", "tasks_of"]
 class Task:
     """Leaf functions of one structure (weights apart) for leaves of one `codegen_key`; `weight` is the number of calls.
 
-    `regions` are all that are alike; any of them stands for the rest.
+    `subgraphs` are all that are alike; any of them stands for the rest.
     """
 
     structure: str
     codegen_key: str
-    regions: tuple[SubgraphRecord, ...]
+    subgraphs: tuple[SubgraphRecord, ...]
 
     @property
     def weight(self) -> int:
         """How often a run of the program calls such a function."""
-        return len(self.regions)
+        return len(self.subgraphs)
 
     @property
-    def region(self) -> SubgraphRecord:
-        """The first of the regions."""
-        return self.regions[0]
+    def subgraph(self) -> SubgraphRecord:
+        """The first of the subgraphs."""
+        return self.subgraphs[0]
 
 
-def tasks_of(module: IRModule, topology: Topology, regions: Iterable[SubgraphRecord]) -> tuple[Task, ...]:
+def tasks_of(module: IRModule, topology: Topology, subgraphs: Iterable[SubgraphRecord]) -> tuple[Task, ...]:
     """Group the leaf functions of a divided program, in the order in which they are first called."""
     found: dict[tuple[str, str], list[SubgraphRecord]] = {}
-    for region in regions:
-        structure = structural_hash(module[region.function], module.by_name, strip_constraints=True, weights=False)
-        found.setdefault((structure, codegen_key(topology[region.site].target)), []).append(region)
+    for subgraph in subgraphs:
+        structure = structural_hash(module[subgraph.function], module.by_name, strip_constraints=True, weights=False)
+        found.setdefault((structure, codegen_key(topology[subgraph.site].target)), []).append(subgraph)
     return tuple(Task(structure, key, tuple(alike)) for (structure, key), alike in found.items())

@@ -1,1 +1,1 @@
-"""Which operations of a site run in one call: regions whose graph has no circle, by several ways, the best kept."""
+"""Which operations of a site run in one call: subgraphs whose graph has no circle, by several ways, the best kept."""

@@ -19,26 +19,26 @@ WORK = 60
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """How far one order of colours has come, and what its regions count; `before` is what it was a region ago.
+    """How far one order of colours has come, and what its subgraphs count; `before` is what it was a subgraph ago.
 
     `ready` are by colour the vertices that can run next, and `tallest` what is ahead of them at most, -1 where there
     are none. `waiting` are how many edges into others are still to come, where some have. `done` vertices have run.
     """
 
     before: _Sweep | None
-    region: list[int]
+    subgraph: list[int]
     ready: tuple[list[int], ...]
     tallest: tuple[int, ...]
     waiting: dict[int, int]
     count: int
     done: int
 
-    def regions(self) -> list[list[int]]:
-        """Return all regions so far."""
+    def subgraphs(self) -> list[list[int]]:
+        """Return all subgraphs so far."""
         found: list[list[int]] = []
         sweep = self
         while sweep.before is not None:
-            found.append(sorted(sweep.region))
+            found.append(sorted(sweep.subgraph))
             sweep = sweep.before
         return found[::-1]
 
@@ -46,7 +46,7 @@ class _Sweep:
 def beam_search(coloured: LabeledGraph, weights: Sequence[int], heights: Sequence[int]) -> list[list[int]] | None:
     """Divide an acyclic graph as `waves` does, following at each step the orders of colours that promise most.
 
-    That is the least by what a region of each counts (`weights`, by colour) and what is ahead (`heights`, as `ahead`
+    That is the least by what a subgraph of each counts (`weights`, by colour) and what is ahead (`heights`, as `ahead`
     gives them), then by what is left to run. None if that is too much work.
     """
     sweeping = _Sweeping(coloured, weights, heights)
@@ -56,7 +56,7 @@ def beam_search(coloured: LabeledGraph, weights: Sequence[int], heights: Sequenc
     while sweeps[0].done < count:
         found: dict[tuple[frozenset[int], ...], tuple[tuple[int, int], _Sweep]] = {}
         for after in (step for sweep in sweeps for step in sweeping.steps(sweep)):
-            work -= len(after.waiting) + sum(map(len, after.ready)) + 2 * len(after.region)
+            work -= len(after.waiting) + sum(map(len, after.ready)) + 2 * len(after.subgraph)
             promise = after.count + together(after.tallest, weights), -after.done
             key = tuple(map(frozenset, after.ready))
             if key not in found or promise < found[key][0]:
@@ -64,7 +64,7 @@ def beam_search(coloured: LabeledGraph, weights: Sequence[int], heights: Sequenc
         if work < 0:
             return None
         sweeps = [sweep for _, sweep in sorted(found.values(), key=lambda pair: pair[0])[:WIDTH]]
-    return sweeps[0].regions()
+    return sweeps[0].subgraphs()
 
 
 class _Sweeping:
@@ -84,25 +84,25 @@ class _Sweeping:
         return _Sweep(None, [], *self._with(ready, (-1,) * len(ready), free), {}, 0, 0)
 
     def steps(self, sweep: _Sweep) -> Iterator[_Sweep]:
-        """Yield a sweep with one region more, for every colour that has something ready."""
+        """Yield a sweep with one subgraph more, for every colour that has something ready."""
         successors, colours, degrees = self.successors, self.colours, self.degrees
         for colour, begun in enumerate(sweep.ready):
             if not begun:
                 continue
-            waiting, region = sweep.waiting.copy(), begun.copy()
+            waiting, subgraph = sweep.waiting.copy(), begun.copy()
             fresh: list[int] = []
-            for vertex in region:
+            for vertex in subgraph:
                 for target in successors[vertex]:
                     left = waiting.get(target, degrees[target]) - 1
                     if left:
                         waiting[target] = left
                         continue
                     waiting.pop(target, None)
-                    (region if colours[target] == colour else fresh).append(target)
+                    (subgraph if colours[target] == colour else fresh).append(target)
             ready = (*sweep.ready[:colour], [], *sweep.ready[colour + 1 :])
             tallest = (*sweep.tallest[:colour], -1, *sweep.tallest[colour + 1 :])
-            count, done = sweep.count + self.weights[colour], sweep.done + len(region)
-            yield _Sweep(sweep, region, *self._with(ready, tallest, fresh), waiting, count, done)
+            count, done = sweep.count + self.weights[colour], sweep.done + len(subgraph)
+            yield _Sweep(sweep, subgraph, *self._with(ready, tallest, fresh), waiting, count, done)
 
     def _with(
         self, ready: tuple[list[int], ...], tallest: tuple[int, ...], fresh: Sequence[int]

@@ -1,4 +1,4 @@
-"""Moving what can run in several regions of its site to the one where fewest bytes pass between regions."""
+"""Moving what can run in several subgraphs of its site to the one where fewest bytes pass between subgraphs."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ class BoundaryRefinement:
         """Whether a single atom reads each value."""
         return [len(readers) == 1 for readers in self.values.readers_of]
 
-    def moved(self, regions: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return regions in the same order, less those that become empty; every edge stays or points forward."""
-        places = _Places(self, regions)
+    def moved(self, subgraphs: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return subgraphs in the same order, less those that become empty; every edge stays or points forward."""
+        places = _Places(self, subgraphs)
         for sweep in range(SWEEPS):
             if not places.sweep(1 if sweep % 2 else -1):
                 break
-        return places.regions()
+        return places.subgraphs()
 
 
 class _Places:
-    """In which region every atom is; what no atom computes is in none, -1."""
+    """In which subgraph every atom is; what no atom computes is in none, -1."""
 
-    def __init__(self, slack: BoundaryRefinement, regions: Sequence[Sequence[int]]) -> None:
+    def __init__(self, slack: BoundaryRefinement, subgraphs: Sequence[Sequence[int]]) -> None:
         self.slack = slack
-        self.colour_of = [slack.colours[region[0]] for region in regions]
+        self.colour_of = [slack.colours[subgraph[0]] for subgraph in subgraphs]
         self.place = [-1] * (len(slack.graph) + 1)
-        for number, region in enumerate(regions):
-            for vertex in region:
+        for number, subgraph in enumerate(subgraphs):
+            for vertex in subgraph:
                 self.place[vertex] = number
         self._counts: list[dict[int, int] | None] = [None] * len(slack.values.makers)
         self._moves = 1
@@ -93,7 +93,7 @@ class _Places:
         return any(changed[value] > looked for value in (*self.slack.reads[vertex], *self.slack.makes[vertex]))
 
     def _movable(self) -> Iterable[int]:
-        """Return the atoms that could be in another region, as the others are."""
+        """Return the atoms that could be in another subgraph, as the others are."""
         place, colours = np.array(self.place[:-1], dtype=np.int64), np.array(self.slack.colours)
         first, last = self._bounds(place)
         colour_of = np.array(self.colour_of, dtype=np.int64)
@@ -104,7 +104,7 @@ class _Places:
         return found
 
     def _bounds(self, place: Ints) -> tuple[Ints, Ints]:
-        """Return the earliest and the latest region that every atom can be in; where it is, if nothing bounds it."""
+        """Return the earliest and the latest subgraph that every atom can be in; where it is, if nothing bounds it."""
         graph = self.slack.graph
         first, last = np.full_like(place, -1), np.full_like(place, len(self.colour_of))
         np.maximum.at(first, graph.ends, place[graph.starts])
@@ -112,7 +112,7 @@ class _Places:
         return np.where(first < 0, place, first), np.where(last == len(self.colour_of), place, last)
 
     def _improve(self, vertex: int) -> bool:
-        """Move one atom to the earliest or latest region it can be in, if fewer bytes pass then."""
+        """Move one atom to the earliest or latest subgraph it can be in, if fewer bytes pass then."""
         place, slack = self.place, self.slack
         here, colour = place[vertex], slack.colours[vertex]
         before, after = slack.graph.turned.successors[vertex], slack.graph.successors[vertex]
@@ -162,7 +162,7 @@ class _Places:
         return passing
 
     def _counted(self, value: int) -> dict[int, int]:
-        """Count how many atoms of each region read a value, which is kept up to date from then on."""
+        """Count how many atoms of each subgraph read a value, which is kept up to date from then on."""
         counts: dict[int, int] = {}
         for reader in self.slack.values.readers_of[value]:
             there = self.place[reader]
@@ -170,9 +170,9 @@ class _Places:
         self._counts[value] = counts
         return counts
 
-    def regions(self) -> list[list[int]]:
-        """Return the regions that still hold something."""
+    def subgraphs(self) -> list[list[int]]:
+        """Return the subgraphs that still hold something."""
         members: list[list[int]] = [[] for _ in self.colour_of]
         for vertex, place in enumerate(self.place[:-1]):
             members[place].append(vertex)
-        return [region for region in members if region]
+        return [subgraph for subgraph in members if subgraph]

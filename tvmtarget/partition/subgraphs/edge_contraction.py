@@ -1,7 +1,7 @@
-"""Regions by contraction: two that a value joins become one if that makes no circle, the largest values first.
+"""Subgraphs by contraction: two that a value joins become one if that makes no circle, the largest values first.
 
-An order of all regions is kept while they grow (Pearce and Kelly, 2006): only what lies between the two in that order
-is looked at, to see whether another way leads from one to the other, and moved. All regions are connected.
+An order of all subgraphs is kept while they grow (Pearce and Kelly, 2006): only what lies between the two in that order
+is looked at, to see whether another way leads from one to the other, and moved. All subgraphs are connected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WORK = 40
 
 
 def contract_edges(graph: AtomGraph, colours: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Join the ends of edges, in the order given, and return the regions in an order in which they can run."""
+    """Join the ends of edges, in the order given, and return the subgraphs in an order in which they can run."""
     quotient = _Quotient(graph)
     joined = quotient.joined
     for a, b in edges:
@@ -29,11 +29,11 @@ def contract_edges(graph: AtomGraph, colours: Sequence[int], edges: Iterable[tup
         b = joined[b] if joined[joined[b]] == joined[b] else quotient.find(b)
         if a != b:
             quotient.join(a, b)
-    return quotient.regions()
+    return quotient.subgraphs()
 
 
 class _Quotient:
-    """Regions, the edges between them, and an order of them in which edges point forward."""
+    """Subgraphs, the edges between them, and an order of them in which edges point forward."""
 
     def __init__(self, graph: AtomGraph) -> None:
         count = len(graph)
@@ -46,7 +46,7 @@ class _Quotient:
         self.left = WORK * (count + len(graph.ends))
 
     def find(self, vertex: int) -> int:
-        """Return the vertex that stands for a region."""
+        """Return the vertex that stands for a subgraph."""
         joined = self.joined
         while joined[vertex] != vertex:
             joined[vertex] = joined[joined[vertex]]
@@ -54,7 +54,7 @@ class _Quotient:
         return vertex
 
     def join(self, a: int, b: int) -> None:
-        """Make one region of two that an edge joins, unless another way leads from one to the other."""
+        """Make one subgraph of two that an edge joins, unless another way leads from one to the other."""
         if self.place[a] > self.place[b]:
             a, b = b, a
         if len(self.before[b]) == 1:  # there is no other way, and nothing has to move
@@ -75,7 +75,7 @@ class _Quotient:
             self._merge(a, b, self._make_way(a, b, *((near, far) if few else (far, near))))
 
     def _reached(self, start: int, end: int, edges: Sequence[set[int]]) -> list[int] | None:
-        """Return what is reached from one region and lies before the other in the order; None if the other is, too."""
+        """Return what is reached from one subgraph and lies before the other in the order; None if the other is, too."""
         place = self.place
         low, high = place[start], place[end]
         if low > high:
@@ -110,7 +110,7 @@ class _Quotient:
         return places[len(ahead)]
 
     def _merge(self, a: int, b: int, place: int) -> None:
-        """Make one of two regions, by the name of the one with more edges."""
+        """Make one of two subgraphs, by the name of the one with more edges."""
         after, before = self.after, self.before
         if len(after[a]) + len(before[a]) < len(after[b]) + len(before[b]):
             a, b = b, a
@@ -127,8 +127,8 @@ class _Quotient:
             edges[a].discard(b)
             edges[b] = set()
 
-    def regions(self) -> list[list[int]]:
-        """Return the regions in order."""
+    def subgraphs(self) -> list[list[int]]:
+        """Return the subgraphs in order."""
         members: dict[int, list[int]] = {}
         for vertex in range(len(self.joined)):
             members.setdefault(self.find(vertex), []).append(vertex)

@@ -1,4 +1,4 @@
-"""Boundaries between regions that are asked for: a region is divided into steps, the cuts between them."""
+"""Boundaries between subgraphs that are asked for: a subgraph is divided into steps, the cuts between them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def forced_cuts_of(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> fr
 
 
 def cut_at(
-    region: Sequence[int], successors: Sequence[Sequence[int]], cuts: Container[tuple[int, int]]
+    subgraph: Sequence[int], successors: Sequence[Sequence[int]], cuts: Container[tuple[int, int]]
 ) -> Iterator[list[int]]:
-    """Yield the parts of a region in an order in which they can run; no cut is inside of one."""
-    inside, step = set(region), dict.fromkeys(region, 0)
-    waiting = dict.fromkeys(region, 0)
-    for atom in region:
+    """Yield the parts of a subgraph in an order in which they can run; no cut is inside of one."""
+    inside, step = set(subgraph), dict.fromkeys(subgraph, 0)
+    waiting = dict.fromkeys(subgraph, 0)
+    for atom in subgraph:
         for target in successors[atom]:
             if target in inside:
                 waiting[target] += 1
-    ready = [atom for atom in sorted(region) if not waiting[atom]]
+    ready = [atom for atom in sorted(subgraph) if not waiting[atom]]
     for atom in ready:
         for target in successors[atom]:
             if target in inside:
@@ -37,4 +37,4 @@ def cut_at(
                 if not waiting[target]:
                     ready.append(target)
     for number in range(max(step.values(), default=0) + 1):
-        yield sorted(atom for atom in region if step[atom] == number)
+        yield sorted(atom for atom in subgraph if step[atom] == number)

@@ -1,4 +1,4 @@
-"""Keeping regions within what a code generator takes: their shape, and how many operations, inputs and outputs."""
+"""Keeping subgraphs within what a code generator takes: their shape, and how many operations, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ AHEAD = 4
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a region of a site may be; None where there is no limit.
+    """What a subgraph of a site may be; None where there is no limit.
 
-    `shape` is as in `Strategy.regions`; that a site gets one `program` is seen to where all regions are known
+    `shape` is as in `Strategy.subgraphs`; that a site gets one `program` is seen to where all subgraphs are known
     (`whole.py`). The others are numbers of operations, and of values read and returned.
     """
 
@@ -35,12 +35,12 @@ class Limits:
 
     @property
     def is_free(self) -> bool:
-        """Whether a region may be anything."""
+        """Whether a subgraph may be anything."""
         return self.shape in ("superstep", "program") and not self.is_capped
 
 
 class Limiter:
-    """Divides regions so that each is within the limits of its site; parts come in an order in which they can run."""
+    """Divides subgraphs so that each is within the limits of its site; parts come in an order in which they can run."""
 
     def __init__(self, successors: Sequence[Sequence[int]], atoms: Sequence[tuple[int, ...]], values: Values) -> None:
         self.successors = successors
@@ -58,22 +58,22 @@ class Limiter:
         return self.values.made_by(len(self.atoms))
 
     def all_limited(
-        self, regions: Iterable[list[int]], colours: Sequence[int], limits: Sequence[Limits]
+        self, subgraphs: Iterable[list[int]], colours: Sequence[int], limits: Sequence[Limits]
     ) -> list[list[int]]:
-        """Return the parts of all regions; `limits` are by colour, which `colours` are by atom."""
-        return [part for region in regions for part in self.limited(region, limits[colours[region[0]]])]
+        """Return the parts of all subgraphs; `limits` are by colour, which `colours` are by atom."""
+        return [part for subgraph in subgraphs for part in self.limited(subgraph, limits[colours[subgraph[0]]])]
 
-    def limited(self, region: list[int], limits: Limits) -> Iterator[list[int]]:
-        """Yield the parts of a region."""
+    def limited(self, subgraph: list[int], limits: Limits) -> Iterator[list[int]]:
+        """Yield the parts of a subgraph."""
         if limits.shape == "single":
-            yield from ([atom] for atom in self._ordered(region))
+            yield from ([atom] for atom in self._ordered(subgraph))
             return
-        for part in self._connected(region) if limits.shape == "connected" else [region]:
+        for part in self._connected(subgraph) if limits.shape == "connected" else [subgraph]:
             yield from self._capped(part, limits) if limits.is_capped else [part]
 
-    def halves(self, region: list[int]) -> list[list[int]]:
-        """Return a region of several atoms in two parts, divided where fewest bytes pass in the middle half."""
-        order = self._ordered(region)
+    def halves(self, subgraph: list[int]) -> list[list[int]]:
+        """Return a subgraph of several atoms in two parts, divided where fewest bytes pass in the middle half."""
+        order = self._ordered(subgraph)
         crossing = self._crossing(order)
         quarter = max(1, len(order) // 4)
         at = min(
@@ -81,27 +81,27 @@ class Limiter:
         )
         return [sorted(order[:at]), sorted(order[at:])]
 
-    def _ordered(self, region: Sequence[int]) -> list[int]:
-        """Return the atoms of a region so that edges point forward."""
-        return in_breadth(self._after(region))
+    def _ordered(self, subgraph: Sequence[int]) -> list[int]:
+        """Return the atoms of a subgraph so that edges point forward."""
+        return in_breadth(self._after(subgraph))
 
-    def _after(self, region: Sequence[int]) -> dict[int, list[int]]:
-        """Return the atoms of a region that come after each of them."""
-        inside = set(region)
-        return {atom: [target for target in self.successors[atom] if target in inside] for atom in region}
+    def _after(self, subgraph: Sequence[int]) -> dict[int, list[int]]:
+        """Return the atoms of a subgraph that come after each of them."""
+        inside = set(subgraph)
+        return {atom: [target for target in self.successors[atom] if target in inside] for atom in subgraph}
 
-    def _connected(self, region: Sequence[int]) -> list[list[int]]:
-        """Return the parts of a region that no edge joins."""
-        inside = set(region)
-        joined: dict[int, list[int]] = {atom: [] for atom in region}
-        for atom in region:
+    def _connected(self, subgraph: Sequence[int]) -> list[list[int]]:
+        """Return the parts of a subgraph that no edge joins."""
+        inside = set(subgraph)
+        joined: dict[int, list[int]] = {atom: [] for atom in subgraph}
+        for atom in subgraph:
             for target in self.successors[atom]:
                 if target in inside:
                     joined[atom].append(target)
                     joined[target].append(atom)
         seen: set[int] = set()
         parts = []
-        for start in sorted(region):
+        for start in sorted(subgraph):
             if start in seen:
                 continue
             seen.add(start)
@@ -114,13 +114,13 @@ class Limiter:
             parts.append(sorted(part))
         return parts
 
-    def _capped(self, region: Sequence[int], limits: Limits) -> list[list[int]]:
+    def _capped(self, subgraph: Sequence[int], limits: Limits) -> list[list[int]]:
         """Return parts within the caps, as few as are found, then those that fewest bytes pass between.
 
         In several orders beginnings are cut off: the longest that is within the caps, or of the longer half of those
         that are the one that fewest bytes leave. One atom that breaks a cap by itself stays as it is.
         """
-        after = self._after(region)
+        after = self._after(subgraph)
         order = in_breadth(after)
         if self._sizes_within(order, 0, limits)[-1] == len(order):
             return [sorted(order)]

@@ -1,13 +1,13 @@
-"""How few regions there can be, whatever way they are formed.
+"""How few subgraphs there can be, whatever way they are formed.
 
-Regions in the order in which they run are a word of colours that holds the colours of every path. Three things are
+Subgraphs in the order in which they run are a word of colours that holds the colours of every path. Three things are
 known of such a word, each found in one pass over the graph:
 
 - It is as long as the longest path is in changes of colour.
 - Whoever reads a vertex comes behind it: if vertices of several colours do, one of these colours comes last of all, so
-  that behind the first vertex there are as many regions as there are of these colours, and what is ahead of the last.
+  that behind the first vertex there are as many subgraphs as there are of these colours, and what is ahead of the last.
   The order of colours that is best for the word is that by what is ahead, the most first, as of jobs with due dates
-  (Jackson, 1955), whatever a region of each colour counts (`ahead`).
+  (Jackson, 1955), whatever a subgraph of each colour counts (`ahead`).
 - Every colour comes as often as a path meets it anew.
 
 With two colours the first is exact (Kennedy and McKinley, 1994); with more of them the least number is NP-hard.
@@ -23,7 +23,7 @@ __all__ = ["ahead", "least_of", "lower_bound", "together"]
 
 
 def lower_bound(coloured: LabeledGraph, reached: int | None = None) -> int:
-    """Return a number of regions that no acyclic division of these colours can go below.
+    """Return a number of subgraphs that no acyclic division of these colours can go below.
 
     `reached` is a number that some division has: where the bound gets there, nothing more is tried to raise it.
     """
@@ -55,11 +55,11 @@ def _bounds(coloured: LabeledGraph) -> Iterator[int]:
 
 
 def ahead(coloured: LabeledGraph, weights: Sequence[int]) -> list[int]:
-    """Return, per vertex, what all regions behind its own count together at least; `weights` are by colour."""
+    """Return, per vertex, what all subgraphs behind its own count together at least; `weights` are by colour."""
     successors, colours = coloured.graph.successors, coloured.colours
     none = [-1] * len(weights)
     heights = [0] * len(successors)
-    most = [none] * len(successors)  # by colour: what is ahead of vertices in later regions, -1 if there are none
+    most = [none] * len(successors)  # by colour: what is ahead of vertices in later subgraphs, -1 if there are none
     for vertex in reversed(coloured.graph.order):
         colour, targets = colours[vertex], successors[vertex]
         if len(targets) == 1 and colours[targets[0]] == colour:
@@ -78,7 +78,7 @@ def ahead(coloured: LabeledGraph, weights: Sequence[int]) -> list[int]:
 
 
 def least_of(colours: Iterable[int], heights: Iterable[int], weights: Sequence[int]) -> int:
-    """Return what all regions count together at least, given what is ahead of each vertex."""
+    """Return what all subgraphs count together at least, given what is ahead of each vertex."""
     most = [-1] * len(weights)
     for colour, height in zip(colours, heights, strict=True):
         if height > most[colour]:
@@ -87,7 +87,7 @@ def least_of(colours: Iterable[int], heights: Iterable[int], weights: Sequence[i
 
 
 def together(most: Sequence[int], weights: Sequence[int]) -> int:
-    """Return what comes together at least if a region of every colour does, with so much ahead; -1 for none."""
+    """Return what comes together at least if a subgraph of every colour does, with so much ahead; -1 for none."""
     total = least = 0
     for height, weight in sorted(zip(most, weights, strict=True), reverse=True):
         if height < 0:

@@ -1,6 +1,6 @@
-"""Stage D: regions of operations whose sites are known, by several ways; the best is kept.
+"""Stage D: subgraphs of operations whose sites are known, by several ways; the best is kept.
 
-All ways yield regions whose graph has no circle. What is best is the least that calls cost, then the fewest regions,
+All ways yield subgraphs whose graph has no circle. What is best is the least that calls cost, then the fewest subgraphs,
 then the fewest bytes that pass between them.
 """
 
@@ -31,21 +31,21 @@ def formed(
     limiter: Limiter,
     values: Values,
 ) -> list[list[int]]:
-    """Return the best regions of atoms; `limits` and `launches` (what a call costs) are by colour."""
+    """Return the best subgraphs of atoms; `limits` and `launches` (what a call costs) are by colour."""
     colours = coloured.colours
     is_free = all(limits[colour].is_free for colour in coloured.names)
     best: list[list[list[int]]] = []
     least = None
     for candidate in _candidates(coloured, launches, values, is_free=is_free):
-        regions = candidate if is_free else limiter.all_limited(candidate, colours, limits)
-        score = _calls(regions, colours, launches), len(regions)
+        subgraphs = candidate if is_free else limiter.all_limited(candidate, colours, limits)
+        score = _calls(subgraphs, colours, launches), len(subgraphs)
         if least is None or score < least:
-            best, least = [regions], score
-        elif score == least and regions not in best:
-            best.append(regions)
+            best, least = [subgraphs], score
+        elif score == least and subgraphs not in best:
+            best.append(subgraphs)
     if len(best) == 1:
         return best[0]
-    return min(best, key=lambda regions: values.cut(_owner(len(colours), regions)))
+    return min(best, key=lambda subgraphs: values.cut(_owner(len(colours), subgraphs)))
 
 
 def _candidates(
@@ -57,8 +57,8 @@ def _candidates(
     if count < 2 or coloured.graph.is_large:
         return
     slack = BoundaryRefinement(coloured, values)
-    best = min(reversed(swept), key=lambda regions: _calls(regions, colours, launches))
-    moved = slack.moved(min(_starts(slack, best), key=lambda regions: values.cut(_owner(len(colours), regions))))
+    best = min(reversed(swept), key=lambda subgraphs: _calls(subgraphs, colours, launches))
+    moved = slack.moved(min(_starts(slack, best), key=lambda subgraphs: values.cut(_owner(len(colours), subgraphs))))
     yield moved
     if is_free and count == 2 and _is_settled(slack, swept[0], moved):
         return
@@ -70,9 +70,9 @@ def _candidates(
 
 
 def _is_settled(slack: BoundaryRefinement, swept: Sequence[Sequence[int]], moved: Sequence[Sequence[int]]) -> bool:
-    """Whether joining atoms of one colour that follow each other leads to regions of two colours that are known.
+    """Whether joining atoms of one colour that follow each other leads to subgraphs of two colours that are known.
 
-    It does where waves part no such atoms: waves over what is joined are the same. And it does where regions as few as
+    It does where waves part no such atoms: waves over what is joined are the same. And it does where subgraphs as few as
     waves are just what such atoms connect: what is joined are these, and waves over them could only be fewer.
     """
     colours, count = np.array(slack.colours), len(slack.colours)
@@ -80,8 +80,8 @@ def _is_settled(slack: BoundaryRefinement, swept: Sequence[Sequence[int]], moved
     alike = colours[starts] == colours[ends]
     starts, ends = starts[alike], ends[alike]
 
-    def parts_none(regions: Sequence[Sequence[int]]) -> bool:
-        owner = _owner(count, regions)
+    def parts_none(subgraphs: Sequence[Sequence[int]]) -> bool:
+        owner = _owner(count, subgraphs)
         return bool((owner[starts] == owner[ends]).all())
 
     if parts_none(swept):
@@ -90,15 +90,15 @@ def _is_settled(slack: BoundaryRefinement, swept: Sequence[Sequence[int]], moved
 
 
 def _swept(coloured: LabeledGraph, launches: Sequence[int]) -> Iterator[list[list[int]]]:
-    """Yield regions by waves: with more than two colours one way after the other until none can be better."""
+    """Yield subgraphs by waves: with more than two colours one way after the other until none can be better."""
     colours = coloured.colours
-    yield (regions := coloured.waves())
+    yield (subgraphs := coloured.waves())
     cheap = _cheap(launches)
-    least = _calls(regions, colours, launches)
+    least = _calls(subgraphs, colours, launches)
     is_alternating = len(coloured.names) == 2  # what comes first is all that there is to choose
-    if len(cheap) < len(launches) and not (is_alternating and colours[regions[0][0]] in cheap):
-        yield (regions := coloured.waves(cheap))
-        least = min(least, _calls(regions, colours, launches))
+    if len(cheap) < len(launches) and not (is_alternating and colours[subgraphs[0][0]] in cheap):
+        yield (subgraphs := coloured.waves(cheap))
+        least = min(least, _calls(subgraphs, colours, launches))
     if len(coloured.names) < 3 or coloured.graph.is_large:
         return
     heights = ahead(coloured, launches)
@@ -127,16 +127,16 @@ def _cheap(launches: Sequence[int]) -> frozenset[int]:
 
 
 def _starts(slack: BoundaryRefinement, best: list[list[int]]) -> Iterator[list[list[int]]]:
-    """Yield regions by waves, in which all runs as soon as it can, and with two colours those where it runs late."""
+    """Yield subgraphs by waves, in which all runs as soon as it can, and with two colours those where it runs late."""
     yield best
     if len(slack.coloured.names) == 2:
         last = slack.colours[best[-1][0]]
         yield slack.coloured.turned.waves(frozenset({last}))[::-1]
 
 
-def _calls(regions: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int]) -> int:
-    """Return what the calls of regions cost."""
-    return sum(launches[colours[region[0]]] for region in regions)
+def _calls(subgraphs: Sequence[Sequence[int]], colours: Sequence[int], launches: Sequence[int]) -> int:
+    """Return what the calls of subgraphs cost."""
+    return sum(launches[colours[subgraph[0]]] for subgraph in subgraphs)
 
 
 def _by_bytes(values: Values) -> list[tuple[int, int]]:
@@ -149,15 +149,15 @@ def _by_bytes(values: Values) -> list[tuple[int, int]]:
 
 
 def _over(slack: BoundaryRefinement, joined: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return waves over regions that are there already, in an order in which they can run."""
+    """Return waves over subgraphs that are there already, in an order in which they can run."""
     owner = _owner(len(slack.graph), joined)
     quotient = graph_of(len(joined), owner[slack.graph.starts], owner[slack.graph.ends])
-    outer = waves(LabeledGraph(quotient, [slack.colours[region[0]] for region in joined]))
-    return [sorted(vertex for place in region for vertex in joined[place]) for region in outer]
+    outer = waves(LabeledGraph(quotient, [slack.colours[subgraph[0]] for subgraph in joined]))
+    return [sorted(vertex for place in subgraph for vertex in joined[place]) for subgraph in outer]
 
 
-def _owner(count: int, regions: Sequence[Sequence[int]]) -> Ints:
+def _owner(count: int, subgraphs: Sequence[Sequence[int]]) -> Ints:
     owner = np.zeros(count, dtype=np.int64)
-    members = np.fromiter(chain.from_iterable(regions), dtype=np.int64)
-    owner[members] = np.repeat(np.arange(len(regions)), [len(region) for region in regions])
+    members = np.fromiter(chain.from_iterable(subgraphs), dtype=np.int64)
+    owner[members] = np.repeat(np.arange(len(subgraphs)), [len(subgraph) for subgraph in subgraphs])
     return owner

@@ -17,19 +17,19 @@ __all__ = ["leaving_ops"]
 
 
 def leaving_ops(
-    feasibility: Feasibility, estimates: Estimates | None, regions: Sequence[SubgraphRecord]
+    feasibility: Feasibility, estimates: Estimates | None, subgraphs: Sequence[SubgraphRecord]
 ) -> Mapping[int, frozenset[str]]:
     """Return the operations that should leave sites which take one program, and get several, each with its site.
 
     What stays is the part with most operations, or by costs with most time saved, that can be one function; where a cap
-    or the like hinders that, the region that brings most. `InfeasibleError` for operations that can go nowhere else.
+    or the like hinders that, the subgraph that brings most. `InfeasibleError` for operations that can go nowhere else.
     """
     found: dict[int, frozenset[str]] = {}
     for leaf in feasibility.leaves:
         strategy = feasibility.strategy(leaf)
-        here = [region for region in regions if region.site == leaf.path]
-        if strategy is not None and strategy.regions == "program" and len(here) > 1:
-            calls = [index for region in here for index in region.calls]
+        here = [subgraph for subgraph in subgraphs if subgraph.site == leaf.path]
+        if strategy is not None and strategy.subgraphs == "program" and len(here) > 1:
+            calls = [index for subgraph in here for index in subgraph.calls]
             stuck = [index for index in calls if _is_stuck(feasibility, index, leaf)]
             kept = _kept(feasibility, here, _gains(feasibility, estimates, calls, stuck, leaf))
             if not kept.issuperset(stuck):
@@ -56,10 +56,10 @@ def _gains(
     return gains | {index: gains[index] + most for index in stuck}
 
 
-def _kept(feasibility: Feasibility, regions: Sequence[SubgraphRecord], gains: Mapping[int, int]) -> frozenset[int]:
+def _kept(feasibility: Feasibility, subgraphs: Sequence[SubgraphRecord], gains: Mapping[int, int]) -> frozenset[int]:
     """Return the operations that stay: fewer than there are."""
     program = feasibility.program
-    ways = [frozenset(region.calls) for region in regions]
+    ways = [frozenset(subgraph.calls) for subgraph in subgraphs]
     for calls in dict.fromkeys(program.scope_of(index).calls for index in gains):
         own = {index: gain for index, gain in gains.items() if index in calls}
         best = _best(feasibility, program.scope_of(calls[0]), own)
@@ -82,6 +82,6 @@ def _best(feasibility: Feasibility, scope: Scope, gains: Mapping[int, int]) -> f
 def _refusal(feasibility: Feasibility, leaf: Site, stuck: Sequence[int], count: int) -> str:
     names = ", ".join(repr(feasibility.program.body[index].source) for index in stuck[:4])
     return (
-        f"@{leaf.path or '.'} takes one whole program, and would get {count} regions, as ops {names} can go nowhere "
+        f"@{leaf.path or '.'} takes one whole program, and would get {count} subgraphs, as ops {names} can go nowhere "
         "else; give the target another site that takes them"
     )

@@ -1,4 +1,4 @@
-"""A site that may get so many calls at most: the regions that bring least go elsewhere."""
+"""A site that may get so many calls at most: the subgraphs that bring least go elsewhere."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ __all__ = ["ops_of", "others_for", "over_budget", "saved_by"]
 def over_budget(
     feasibility: Feasibility,
     estimates: Estimates | None,
-    regions: Iterable[SubgraphRecord],
+    subgraphs: Iterable[SubgraphRecord],
     limits: Iterable[tuple[str, Collection[str], int]],
 ) -> Mapping[int, frozenset[str]]:
     """Return the operations that should leave sites which get too many calls, each with the leaves to leave.
 
-    `limits` are a name, the leaves that it means, and the most calls of these. Regions with the fewest operations go
+    `limits` are a name, the leaves that it means, and the most calls of these. Subgraphs with the fewest operations go
     first; with costs, those with the least time to lose. `InfeasibleError` if too many have nowhere else to go.
     """
     found: dict[int, frozenset[str]] = {}
-    listed = list(regions)
+    listed = list(subgraphs)
     for name, leaves, most in limits:
-        here = [region for region in listed if region.site in leaves]
-        free = [region for region in here if not _stuck(feasibility, region, leaves)]
+        here = [subgraph for subgraph in listed if subgraph.site in leaves]
+        free = [subgraph for subgraph in here if not _stuck(feasibility, subgraph, leaves)]
         surplus = len(here) - most
         if surplus > len(free):
-            held = next(region for region in here if region not in free)
+            held = next(subgraph for subgraph in here if subgraph not in free)
             op = _stuck(feasibility, held, leaves)[0]
             source = feasibility.program.body[op].source
             raise InfeasibleError(
-                f"{name!r} gets {len(here)} regions, and at most {most} are asked for, but some can go nowhere else, "
+                f"{name!r} gets {len(here)} subgraphs, and at most {most} are asked for, but some can go nowhere else, "
                 f"such as op {source!r}; allow {len(here) - len(free)}, or its operations elsewhere"
             )
-        free.sort(key=lambda region: _gain(feasibility, estimates, region, leaves))
-        for region in free[: max(0, surplus)]:
-            for index in ops_of(feasibility, region.calls):
+        free.sort(key=lambda subgraph: _gain(feasibility, estimates, subgraph, leaves))
+        for subgraph in free[: max(0, surplus)]:
+            for index in ops_of(feasibility, subgraph.calls):
                 found[index] = found.get(index, frozenset()) | frozenset(leaves)
     return found
 
@@ -71,14 +71,14 @@ def saved_by(
     return saved
 
 
-def _stuck(feasibility: Feasibility, region: SubgraphRecord, leaves: Collection[str]) -> list[int]:
-    """List the operations of a region that can go nowhere else."""
-    return [index for index in ops_of(feasibility, region.calls) if not others_for(feasibility, index, leaves)]
+def _stuck(feasibility: Feasibility, subgraph: SubgraphRecord, leaves: Collection[str]) -> list[int]:
+    """List the operations of a subgraph that can go nowhere else."""
+    return [index for index in ops_of(feasibility, subgraph.calls) if not others_for(feasibility, index, leaves)]
 
 
 def _gain(
-    feasibility: Feasibility, estimates: Estimates | None, region: SubgraphRecord, leaves: Collection[str]
+    feasibility: Feasibility, estimates: Estimates | None, subgraph: SubgraphRecord, leaves: Collection[str]
 ) -> tuple[int, int]:
-    """Return what a region saves here, in picoseconds, then how many operations it has."""
-    ops, here = ops_of(feasibility, region.calls), feasibility.program.topology[region.site]
+    """Return what a subgraph saves here, in picoseconds, then how many operations it has."""
+    ops, here = ops_of(feasibility, subgraph.calls), feasibility.program.topology[subgraph.site]
     return 0 if estimates is None else saved_by(feasibility, estimates, ops, here, leaves), len(ops)

@@ -1,4 +1,4 @@
-"""What code generators say to whole regions: one that is refused is divided, and asked for again."""
+"""What code generators say to whole subgraphs: one that is refused is divided, and asked for again."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ __all__ = ["checked_subgraphs"]
 
 
 def checked_subgraphs(
-    regions: Sequence[list[int]], ask: Callable[[list[int]], Reject | None], limiter: Limiter
+    subgraphs: Sequence[list[int]], ask: Callable[[list[int]], Reject | None], limiter: Limiter
 ) -> tuple[list[list[int]], dict[int, Reject]]:
-    """Return regions of which none is refused, and the atoms that are refused even alone, with the reason."""
+    """Return subgraphs of which none is refused, and the atoms that are refused even alone, with the reason."""
     taken: list[list[int]] = []
     refused: dict[int, Reject] = {}
-    waiting = list(reversed(regions))
+    waiting = list(reversed(subgraphs))
     while waiting:
-        region = waiting.pop()
-        refusal = ask(region)
+        subgraph = waiting.pop()
+        refusal = ask(subgraph)
         if refusal is None:
-            taken.append(region)
-        elif len(region) == 1:
-            refused[region[0]] = refusal
+            taken.append(subgraph)
+        elif len(subgraph) == 1:
+            refused[subgraph[0]] = refusal
         else:
-            waiting += reversed(limiter.halves(region))
+            waiting += reversed(limiter.halves(subgraph))
     return taken, refused

@@ -1,4 +1,4 @@
-"""Orders of the atoms of a region in which edges point forward: the beginnings of each can be regions of their own."""
+"""Orders of the atoms of a subgraph in which edges point forward: the beginnings of each can be subgraphs of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FEW = 32
 
 
 def in_breadth(after: Mapping[int, Sequence[int]]) -> list[int]:
-    """Return atoms in waves; `after` are those of the region that come after each."""
+    """Return atoms in waves; `after` are those of the subgraph that come after each."""
     waiting = _waiting(after)
     order = [atom for atom in sorted(after) if not waiting[atom]]
     for atom in order:
@@ -119,7 +119,7 @@ class _Gathering:
 
 
 def _waiting(after: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """Return how many atoms of the region each comes after."""
+    """Return how many atoms of the subgraph each comes after."""
     waiting = dict.fromkeys(after, 0)
     for targets in after.values():
         for target in targets:

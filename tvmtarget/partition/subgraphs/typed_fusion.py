@@ -1,8 +1,8 @@
-"""Stage D: regions by joint waves, so that the graph of regions has no circle by construction.
+"""Stage D: subgraphs by joint waves, so that the graph of subgraphs has no circle by construction.
 
-Operations are drained colour by colour in topological order: a region is everything of one colour that can run
+Operations are drained colour by colour in topological order: a subgraph is everything of one colour that can run
 before any other colour must. This is typed fusion (Kennedy and McKinley, 1994), greedy over the colours; with
-two of them no division has fewer regions. O((V + E) log V).
+two of them no division has fewer subgraphs. O((V + E) log V).
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class LabeledGraph:
 
 
 def waves(coloured: LabeledGraph, free: frozenset[int] = frozenset(), heights: Sequence[int] = ()) -> list[list[int]]:
-    """Divide an acyclic graph into one-coloured regions; every edge stays inside one or points to a later one.
+    """Divide an acyclic graph into one-coloured subgraphs; every edge stays inside one or points to a later one.
 
     The next colour is the one with a vertex that has most ahead, then the one with most work ready, then the smaller
     number (with two colours, the smaller number at once). Colours that are `free` come before all others. `heights`
@@ -165,24 +165,24 @@ def waves(coloured: LabeledGraph, free: frozenset[int] = frozenset(), heights: S
             colour = colours[vertex]
             ready[colour].append(vertex)
             tallest[colour] = max(tallest[colour], heights[vertex])
-    regions: list[list[int]] = []
+    subgraphs: list[list[int]] = []
     while any(ready.values()):
         colour = max((c for c in ready if ready[c]), key=lambda c: (c in free, tallest[c], len(ready[c]), -c))
-        region, ready[colour], tallest[colour] = ready[colour], [], -1
-        for vertex in region:
+        subgraph, ready[colour], tallest[colour] = ready[colour], [], -1
+        for vertex in subgraph:
             for target in successors[vertex]:
                 waiting[target] -= 1
                 if waiting[target]:
                     continue
                 other = colours[target]
                 if other == colour:
-                    region.append(target)
+                    subgraph.append(target)
                 else:
                     ready[other].append(target)
                     if heights[target] > tallest[other]:
                         tallest[other] = heights[target]
-        regions.append(sorted(region))
-    return regions
+        subgraphs.append(sorted(subgraph))
+    return subgraphs
 
 
 def _alternating(coloured: LabeledGraph, first: int) -> list[list[int]]:
@@ -195,7 +195,7 @@ def _alternating(coloured: LabeledGraph, first: int) -> list[list[int]]:
             there = here if colours[target] == colour else here + 1
             if there > place[target]:
                 place[target] = there
-    regions: list[list[int]] = [[] for _ in range(1 + max(place))]
+    subgraphs: list[list[int]] = [[] for _ in range(1 + max(place))]
     for vertex, number in enumerate(place):
-        regions[number].append(vertex)
-    return regions if regions[0] else regions[1:]
+        subgraphs[number].append(vertex)
+    return subgraphs if subgraphs[0] else subgraphs[1:]
