@@ -4,7 +4,8 @@ Each gets the same graph and the same set of operations that the accelerator tak
 by us. A peer that is not installed raises `ImportError`.
 
 What is inside of the time differs, as the projects do. torch.fx and `tvmtarget` have a graph whose edges are known, and
-form subgraphs. The partitioner of ONNX Runtime in Python begins with a model, of which it finds the edges first; so does
+form subgraphs. The partitioner of ONNX Runtime in Python begins with a model, of which it finds the edges first; so
+does
 `tvmtarget-waves`, which then makes one sweep as that does. TVM matches operations and makes functions of the subgraphs;
 `tvmtarget-whole` does all that `decompose` does from a program to a plan that is proven valid.
 

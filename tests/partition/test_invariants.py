@@ -399,7 +399,7 @@ def check_order(function, known):
     for call in function.body:
         assert {name for name in call.inputs if name} <= known
         for _, region in call.regions:
-            check_order(subgraph, known)
+            check_order(region, known)
         known |= {output.name for output in call.outputs}
     assert set(function.results) <= known
 
@@ -488,7 +488,7 @@ def test_corpus_a_constant_that_subgraphs_of_two_sites_share():
 
 
 def test_corpus_a_subgraph_does_not_reach_around_a_branch():
-    """TVM's MergeCompilerRegions merged subgraphs before and after an If, which waits for the one and feeds the other."""
+    """TVM's MergeCompilerRegions merged functions before and after an If that separates them."""
     branches = [
         helper.make_graph(
             [op("Neg", "a", to=f"{name}_n")], name, [], [helper.make_tensor_value_info(f"{name}_n", 1, (2, 3))]

@@ -72,7 +72,8 @@ def test_what_one_process_decided_holds_in_another_that_decides_more(tmp_path):
     assert "(required by function 'features')" in found["why"]
     assert "(required by op 'relu2')" in found["why"]
     assert found["guilty"].partition("; drop or change one of: ")[2] == (
-        "@node0/soc (required by function 'features'), numpy (required by op 'pool'), !@node0/soc/cpu (required by where 'pool')"
+        "@node0/soc (required by function 'features'), numpy (required by op 'pool'), "
+        "!@node0/soc/cpu (required by where 'pool')"
     )
     assert found == run(INTEGRATOR, tmp_path / "c", "3", tmp_path / "a" / "features.irm")
 

@@ -25,7 +25,8 @@ class StopRequested(KeyboardInterrupt):
 
 @contextmanager
 def graceful_shutdown() -> Iterator[None]:
-    """Raise `StopRequested` at the first signal to end; one after the second in which ending should be done ends at once.
+    """Raise `StopRequested` at the first signal to end; one after the second in which ending should be done ends at
+    once.
 
     Signals that are ignored stay so: `nohup` is how people say that a closed terminal is no reason to end. Once that is
     told, which is the last thing that a command does, no signal changes its exit code any more.

@@ -28,7 +28,7 @@ _name_of = lru_cache(maxsize=256)(dtype_of)
 
 @dataclass(frozen=True, slots=True)
 class CallEvent:
-    """A leaf function was called; it took so many nanoseconds. `call` is which of its calls it was (`Plan.subgraphs`)."""
+    """Report that a leaf function was called; `call` names which of its calls it was (`Plan.subgraphs`)."""
 
     function: str
     duration_ns: int

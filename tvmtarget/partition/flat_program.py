@@ -42,7 +42,8 @@ _Item = TypeVar("_Item")
 class FlatProgram:
     """A function without calls of functions or copies, ready to be split.
 
-    Its operations are numbered, those of nested bodies after its own. `requirements[i]` holds the constraints on operation
+    Its operations are numbered, those of nested bodies after its own. `requirements[i]` holds the constraints on
+    operation
     `i`, `frames[i]` the inlined calls around it, `bodies[i]` its nested bodies; `driven` are those that a driver held
     before. `producer` maps a value to the operation that computes it, `consumers` to those of the same body that
     read it, be it in their own bodies. `others` are the functions of the module that this one does not call, and code

@@ -325,11 +325,11 @@ class Plan:
         return programs_of(self.module, self.topology)
 
     def summary(self) -> str:
-        """Tell coverage, subgraphs against their lower bound, copies, and preferences that are not kept, a line each."""
+        """Return coverage, subgraphs and their lower bound, copies, and unmet preferences, a line each."""
         return "\n".join(summary_of(self))
 
     def to_json(self) -> dict[str, Any]:
-        """Return subgraphs, copies, and control flow that drivers run as data; `plan_json` says what the numbers are."""
+        """Return subgraphs, copies and driven control flow as data; `plan_json` defines the numbers."""
         return plan_json(self)
 
     def __str__(self) -> str:
@@ -358,8 +358,8 @@ def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str]
         banned += [asked, whole]
         plan = _bound(request, feasibility, sites, banned)
     raise InfeasibleError(
-        f"no plan was found in {MAX_ROUNDS} rounds that keeps 'max_subgraphs', and gives one program to sites that take "
-        "one; allow more subgraphs, or place operations by 'where'"
+        f"no plan was found in {MAX_ROUNDS} rounds that keeps 'max_subgraphs', and gives one program to sites that "
+        "take one; allow more subgraphs, or place operations by 'where'"
     )
 
 

@@ -211,7 +211,7 @@ def _subgraph(
 def _decided(
     program: FlatProgram, feasibility: Feasibility, level: Level, choose: Chooser
 ) -> tuple[Assignment, list[list[int]]]:
-    """Choose sites and form subgraphs; what a code generator refuses even alone goes elsewhere, and all is done again."""
+    """Choose sites and form subgraphs; move what a code generator rejects even alone, and start again."""
     for _ in range(MAX_VETOES):
         choice = choose(level)
         chosen = choice.chosen

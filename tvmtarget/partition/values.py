@@ -70,7 +70,7 @@ class Values:
         return value, np.flatnonzero(lengths[value] > 1)
 
     def cut(self, subgraphs: Ints) -> int:
-        """Return the bytes that pass between subgraphs (`subgraphs[atom]`), once for each subgraph that reads a value."""
+        """Return the bytes that pass between subgraphs, once for each subgraph that reads a value."""
         value, shared = self.reads
         there = subgraphs[self.readers]
         here = np.where(self.producer >= 0, subgraphs[self.producer], -1)[value]

@@ -2,8 +2,8 @@
 
 A subgraph's time is that of its call and of its operations. At first it is shared among them by the work they do. Then
 subgraphs correct one another: each stretches the times of its operations until they add up to its own (iterative
-proportional fitting), so that a slow operation is found by the subgraphs it is in and those it is not. Operations of one
-structure take the same time on one site.
+proportional fitting), so that a slow operation is found by the subgraphs it is in and those it is not. Operations of
+one structure take the same time on one site.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Run: TypeAlias = tuple[Plan, Mapping[str, float]]
 def learned(estimates: Estimates, runs: Sequence[Run]) -> list[OpCost]:
     """Return a time for each structure of operation and site that ran.
 
-    Where subgraphs contradict each other, as what is fused in one is not in another, plans with fewer subgraphs have the
-    last word.
+    Where subgraphs contradict each other, as what is fused in one is not in another, plans with fewer subgraphs have
+    the last word.
     """
     program = estimates.program
     structures = [structure_of(program.op(index)) for index in range(len(program.body))]

@@ -84,7 +84,8 @@ class SubgraphStructures:
         return index in self._matched
 
     def of(self, subgraph: PartitionNode, results: Sequence[str], held: Held) -> SubgraphStructure:
-        """Return the shape of a subgraph that returns these values; `held` are the constants that a leaf's function has.
+        """Return the shape of a subgraph that returns these values; `held` are the constants that a leaf's function
+        has.
 
         Constants that a function does not hold are given to it like other values.
         """

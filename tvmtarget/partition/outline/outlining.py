@@ -156,7 +156,8 @@ class _Border:
 class _Made:
     """A function that was made for a subgraph of some shape, for which call, and the records that came of it.
 
-    `ran` are the operations of the subgraph as the function runs them, each before those in its bodies; where a function
+    `ran` are the operations of the subgraph as the function runs them, each before those in its bodies; where a
+    function
     in it was made for another subgraph, that one's order counts.
     """
 

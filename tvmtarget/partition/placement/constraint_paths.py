@@ -17,7 +17,8 @@ def on_tree(constraint: Constraint, topology: Topology) -> Constraint:
     """Return a constraint with the paths that it means in a tree.
 
     A bare word that is the name of a child means that child, else it is a kind or a key; a word with conditions always
-    is a kind or a key. Paths are spelled as the topology does. A constraint with children is replaced by the paths of the
+    is a kind or a key. Paths are spelled as the topology does. A constraint with children is replaced by the paths of
+    the
     systems that meet it, as work that asks for one runs inside it.
 
     Args:

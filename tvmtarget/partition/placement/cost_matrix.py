@@ -143,7 +143,7 @@ def _link(estimates: Estimates, size: int | None, a: _Place, b: _Place) -> int |
 
 
 def _shared(estimates: Estimates, types: Sequence[Type], domains: Sequence[str], shift: int) -> dict[str, Ints]:
-    """Return the memories on the routes between domains, as in `LabelingProblem`; nothing if no two copies share a link."""
+    """Return the memories on the routes between domains; nothing if no two copies share a link."""
     sizes = [estimates.nbytes(type_) for type_ in types]
     graph = estimates.memory_graph
     stops = dict.fromkeys(

@@ -1,4 +1,5 @@
-"""What is to be labeling_problem: atoms with a cost under every label, and values that cost something to pass between them.
+"""What is to be labeling_problem: atoms with a cost under every label, and values that cost something to pass between
+them.
 
 All of it is whole arrays of whole numbers, so that every step over a large program is a few steps over arrays.
 """

@@ -26,7 +26,8 @@ class MemoryCapacity:
     """Bytes that memories hold (`limits`, None without a limit), and what the atoms of a level put there.
 
     `memories` are the memories of the options. Constant `owned[j]` is read by atom `atoms[j]` and has `sizes[owned[j]]`
-    bytes; it is there once however many atoms of one memory read it. `describe` says for messages which operations atoms
+    bytes; it is there once however many atoms of one memory read it. `describe` says for messages which operations
+    atoms
     are, and who asked where they go.
     """
 

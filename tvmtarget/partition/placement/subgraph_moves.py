@@ -1,4 +1,4 @@
-"""Subgraphs that cost more than they bring: whole subgraphs are offered every other site, with the call that they save."""
+"""Move whole subgraphs to another site when that lowers the total cost."""
 
 from __future__ import annotations
 

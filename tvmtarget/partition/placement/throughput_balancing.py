@@ -136,7 +136,7 @@ class _Between:
 
 
 class ThroughputChooser:
-    """A chooser of sites (see `split`) that gives the machines of a cluster consecutive stages; `CostChooser` below it."""
+    """A chooser that gives the machines of a cluster consecutive stages; `CostChooser` chooses below it."""
 
     def __init__(self, feasibility: Feasibility, estimates: Estimates) -> None:
         self.feasibility = feasibility

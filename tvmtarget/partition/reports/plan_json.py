@@ -17,7 +17,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     """Return subgraphs, copies, and control flow that drivers run as data.
 
     Sizes of copies are in bytes, None where the shape is open; `least` is a number of subgraphs that no division with
-    these sites can go below; `runs` says how often a subgraph or copy in a nested body is expected to run, where that is
+    these sites can go below; `runs` says how often a subgraph or copy in a nested body is expected to run, where that
+    is
     not once. `rules` counts for each `where` rule the operations that it matches by what it does for them.
     """
     listed = {

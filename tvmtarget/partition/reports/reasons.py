@@ -75,7 +75,7 @@ def _forced(
     estimates: Estimates | None,
     best: Sequence[Site],
 ) -> Iterator[str]:
-    """Yield why an operation is not on a site that would come first: what its neighbours, subgraphs and memories ask."""
+    """Yield why an operation is not on a site that would come first."""
     program = feasibility.program
     earlier = best[: next((place for place, leaf in enumerate(best) if leaf.path == record.site), len(best))]
     group = feasibility.groups.of.get(index)

@@ -1,4 +1,4 @@
-"""A plan in lines: coverage, subgraphs against their lower bound, copies, refusals, predicted time, unmet preferences."""
+"""Print a plan in lines: coverage, subgraphs, copies, unsupported operators, predicted time, unmet preferences."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class _Quotient:
             self._merge(a, b, self._make_way(a, b, *((near, far) if few else (far, near))))
 
     def _reached(self, start: int, end: int, edges: Sequence[set[int]]) -> list[int] | None:
-        """Return what is reached from one subgraph and lies before the other in the order; None if the other is, too."""
+        """Return what one subgraph reaches before another in the order; None if that includes the other."""
         place = self.place
         low, high = place[start], place[end]
         if low > high:

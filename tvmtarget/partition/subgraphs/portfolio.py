@@ -1,6 +1,7 @@
 """Stage D: subgraphs of operations whose sites are known, by several ways; the best is kept.
 
-All ways yield subgraphs whose graph has no circle. What is best is the least that calls cost, then the fewest subgraphs,
+All ways yield subgraphs whose graph has no circle. What is best is the least that calls cost, then the fewest
+subgraphs,
 then the fewest bytes that pass between them.
 """
 
@@ -71,9 +72,8 @@ def _candidates(
 
 def _is_settled(slack: BoundaryRefinement, swept: Sequence[Sequence[int]], moved: Sequence[Sequence[int]]) -> bool:
     """Whether joining atoms of one colour that follow each other leads to subgraphs of two colours that are known.
-
-    It does where waves part no such atoms: waves over what is joined are the same. And it does where subgraphs as few as
-    waves are just what such atoms connect: what is joined are these, and waves over them could only be fewer.
+    It does where waves part no such atoms: waves over what is joined are the same. And it does where subgraphs as few
+    as waves are just what such atoms connect: what is joined are these, and waves over them could only be fewer.
     """
     colours, count = np.array(slack.colours), len(slack.colours)
     starts, ends = slack.graph.starts, slack.graph.ends

@@ -1,4 +1,4 @@
-"""Orders of the atoms of a subgraph in which edges point forward: the beginnings of each can be subgraphs of their own."""
+"""Orders of the atoms of a subgraph in which edges point forward; each prefix can be a subgraph of its own."""
 
 from __future__ import annotations
 
