@@ -45,7 +45,7 @@ def test_there_is_nothing_else():
         "import tvmtarget; tvmtarget.Target.parse('nvidia/jetson-nano:cuda').resolve().digest",
         "import tvmtarget; tvmtarget.Constraint.parse('llvm(num-cores>=4)|@cpu')",
         "from tvmtarget.tags.registry import default_registry; list(default_registry())",
-        "from tvmtarget import Target; from tvmtarget.target.topology import Layout; Layout(Target('cuda'))",
+        "from tvmtarget import Target; from tvmtarget.target.topology import Topology; Topology(Target('cuda'))",
     ],
 )
 def test_reading_a_target_needs_nothing_heavy(code):
