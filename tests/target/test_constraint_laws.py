@@ -162,49 +162,6 @@ def test_spelling_says_nothing(tree, constraint):
     assert tree.satisfies(alias) == tree.satisfies(constraint)
 
 
-# Algebra
-
-
-@few
-@given(constraints)
-def test_a_constraint_implies_itself(constraint):
-    assert constraint.implies(constraint)
-    assert (constraint & constraint).implies(constraint)
-
-
-@many
-@given(constraints, constraints, small)
-def test_what_is_implied_is_met_by_whoever_meets_the_stronger(one, other, tree):
-    truth = one.implies(other).truth
-    for node, path in nodes(tree):
-        if one.check(node, path, tree) and not other.check(node, path, tree):
-            assert truth is not Truth.YES, (str(one), str(other), str(node))
-
-
-@many
-@given(words(), words(), words())
-def test_implication_is_transitive(one, two, three):
-    if one.implies(two) and two.implies(three):
-        assert one.implies(three).truth is not Truth.NO
-
-
-@many
-@given(constraints, constraints, small)
-def test_intersecting_is_symmetric_and_sound(one, other, tree):
-    truth = one.intersects(other).truth
-    assert (truth is Truth.NO) == (other.intersects(one).truth is Truth.NO)
-    for node, path in nodes(tree):
-        if one.check(node, path, tree) and other.check(node, path, tree):
-            assert truth is not Truth.NO, (str(one), str(other), str(node))
-
-
-@few
-@given(small, small)
-def test_a_target_that_asks_for_more_implies_less(one, other):
-    if Constraint.of(one).implies(Constraint.of(other)):
-        assert one.satisfies(other)
-
-
 # Matching
 
 

@@ -19,11 +19,11 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from tvmtarget.errors import TargetError, TextError, raise_all
-from tvmtarget.target.constraints import from_target, implication
+from tvmtarget.target.constraints import from_target
 from tvmtarget.target.constraints import json as constraint_json
 from tvmtarget.target.constraints import text as constraint_text
-from tvmtarget.target.constraints.condition_logic import contradictions
 from tvmtarget.target.constraints.conditions import Condition
+from tvmtarget.target.constraints.contradictions import contradictions
 from tvmtarget.target.constraints.node_context import NodeContext, known_words
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.constraints.satisfaction import meets
@@ -251,22 +251,6 @@ class Constraint(Node):
     def __invert__(self) -> Constraint:
         """Return the constraint that this one is not met."""
         return self.replace(is_negated=not self.is_negated)
-
-    def implies(self, other: Constraint) -> Reason:
-        """Say whether every node that meets this one meets the other: yes by proof, no by a counterexample.
-
-        >>> Constraint.parse("cuda(arch>=sm_90)").implies(Constraint.parse("gpu(arch>=sm_80)")).truth.name
-        'YES'
-        """
-        return implication.implies(self, other)
-
-    def intersects(self, other: Constraint) -> Reason:
-        """Say whether some node could meet both: no by proof, yes by an example.
-
-        >>> print(Constraint.parse("llvm(num-cores>=8)").intersects(Constraint.parse("llvm(num-cores<8)")))
-        NO llvm(num-cores>=8) and llvm(num-cores<8) exclude each other
-        """
-        return implication.intersects(self, other)
 
 
 def _is_bare(constraint: Constraint, parts: tuple[Constraint, ...]) -> bool:

@@ -31,7 +31,6 @@ __all__ = [
     "level",
     "missing",
     "needed",
-    "runs_all_of",
 ]
 
 
@@ -55,12 +54,6 @@ def level(cpu: str) -> frozenset[str]:
     """Return what code for a CPU may take for granted in every family that has it; nothing for an unknown one."""
     levels = [table.level(cpu) for table in _tables_with(cpu)]
     return frozenset.intersection(*levels) if levels else frozenset()
-
-
-def runs_all_of(cpu: str, other: str) -> bool:
-    """Whether a CPU runs code for another in every family that it is in."""
-    tables = _tables_with(cpu)
-    return bool(tables) and all(other in table.cpus and table.level(other) <= table.level(cpu) for table in tables)
 
 
 def is_reduced(node: NestedNode) -> bool:
