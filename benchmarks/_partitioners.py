@@ -27,7 +27,7 @@ from tvmtarget.partition.dataflow import dataflow_of, kinds_of
 from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.subgraphs import typed_fusion
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits
-from tvmtarget.partition.subgraphs.portfolio import formed
+from tvmtarget.partition.subgraphs.portfolio import form_subgraphs
 from tvmtarget.partition.values import owners, values_of
 
 __all__ = ["OURS", "PARTITIONERS", "Counting", "Divided", "Partitioner", "divided"]
@@ -68,7 +68,7 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
         for before in reads:
             if before >= 0:
                 successors[before].append(index)
-    colours = [int(not is_taken) for is_taken in taken]
+    labels = [int(not is_taken) for is_taken in taken]
     atoms = [(index,) for index in range(len(graph))]
     main = module_of(graph).main
     flow = dataflow_of(main, 0, readers_of(main), kinds_of(main.types), main.constant_names)
@@ -76,24 +76,28 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
     def divide() -> Counting:
         limiter = Limiter(successors, atoms, values)
-        subgraphs = formed(
-            typed_fusion.Coloured(typed_fusion.Graph(successors), colours), [Limits()] * 2, [1, 0], limiter, values
+        subgraphs = form_subgraphs(
+            typed_fusion.LabeledGraph(typed_fusion.AtomGraph(successors), labels),
+            [Limits()] * 2,
+            [1, 0],
+            limiter,
+            values,
         )
-        return lambda: divided(graph, [subgraph for subgraph in subgraphs if not colours[subgraph[0]]])
+        return lambda: divided(graph, [subgraph for subgraph in subgraphs if not labels[subgraph[0]]])
 
     return divide
 
 
-def ours_by_waves(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
+def ours_by_fused(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     """tvmtarget: who reads whom in a program, and one sweep; what onnxruntime's does."""
     main = module_of(graph, taken=taken).main
-    colours = [int(not is_taken) for is_taken in taken]
+    labels = [int(not is_taken) for is_taken in taken]
 
     def divide() -> Counting:
         readers = readers_of(main)
         successors = [list(readers.get(call.outputs[0].name, ())) for call in main.body]
-        subgraphs = typed_fusion.Coloured(typed_fusion.Graph(successors), colours).waves(frozenset({1}))
-        return lambda: divided(graph, [subgraph for subgraph in subgraphs if not colours[subgraph[0]]])
+        subgraphs = typed_fusion.LabeledGraph(typed_fusion.AtomGraph(successors), labels).fused(frozenset({1}))
+        return lambda: divided(graph, [subgraph for subgraph in subgraphs if not labels[subgraph[0]]])
 
     return divide
 
@@ -304,7 +308,7 @@ OURS = "tvmtarget"
 
 PARTITIONERS: Mapping[str, Partitioner] = {
     OURS: ours,
-    "tvmtarget-waves": ours_by_waves,
+    "tvmtarget-waves": ours_by_fused,
     "tvmtarget-whole": ours_whole,
     "fx-capability": capability,
     "fx-splitter": splitter,

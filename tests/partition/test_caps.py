@@ -65,7 +65,7 @@ def test_parts_are_nearly_as_few_as_can_be():
         given = [sorted(rng.sample(range(count), rng.randint(1, 3))) for _ in range(rng.randint(0, 5))]
         caps = (rng.choice([None, 3, 4]), rng.choice([None, 1, 2, 3]), rng.choice([None, 1, 2]))
         limits = Limits("superstep", *caps)
-        parts = list(limiter_of(successors, given).limited(list(range(count)), limits))
+        parts = list(limiter_of(successors, given).split(list(range(count)), limits))
         assert sorted(atom for part in parts for atom in part) == list(range(count))
         assert all(is_within(part, successors, given, limits) for part in parts)
         place = {atom: number for number, part in enumerate(parts) for atom in part}
@@ -87,12 +87,12 @@ def test_a_chain_of_one_input_is_not_cut_because_others_have_theirs(length, shuf
         for step in range(length - 1):
             successors[names[chain * length + step]].append(names[chain * length + step + 1])
     given = [[names[chain * length]] for chain in range(8)]
-    parts = list(limiter_of(successors, given).limited(sorted(names), Limits("superstep", None, 2, 2)))
+    parts = list(limiter_of(successors, given).split(sorted(names), Limits("superstep", None, 2, 2)))
     assert [len(part) for part in parts] == [2 * length] * 4
 
 
 def test_what_reads_the_same_values_is_together():
     """Sixteen atoms, four that read each of four values from outside, under a cap of one: a part for each value."""
     given = [list(range(number, 16, 4)) for number in range(4)]
-    parts = list(limiter_of([[] for _ in range(16)], given).limited(list(range(16)), Limits("superstep", None, 1)))
+    parts = list(limiter_of([[] for _ in range(16)], given).split(list(range(16)), Limits("superstep", None, 1)))
     assert sorted(parts) == given

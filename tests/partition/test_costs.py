@@ -70,7 +70,7 @@ def recount(module, costs, labels, sites=SITES, called=None):
     for index, call in enumerate(body):
         for name in set(call.inputs) & producer.keys():
             successors[producer[name]].append(index)
-    subgraphs = LabeledGraph(AtomGraph(successors), labels).waves()
+    subgraphs = LabeledGraph(AtomGraph(successors), labels).fused()
     total = sum(times[sites[label], call.kind] for call, label in zip(body, labels, strict=True))
     copied = {(name, *pair) for name, site in needed for pair in hops(home[name], site)}  # shared hops count once
     total += sum(direct[frozenset(pair)] for _, *pair in copied)

@@ -1,4 +1,4 @@
-"""Laws of subgraphs: whatever way they are formed, they cover, hold one colour, run in order and keep their limits."""
+"""Laws of subgraphs: whatever way they are formed, they cover, hold one label, run in order and keep their limits."""
 
 import random
 from pathlib import Path
@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_waves import quotient
+from test_typed_fusion import quotient
 
 from tvmtarget.partition.subgraphs import edge_contraction
 from tvmtarget.partition.subgraphs.boundary_refinement import BoundaryRefinement
 from tvmtarget.partition.subgraphs.edge_contraction import contract_edges
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits
 from tvmtarget.partition.subgraphs.lower_bound import lower_bound
-from tvmtarget.partition.subgraphs.portfolio import formed
+from tvmtarget.partition.subgraphs.portfolio import form_subgraphs
 from tvmtarget.partition.subgraphs.subgraph_check import checked_subgraphs
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, LabeledGraph
 from tvmtarget.partition.values import Values
@@ -25,7 +25,7 @@ from tvmtarget.support.strategy import reject
 class Case:
     """A random graph in a shuffled order of its vertices, with a value per vertex that is read or wanted outside."""
 
-    def __init__(self, size, colours, seed, reach=50):
+    def __init__(self, size, labels, seed, reach=50):
         rng = random.Random(seed)
         names = list(range(size))
         rng.shuffle(names)
@@ -34,7 +34,7 @@ class Case:
             for before in rng.sample(range(max(0, place - reach), place), min(place, rng.randint(0, 3))):
                 after[names[before]].append(names[place])
         self.successors = [sorted(targets) for targets in after]
-        self.colours = [rng.randrange(colours) for _ in range(size)]
+        self.labels = [rng.randrange(labels) for _ in range(size)]
         self.atoms = [(vertex,) for vertex in range(size)]
         self.values = Values(
             producer=np.arange(size),
@@ -47,12 +47,12 @@ class Case:
         self.limiter = Limiter(self.successors, self.atoms, self.values)
 
     @property
-    def coloured(self):
-        return LabeledGraph(AtomGraph(self.successors), self.colours)
+    def labeled(self):
+        return LabeledGraph(AtomGraph(self.successors), self.labels)
 
     def formed(self, limits=None):
         limits = limits or [Limits()] * 4
-        return formed(self.coloured, limits, [1] * 4, self.limiter, self.values)
+        return form_subgraphs(self.labeled, limits, [1] * 4, self.limiter, self.values)
 
     def cut(self, subgraphs):
         owner = np.zeros(len(self.atoms), dtype=np.int64)
@@ -62,11 +62,11 @@ class Case:
 
     def check(self, subgraphs):
         assert sorted(vertex for subgraph in subgraphs for vertex in subgraph) == list(range(len(self.atoms)))
-        assert all(len({self.colours[vertex] for vertex in subgraph}) == 1 for subgraph in subgraphs)
+        assert all(len({self.labels[vertex] for vertex in subgraph}) == 1 for subgraph in subgraphs)
         graph = quotient(self.successors, subgraphs)
         assert nx.is_directed_acyclic_graph(graph)
         assert all(a < b for a, b in graph.edges)
-        assert len(subgraphs) >= lower_bound(self.coloured)
+        assert len(subgraphs) >= lower_bound(self.labeled)
 
     def edges(self):
         return [(a, b) for a, targets in enumerate(self.successors) for b in targets]
@@ -78,7 +78,7 @@ cases = st.builds(Case, st.integers(0, 40), st.integers(1, 4), st.integers(0, 10
 @settings(max_examples=200, deadline=None)
 @given(cases)
 def test_contracted_subgraphs_are_valid_and_connected(case):
-    subgraphs = contract_edges(AtomGraph(case.successors), case.colours, case.edges())
+    subgraphs = contract_edges(AtomGraph(case.successors), case.labels, case.edges())
     case.check(subgraphs)
     graph = nx.Graph(case.edges())
     assert all(len(subgraph) == 1 or nx.is_connected(graph.subgraph(subgraph)) for subgraph in subgraphs)
@@ -87,11 +87,11 @@ def test_contracted_subgraphs_are_valid_and_connected(case):
 @settings(max_examples=100, deadline=None)
 @given(cases)
 def test_contraction_leaves_no_edge_that_could_be_contracted(case):
-    """Against networkx: an edge of one colour stays only because another way leads around it."""
-    subgraphs = contract_edges(AtomGraph(case.successors), case.colours, case.edges())
+    """Against networkx: an edge of one label stays only because another way leads around it."""
+    subgraphs = contract_edges(AtomGraph(case.successors), case.labels, case.edges())
     graph = quotient(case.successors, subgraphs)
     for a, b in list(graph.edges):
-        if case.colours[subgraphs[a][0]] == case.colours[subgraphs[b][0]]:
+        if case.labels[subgraphs[a][0]] == case.labels[subgraphs[b][0]]:
             graph.remove_edge(a, b)
             assert nx.has_path(graph, a, b)
             graph.add_edge(a, b)
@@ -102,14 +102,14 @@ def test_contraction_without_work_left_is_still_valid(monkeypatch):
         monkeypatch.setattr(edge_contraction, "WORK", work)
         for seed in range(20):
             case = Case(60, 2, seed)
-            case.check(contract_edges(AtomGraph(case.successors), case.colours, case.edges()))
+            case.check(contract_edges(AtomGraph(case.successors), case.labels, case.edges()))
 
 
 @settings(max_examples=200, deadline=None)
 @given(cases)
 def test_slack_never_passes_more_bytes_or_makes_more_subgraphs(case):
-    swept = case.coloured.waves()
-    moved = BoundaryRefinement(case.coloured, case.values).moved(swept)
+    swept = case.labeled.fused()
+    moved = BoundaryRefinement(case.labeled, case.values).refine(swept)
     case.check(moved)
     assert len(moved) <= len(swept)
     assert case.cut(moved) <= case.cut(swept)
@@ -117,12 +117,12 @@ def test_slack_never_passes_more_bytes_or_makes_more_subgraphs(case):
 
 @settings(max_examples=150, deadline=None)
 @given(cases)
-def test_the_best_of_all_ways_is_no_worse_than_waves(case):
-    subgraphs, swept = case.formed(), case.coloured.waves()
+def test_the_best_of_all_ways_is_no_worse_than_fused(case):
+    subgraphs, swept = case.formed(), case.labeled.fused()
     case.check(subgraphs)
     assert (len(subgraphs), case.cut(subgraphs)) <= (len(swept), case.cut(swept))
-    if len(set(case.colours)) <= 2:
-        assert len(subgraphs) == lower_bound(case.coloured)
+    if len(set(case.labels)) <= 2:
+        assert len(subgraphs) == lower_bound(case.labeled)
 
 
 @settings(max_examples=150, deadline=None)
@@ -185,7 +185,7 @@ def formed_of(graph, count, seed):
     rng = random.Random(seed)
     site = [rng.randrange(count) for _ in range(13)]
     case = Case(1, 1, 0)
-    case.successors, case.colours = successors, [site[number] for _, number in graph]
+    case.successors, case.labels = successors, [site[number] for _, number in graph]
     case.atoms = [(vertex,) for vertex in range(len(graph))]
     case.values = Values(
         producer=np.arange(len(graph)),
@@ -197,7 +197,7 @@ def formed_of(graph, count, seed):
     )
     case.limiter = Limiter(successors, case.atoms, case.values)
     subgraphs = case.formed()
-    return len(subgraphs), lower_bound(case.coloured, len(subgraphs))
+    return len(subgraphs), lower_bound(case.labeled, len(subgraphs))
 
 
 NETS = ("chain", "transformer", "resnet", "densenet")

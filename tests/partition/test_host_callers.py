@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, ModelError, TargetError
-from tvmtarget.partition.host_device.callers import CallSite, contexts
+from tvmtarget.partition.host_device.callers import CallSite, call_contexts
 
 TREE = "[gpu=cuda,npu=probe,cpu=llvm](host=@cpu)"
 
@@ -178,7 +178,7 @@ def test_the_contexts_of_random_call_graphs_are_those_of_all_paths(size, seed):
             for call in calls[name]
             if call.callee not in fixed
         }
-    found = contexts(calls, fixed)
+    found = call_contexts(calls, fixed)
     assert {(name, context) for name, met in found.items() for context in met} == reached
 
 

@@ -15,7 +15,7 @@ import tvmtarget as tt
 from tvmtarget import plugins
 from tvmtarget.backends.protocol import backend_named
 from tvmtarget.errors import InfeasibleError
-from tvmtarget.partition.subgraphs.convexity import best_convex
+from tvmtarget.partition.subgraphs.convexity import best_convex_subset
 
 BOARD = "[npu=whole-npu,cpu=numpy](host=@cpu)"
 REFUSED = ("Tanh", "Sub", "MaxPool")
@@ -68,7 +68,7 @@ def test_the_best_convex_part_is_found(count, seed):
     edges = [(a, b) for b in range(count) for a in range(b) if rng.random() < 0.3]
     gains = {vertex: rng.randint(-2, 6) for vertex in range(count) if rng.random() < 0.7}
     group = sorted(rng.sample(sorted(gains), 2)) if len(gains) > 3 and rng.random() < 0.5 else []
-    found = best_convex(edges, count, gains, [group] if group else [])
+    found = best_convex_subset(edges, count, gains, [group] if group else [])
     assert found is not None
     assert found <= gains.keys()
     assert is_convex(found, edges, count)
@@ -93,7 +93,7 @@ def test_a_site_gets_one_program_at_most_and_the_best_one(size, seed, by_cost):
     body = plan.program.body
     edges = [(before, index) for index in plan.program.top for before in plan.program.predecessors(index)]
     able = {index: 1 for index, call in enumerate(body) if call.kind not in REFUSED}
-    best = best_convex(edges, len(body), able)
+    best = best_convex_subset(edges, len(body), able)
     assert by_cost or sum(len(subgraph.calls) for subgraph in of_npu(plan)) == len(best)
     assert tt.decompose(plan.module).module == plan.module
     inputs = inputs_of(model)

@@ -12,7 +12,7 @@ from tvmtarget.errors import ArtifactError
 from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, reached_from
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.control_flow_ops import FORMS
+from tvmtarget.partition.control.control_flow_ops import CONTROL_FLOW_FORMS
 
 __all__ = ["Axis", "Block", "Control", "Driver", "DriverProgram", "Signature", "Step", "constants_of"]
 
@@ -218,7 +218,7 @@ def _step(call: Call, outputs: tuple[str, ...], free: tuple[str, ...], *, once: 
 
 
 def _control(call: Call) -> Control:
-    form = FORMS[call.op]
+    form = CONTROL_FLOW_FORMS[call.op]
     regions = dict(call.regions)
     bodies = tuple(Block(**_block(regions[label])) for label in form.bodies)
     if form.kind == "branch":

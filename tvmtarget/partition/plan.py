@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.control.boundary_memory import check_borders
+from tvmtarget.partition.control.boundary_memory import check_boundary_memory
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs, OpCost, SubgraphCost
 from tvmtarget.partition.costs.estimate import Estimates
@@ -450,7 +450,7 @@ def _rank(plan: Plan) -> tuple[int, ...]:
 def _made(request: Request, feasibility: Feasibility, estimates: Estimates | None, choose: Chooser) -> Plan:
     program = feasibility.program
     root = split(program, feasibility, program.topology[""], program.top, choose)
-    check_borders(program, root)
+    check_boundary_memory(program, root)
     graph = MemoryGraph(program.topology) if estimates is None else estimates.memory_graph
     outlined = outline(program, root, feasibility.groups.all, constants=request.constants, memory_graph=graph)
     functions = (*outlined.functions, *program.others)

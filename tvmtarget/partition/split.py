@@ -14,18 +14,18 @@ from tvmtarget.errors import InfeasibleError, raise_all
 from tvmtarget.partition.control.control_scalars import control_scalars_of
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.flat_program import FlatProgram, open_frame
-from tvmtarget.partition.host_device.classify import host_work
+from tvmtarget.partition.host_device.classify import ops_for_host
 from tvmtarget.partition.placement.feasibility import Feasibility, has_taste
 from tvmtarget.partition.placement.indivisible_groups import atoms_of
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
 from tvmtarget.partition.placement.minimal_conflict import conflict_text
 from tvmtarget.partition.plan_cache import PlanCache, digest
-from tvmtarget.partition.subgraphs.forced_cuts import cut_at, forced_cuts_of
+from tvmtarget.partition.subgraphs.forced_cuts import forced_cuts_of, split_at_cuts
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits
 from tvmtarget.partition.subgraphs.lower_bound import lower_bound
-from tvmtarget.partition.subgraphs.portfolio import formed
+from tvmtarget.partition.subgraphs.portfolio import form_subgraphs
 from tvmtarget.partition.subgraphs.subgraph_check import checked_subgraphs
-from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, graph_of
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, graph_from_edges
 from tvmtarget.partition.values import Values, owners, values_of
 from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.support.strategy import Reject
@@ -156,7 +156,7 @@ def split(
     # What is read by a nested body that a driver runs is copied only as that needs, which no level above can see.
     least_time = None if level.options and level.options[-1] is site else choice.least_time
     return PartitionNode(
-        site, in_order, parts, lower_bound(level.graph.coloured(choice.chosen), len(groups)), least_time
+        site, in_order, parts, lower_bound(level.graph.labeled(choice.chosen), len(groups)), least_time
     )
 
 
@@ -250,7 +250,7 @@ def _sides(
     program: FlatProgram, feasibility: Feasibility, site: Site, calls: tuple[int, ...], *, is_body: bool = False
 ) -> PartitionNode:
     """Split a mixed function into a host function that drives it, device functions, and what the host computes."""
-    on_host = host_work(program, site, calls, feasibility.strategy(site), is_asked=feasibility.splits)
+    on_host = ops_for_host(program, site, calls, feasibility.strategy(site), is_asked=feasibility.splits)
     if on_host is None:
         return PartitionNode(site, calls)
     driven = frozenset(
@@ -261,13 +261,13 @@ def _sides(
     options = (site, program.topology[site.host], driver := replace(site))
     chosen = [2 if index in driven else int(index in on_host) for index in calls]
     limits, atoms = [_limits(option, driver) for option in options], [(index,) for index in calls]
-    coloured = _graph(program, atoms).coloured(chosen)
+    labeled = _graph(program, atoms).labeled(chosen)
     limiter = Limiter(
-        coloured.graph.successors,
+        labeled.graph.successors,
         atoms,
         values_of(program.dataflow(calls), owners(len(program.body), atoms), len(atoms)),
     )
-    groups = limiter.all_limited(coloured.waves(), chosen, limits)
+    groups = limiter.split_all(labeled.fused(), chosen, limits)
     parts = tuple(
         _side(
             program, feasibility, options[chosen[group[0]]], tuple(sorted(calls[atom] for atom in group)), site, driver
@@ -275,7 +275,7 @@ def _sides(
         for group in groups
     )
     in_order = tuple(index for part in parts for index in part.calls)
-    return PartitionNode(site, in_order, parts, lower_bound(coloured, len(groups)), device=site.path)
+    return PartitionNode(site, in_order, parts, lower_bound(labeled, len(groups)), device=site.path)
 
 
 def _side(
@@ -305,11 +305,11 @@ def grouped(level: Level, chosen: Sequence[int], launches: Sequence[int]) -> lis
     """
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    coloured = level.graph.coloured(chosen)
+    labeled = level.graph.labeled(chosen)
     free = frozenset(option for option, launch in enumerate(launches) if not launch)
     first = (free, frozenset[int]()) if free and len(launches) > 2 else (free,)
     ways = (
-        level.limiter.all_limited(coloured.waves(early), chosen, level.limits)
+        level.limiter.split_all(labeled.fused(early), chosen, level.limits)
         for early in (first if len(chosen) <= MANY else first[-1:])
     )
     return min((_cut(level, way, chosen) for way in ways), key=lambda way: sum(launches[chosen[one[0]]] for one in way))
@@ -340,7 +340,7 @@ def _formed(level: Level, choice: Assignment, launches: Sequence[int]) -> list[l
     """Group atoms into the best subgraphs."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    found = formed(level.graph.coloured(choice.chosen), level.limits, launches, level.limiter, level.values)
+    found = form_subgraphs(level.graph.labeled(choice.chosen), level.limits, launches, level.limiter, level.values)
     return _cut(level, found, choice.chosen)
 
 
@@ -354,8 +354,8 @@ def _cut(level: Level, subgraphs: list[list[int]], chosen: Sequence[int]) -> lis
     """Divide subgraphs where that is asked; the parts are as each site takes them."""
     if not level.cuts:
         return subgraphs
-    parts = (part for subgraph in subgraphs for part in cut_at(subgraph, level.graph.successors, level.cuts))
-    return [one for part in parts for one in level.limiter.limited(part, level.limits[chosen[part[0]]])]
+    parts = (part for subgraph in subgraphs for part in split_at_cuts(subgraph, level.graph.successors, level.cuts))
+    return [one for part in parts for one in level.limiter.split(part, level.limits[chosen[part[0]]])]
 
 
 def _limits(site: Site, driver: Site) -> Limits:
@@ -394,13 +394,13 @@ def _graph(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> AtomGraph:
     before = np.concatenate([np.where(producer >= 0, owner[producer], -1), owner[first]])
     after = np.concatenate([owner[flow.readers], owner[then]])
     which = (before >= 0) & (after >= 0)
-    return graph_of(count, before[which], after[which])
+    return graph_from_edges(count, before[which], after[which])
 
 
 def _refuse_circles(program: FlatProgram, atoms: Sequence[tuple[int, ...]], graph: AtomGraph) -> None:
-    if len(graph.order) == len(atoms):
+    if len(graph.topological_order) == len(atoms):
         return
-    stuck = set(range(len(atoms))).difference(graph.order)
+    stuck = set(range(len(atoms))).difference(graph.topological_order)
     wide = next((atom for atom in sorted(stuck) if len(atoms[atom]) > 1), None)
     if wide is not None:
         first, last = (program.body[index].source for index in (atoms[wide][0], atoms[wide][-1]))

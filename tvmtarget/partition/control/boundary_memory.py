@@ -10,10 +10,10 @@ from tvmtarget.partition.control.control_flow_ops import body_arguments
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.split import PartitionNode
 
-__all__ = ["check_borders"]
+__all__ = ["check_boundary_memory"]
 
 
-def check_borders(program: FlatProgram, root: PartitionNode) -> None:
+def check_boundary_memory(program: FlatProgram, root: PartitionNode) -> None:
     """Raise `InfeasibleError` for values that are asked to be in another memory of the target than they will be.
 
     What a loop carries is where that is asked, if a driver runs the loop, and in one memory all the way. All else that

@@ -17,18 +17,18 @@ from tvmtarget.ir.function import Call
 from tvmtarget.support.strategy import Op, Reject, reject
 
 __all__ = [
-    "FORMS",
-    "TRIPS",
+    "CONTROL_FLOW_FORMS",
+    "DEFAULT_TRIP_COUNT",
     "BodyArgument",
     "ControlFlowForm",
     "body_arguments",
     "control_flow_form",
-    "runs_of_bodies",
+    "expected_body_runs",
     "why_not_driven",
 ]
 
 # How often the body of a loop is taken to run where nothing says so.
-TRIPS = 10
+DEFAULT_TRIP_COUNT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ControlFlowForm:
         return self.kind != "branch"
 
 
-FORMS: Mapping[str, ControlFlowForm] = {
+CONTROL_FLOW_FORMS: Mapping[str, ControlFlowForm] = {
     "onnx.If": ControlFlowForm("branch", ("then_branch", "else_branch")),
     "onnx.Loop": ControlFlowForm("loop", ("body",)),
     "onnx.Scan": ControlFlowForm("scan", ("body",)),
@@ -57,7 +57,7 @@ FORMS: Mapping[str, ControlFlowForm] = {
 
 def control_flow_form(call: Call) -> ControlFlowForm | None:
     """Return how a driver runs an operation, or None if no driver can."""
-    return FORMS.get(call.op)
+    return CONTROL_FLOW_FORMS.get(call.op)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def why_not_driven(op: Op) -> Reject | None:
     """Return None if a driver can run an operation, else why not."""
     form = control_flow_form(op.call)
     if form is None:
-        return reject("CONTROL_FLOW", f"drivers run {', '.join(FORMS)}, not {op.call.op}")
+        return reject("CONTROL_FLOW", f"drivers run {', '.join(CONTROL_FLOW_FORMS)}, not {op.call.op}")
     labels = sorted(label for label, _ in op.call.regions)
     if labels != sorted(form.bodies):
         return reject("CONTROL_FLOW", f"{op.kind} has the bodies {', '.join(labels)}, not {', '.join(form.bodies)}")
@@ -100,7 +100,7 @@ def why_not_driven(op: Op) -> Reject | None:
 _BATCHED_SCAN = 8
 
 
-def runs_of_bodies(op: Op) -> Fraction:
+def expected_body_runs(op: Op) -> Fraction:
     """Return how often a body is expected to run for one run of an operation: branches in equal shares."""
     form = control_flow_form(op.call)
     if form is not None and form.kind == "branch":
@@ -109,7 +109,7 @@ def runs_of_bodies(op: Op) -> Fraction:
 
 
 def _trips(op: Op, form: ControlFlowForm | None) -> int:
-    """Return how often the body of a loop runs: what is known of that, else `TRIPS`."""
+    """Return how often the body of a loop runs: what is known of that, else `DEFAULT_TRIP_COUNT`."""
     if form is not None and form.kind == "loop" and not op.operand(1):
         count = op.constant(0)
         if count is not None and count.size == 1:
@@ -121,5 +121,5 @@ def _trips(op: Op, form: ControlFlowForm | None) -> int:
         axis = axes[0] if isinstance(axes, tuple) and axes else 0
         if first is not None and first.shape and isinstance(axis, int) and -len(first.shape) <= axis < len(first.shape):
             length = first.shape[axis]
-            return length if isinstance(length, int) else TRIPS
-    return TRIPS
+            return length if isinstance(length, int) else DEFAULT_TRIP_COUNT
+    return DEFAULT_TRIP_COUNT

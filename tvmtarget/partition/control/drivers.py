@@ -16,7 +16,7 @@ from fractions import Fraction
 from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import Type
-from tvmtarget.partition.control.control_flow_ops import TRIPS, BodyArgument, body_arguments
+from tvmtarget.partition.control.control_flow_ops import DEFAULT_TRIP_COUNT, BodyArgument, body_arguments
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
 
 __all__ = ["DriverBlock", "DriverStep", "WrittenCopy", "WrittenDriver", "write_driver"]
@@ -127,7 +127,7 @@ class _Writer:
         for step in block.steps:
             for body in step.blocks:
                 self.carry(body)
-                times = body.runs / block.runs if block.runs else Fraction(TRIPS)
+                times = body.runs / block.runs if block.runs else Fraction(DEFAULT_TRIP_COUNT)
                 found = {
                     slot: self._asked(step.call, slot) or self._kept(body, slot, times)
                     for slot in body_arguments(step.call)

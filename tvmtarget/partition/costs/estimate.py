@@ -11,7 +11,7 @@ from tvmtarget.ir.function import Value
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.control_flow_ops import runs_of_bodies
+from tvmtarget.partition.control.control_flow_ops import expected_body_runs
 from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
 from tvmtarget.partition.costs.memory_graph import PICOSECONDS, MemoryGraph
 from tvmtarget.partition.costs.rates import Rates, names_of, rates_of
@@ -166,7 +166,7 @@ class Estimates:
     def _of_bodies(self, index: int, leaf: Site) -> Estimate:
         """Add up what is in the bodies of an operation that a leaf takes whole, as often as each is expected to run."""
         program, total, doubt = self.program, Fraction(0), Fraction(0)
-        runs = runs_of_bodies(program.op(index))
+        runs = expected_body_runs(program.op(index))
         for scope in program.bodies[index]:
             for inner in scope.calls:
                 estimate = self.time(inner, leaf)

@@ -17,7 +17,7 @@ __all__ = [
     "DEVICE_KERNEL",
     "HOST_FUNCTION",
     "PACKED",
-    "SIDED",
+    "SIDE_ATTRS",
     "Side",
     "as_device",
     "as_host",
@@ -29,7 +29,7 @@ HOST_FUNCTION = "is-host-function"
 PACKED = "packed"  # TVM's kCPackedFunc, 1
 DEVICE_KERNEL = "device-kernel-launch"  # TVM's kDeviceKernelLaunch, 2
 
-SIDED = (CALLING_CONVENTION, HOST_FUNCTION, DRIVES)
+SIDE_ATTRS = (CALLING_CONVENTION, HOST_FUNCTION, DRIVES)
 
 Side = Literal["host", "device", "mixed"]
 

@@ -1,4 +1,4 @@
-"""In which contexts functions are called, at any depth: a fixed point over the call graph, circles included."""
+"""In which call_contexts functions are called, at any depth: a fixed point over the call graph, circles included."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from tvmtarget.ir.names import Names
 
-__all__ = ["CallSite", "contexts", "names_in"]
+__all__ = ["CallSite", "call_contexts", "context_names"]
 
 _C = TypeVar("_C", bound=Hashable)
 
@@ -21,12 +21,12 @@ class CallSite(Generic[_C]):
     context: _C | None = None
 
 
-def contexts(
+def call_contexts(
     calls: Mapping[str, Sequence[CallSite[_C]]], fixed: Mapping[str, Sequence[_C]]
 ) -> dict[str, tuple[_C, ...]]:
-    """Return the contexts that each function is called in, in the order in which they are met.
+    """Return the call_contexts that each function is called in, in the order in which they are met.
 
-    `calls` are the calls in each function, `fixed` the contexts of functions that are the same whoever calls them.
+    `calls` are the calls in each function, `fixed` the call_contexts of functions that are the same whoever calls them.
     No function is walked more than once for a context, so that circles end too.
     """
     found: dict[str, dict[_C, None]] = {name: {} for name in calls}
@@ -43,10 +43,10 @@ def contexts(
     return {name: tuple(met) for name, met in found.items()}
 
 
-def names_in(
+def context_names(
     found: Mapping[str, Sequence[_C]], rank: Callable[[_C], int], suffix: Callable[[_C], str]
 ) -> dict[tuple[str, _C], str]:
-    """Return what each function is called in each of its contexts: in that of least rank it keeps its name.
+    """Return what each function is called in each of its call_contexts: in that of least rank it keeps its name.
 
     In others it is a copy, with the suffix of the context (TVM: `_host`), and a number where that is taken.
     """

@@ -10,7 +10,7 @@ from tvmtarget.support.registry import strategy_at
 from tvmtarget.support.strategy import Op, Strategy
 from tvmtarget.target.topology import Site
 
-__all__ = ["HOST_OPERANDS", "MOST_ELEMENTS", "host_takes", "host_work"]
+__all__ = ["HOST_OPERANDS", "MOST_ELEMENTS", "host_can_compute", "ops_for_host"]
 
 # Elements of a tensor up to which it counts as scalars: shapes, axes, paddings, conditions.
 MOST_ELEMENTS = 64
@@ -44,13 +44,13 @@ HOST_OPERANDS: Mapping[str, tuple[int, ...]] = {
 _ASKS_FOR_SHAPES = frozenset({"Shape", "Size"})
 
 
-def host_takes(program: FlatProgram, op: Op, leaf: Site) -> bool:
+def host_can_compute(program: FlatProgram, op: Op, leaf: Site) -> bool:
     """Whether the host of a leaf can compute an operation for it: shape or scalar work beside device code."""
     host = strategy_at(program.topology[leaf.host].target)
     return host is not None and _is_scalar_work(op) and host.check(op) is None
 
 
-def host_work(
+def ops_for_host(
     program: FlatProgram, site: Site, calls: Sequence[int], strategy: Strategy | None, *, is_asked: bool
 ) -> frozenset[int] | None:
     """Return which operations of a function on a leaf its host computes; None if the function stays as it is.

@@ -20,7 +20,7 @@ from tvmtarget.ir.relax.code import (
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.relax.vdevice_constraints import site_of_function
 from tvmtarget.ir.types import DTYPES, TensorType, Type
-from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host, side_of
+from tvmtarget.partition.host_device.attributes import SIDE_ATTRS, as_device, as_host, side_of
 from tvmtarget.partition.host_device.tir import is_launched, side_of_prim, split_tir
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Site, Topology
@@ -76,7 +76,7 @@ def split_code(functions: Mapping[str, Function], topology: Topology) -> tuple[F
     for name in sorted(codes, key=lambda one: one in called):  # first those that no other function calls
         function = codes[name]
         is_free = function.constraint is None and name not in owner and name not in operations
-        if is_free and not any(function.attr(key) is not None for key in SIDED) and _is_tir(function):
+        if is_free and not any(function.attr(key) is not None for key in SIDE_ATTRS) and _is_tir(function):
             path = _free(function, topology)
             if path is not None:
                 owner[name] = path

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tvmtarget.ir.function import Call, Function, callees_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.host_device.attributes import CALLING_CONVENTION, DEVICE_KERNEL, as_device
-from tvmtarget.partition.host_device.callers import CallSite, contexts, names_in
+from tvmtarget.partition.host_device.callers import CallSite, call_contexts, context_names
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Topology
 
@@ -26,7 +26,7 @@ class _Context:
 def infer_targets(module: IRModule) -> IRModule:
     """Give every function without a constraint those of the code that calls it, at any depth.
 
-    A call with a constraint is code of its own. A function that is called in several contexts is copied for each;
+    A call with a constraint is code of its own. A function that is called in several call_contexts is copied for each;
     device code keeps the name, and what runs on the host of another context is called `<name>_host`. Functions that
     nothing calls, those with a constraint, and what they alone call without one, stay as they are, so that doing it
     twice changes nothing. `ModelError` for an invalid module, such as one whose functions call each other in a circle.
@@ -47,10 +47,10 @@ def infer_targets(module: IRModule) -> IRModule:
         for name, function in functions.items()
         if function.constraint is not None or name not in called
     }
-    found = contexts(calls, fixed)
+    found = call_contexts(calls, fixed)
     hosts = _hosts(module, {context for met in found.values() for context in met})
     rank = {context: _rank(context, hosts) for met in found.values() for context in met}
-    names = names_in(found, rank.__getitem__, lambda context: _suffix(context, hosts))
+    names = context_names(found, rank.__getitem__, lambda context: _suffix(context, hosts))
     made = (
         _made(function, context, names, fixed)
         for name, function in functions.items()
@@ -79,7 +79,7 @@ def _calls(function: Function, around: _Context | None) -> Iterator[CallSite[_Co
 
 
 def _hosts(module: IRModule, met: set[_Context]) -> set[_Context]:
-    """Return the contexts that are hosts of others; and, beside device code, mixed code of the same site."""
+    """Return the call_contexts that are hosts of others; and, beside device code, mixed code of the same site."""
     found = {context for context in met if not context.is_device and replace(context, is_device=True) in met}
     if module.target is None:
         return found

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from tvmtarget.errors import ModelError, TargetError, raise_all
 from tvmtarget.ir.relax.code import CodeCall, calls_of_code, device_region, is_prim, with_calls
 from tvmtarget.ir.relax.tvm_library import checked_module, the_tvm
-from tvmtarget.partition.host_device.callers import CallSite, contexts, names_in
+from tvmtarget.partition.host_device.callers import CallSite, call_contexts, context_names
 from tvmtarget.target.tree import Target
 
 __all__ = ["Context", "bind_missing_targets", "bind_targets", "is_launched", "side_of_prim", "split_tir"]
@@ -161,11 +161,11 @@ def _bind(module: Any, device: Any, host: Any, *, keeps_device_code: bool = Fals
     by_name = {str(var.name_hint): function for var, function in prims.items()}
     fixed = {name: (side_of_prim(function),) for name, function in by_name.items() if _is_decided(function)}
     calls = {name: tuple(map(_site_of, calls_of_code(function))) for name, function in by_name.items()}
-    found = contexts(calls, fixed)
+    found = call_contexts(calls, fixed)
     sides = {name: met or _dead_side(name, calls, found) for name, met in found.items()}
     if device.kind.name not in _HOST_KINDS:
         raise_all(ModelError, list(_host_calls(by_name, calls, sides, fixed)))
-    names = names_in(sides, _SIDES.index, str)
+    names = context_names(sides, _SIDES.index, str)
     variables = {(str(var.name_hint), side): var for var in prims for side in sides[str(var.name_hint)]}
     for (name, side), new in names.items():
         if new != name:

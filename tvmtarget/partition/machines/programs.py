@@ -15,7 +15,7 @@ from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.machines.verify import verify_programs
 from tvmtarget.target.topology import Topology
 
-__all__ = ["programs_of", "spanned"]
+__all__ = ["machines_of_call", "programs_of"]
 
 
 def programs_of(module: IRModule, topology: Topology) -> dict[str, IRModule]:
@@ -63,7 +63,7 @@ class _Projection:
         self.bodies[machine].append(call)
 
     def _machine(self, call: Call) -> str:
-        found = spanned(call, self.module, self.machines)
+        found = machines_of_call(call, self.module, self.machines)
         if len(found) != 1:
             home = self.machines.home
             others = ", ".join(f"@{machine}" for machine in sorted(found - {home}))
@@ -97,7 +97,7 @@ class _Projection:
         return self.module.replace(functions=(driver, *rest))
 
 
-def spanned(call: Call, module: IRModule, machines: Machines) -> set[str]:
+def machines_of_call(call: Call, module: IRModule, machines: Machines) -> set[str]:
     """Return the machines that have a part in a step of the root's driver, whose host runs nested bodies."""
     found = {machines.home} if call.regions else set()
     if call.callee is not None:
@@ -107,7 +107,7 @@ def spanned(call: Call, module: IRModule, machines: Machines) -> set[str]:
     if call.op == COPY:
         found |= {machines.of_domain(str(call.attr(end))) for end in ("src", "dst")}
     for _, body in call.regions:
-        found = found.union(*(spanned(inner, module, machines) for inner in body.body))
+        found = found.union(*(machines_of_call(inner, module, machines) for inner in body.body))
     return found
 
 

@@ -16,7 +16,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import Type
 from tvmtarget.partition.costs.estimate import Estimates, microseconds
 from tvmtarget.partition.machines.machine import Machines
-from tvmtarget.partition.machines.programs import spanned
+from tvmtarget.partition.machines.programs import machines_of_call
 from tvmtarget.partition.outline.outlining import CopyRecord, Outlined, SubgraphRecord
 
 __all__ = ["Stage", "Throughput", "throughput_of"]
@@ -115,7 +115,7 @@ def throughput_of(estimates: Estimates, outlined: Outlined, module: IRModule) ->
             clock[src] = max(clock[src], arrived) + took
             done = clock[dst] = max(clock[dst], clock[src])
         else:
-            together = spanned(call, module, machines)
+            together = machines_of_call(call, module, machines)
             done = max(arrived, *(clock[machine] for machine in together)) + took
             clock.update(dict.fromkeys(together, done))
         ready.update((output.name, done) for output in call.outputs)
@@ -135,7 +135,7 @@ def _steps(call: Call) -> Iterator[Call]:
 def _ends(call: Call, machines: Machines, module: IRModule) -> tuple[str, str]:
     if call.op == COPY:
         return machines.of_domain(str(call.attr("src"))), machines.of_domain(str(call.attr("dst")))
-    (machine,) = spanned(call, module, machines) or {machines.home}
+    (machine,) = machines_of_call(call, module, machines) or {machines.home}
     return machine, machine
 
 

@@ -16,7 +16,7 @@ from tvmtarget.support.registry import strategy_at
 from tvmtarget.support.strategy import Strategy
 from tvmtarget.target.topology import Site
 
-__all__ = ["CONSTANTS", "Constants", "bound_weights", "given_weights"]
+__all__ = ["CONSTANTS", "Constants", "bound_weights", "lifted_constants"]
 
 Constants: TypeAlias = Literal["bind", "lift", "share"]
 CONSTANTS: tuple[Constants, ...] = get_args(Constants)
@@ -24,7 +24,7 @@ CONSTANTS: tuple[Constants, ...] = get_args(Constants)
 Results: TypeAlias = Callable[[PartitionNode], Sequence[str]]
 
 
-def given_weights(
+def lifted_constants(
     program: FlatProgram, shapes: SubgraphStructures, root: PartitionNode, results: Results, wanted: Constants | None
 ) -> Mapping[int, frozenset[str]]:
     """Return the constants that are parameters of leaf functions, by the first operation of their subgraph.

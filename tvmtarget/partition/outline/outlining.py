@@ -9,12 +9,12 @@ from fractions import Fraction
 from tvmtarget.ir.function import DIMS, OPS, Attribute, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.control_flow_ops import control_flow_form, runs_of_bodies
+from tvmtarget.partition.control.control_flow_ops import control_flow_form, expected_body_runs
 from tvmtarget.partition.control.drivers import DriverBlock, DriverStep, write_driver
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
 from tvmtarget.partition.flat_program import FlatProgram
-from tvmtarget.partition.host_device.attributes import SIDED, as_device, as_host
-from tvmtarget.partition.outline.constant_binding import Constants, given_weights
+from tvmtarget.partition.host_device.attributes import SIDE_ATTRS, as_device, as_host
+from tvmtarget.partition.outline.constant_binding import Constants, lifted_constants
 from tvmtarget.partition.outline.deduplicate import Correspondence, SubgraphStructure, SubgraphStructures, same_data
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
 from tvmtarget.partition.split import PartitionNode
@@ -109,7 +109,7 @@ def outline(
     for each match the pattern, then the names of the operations.
     """
     outliner = _Outliner(program, groups, memory_graph or MemoryGraph(program.topology))
-    outliner.given = given_weights(program, outliner.shapes, root, lambda leaf: outliner.border(leaf)[1], constants)
+    outliner.given = lifted_constants(program, outliner.shapes, root, lambda leaf: outliner.border(leaf)[1], constants)
     function = program.function
     params = tuple(param.name for param in function.params)
     around = _Around("", Fraction(1))
@@ -186,7 +186,7 @@ class _Outliner:
         self.constants = program.constants
         self.names = Names(function.name for function in program.others)
         self.values = Names(program.types)
-        made = ("role", "matches", *SIDED)
+        made = ("role", "matches", *SIDE_ATTRS)
         self.kept = tuple(item for item in program.function.attrs if item[0] not in made)  # of the entry
 
     def add(self, subgraph: PartitionNode, border: _Border, around: _Around) -> None:
@@ -374,7 +374,7 @@ class _Outliner:
         self.driven.append(DrivenRecord(caller.driver, part.site.path, index, call.source))
         form = control_flow_form(call)
         repeats = form is not None and form.repeats
-        runs = caller.around.runs * runs_of_bodies(self.program.op(index))
+        runs = caller.around.runs * expected_body_runs(self.program.op(index))
         inside = replace(caller, around=replace(caller.around, runs=runs))
         blocks = tuple(
             DriverBlock(

@@ -146,7 +146,7 @@ def _refuse_circles(program: FlatProgram, groups: tuple[tuple[int, ...], ...]) -
             successors[owner[first]].add(owner[index])
     for number, targets in enumerate(successors):
         targets.discard(number)
-    stuck = set(owner) - set(AtomGraph([sorted(targets) for targets in successors]).order)
+    stuck = set(owner) - set(AtomGraph([sorted(targets) for targets in successors]).topological_order)
     circular = [group for group in groups if group[0] in stuck]
     if circular:
         named = " and ".join(str([program.body[index].source for index in group]) for group in circular[:2])

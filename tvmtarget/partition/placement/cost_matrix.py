@@ -14,7 +14,7 @@ from math import ceil, log2
 import numpy as np
 
 from tvmtarget.ir.types import Type
-from tvmtarget.partition.control.control_flow_ops import runs_of_bodies
+from tvmtarget.partition.control.control_flow_ops import expected_body_runs
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.flat_program import FlatProgram
@@ -251,7 +251,7 @@ def _driven(
 
 def _runs(program: FlatProgram, index: int, runs: float) -> Iterator[tuple[int, float, bool]]:
     """Yield the operations in the bodies of one, how often each runs, and whether it is the first of its body."""
-    inside = runs * float(runs_of_bodies(program.op(index)))
+    inside = runs * float(expected_body_runs(program.op(index)))
     for scope in program.bodies[index]:
         plain = (inner for inner in scope.calls if inner not in program.bodies)
         yield from ((inner, inside, number == 0) for number, inner in enumerate(plain))

@@ -13,7 +13,7 @@ from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.function import Constant
 from tvmtarget.partition.control.control_flow_ops import why_not_driven
 from tvmtarget.partition.flat_program import FlatProgram, open_frame
-from tvmtarget.partition.host_device.classify import host_takes
+from tvmtarget.partition.host_device.classify import host_can_compute
 from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.partition.placement.indivisible_groups import atoms_of, together, untyped
 from tvmtarget.partition.placement.minimal_conflict import conflict_text
@@ -295,7 +295,7 @@ class Feasibility:
             return refusal
         if not self.splits and strategy.takes != "device":
             return refusal
-        is_for_host = host_takes(self.program, op, leaf) or self.why_not_driven(index, leaf) is None
+        is_for_host = host_can_compute(self.program, op, leaf) or self.why_not_driven(index, leaf) is None
         return None if is_for_host else refusal
 
     def _judge_by_generator(self, index: int, system: Site, op: Op) -> Reject | None:

@@ -1,16 +1,16 @@
-"""Waves that look ahead: several orders of colours are followed side by side, and the one that ends first is taken."""
+"""Waves that look ahead: several orders of labels are followed side by side, and the one that ends first is taken."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tvmtarget.partition.subgraphs.lower_bound import together
+from tvmtarget.partition.subgraphs.lower_bound import least_sequence_weight
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 
 __all__ = ["beam_search"]
 
-# Orders of colours that are followed side by side.
+# Orders of labels that are followed side by side.
 WIDTH = 8
 
 # Vertices and edges that may be looked at in all, for each that there is.
@@ -19,9 +19,9 @@ WORK = 60
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """How far one order of colours has come, and what its subgraphs count; `before` is what it was a subgraph ago.
+    """How far one order of labels has come, and what its subgraphs count; `before` is what it was a subgraph ago.
 
-    `ready` are by colour the vertices that can run next, and `tallest` what is ahead of them at most, -1 where there
+    `ready` are by label the vertices that can run next, and `tallest` what is ahead of them at most, -1 where there
     are none. `waiting` are how many edges into others are still to come, where some have. `done` vertices have run.
     """
 
@@ -43,21 +43,21 @@ class _Sweep:
         return found[::-1]
 
 
-def beam_search(coloured: LabeledGraph, weights: Sequence[int], heights: Sequence[int]) -> list[list[int]] | None:
-    """Divide an acyclic graph as `waves` does, following at each step the orders of colours that promise most.
+def beam_search(labeled: LabeledGraph, weights: Sequence[int], heights: Sequence[int]) -> list[list[int]] | None:
+    """Divide an acyclic graph as `waves` does, following at each step the orders of labels that promise most.
 
-    That is the least by what a subgraph of each counts (`weights`, by colour) and what is ahead (`heights`, as `ahead`
+    That is the least by what a subgraph of each counts (`weights`, by label) and what is ahead (`heights`, as `ahead`
     gives them), then by what is left to run. None if that is too much work.
     """
-    sweeping = _Sweeping(coloured, weights, heights)
-    count = len(coloured.graph)
-    work = WORK * (count + len(coloured.graph.ends))
+    sweeping = _Sweeping(labeled, weights, heights)
+    count = len(labeled.graph)
+    work = WORK * (count + len(labeled.graph.ends))
     sweeps = [sweeping.start()]
     while sweeps[0].done < count:
         found: dict[tuple[frozenset[int], ...], tuple[tuple[int, int], _Sweep]] = {}
         for after in (step for sweep in sweeps for step in sweeping.steps(sweep)):
             work -= len(after.waiting) + sum(map(len, after.ready)) + 2 * len(after.subgraph)
-            promise = after.count + together(after.tallest, weights), -after.done
+            promise = after.count + least_sequence_weight(after.tallest, weights), -after.done
             key = tuple(map(frozenset, after.ready))
             if key not in found or promise < found[key][0]:
                 found[key] = promise, after
@@ -70,12 +70,12 @@ def beam_search(coloured: LabeledGraph, weights: Sequence[int], heights: Sequenc
 class _Sweeping:
     """What sweeps go over."""
 
-    def __init__(self, coloured: LabeledGraph, weights: Sequence[int], heights: Sequence[int]) -> None:
-        self.successors = coloured.graph.successors
-        self.colours = coloured.colours
+    def __init__(self, labeled: LabeledGraph, weights: Sequence[int], heights: Sequence[int]) -> None:
+        self.successors = labeled.graph.successors
+        self.labels = labeled.labels
         self.weights = weights
         self.heights = heights
-        self.degrees = coloured.graph.degrees
+        self.degrees = labeled.graph.degrees
 
     def start(self) -> _Sweep:
         """Return the sweep of which nothing has run."""
@@ -84,9 +84,9 @@ class _Sweeping:
         return _Sweep(None, [], *self._with(ready, (-1,) * len(ready), free), {}, 0, 0)
 
     def steps(self, sweep: _Sweep) -> Iterator[_Sweep]:
-        """Yield a sweep with one subgraph more, for every colour that has something ready."""
-        successors, colours, degrees = self.successors, self.colours, self.degrees
-        for colour, begun in enumerate(sweep.ready):
+        """Yield a sweep with one subgraph more, for every label that has something ready."""
+        successors, labels, degrees = self.successors, self.labels, self.degrees
+        for label, begun in enumerate(sweep.ready):
             if not begun:
                 continue
             waiting, subgraph = sweep.waiting.copy(), begun.copy()
@@ -98,10 +98,10 @@ class _Sweeping:
                         waiting[target] = left
                         continue
                     waiting.pop(target, None)
-                    (subgraph if colours[target] == colour else fresh).append(target)
-            ready = (*sweep.ready[:colour], [], *sweep.ready[colour + 1 :])
-            tallest = (*sweep.tallest[:colour], -1, *sweep.tallest[colour + 1 :])
-            count, done = sweep.count + self.weights[colour], sweep.done + len(subgraph)
+                    (subgraph if labels[target] == label else fresh).append(target)
+            ready = (*sweep.ready[:label], [], *sweep.ready[label + 1 :])
+            tallest = (*sweep.tallest[:label], -1, *sweep.tallest[label + 1 :])
+            count, done = sweep.count + self.weights[label], sweep.done + len(subgraph)
             yield _Sweep(sweep, subgraph, *self._with(ready, tallest, fresh), waiting, count, done)
 
     def _with(
@@ -111,8 +111,8 @@ class _Sweeping:
         lists: list[list[int]] = [[] for _ in ready]
         heights = list(tallest)
         for vertex in fresh:
-            colour = self.colours[vertex]
-            lists[colour].append(vertex)
-            heights[colour] = max(heights[colour], self.heights[vertex])
+            label = self.labels[vertex]
+            lists[label].append(vertex)
+            heights[label] = max(heights[label], self.heights[vertex])
         joined = tuple(old + new if new else old for old, new in zip(ready, lists, strict=True))
         return joined, tuple(heights)

@@ -21,10 +21,10 @@ SWEEPS = 2
 class BoundaryRefinement:
     """Atoms, what they must come before, and the values that they pass: what moving them needs to know."""
 
-    def __init__(self, coloured: LabeledGraph, values: Values) -> None:
-        self.coloured = coloured
-        self.graph = coloured.graph
-        self.colours = coloured.colours
+    def __init__(self, labeled: LabeledGraph, values: Values) -> None:
+        self.labeled = labeled
+        self.graph = labeled.graph
+        self.labels = labeled.labels
         self.values = values
 
     @cached_property
@@ -42,7 +42,7 @@ class BoundaryRefinement:
         """Whether a single atom reads each value."""
         return [len(readers) == 1 for readers in self.values.readers_of]
 
-    def moved(self, subgraphs: Sequence[Sequence[int]]) -> list[list[int]]:
+    def refine(self, subgraphs: Sequence[Sequence[int]]) -> list[list[int]]:
         """Return subgraphs in the same order, less those that become empty; every edge stays or points forward."""
         places = _Places(self, subgraphs)
         for sweep in range(SWEEPS):
@@ -56,7 +56,7 @@ class _Places:
 
     def __init__(self, slack: BoundaryRefinement, subgraphs: Sequence[Sequence[int]]) -> None:
         self.slack = slack
-        self.colour_of = [slack.colours[subgraph[0]] for subgraph in subgraphs]
+        self.label_of = [slack.labels[subgraph[0]] for subgraph in subgraphs]
         self.place = [-1] * (len(slack.graph) + 1)
         for number, subgraph in enumerate(subgraphs):
             for vertex in subgraph:
@@ -68,7 +68,7 @@ class _Places:
 
     def sweep(self, step: int) -> bool:
         """Improve every atom once, by number upwards or downwards; return whether any moved."""
-        before, after = self.slack.graph.turned.successors, self.slack.graph.successors
+        before, after = self.slack.graph.transposed.successors, self.slack.graph.successors
         waiting = [step * vertex for vertex in self._movable() if self._is_changed(vertex)]
         heapify(waiting)
         last, is_moved = -len(self.place), False
@@ -94,35 +94,35 @@ class _Places:
 
     def _movable(self) -> Iterable[int]:
         """Return the atoms that could be in another subgraph, as the others are."""
-        place, colours = np.array(self.place[:-1], dtype=np.int64), np.array(self.slack.colours)
+        place, labels = np.array(self.place[:-1], dtype=np.int64), np.array(self.slack.labels)
         first, last = self._bounds(place)
-        colour_of = np.array(self.colour_of, dtype=np.int64)
+        label_of = np.array(self.label_of, dtype=np.int64)
         is_movable = np.zeros(len(place), dtype=np.bool_)
         for bound in (first, last):
-            is_movable |= (bound != place) & (colour_of[bound] == colours)
+            is_movable |= (bound != place) & (label_of[bound] == labels)
         found: list[int] = np.flatnonzero(is_movable).tolist()
         return found
 
     def _bounds(self, place: Ints) -> tuple[Ints, Ints]:
         """Return the earliest and the latest subgraph that every atom can be in; where it is, if nothing bounds it."""
         graph = self.slack.graph
-        first, last = np.full_like(place, -1), np.full_like(place, len(self.colour_of))
+        first, last = np.full_like(place, -1), np.full_like(place, len(self.label_of))
         np.maximum.at(first, graph.ends, place[graph.starts])
         np.minimum.at(last, graph.starts, place[graph.ends])
-        return np.where(first < 0, place, first), np.where(last == len(self.colour_of), place, last)
+        return np.where(first < 0, place, first), np.where(last == len(self.label_of), place, last)
 
     def _improve(self, vertex: int) -> bool:
         """Move one atom to the earliest or latest subgraph it can be in, if fewer bytes pass then."""
         place, slack = self.place, self.slack
-        here, colour = place[vertex], slack.colours[vertex]
-        before, after = slack.graph.turned.successors[vertex], slack.graph.successors[vertex]
+        here, label = place[vertex], slack.labels[vertex]
+        before, after = slack.graph.transposed.successors[vertex], slack.graph.successors[vertex]
         first = max([place[other] for other in before]) if before else here
         last = min([place[other] for other in after]) if after else here
-        if first == here or self.colour_of[first] != colour:
+        if first == here or self.label_of[first] != label:
             first = last
-        elif last == here or self.colour_of[last] != colour:
+        elif last == here or self.label_of[last] != label:
             last = first
-        if first == here or self.colour_of[first] != colour:
+        if first == here or self.label_of[first] != label:
             return False
         passing = self._passing(vertex, here, 1)
         best, gain = first, passing - self._passing(vertex, first, 0)
@@ -172,7 +172,7 @@ class _Places:
 
     def subgraphs(self) -> list[list[int]]:
         """Return the subgraphs that still hold something."""
-        members: list[list[int]] = [[] for _ in self.colour_of]
+        members: list[list[int]] = [[] for _ in self.label_of]
         for vertex, place in enumerate(self.place[:-1]):
             members[place].append(vertex)
         return [subgraph for subgraph in members if subgraph]

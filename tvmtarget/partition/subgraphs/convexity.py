@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tvmtarget.partition.placement.maxflow import Budget, Network
 
-__all__ = ["best_convex"]
+__all__ = ["best_convex_subset"]
 
 # Visits of edges for each vertex and edge of the network; then nothing is said.
 WORK = 1000
 
 
-def best_convex(
+def best_convex_subset(
     edges: Sequence[tuple[int, int]], count: int, gains: Mapping[int, int], together: Iterable[Sequence[int]] = ()
 ) -> frozenset[int] | None:
     """Return the vertices of most gain of which no path leads out and back in; None if the work is used up before.

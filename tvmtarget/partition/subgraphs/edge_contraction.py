@@ -16,12 +16,12 @@ __all__ = ["contract_edges"]
 WORK = 40
 
 
-def contract_edges(graph: AtomGraph, colours: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[list[int]]:
+def contract_edges(graph: AtomGraph, labels: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[list[int]]:
     """Join the ends of edges, in the order given, and return the subgraphs in an order in which they can run."""
     quotient = _Quotient(graph)
     joined = quotient.joined
     for a, b in edges:
-        if colours[a] != colours[b]:
+        if labels[a] != labels[b]:
             continue
         if quotient.left <= 0:
             break
@@ -38,9 +38,9 @@ class _Quotient:
     def __init__(self, graph: AtomGraph) -> None:
         count = len(graph)
         self.after: list[set[int]] = list(map(set, graph.successors))
-        self.before: list[set[int]] = list(map(set, graph.turned.successors))
+        self.before: list[set[int]] = list(map(set, graph.transposed.successors))
         self.place = [0] * count
-        for place, vertex in enumerate(graph.order):
+        for place, vertex in enumerate(graph.topological_order):
             self.place[vertex] = place
         self.joined = list(range(count))
         self.left = WORK * (count + len(graph.ends))

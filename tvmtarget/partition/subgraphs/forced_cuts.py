@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Sequence
 
 from tvmtarget.partition.flat_program import FlatProgram
 
-__all__ = ["cut_at", "forced_cuts_of"]
+__all__ = ["forced_cuts_of", "split_at_cuts"]
 
 
 def forced_cuts_of(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> frozenset[tuple[int, int]]:
@@ -18,7 +18,7 @@ def forced_cuts_of(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> fr
     return frozenset((owner[first], owner[then]) for first, then in pairs if program.is_boundary(first, then))
 
 
-def cut_at(
+def split_at_cuts(
     subgraph: Sequence[int], successors: Sequence[Sequence[int]], cuts: Container[tuple[int, int]]
 ) -> Iterator[list[int]]:
     """Yield the parts of a subgraph in an order in which they can run; no cut is inside of one."""

@@ -34,7 +34,7 @@ class Limits:
         return (self.max_ops, self.max_inputs, self.max_outputs) != (None, None, None)
 
     @property
-    def is_free(self) -> bool:
+    def is_unlimited(self) -> bool:
         """Whether a subgraph may be anything."""
         return self.shape in ("superstep", "program") and not self.is_capped
 
@@ -57,13 +57,13 @@ class Limiter:
         """The values that every atom computes."""
         return self.values.made_by(len(self.atoms))
 
-    def all_limited(
-        self, subgraphs: Iterable[list[int]], colours: Sequence[int], limits: Sequence[Limits]
+    def split_all(
+        self, subgraphs: Iterable[list[int]], labels: Sequence[int], limits: Sequence[Limits]
     ) -> list[list[int]]:
-        """Return the parts of all subgraphs; `limits` are by colour, which `colours` are by atom."""
-        return [part for subgraph in subgraphs for part in self.limited(subgraph, limits[colours[subgraph[0]]])]
+        """Return the parts of all subgraphs; `limits` are by label, which `labels` are by atom."""
+        return [part for subgraph in subgraphs for part in self.split(subgraph, limits[labels[subgraph[0]]])]
 
-    def limited(self, subgraph: list[int], limits: Limits) -> Iterator[list[int]]:
+    def split(self, subgraph: list[int], limits: Limits) -> Iterator[list[int]]:
         """Yield the parts of a subgraph."""
         if limits.shape == "single":
             yield from ([atom] for atom in self._ordered(subgraph))
@@ -71,7 +71,7 @@ class Limiter:
         for part in self._connected(subgraph) if limits.shape == "connected" else [subgraph]:
             yield from self._capped(part, limits) if limits.is_capped else [part]
 
-    def halves(self, subgraph: list[int]) -> list[list[int]]:
+    def halve(self, subgraph: list[int]) -> list[list[int]]:
         """Return a subgraph of several atoms in two parts, divided where fewest bytes pass in the middle half."""
         order = self._ordered(subgraph)
         crossing = self._crossing(order)

@@ -1,16 +1,15 @@
-"""How few subgraphs there can be, whatever way they are formed.
+"""Lower bounds on the number of subgraphs that any acyclic partition of a labeled graph needs.
 
-Subgraphs in the order in which they run are a word of colours that holds the colours of every path. Three things are
-known of such a word, each found in one pass over the graph:
+Subgraphs in execution order form a sequence of labels that contains the label sequence of every path. Each bound takes
+one pass over the graph:
 
-- It is as long as the longest path is in changes of colour.
-- Whoever reads a vertex comes behind it: if vertices of several colours do, one of these colours comes last of all, so
-  that behind the first vertex there are as many subgraphs as there are of these colours, and what is ahead of the last.
-  The order of colours that is best for the word is that by what is ahead, the most first, as of jobs with due dates
-  (Jackson, 1955), whatever a subgraph of each colour counts (`ahead`).
-- Every colour comes as often as a path meets it anew.
+- The sequence is at least as long as the largest number of label changes on a path.
+- The readers of a vertex come after it. If they have several labels, one subgraph of each label is needed, and the last
+  of them is followed by all that its vertices require. Ordering the labels by that requirement, largest first, minimises
+  the total, as for jobs with due dates (Jackson, 1955), whatever weight a subgraph of each label has (`weight_ahead`).
+- A label occurs at least as often as a path re-enters it.
 
-With two colours the first is exact (Kennedy and McKinley, 1994); with more of them the least number is NP-hard.
+With two labels the first bound is exact (Kennedy and McKinley, 1993); with more the minimum is NP-hard to find.
 """
 
 from __future__ import annotations
@@ -19,77 +18,101 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 
-__all__ = ["ahead", "least_of", "lower_bound", "together"]
+__all__ = ["least_sequence_weight", "least_total", "lower_bound", "weight_ahead"]
 
 
-def lower_bound(coloured: LabeledGraph, reached: int | None = None) -> int:
-    """Return a number of subgraphs that no acyclic division of these colours can go below.
+def lower_bound(labeled: LabeledGraph, achieved: int | None = None) -> int:
+    """Return a number of subgraphs that no acyclic partition of a labeled graph can go below.
 
-    `reached` is a number that some division has: where the bound gets there, nothing more is tried to raise it.
+    Args:
+        labeled: graph without cycles whose vertices are labeled with sites.
+        achieved: number of subgraphs of a known partition; the search for a better bound stops when it is reached.
+
+    Returns:
+        The best of the bounds listed in the module docstring; 0 for an empty graph.
     """
     bound = 0
-    for other in _bounds(coloured):
+    for other in _bounds(labeled):
         bound = max(bound, other)
-        if bound == reached:
+        if bound == achieved:
             break
     return bound
 
 
-def _bounds(coloured: LabeledGraph) -> Iterator[int]:
-    """Yield bounds, what is found fastest first."""
-    colours, heights = coloured.colours, coloured.changes_ahead
-    if not colours:
+def _bounds(labeled: LabeledGraph) -> Iterator[int]:
+    """Yield bounds, the cheapest to compute first."""
+    labels, heights = labeled.labels, labeled.label_changes_ahead
+    if not labels:
         return
     tallest = max(heights)
-    begins = {colour for colour, height in zip(colours, heights, strict=True) if height == tallest}
-    count = len(coloured.names)
-    yield max(1 + tallest + (len(begins) > 1), count)
+    first_labels = {label for label, height in zip(labels, heights, strict=True) if height == tallest}
+    count = len(labeled.distinct_labels)
+    yield max(1 + tallest + (len(first_labels) > 1), count)
     if count < 3:
         return
-    weights = [1] * (1 + max(colours))
-    yield least_of(colours, ahead(coloured, weights), weights)
-    if coloured.graph.is_large:
+    weights = [1] * (1 + max(labels))
+    yield least_total(labels, weight_ahead(labeled, weights), weights)
+    if labeled.graph.is_large:
         return
-    yield sum(_times_met(coloured))
-    yield least_of(colours, ahead(coloured.turned, weights), weights)
+    yield sum(_entries_per_label(labeled))
+    yield least_total(labels, weight_ahead(labeled.transposed, weights), weights)
 
 
-def ahead(coloured: LabeledGraph, weights: Sequence[int]) -> list[int]:
-    """Return, per vertex, what all subgraphs behind its own count together at least; `weights` are by colour."""
-    successors, colours = coloured.graph.successors, coloured.colours
+def weight_ahead(labeled: LabeledGraph, weights: Sequence[int]) -> list[int]:
+    """Return a lower bound, per vertex, on the total weight of the subgraphs that run after its own.
+
+    Args:
+        labeled: graph without cycles.
+        weights: weight of a subgraph, by label.
+    """
+    successors, labels = labeled.graph.successors, labeled.labels
     none = [-1] * len(weights)
     heights = [0] * len(successors)
-    most = [none] * len(successors)  # by colour: what is ahead of vertices in later subgraphs, -1 if there are none
-    for vertex in reversed(coloured.graph.order):
-        colour, targets = colours[vertex], successors[vertex]
-        if len(targets) == 1 and colours[targets[0]] == colour:
+    # Per vertex and label: largest height of a vertex of that label in a later subgraph, -1 if there is none.
+    most = [none] * len(successors)
+    for vertex in reversed(labeled.graph.topological_order):
+        label, targets = labels[vertex], successors[vertex]
+        if len(targets) == 1 and labels[targets[0]] == label:
             heights[vertex], most[vertex] = heights[targets[0]], most[targets[0]]
             continue
         height, row = 0, none
         for target in targets:
             row = most[target] if row is none else list(map(max, row, most[target]))
-            if colours[target] == colour:
+            if labels[target] == label:
                 height = max(height, heights[target])
-            elif heights[target] > row[colours[target]]:
+            elif heights[target] > row[labels[target]]:
                 row = row.copy()
-                row[colours[target]] = heights[target]
-        heights[vertex], most[vertex] = max(height, together(row, weights)), row
+                row[labels[target]] = heights[target]
+        heights[vertex], most[vertex] = max(height, least_sequence_weight(row, weights)), row
     return heights
 
 
-def least_of(colours: Iterable[int], heights: Iterable[int], weights: Sequence[int]) -> int:
-    """Return what all subgraphs count together at least, given what is ahead of each vertex."""
+def least_total(labels: Iterable[int], heights: Iterable[int], weights: Sequence[int]) -> int:
+    """Return a lower bound on the total weight of all subgraphs.
+
+    Args:
+        labels: label of each vertex.
+        heights: total weight that follows each vertex, as `weight_ahead` returns it.
+        weights: weight of a subgraph, by label.
+    """
     most = [-1] * len(weights)
-    for colour, height in zip(colours, heights, strict=True):
-        if height > most[colour]:
-            most[colour] = height
-    return together(most, weights)
+    for label, height in zip(labels, heights, strict=True):
+        if height > most[label]:
+            most[label] = height
+    return least_sequence_weight(most, weights)
 
 
-def together(most: Sequence[int], weights: Sequence[int]) -> int:
-    """Return what comes together at least if a subgraph of every colour does, with so much ahead; -1 for none."""
+def least_sequence_weight(heights: Sequence[int], weights: Sequence[int]) -> int:
+    """Return the least total weight of a sequence with one subgraph of every label and all that follows each.
+
+    Jackson's rule (1955): run first the label that is followed by most.
+
+    Args:
+        heights: total weight that follows the subgraph of each label; -1 for a label that does not occur.
+        weights: weight of a subgraph, by label.
+    """
     total = least = 0
-    for height, weight in sorted(zip(most, weights, strict=True), reverse=True):
+    for height, weight in sorted(zip(heights, weights, strict=True), reverse=True):
         if height < 0:
             break
         total += weight
@@ -98,21 +121,21 @@ def together(most: Sequence[int], weights: Sequence[int]) -> int:
     return least
 
 
-def _times_met(coloured: LabeledGraph) -> list[int]:
-    """Return, per colour, how often a path meets it at most with another one in between."""
-    successors, colours = coloured.graph.successors, coloured.colours
-    none = [0] * (1 + max(colours))
+def _entries_per_label(labeled: LabeledGraph) -> list[int]:
+    """Return, per label, how often at most one path enters it, coming from another label or starting there."""
+    successors, labels = labeled.graph.successors, labeled.labels
+    none = [0] * (1 + max(labels))
     rows = [none] * len(successors)
-    found = none
-    for vertex in reversed(coloured.graph.order):
-        colour, row, own = colours[vertex], none, 1
+    most = none
+    for vertex in reversed(labeled.graph.topological_order):
+        label, row, own = labels[vertex], none, 1
         for target in successors[vertex]:
             row = rows[target] if row is none else list(map(max, row, rows[target]))
-            own = max(own, rows[target][colour] + (colours[target] != colour))
-        if row[colour] != own:
+            own = max(own, rows[target][label] + (labels[target] != label))
+        if row[label] != own:
             row = row.copy()
-            row[colour] = own
+            row[label] = own
         rows[vertex] = row
-        if row[colour] > found[colour]:
-            found = list(map(max, found, row))
-    return found
+        if row[label] > most[label]:
+            most = list(map(max, most, row))
+    return most

@@ -9,7 +9,7 @@ from tvmtarget.partition.control.scopes import Scope
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.subgraphs.convexity import best_convex
+from tvmtarget.partition.subgraphs.convexity import best_convex_subset
 from tvmtarget.partition.subgraphs.subgraph_budget import ops_of, others_for, saved_by
 from tvmtarget.target.topology import Site
 
@@ -75,7 +75,7 @@ def _best(feasibility: Feasibility, scope: Scope, gains: Mapping[int, int]) -> f
     groups = (*(group.calls for group in feasibility.groups.all), *program.atomic)
     together = [[index - start for index in group] for group in groups if group[0] in scope.calls]
     shifted = {index - start: gain for index, gain in gains.items()}
-    found = best_convex([edge for edge in edges if min(edge) >= 0], len(scope.calls), shifted, together)
+    found = best_convex_subset([edge for edge in edges if min(edge) >= 0], len(scope.calls), shifted, together)
     return frozenset(start + vertex for vertex in found or ())
 
 

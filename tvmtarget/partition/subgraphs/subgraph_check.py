@@ -25,5 +25,5 @@ def checked_subgraphs(
         elif len(subgraph) == 1:
             refused[subgraph[0]] = refusal
         else:
-            waiting += reversed(limiter.halves(subgraph))
+            waiting += reversed(limiter.halve(subgraph))
     return taken, refused

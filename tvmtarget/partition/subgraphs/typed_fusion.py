@@ -1,7 +1,7 @@
 """Stage D: subgraphs by joint waves, so that the graph of subgraphs has no circle by construction.
 
-Operations are drained colour by colour in topological order: a subgraph is everything of one colour that can run
-before any other colour must. This is typed fusion (Kennedy and McKinley, 1994), greedy over the colours; with
+Operations are drained label by label in topological order: a subgraph is everything of one label that can run
+before any other label must. This is typed fusion (Kennedy and McKinley, 1994), greedy over the labels; with
 two of them no division has fewer subgraphs. O((V + E) log V).
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
 
-__all__ = ["AtomGraph", "LabeledGraph", "graph_of", "is_large", "waves"]
+__all__ = ["AtomGraph", "LabeledGraph", "graph_from_edges", "is_large", "typed_fusion"]
 
 # Above this many vertices and edges the cheapest ways alone are gone: of bounds the first two, of divisions waves.
 LARGE = 60_000
@@ -59,7 +59,7 @@ class AtomGraph:
         return is_large(len(self), len(self.ends))
 
     @cached_property
-    def turned(self) -> AtomGraph:
+    def transposed(self) -> AtomGraph:
         """The graph with its edges turned round."""
         predecessors: list[list[int]] = [[] for _ in self.successors]
         for vertex, targets in enumerate(self.successors):
@@ -84,10 +84,10 @@ class AtomGraph:
                     heappush(ready, target)
         return order
 
-    def coloured(self, colours: Sequence[int]) -> LabeledGraph:
-        """Return the graph with colours; the latest ones are kept, as several steps look at what is chosen."""
-        if self._latest is None or self._latest.colours != colours:
-            self._latest = LabeledGraph(self, colours)
+    def labeled(self, labels: Sequence[int]) -> LabeledGraph:
+        """Return the graph with labels; the latest ones are kept, as several steps look at what is chosen."""
+        if self._latest is None or self._latest.labels != labels:
+            self._latest = LabeledGraph(self, labels)
         return self._latest
 
 
@@ -96,7 +96,7 @@ def is_large(vertices: int, edges: int) -> bool:
     return vertices + edges > LARGE
 
 
-def graph_of(count: int, starts: Ints, ends: Ints) -> AtomGraph:
+def graph_from_edges(count: int, starts: Ints, ends: Ints) -> AtomGraph:
     """Return the graph of `count` vertices with these edges, each once, less those from a vertex to itself."""
     apart = starts != ends
     pairs = np.unique(starts[apart] * count + ends[apart])
@@ -105,77 +105,79 @@ def graph_of(count: int, starts: Ints, ends: Ints) -> AtomGraph:
 
 
 class LabeledGraph:
-    """A graph whose vertices have colours; what several steps ask of it is found once."""
+    """A graph whose vertices have labels; what several steps ask of it is found once."""
 
-    def __init__(self, graph: AtomGraph, colours: Sequence[int]) -> None:
+    def __init__(self, graph: AtomGraph, labels: Sequence[int]) -> None:
         self.graph = graph
-        self.colours = colours
-        self._waves: dict[frozenset[int], list[list[int]]] = {}
+        self.labels = labels
+        self._fused: dict[frozenset[int], list[list[int]]] = {}
 
     @cached_property
     def names(self) -> list[int]:
-        """The colours that there are, in order."""
-        return sorted(set(self.colours))
+        """The labels that there are, in order."""
+        return sorted(set(self.labels))
 
     @cached_property
-    def turned(self) -> LabeledGraph:
+    def transposed(self) -> LabeledGraph:
         """The same with edges turned round."""
-        return LabeledGraph(self.graph.turned, self.colours)
+        return LabeledGraph(self.graph.transposed, self.labels)
 
     @cached_property
-    def changes_ahead(self) -> list[int]:
-        """How often, per vertex, the colour changes at most on a path that begins there."""
-        successors, colours = self.graph.successors, self.colours
+    def label_changes_ahead(self) -> list[int]:
+        """How often, per vertex, the label changes at most on a path that begins there."""
+        successors, labels = self.graph.successors, self.labels
         heights = [0] * len(successors)
-        for vertex in reversed(self.graph.order):
-            colour, height = colours[vertex], 0
+        for vertex in reversed(self.graph.topological_order):
+            label, height = labels[vertex], 0
             for target in successors[vertex]:
-                change = heights[target] if colours[target] == colour else heights[target] + 1
+                change = heights[target] if labels[target] == label else heights[target] + 1
                 if change > height:
                     height = change
             heights[vertex] = height
         return heights
 
-    def waves(self, free: frozenset[int] = frozenset()) -> list[list[int]]:
-        """Return waves by how often colours change ahead; nobody may change them."""
-        if free not in self._waves:
-            self._waves[free] = waves(self, free)
-        return self._waves[free]
+    def fused(self, free: frozenset[int] = frozenset()) -> list[list[int]]:
+        """Return waves by how often labels change ahead; nobody may change them."""
+        if free not in self._fused:
+            self._fused[free] = typed_fusion(self, free)
+        return self._fused[free]
 
 
-def waves(coloured: LabeledGraph, free: frozenset[int] = frozenset(), heights: Sequence[int] = ()) -> list[list[int]]:
-    """Divide an acyclic graph into one-coloured subgraphs; every edge stays inside one or points to a later one.
+def typed_fusion(
+    labeled: LabeledGraph, free: frozenset[int] = frozenset(), heights: Sequence[int] = ()
+) -> list[list[int]]:
+    """Divide an acyclic graph into one-labeled subgraphs; every edge stays inside one or points to a later one.
 
-    The next colour is the one with a vertex that has most ahead, then the one with most work ready, then the smaller
-    number (with two colours, the smaller number at once). Colours that are `free` come before all others. `heights`
-    are what is ahead of each vertex: unless given, changes of colour.
+    The next label is the one with a vertex that has most ahead, then the one with most work ready, then the smaller
+    number (with two labels, the smaller number at once). Colours that are `free` come before all others. `heights`
+    are what is ahead of each vertex: unless given, changes of label.
     """
-    names, colours, successors = coloured.names, coloured.colours, coloured.graph.successors
+    names, labels, successors = labeled.names, labeled.labels, labeled.graph.successors
     if len(names) == 2 and (names[0] in free) != (names[1] in free):
-        return _alternating(coloured, names[names[1] in free])
-    heights = heights or coloured.changes_ahead
+        return _alternating(labeled, names[names[1] in free])
+    heights = heights or labeled.label_changes_ahead
     if len(names) == 2:
-        _, first = max((height, -colour) for height, colour in zip(heights, colours, strict=True))
-        return _alternating(coloured, -first)
-    waiting = coloured.graph.degrees.copy()
-    ready: dict[int, list[int]] = {colour: [] for colour in names}
+        _, first = max((height, -label) for height, label in zip(heights, labels, strict=True))
+        return _alternating(labeled, -first)
+    waiting = labeled.graph.degrees.copy()
+    ready: dict[int, list[int]] = {label: [] for label in names}
     tallest = dict.fromkeys(ready, -1)
     for vertex, count in enumerate(waiting):
         if count == 0:
-            colour = colours[vertex]
-            ready[colour].append(vertex)
-            tallest[colour] = max(tallest[colour], heights[vertex])
+            label = labels[vertex]
+            ready[label].append(vertex)
+            tallest[label] = max(tallest[label], heights[vertex])
     subgraphs: list[list[int]] = []
     while any(ready.values()):
-        colour = max((c for c in ready if ready[c]), key=lambda c: (c in free, tallest[c], len(ready[c]), -c))
-        subgraph, ready[colour], tallest[colour] = ready[colour], [], -1
+        label = max((c for c in ready if ready[c]), key=lambda c: (c in free, tallest[c], len(ready[c]), -c))
+        subgraph, ready[label], tallest[label] = ready[label], [], -1
         for vertex in subgraph:
             for target in successors[vertex]:
                 waiting[target] -= 1
                 if waiting[target]:
                     continue
-                other = colours[target]
-                if other == colour:
+                other = labels[target]
+                if other == label:
                     subgraph.append(target)
                 else:
                     ready[other].append(target)
@@ -185,14 +187,14 @@ def waves(coloured: LabeledGraph, free: frozenset[int] = frozenset(), heights: S
     return subgraphs
 
 
-def _alternating(coloured: LabeledGraph, first: int) -> list[list[int]]:
-    """Return the waves of two colours, of which one comes first if it can: then nothing else is to be chosen."""
-    colours, successors = coloured.colours, coloured.graph.successors
-    place = [int(colour != first) for colour in colours]
-    for vertex in coloured.graph.order:
-        here, colour = place[vertex], colours[vertex]
+def _alternating(labeled: LabeledGraph, first: int) -> list[list[int]]:
+    """Return the waves of two labels, of which one comes first if it can: then nothing else is to be chosen."""
+    labels, successors = labeled.labels, labeled.graph.successors
+    place = [int(label != first) for label in labels]
+    for vertex in labeled.graph.topological_order:
+        here, label = place[vertex], labels[vertex]
         for target in successors[vertex]:
-            there = here if colours[target] == colour else here + 1
+            there = here if labels[target] == label else here + 1
             if there > place[target]:
                 place[target] = there
     subgraphs: list[list[int]] = [[] for _ in range(1 + max(place))]

@@ -1,4 +1,4 @@
-"""Laws of subgraph forming, against networkx and against all orders of colours."""
+"""Laws of subgraph forming, against networkx and against all orders of labels."""
 
 from heapq import heappop, heappush
 
@@ -7,18 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tvmtarget.partition.subgraphs.beam_search import beam_search
-from tvmtarget.partition.subgraphs.lower_bound import ahead, least_of, lower_bound
+from tvmtarget.partition.subgraphs.lower_bound import least_total, lower_bound, weight_ahead
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, LabeledGraph
 
 
 @st.composite
-def coloured_graphs(draw, colours=3, most=30):
+def labeled_graphs(draw, labels=3, most=30):
     size = draw(st.integers(0, most))
     successors = [
         sorted(draw(st.sets(st.integers(vertex + 1, size - 1), max_size=3))) if vertex + 1 < size else []
         for vertex in range(size)
     ]
-    return successors, draw(st.lists(st.integers(0, colours - 1), min_size=size, max_size=size))
+    return successors, draw(st.lists(st.integers(0, labels - 1), min_size=size, max_size=size))
 
 
 def quotient(successors, subgraphs):
@@ -30,82 +30,82 @@ def quotient(successors, subgraphs):
     return graph
 
 
-def fewest(successors, colours, weights):
-    """Return what subgraphs count at least, by trying every order of colours."""
+def fewest(successors, labels, weights):
+    """Return what subgraphs count at least, by trying every order of labels."""
     before = [{a for a, targets in enumerate(successors) if vertex in targets} for vertex in range(len(successors))]
     found, waiting = {frozenset()}, [(0, 0, frozenset())]
     reached = {frozenset(): 0}
-    order = AtomGraph(successors).order
+    order = AtomGraph(successors).topological_order
     while True:
         count, _, done = heappop(waiting)
-        if len(done) == len(colours):
+        if len(done) == len(labels):
             return count
-        for colour in set(colours):
+        for label in set(labels):
             after = set(done)
             for vertex in order:
-                if colours[vertex] == colour and before[vertex] <= after:
+                if labels[vertex] == label and before[vertex] <= after:
                     after.add(vertex)
             then = frozenset(after)
-            if then != done and count + weights[colour] < reached.get(then, 10**9):
-                reached[then] = count + weights[colour]
+            if then != done and count + weights[label] < reached.get(then, 10**9):
+                reached[then] = count + weights[label]
                 heappush(waiting, (reached[then], len(found), then))
                 found.add(then)
 
 
-def check(successors, colours, subgraphs):
+def check(successors, labels, subgraphs):
     assert sorted(vertex for subgraph in subgraphs for vertex in subgraph) == list(range(len(successors)))
-    assert all(len({colours[vertex] for vertex in subgraph}) == 1 for subgraph in subgraphs)
+    assert all(len({labels[vertex] for vertex in subgraph}) == 1 for subgraph in subgraphs)
     graph = quotient(successors, subgraphs)
     assert nx.is_directed_acyclic_graph(graph)
     assert all(a < b for a, b in graph.edges)
-    assert len(subgraphs) >= lower_bound(LabeledGraph(AtomGraph(successors), colours))
+    assert len(subgraphs) >= lower_bound(LabeledGraph(AtomGraph(successors), labels))
 
 
 @settings(max_examples=300, deadline=None)
-@given(coloured_graphs())
+@given(labeled_graphs())
 def test_subgraphs_cover_have_one_colour_and_no_circle(case):
-    successors, colours = case
-    check(successors, colours, LabeledGraph(AtomGraph(successors), colours).waves())
+    successors, labels = case
+    check(successors, labels, LabeledGraph(AtomGraph(successors), labels).fused())
 
 
 @settings(max_examples=300, deadline=None)
-@given(coloured_graphs(colours=2))
+@given(labeled_graphs(labels=2))
 def test_two_colours_are_divided_into_as_few_subgraphs_as_is_possible(case):
     """For two types, typed fusion is optimal (Kennedy and McKinley, 1994): the bound is reached."""
-    successors, colours = case
-    assert len(LabeledGraph(AtomGraph(successors), colours).waves()) == lower_bound(
-        LabeledGraph(AtomGraph(successors), colours)
+    successors, labels = case
+    assert len(LabeledGraph(AtomGraph(successors), labels).fused()) == lower_bound(
+        LabeledGraph(AtomGraph(successors), labels)
     )
 
 
 @settings(max_examples=200, deadline=None)
-@given(coloured_graphs(colours=5, most=12), st.lists(st.integers(0, 4), min_size=5, max_size=5))
+@given(labeled_graphs(labels=5, most=12), st.lists(st.integers(0, 4), min_size=5, max_size=5))
 def test_no_order_of_colours_goes_below_the_bounds(case, weights):
-    successors, colours = case
-    assert lower_bound(LabeledGraph(AtomGraph(successors), colours)) <= fewest(successors, colours, [1] * 5)
-    assert least_of(colours, ahead(LabeledGraph(AtomGraph(successors), colours), weights), weights) <= fewest(
-        successors, colours, weights
+    successors, labels = case
+    assert lower_bound(LabeledGraph(AtomGraph(successors), labels)) <= fewest(successors, labels, [1] * 5)
+    assert least_total(labels, weight_ahead(LabeledGraph(AtomGraph(successors), labels), weights), weights) <= fewest(
+        successors, labels, weights
     )
 
 
 @settings(max_examples=200, deadline=None)
-@given(coloured_graphs(colours=4), st.sampled_from([(1, 1, 1, 1), (3, 1, 2, 0)]))
+@given(labeled_graphs(labels=4), st.sampled_from([(1, 1, 1, 1), (3, 1, 2, 0)]))
 def test_waves_that_look_ahead_are_subgraphs_in_order(case, weights):
-    successors, colours = case
-    coloured = LabeledGraph(AtomGraph(successors), colours)
-    subgraphs = beam_search(coloured, weights, ahead(coloured, weights))
-    check(successors, colours, subgraphs)
+    successors, labels = case
+    labeled = LabeledGraph(AtomGraph(successors), labels)
+    subgraphs = beam_search(labeled, weights, weight_ahead(labeled, weights))
+    check(successors, labels, subgraphs)
 
 
 @settings(max_examples=100, deadline=None)
-@given(coloured_graphs(colours=3, most=14))
+@given(labeled_graphs(labels=3, most=14))
 def test_waves_that_look_ahead_find_the_least_of_small_graphs(case):
     """Eight orders side by side are most of those that a graph of so few operations has."""
-    successors, colours = case
+    successors, labels = case
     weights = [1] * 3
-    coloured = LabeledGraph(AtomGraph(successors), colours)
-    subgraphs = beam_search(coloured, weights, ahead(coloured, weights))
-    assert len(subgraphs) == fewest(successors, colours, weights)
+    labeled = LabeledGraph(AtomGraph(successors), labels)
+    subgraphs = beam_search(labeled, weights, weight_ahead(labeled, weights))
+    assert len(subgraphs) == fewest(successors, labels, weights)
 
 
 def test_looking_ahead_gives_up_when_work_runs_out(monkeypatch):
@@ -113,14 +113,14 @@ def test_looking_ahead_gives_up_when_work_runs_out(monkeypatch):
     assert beam_search(LabeledGraph(AtomGraph([[1], [2], []]), [0, 1, 2]), [1] * 3, [2, 1, 0]) is None
 
 
-@given(coloured_graphs())
+@given(labeled_graphs())
 def test_orders_agree_with_networkx(case):
     successors, _ = case
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(successors)))
     graph.add_edges_from((a, b) for a, targets in enumerate(successors) for b in targets)
-    assert list(AtomGraph(successors).order) == list(nx.lexicographical_topological_sort(graph))
+    assert list(AtomGraph(successors).topological_order) == list(nx.lexicographical_topological_sort(graph))
 
 
 def test_a_circle_is_left_out_of_the_order():
-    assert list(AtomGraph([[1], [2], [1], []]).order) == [0, 3]
+    assert list(AtomGraph([[1], [2], [1], []]).topological_order) == [0, 3]
