@@ -153,7 +153,7 @@ class ThroughputChooser:
         owner = [self.machines.of_site(option.path) for option in level.options]
         columns = [[place for place, path in enumerate(owner) if path == machine.path] for machine in working]
         home = next((place for place, machine in enumerate(working) if machine.path == self.machines.home), None)
-        order = np.array(level.graph.order, dtype=np.int64)
+        order = np.array(level.graph.topological_order, dtype=np.int64)
         options = _cheapest(placement, columns)
         line = _line(placement, order, options, home)
         runs = _runs(line)

@@ -75,7 +75,7 @@ class _Sweeping:
         self.labels = labeled.labels
         self.weights = weights
         self.heights = heights
-        self.degrees = labeled.graph.degrees
+        self.degrees = labeled.graph.in_degrees
 
     def start(self) -> _Sweep:
         """Return the sweep of which nothing has run."""

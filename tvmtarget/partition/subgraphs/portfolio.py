@@ -34,7 +34,7 @@ def form_subgraphs(
 ) -> list[list[int]]:
     """Return the best subgraphs of atoms; `limits` and `launches` (what a call costs) are by label."""
     labels = labeled.labels
-    is_unlimited = all(limits[label].is_unlimited for label in labeled.names)
+    is_unlimited = all(limits[label].is_unlimited for label in labeled.distinct_labels)
     best: list[list[list[int]]] = []
     least = None
     for candidate in _candidates(labeled, launches, values, is_unlimited=is_unlimited):
@@ -54,7 +54,7 @@ def _candidates(
 ) -> Iterator[list[list[int]]]:
     swept = list(_swept(labeled, launches))
     yield from swept
-    labels, count = labeled.labels, len(labeled.names)
+    labels, count = labeled.labels, len(labeled.distinct_labels)
     if count < 2 or labeled.graph.is_large:
         return
     slack = BoundaryRefinement(labeled, values)
@@ -95,11 +95,11 @@ def _swept(labeled: LabeledGraph, launches: Sequence[int]) -> Iterator[list[list
     yield (subgraphs := labeled.fused())
     cheap = _cheap(launches)
     least = _calls(subgraphs, labels, launches)
-    is_alternating = len(labeled.names) == 2  # what comes first is all that there is to choose
+    is_alternating = len(labeled.distinct_labels) == 2  # what comes first is all that there is to choose
     if len(cheap) < len(launches) and not (is_alternating and labels[subgraphs[0][0]] in cheap):
         yield (subgraphs := labeled.fused(cheap))
         least = min(least, _calls(subgraphs, labels, launches))
-    if len(labeled.names) < 3 or labeled.graph.is_large:
+    if len(labeled.distinct_labels) < 3 or labeled.graph.is_large:
         return
     heights = weight_ahead(labeled, launches)
     bound = least_total(labels, heights, launches)
@@ -129,7 +129,7 @@ def _cheap(launches: Sequence[int]) -> frozenset[int]:
 def _starts(slack: BoundaryRefinement, best: list[list[int]]) -> Iterator[list[list[int]]]:
     """Yield subgraphs by waves, in which all runs as soon as it can, and with two labels those where it runs late."""
     yield best
-    if len(slack.labeled.names) == 2:
+    if len(slack.labeled.distinct_labels) == 2:
         last = slack.labels[best[-1][0]]
         yield slack.labeled.transposed.fused(frozenset({last}))[::-1]
 

@@ -1,8 +1,8 @@
-"""Stage D: subgraphs by joint waves, so that the graph of subgraphs has no circle by construction.
+"""Typed fusion: the fewest subgraphs of operations with one site each, without cycles between subgraphs.
 
-Operations are drained label by label in topological order: a subgraph is everything of one label that can run
-before any other label must. This is typed fusion (Kennedy and McKinley, 1994), greedy over the labels; with
-two of them no division has fewer subgraphs. O((V + E) log V).
+Operations are taken label by label in topological order: a subgraph is everything of one label that can run before an
+operation of another label must. The labels are sites. This is typed fusion (Kennedy and McKinley, 1993), greedy in the
+choice of the next label; with two labels the result is optimal. O((V + E) log V).
 """
 
 from __future__ import annotations
@@ -19,14 +19,22 @@ from tvmtarget.partition.dataflow import Ints
 
 __all__ = ["AtomGraph", "LabeledGraph", "graph_from_edges", "is_large", "typed_fusion"]
 
-# Above this many vertices and edges the cheapest ways alone are gone: of bounds the first two, of divisions waves.
+# Vertices and edges above which only the cheapest methods run: the first two lower bounds, and typed fusion alone.
 LARGE = 60_000
 
 
 class AtomGraph:
-    """A graph without circles, by the successors of every vertex, which nobody may change."""
+    """An immutable directed graph of atoms: groups of operations that are placed together.
+
+    All methods but `topological_order` expect a graph without cycles.
+    """
 
     def __init__(self, successors: Sequence[Sequence[int]]) -> None:
+        """Make a graph.
+
+        Args:
+            successors: vertices that each vertex has an edge to, each once. The graph keeps a reference.
+        """
         self.successors = successors
         self._latest: LabeledGraph | None = None
 
@@ -34,33 +42,33 @@ class AtomGraph:
         return len(self.successors)
 
     @cached_property
-    def lengths(self) -> Ints:
-        """How many successors every vertex has."""
+    def out_degrees(self) -> Ints:
+        """Number of successors of every vertex."""
         return np.fromiter(map(len, self.successors), dtype=np.int64, count=len(self))
 
     @cached_property
     def starts(self) -> Ints:
-        """Where edges begin, in the order of vertices and their successors."""
-        return np.repeat(np.arange(len(self)), self.lengths)
+        """Start of every edge, in the order of vertices and their successors."""
+        return np.repeat(np.arange(len(self)), self.out_degrees)
 
     @cached_property
     def ends(self) -> Ints:
-        """Where edges end."""
-        return np.fromiter(chain.from_iterable(self.successors), dtype=np.int64, count=int(self.lengths.sum()))
+        """End of every edge, parallel to `starts`."""
+        return np.fromiter(chain.from_iterable(self.successors), dtype=np.int64, count=int(self.out_degrees.sum()))
 
     @cached_property
-    def degrees(self) -> list[int]:
-        """How many vertices each comes after."""
+    def in_degrees(self) -> list[int]:
+        """Number of predecessors of every vertex."""
         return cast("list[int]", np.bincount(self.ends, minlength=len(self)).tolist())
 
     @cached_property
     def is_large(self) -> bool:
-        """Whether only what takes next to no time is done."""
+        """Whether the graph has more than `LARGE` vertices and edges."""
         return is_large(len(self), len(self.ends))
 
     @cached_property
     def transposed(self) -> AtomGraph:
-        """The graph with its edges turned round."""
+        """The graph with all edges reversed."""
         predecessors: list[list[int]] = [[] for _ in self.successors]
         for vertex, targets in enumerate(self.successors):
             for target in targets:
@@ -68,11 +76,11 @@ class AtomGraph:
         return AtomGraph(predecessors)
 
     @cached_property
-    def order(self) -> Sequence[int]:
-        """Vertices so that edges point forward, smallest first among equals; fewer than V if there is a circle."""
+    def topological_order(self) -> Sequence[int]:
+        """The lexicographically smallest topological order; vertices on or behind a cycle are missing."""
         if bool((self.starts < self.ends).all()):
-            return range(len(self))  # the vertices of a program are in order already
-        waiting = self.degrees.copy()
+            return range(len(self))  # operations are listed in topological order, so this is the usual case
+        waiting = self.in_degrees.copy()
         ready = [vertex for vertex, count in enumerate(waiting) if count == 0]
         order: list[int] = []
         while ready:
@@ -85,46 +93,69 @@ class AtomGraph:
         return order
 
     def labeled(self, labels: Sequence[int]) -> LabeledGraph:
-        """Return the graph with labels; the latest ones are kept, as several steps look at what is chosen."""
+        """Return the graph with a label per vertex.
+
+        The latest result is cached, because the lower bound, typed fusion and the reports use the same labels.
+
+        Args:
+            labels: label of every vertex, from 0 up.
+        """
         if self._latest is None or self._latest.labels != labels:
             self._latest = LabeledGraph(self, labels)
         return self._latest
 
 
 def is_large(vertices: int, edges: int) -> bool:
-    """Whether there are more than `LARGE` vertices and edges."""
+    """Return whether a graph has more than `LARGE` vertices and edges.
+
+    Args:
+        vertices: number of vertices.
+        edges: number of edges.
+    """
     return vertices + edges > LARGE
 
 
 def graph_from_edges(count: int, starts: Ints, ends: Ints) -> AtomGraph:
-    """Return the graph of `count` vertices with these edges, each once, less those from a vertex to itself."""
-    apart = starts != ends
-    pairs = np.unique(starts[apart] * count + ends[apart])
+    """Return a graph with each of the given edges once, without self-loops.
+
+    Args:
+        count: number of vertices.
+        starts: start of each edge.
+        ends: end of each edge, parallel to `starts`.
+    """
+    proper = starts != ends
+    pairs = np.unique(starts[proper] * count + ends[proper])
     targets, bounds = (pairs % max(1, count)).tolist(), np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
     return AtomGraph([targets[begin:end] for begin, end in pairwise(bounds)])
 
 
 class LabeledGraph:
-    """A graph whose vertices have labels; what several steps ask of it is found once."""
+    """A graph with a label per vertex, and cached properties of the labeling."""
 
     def __init__(self, graph: AtomGraph, labels: Sequence[int]) -> None:
+        """Label a graph.
+
+        Args:
+            graph: graph without cycles.
+            labels: label of every vertex, from 0 up.
+        """
         self.graph = graph
         self.labels = labels
-        self._fused: dict[frozenset[int], list[list[int]]] = {}
+        self._subgraphs: dict[frozenset[int], list[list[int]]] = {}
 
     @cached_property
-    def names(self) -> list[int]:
-        """The labels that there are, in order."""
+    def distinct_labels(self) -> list[int]:
+        """The labels that occur, in ascending order."""
         return sorted(set(self.labels))
 
     @cached_property
     def transposed(self) -> LabeledGraph:
-        """The same with edges turned round."""
+        """The labeled graph with all edges reversed."""
         return LabeledGraph(self.graph.transposed, self.labels)
 
     @cached_property
     def label_changes_ahead(self) -> list[int]:
-        """How often, per vertex, the label changes at most on a path that begins there."""
+        """Largest number of label changes on a path that starts at each vertex."""
         successors, labels = self.graph.successors, self.labels
         heights = [0] * len(successors)
         for vertex in reversed(self.graph.topological_order):
@@ -136,30 +167,41 @@ class LabeledGraph:
             heights[vertex] = height
         return heights
 
-    def fused(self, free: frozenset[int] = frozenset()) -> list[list[int]]:
-        """Return waves by how often labels change ahead; nobody may change them."""
-        if free not in self._fused:
-            self._fused[free] = typed_fusion(self, free)
-        return self._fused[free]
+    def fused(self, preferred: frozenset[int] = frozenset()) -> list[list[int]]:
+        """Return the cached result of `typed_fusion` by label changes; callers must not modify it.
+
+        Args:
+            preferred: labels that come before all others.
+        """
+        if preferred not in self._subgraphs:
+            self._subgraphs[preferred] = typed_fusion(self, preferred)
+        return self._subgraphs[preferred]
 
 
 def typed_fusion(
-    labeled: LabeledGraph, free: frozenset[int] = frozenset(), heights: Sequence[int] = ()
+    labeled: LabeledGraph, preferred: frozenset[int] = frozenset(), heights: Sequence[int] = ()
 ) -> list[list[int]]:
-    """Divide an acyclic graph into one-labeled subgraphs; every edge stays inside one or points to a later one.
+    """Partition a labeled graph into subgraphs of one label each, in execution order.
 
-    The next label is the one with a vertex that has most ahead, then the one with most work ready, then the smaller
-    number (with two labels, the smaller number at once). Colours that are `free` come before all others. `heights`
-    are what is ahead of each vertex: unless given, changes of label.
+    The next label is a preferred one, then the one with the ready vertex of greatest height, then the one with most
+    ready vertices, then the smallest. With two labels only the first label is a choice.
+
+    Args:
+        labeled: graph without cycles.
+        preferred: labels that come before all others, such as those whose calls cost nothing.
+        heights: what follows each vertex, larger for a longer remaining path; by default the number of label changes.
+
+    Returns:
+        Subgraphs as ascending lists of vertices; every edge is inside one or points to a later one.
     """
-    names, labels, successors = labeled.names, labeled.labels, labeled.graph.successors
-    if len(names) == 2 and (names[0] in free) != (names[1] in free):
-        return _alternating(labeled, names[names[1] in free])
+    names, labels, successors = labeled.distinct_labels, labeled.labels, labeled.graph.successors
+    if len(names) == 2 and (names[0] in preferred) != (names[1] in preferred):
+        return _fuse_two_labels(labeled, names[names[1] in preferred])
     heights = heights or labeled.label_changes_ahead
     if len(names) == 2:
         _, first = max((height, -label) for height, label in zip(heights, labels, strict=True))
-        return _alternating(labeled, -first)
-    waiting = labeled.graph.degrees.copy()
+        return _fuse_two_labels(labeled, -first)
+    waiting = labeled.graph.in_degrees.copy()
     ready: dict[int, list[int]] = {label: [] for label in names}
     tallest = dict.fromkeys(ready, -1)
     for vertex, count in enumerate(waiting):
@@ -169,9 +211,9 @@ def typed_fusion(
             tallest[label] = max(tallest[label], heights[vertex])
     subgraphs: list[list[int]] = []
     while any(ready.values()):
-        label = max((c for c in ready if ready[c]), key=lambda c: (c in free, tallest[c], len(ready[c]), -c))
+        label = max((c for c in ready if ready[c]), key=lambda c: (c in preferred, tallest[c], len(ready[c]), -c))
         subgraph, ready[label], tallest[label] = ready[label], [], -1
-        for vertex in subgraph:
+        for vertex in subgraph:  # grows while it is read
             for target in successors[vertex]:
                 waiting[target] -= 1
                 if waiting[target]:
@@ -187,17 +229,17 @@ def typed_fusion(
     return subgraphs
 
 
-def _alternating(labeled: LabeledGraph, first: int) -> list[list[int]]:
-    """Return the waves of two labels, of which one comes first if it can: then nothing else is to be chosen."""
+def _fuse_two_labels(labeled: LabeledGraph, first: int) -> list[list[int]]:
+    """Return the subgraphs of two labels, which alternate; `first` is the label of the first one if it can be."""
     labels, successors = labeled.labels, labeled.graph.successors
-    place = [int(label != first) for label in labels]
+    position = [int(label != first) for label in labels]
     for vertex in labeled.graph.topological_order:
-        here, label = place[vertex], labels[vertex]
+        here, label = position[vertex], labels[vertex]
         for target in successors[vertex]:
             there = here if labels[target] == label else here + 1
-            if there > place[target]:
-                place[target] = there
-    subgraphs: list[list[int]] = [[] for _ in range(1 + max(place))]
-    for vertex, number in enumerate(place):
+            if there > position[target]:
+                position[target] = there
+    subgraphs: list[list[int]] = [[] for _ in range(1 + max(position))]
+    for vertex, number in enumerate(position):
         subgraphs[number].append(vertex)
     return subgraphs if subgraphs[0] else subgraphs[1:]
