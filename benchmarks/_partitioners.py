@@ -88,7 +88,7 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     return divide
 
 
-def ours_by_fused(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
+def ours_by_typed_fusion(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     """tvmtarget: who reads whom in a program, and one sweep; what onnxruntime's does."""
     main = module_of(graph, taken=taken).main
     labels = [int(not is_taken) for is_taken in taken]
@@ -308,7 +308,7 @@ OURS = "tvmtarget"
 
 PARTITIONERS: Mapping[str, Partitioner] = {
     OURS: ours,
-    "tvmtarget-waves": ours_by_fused,
+    "tvmtarget-waves": ours_by_typed_fusion,
     "tvmtarget-whole": ours_whole,
     "fx-capability": capability,
     "fx-splitter": splitter,

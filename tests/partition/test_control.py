@@ -165,7 +165,7 @@ def test_operations_in_bodies_are_told_of_like_all_others():
     assert "must meet @gpu" in str(plan.explain(names["Exp"]))
     data = plan.to_json()
     assert [entry["op"] for entry in data["driven"]] == [names["Loop"], names["If"]]
-    assert {entry.get("runs") for entry in data["regions"]} == {None, 10.0, 5.0}
+    assert {entry.get("runs") for entry in data["subgraphs"]} == {None, 10.0, 5.0}
     with pytest.raises(UnknownNameError, match="no op 'nowhere'"):
         plan.explain("nowhere")
 

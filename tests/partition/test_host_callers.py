@@ -79,7 +79,7 @@ def test_calls_with_constraints_and_nested_bodies_are_contexts_of_their_own():
         "k_gpu": "@gpu",
         "k_npu": "@npu",
     }
-    branches = dict(inferred.main.body[2].subgraphs)
+    branches = dict(inferred.main.body[2].regions)
     assert [branches[name].body[0].op for name in ("then_branch", "else_branch")] == ["@f_gpu", "@k_gpu"]
     assert inferred["f_npu"].body[0].op == "@k_npu"
 

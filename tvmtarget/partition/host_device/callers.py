@@ -1,4 +1,4 @@
-"""In which call_contexts functions are called, at any depth: a fixed point over the call graph, circles included."""
+"""In which contexts functions are called, at any depth: a fixed point over the call graph, circles included."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class CallSite(Generic[_C]):
 def call_contexts(
     calls: Mapping[str, Sequence[CallSite[_C]]], fixed: Mapping[str, Sequence[_C]]
 ) -> dict[str, tuple[_C, ...]]:
-    """Return the call_contexts that each function is called in, in the order in which they are met.
+    """Return the contexts that each function is called in, in the order in which they are met.
 
-    `calls` are the calls in each function, `fixed` the call_contexts of functions that are the same whoever calls them.
+    `calls` are the calls in each function, `fixed` the contexts of functions that are the same whoever calls them.
     No function is walked more than once for a context, so that circles end too.
     """
     found: dict[str, dict[_C, None]] = {name: {} for name in calls}
@@ -46,7 +46,7 @@ def call_contexts(
 def context_names(
     found: Mapping[str, Sequence[_C]], rank: Callable[[_C], int], suffix: Callable[[_C], str]
 ) -> dict[tuple[str, _C], str]:
-    """Return what each function is called in each of its call_contexts: in that of least rank it keeps its name.
+    """Return what each function is called in each of its contexts: in that of least rank it keeps its name.
 
     In others it is a copy, with the suffix of the context (TVM: `_host`), and a number where that is taken.
     """

@@ -26,7 +26,7 @@ class _Context:
 def infer_targets(module: IRModule) -> IRModule:
     """Give every function without a constraint those of the code that calls it, at any depth.
 
-    A call with a constraint is code of its own. A function that is called in several call_contexts is copied for each;
+    A call with a constraint is code of its own. A function that is called in several contexts is copied for each;
     device code keeps the name, and what runs on the host of another context is called `<name>_host`. Functions that
     nothing calls, those with a constraint, and what they alone call without one, stay as they are, so that doing it
     twice changes nothing. `ModelError` for an invalid module, such as one whose functions call each other in a circle.
@@ -79,7 +79,7 @@ def _calls(function: Function, around: _Context | None) -> Iterator[CallSite[_Co
 
 
 def _hosts(module: IRModule, met: set[_Context]) -> set[_Context]:
-    """Return the call_contexts that are hosts of others; and, beside device code, mixed code of the same site."""
+    """Return the contexts that are hosts of others; and, beside device code, mixed code of the same site."""
     found = {context for context in met if not context.is_device and replace(context, is_device=True) in met}
     if module.target is None:
         return found
