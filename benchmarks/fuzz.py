@@ -109,8 +109,8 @@ def _check(plan: Plan) -> None:
     if len(plan.root.parts) < plan.root.least_parts:
         raise AssertionError(f"{len(plan.root.parts)} subgraphs are below the bound {plan.root.least_parts}")
     found = plan.prediction
-    if found is not None and found.least is not None and found.least > found.total:
-        raise AssertionError(f"{found.total} is below the bound {found.least}")
+    if found is not None and found.lower_bound is not None and found.lower_bound > found.total:
+        raise AssertionError(f"{found.total} is below the bound {found.lower_bound}")
 
 
 def _compare(*plans: Plan) -> None:

@@ -52,7 +52,7 @@ def judged(seed: int, size: int, count: int, style: str) -> Judged:
     ours = _microseconds(plan)
     if ours * SAME < least:
         least = least_by_milp(case, steps=size)  # the best has more subgraphs than the oracle tried
-    bound = plan.prediction.least if plan.prediction is not None else None
+    bound = plan.prediction.lower_bound if plan.prediction is not None else None
     if ours * SAME < least or (bound is not None and bound / 10**6 > SAME * least):
         raise AssertionError(f"{style} {size} {count} {seed}: {ours} us, bound {bound} ps, but the least is {least} us")
     return Judged(seed, ours / least, _preferred(case) / least, times[2] - times[1], times[1] - times[0])

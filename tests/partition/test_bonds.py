@@ -110,10 +110,10 @@ def test_the_bound_of_a_plan_is_that_of_all_choices(tmp_path):
     names = [call.source for call in module.main.body]
     free = tt.decompose(module, "[a=numpy,b=onnxruntime]", costs)
     bound = tt.decompose(module, "[a=numpy,b=onnxruntime]", costs, same_site=[names])
-    assert bound.prediction.least == free.prediction.least
+    assert bound.prediction.lower_bound == free.prediction.lower_bound
     free.save(tmp_path / "a.plan")
     assert tt.Plan.load(tmp_path / "a.plan").summary() == free.summary()
-    assert free.with_sites(list(bound.sites().values())).prediction.least == free.prediction.least
+    assert free.with_sites(list(bound.sites().values())).prediction.lower_bound == free.prediction.lower_bound
 
 
 def test_names_and_globs_are_those_of_where(tmp_path):

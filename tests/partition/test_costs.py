@@ -99,8 +99,8 @@ def test_small_programs_take_the_least_of_all_choices(size, seed):
     best = min(recount(module, costs, labels) for labels in product(range(3), repeat=len(module.main.body)))
     prediction = tt.decompose(module, APART, costs).prediction
     assert prediction.total <= best * 10**6
-    assert prediction.least <= best * 10**6
-    assert prediction.least <= prediction.total
+    assert prediction.lower_bound <= best * 10**6
+    assert prediction.lower_bound <= prediction.total
 
 
 @settings(max_examples=25, deadline=None)
@@ -110,7 +110,7 @@ def test_the_choice_by_cost_is_never_slower_than_the_one_by_preference(size, see
     prediction = tt.decompose(module, APART, costs).prediction
     sites = tt.decompose(module, APART)
     labels = [SITES.index(sites.site_of(call.source)) for call in module.main.body]
-    assert prediction.least <= prediction.total <= recount(module, costs, labels) * 10**6
+    assert prediction.lower_bound <= prediction.total <= recount(module, costs, labels) * 10**6
 
 
 @pytest.mark.parametrize("size", [14, 40])
@@ -119,7 +119,7 @@ def test_two_sites_without_launches_reach_the_bound(size):
         costs = random_costs(seed, SITES[:2])
         costs = Costs({site: SiteCost(launch=0.0) for site in SITES[:2]}, costs.links, costs.ops)
         prediction = tt.decompose(tt.IRModule.from_onnx(random_graph(size, seed)), PAIR, costs).prediction
-        assert prediction.total == prediction.least
+        assert prediction.total == prediction.lower_bound
 
 
 def shuffled(model, seed):
@@ -343,8 +343,8 @@ def _shares(shares, **match):
         ),
         ({"links": [{"src": "npu", "dst": "cpu", "latency": 1, "bandwidth": None}]}, "links[0]: it needs 'bandwidth'"),
         (
-            {"subgraphs": [{"match": {"structure": "s1:0"}, "site": "npu", "time": None}]},
-            "subgraphs[0]: it needs 'time'",
+            {"regions": [{"match": {"structure": "s1:0"}, "site": "npu", "time": None}]},
+            "regions[0]: it needs 'time'",
         ),
         ({"ops": [{"match": None, "site": "npu", "time": 1}]}, "costs: ops[0]: it needs 'match'"),
     ],
@@ -437,7 +437,7 @@ FACTS = """{"schema": "tvmtarget.cost/1", "unit": "us",
  "links": [{"src": "ddr", "dst": "hbm0", "latency": 8.0, "bandwidth": 1.2e10, "from": "measured:pcie-2026-09"}],
  "ops":   [{"match": {"op": "Conv", "dtype": "float16"}, "site": "gpu", "time": {"roofline": 0.6}},
            {"match": {"structure": "sha256:9ab"}, "site": "npu", "time": 132.5, "stdev": 2.1, "from": "tuning-record"}],
- "subgraphs": [{"match": {"structure": "sha256:77c"}, "site": "tensorrt", "time": 410.0, "from": "measured"}],
+ "regions": [{"match": {"structure": "sha256:77c"}, "site": "tensorrt", "time": 410.0, "from": "measured"}],
  "default": {"roofline": 0.3}, "symbolic_hints": {"batch": 8, "seq": 512}}"""
 
 
@@ -459,7 +459,7 @@ def test_times_are_read_in_the_unit_of_the_file(unit, factor):
         "sites": {"a": {"launch": 3, "mem_bw": 5e9}},
         "links": [{"src": "a", "dst": "b", "latency": 2, "bandwidth": 1e9}],
         "ops": [{"match": {"op": "Relu"}, "site": "a", "time": 7, "stdev": 1}],
-        "subgraphs": [{"match": {"structure": "s1:0"}, "site": "a", "time": 11}],
+        "regions": [{"match": {"structure": "s1:0"}, "site": "a", "time": 11}],
         "default": {"launch": 4},
     }
     costs = load_costs(data)
@@ -555,7 +555,11 @@ def test_a_measured_function_counts_as_it_was_measured():
     assert (set(plan.sites().values()), plan.prediction.total) == ({"b"}, 17_000_000)
     whole = tt.decompose(module, PAIR, where={"*": "@a"}).tasks()[0].structure
     fused = plan.with_costs([SubgraphCost("a", whole, 12.0)])
-    assert (set(fused.sites().values()), fused.prediction.total, fused.prediction.least) == ({"a"}, 12_000_000, None)
+    assert (set(fused.sites().values()), fused.prediction.total, fused.prediction.lower_bound) == (
+        {"a"},
+        12_000_000,
+        None,
+    )
     slower = plan.with_costs([SubgraphCost("b", plan.tasks()[0].structure, 400.0)])
     assert set(slower.sites().values()) == {"a"}
 
@@ -640,13 +644,13 @@ def test_values_that_pass_between_sites_cost_what_they_take_at_their_ends():
         return tt.decompose(module, pair, Costs(sites=sites, ops=ops))
 
     assert [subgraph.site for subgraph in planned().subgraphs] == ["a", "b", "a"]
-    assert planned().prediction.passing == 0
+    assert planned().prediction.boundary == 0
     passing = planned(boundary_bw=1e9)
     assert [subgraph.site for subgraph in passing.subgraphs] == ["a"]
     assert passing.prediction.total == 80 * 10**6
     fast = planned(boundary_bw=2e9)
     assert [subgraph.site for subgraph in fast.subgraphs] == ["a", "b", "a"]
-    assert (fast.prediction.passing, fast.prediction.total) == (24 * 10**6, 64 * 10**6)
+    assert (fast.prediction.boundary, fast.prediction.total) == (24 * 10**6, 64 * 10**6)
     assert "passing 24 us" in fast.summary()
 
 

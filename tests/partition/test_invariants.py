@@ -157,7 +157,7 @@ def test_i1_every_operation_is_in_one_subgraph(seed):
 def test_i2_sites_take_what_they_are_given(seed):
     plan = flat(seed)
     for op, site in plan.sites().items():
-        assert plan.feasibility.verdict(plan.program.find(op), plan.topology[site]) is None
+        assert plan.feasibility.unsupported_reason(plan.program.find(op), plan.topology[site]) is None
         assert plan.request.where.get(op) in (None, tt.Constraint.parse(f"@{site}"))
 
 

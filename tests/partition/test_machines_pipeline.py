@@ -24,9 +24,9 @@ def lines(draw):
     values = []
     for producer in range(GIVEN, count):
         readers = draw(st.sets(st.integers(producer + 1, count - 1))) if producer + 1 < count else set()
-        is_wanted = producer != GIVEN and draw(st.booleans())
-        if readers or is_wanted:
-            values.append(PassedValues(producer, tuple(sorted(readers)), is_wanted, draw(numbers)))
+        is_live_out = producer != GIVEN and draw(st.booleans())
+        if readers or is_live_out:
+            values.append(PassedValues(producer, tuple(sorted(readers)), is_live_out, draw(numbers)))
     cells = st.lists(st.lists(numbers, min_size=machines, max_size=machines), min_size=count, max_size=count)
     allowed = st.lists(
         st.lists(st.integers(0, 5).map(bool), min_size=machines, max_size=machines), min_size=count, max_size=count
@@ -48,11 +48,11 @@ def load(line, stages, machine):
     for value in line.values:
         is_here = is_home if value.producer == GIVEN else value.producer in own
         reads, others = own & set(value.readers), set(value.readers) - own
-        if not is_here and (reads or (is_home and value.is_wanted)):
-            total += value.cost * (bool(reads) + (is_home and value.is_wanted))
+        if not is_here and (reads or (is_home and value.is_live_out)):
+            total += value.cost * (bool(reads) + (is_home and value.is_live_out))
         if is_here and others:
             total += value.cost
-        if is_here and value.is_wanted and not is_home:
+        if is_here and value.is_live_out and not is_home:
             total += value.cost
     return total
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmtarget.partition.placement.alpha_expansion import alpha_expansion
+from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
 from tvmtarget.partition.placement.energy import Flow, energy_of, enumerated, labeling_problem
 from tvmtarget.partition.placement.local_search import neighboring_assignments
@@ -98,7 +98,7 @@ def best_of_all(placement):
 @given(seed=st.integers(0, 10**9), size=st.integers(1, 9), share=st.sampled_from([1.0, 0.7]), distinct=st.booleans())
 def test_two_labels_are_placed_as_well_as_can_be(seed, size, share, distinct):
     placement = placement_of(random.Random(seed), size, 2, share=share, distinct=distinct)
-    assert placement.total(alpha_expansion(placement, 0.0)) == best_of_all(placement)
+    assert placement.total(expand_labels(placement, 0.0)) == best_of_all(placement)
 
 
 def test_three_labels_are_placed_within_a_few_percent_of_the_best():
@@ -106,7 +106,7 @@ def test_three_labels_are_placed_within_a_few_percent_of_the_best():
     ratios = []
     for _ in range(150):
         placement = placement_of(rng, rng.randint(2, 8), 3, share=rng.choice([1.0, 0.7]), distinct=rng.random() < 0.7)
-        ratios.append(placement.total(alpha_expansion(placement, 0.0)) / best_of_all(placement))
+        ratios.append(placement.total(expand_labels(placement, 0.0)) / best_of_all(placement))
     assert min(ratios) >= 1
     assert sum(ratios) / len(ratios) <= 1.005
     assert sorted(ratios)[-2] <= 1.05
@@ -132,7 +132,7 @@ def test_two_labels_agree_with_the_maximum_flow_of_scipy():
         for number, producer in enumerate(placement.producer.tolist()):
             tail = "source" if producer < 0 else producer
             ends = placement.readers[placement.start[number] : placement.start[number + 1]].tolist()
-            ends += ["source"] if placement.is_wanted[number] else []
+            ends += ["source"] if placement.is_live_out[number] else []
             edge(tail, ("up", number), int(placement.routes[number, 0, 1]))
             edge(("down", number), tail, int(placement.routes[number, 1, 0]))
             for end in ends:
@@ -140,11 +140,11 @@ def test_two_labels_agree_with_the_maximum_flow_of_scipy():
                 edge(end, ("down", number), 2**30)
         rows, columns = zip(*capacity, strict=True)
         matrix = sparse.csr_matrix((list(capacity.values()), (rows, columns)), shape=(len(names),) * 2, dtype="int32")
-        assert placement.total(alpha_expansion(placement, 0.0)) == flow.maximum_flow(matrix, 0, 1).flow_value
+        assert placement.total(expand_labels(placement, 0.0)) == flow.maximum_flow(matrix, 0, 1).flow_value
 
 
 def test_nothing_to_place_is_placed():
-    assert alpha_expansion(labeling_problem((), (), (0, 1, 2), 0, (0, 0, 0)), 1.0).tolist() == []
+    assert expand_labels(labeling_problem((), (), (0, 1, 2), 0, (0, 0, 0)), 1.0).tolist() == []
 
 
 def test_all_choices_are_listed_in_order_and_added_up_as_each_alone():

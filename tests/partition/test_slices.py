@@ -19,7 +19,7 @@ import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, ModelError, TargetError, UnknownNameError
 from tvmtarget.ir.embedding import embed
 from tvmtarget.ir.rewrite import outline
-from tvmtarget.partition.placement.minimal_conflict import smallest
+from tvmtarget.partition.placement.minimal_conflict import minimal_subset
 
 ROOT = Path(__file__).parents[2]
 CHIP = "[npu=onnxruntime,cpu=numpy](host=@cpu,executor=graph)"
@@ -223,7 +223,7 @@ def test_the_guilty_are_never_acquitted_and_the_innocent_are_within_the_budget(g
         return guilty <= set(kept)
 
     items = sorted(guilty | others)
-    found = set(smallest(items, is_conflict, tests))
+    found = set(minimal_subset(items, is_conflict, tests))
     assert guilty <= found
     assert asked <= tests
     if len(items) <= tests:

@@ -104,7 +104,7 @@ def test_a_bound_is_only_stated_where_all_choices_are_known():
     half = Costs(ops=(OpCost("npu", op="Relu", time=5.0),))
     plan = tt.decompose(module, "[npu=onnxruntime,cpu=numpy](host=@cpu)", half)
     assert plan.prediction.unknown == ()
-    assert plan.prediction.least is None
+    assert plan.prediction.lower_bound is None
 
 
 def digits(**costs):

@@ -26,10 +26,10 @@ class CachedChooser:
         """Choose a site for every atom of a level."""
         feasibility, estimates = self.choose.feasibility, self.choose.estimates
         is_fixed = not level.atoms or len(level.options) == 1
-        if is_fixed or level.room is not None or estimates.capacities() or estimates.costs.doubt:
+        if is_fixed or level.capacity is not None or estimates.capacities() or estimates.costs.doubt:
             return self.choose(level)
         numbers = cost_matrix_of(feasibility, estimates, level)
         placement = (getattr(numbers.placement, field.name) for field in fields(numbers.placement))
         key = digest(*parts_of(level), *placement, numbers.beyond, numbers.shift, numbers.is_known)
-        found = feasibility.memo.find("choices of sites", key, lambda: self.choose(level))
+        found = feasibility.cache.find("choices of sites", key, lambda: self.choose(level))
         return replace(found, chosen=[*found.chosen], launches=[*found.launches])

@@ -12,7 +12,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.outline.constant_binding import CONSTANTS, Constants
-from tvmtarget.partition.placement.colocation import Named
+from tvmtarget.partition.placement.colocation import OpNames
 from tvmtarget.partition.plan import Plan, planned
 from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.partition.request import OBJECTIVES, Objective, Request
@@ -109,9 +109,9 @@ def decompose(
     )
     if since is not None and not isinstance(since, Plan):
         raise TargetError(f"since is an earlier plan, not {shown(since)}")
-    memo = PlanCache(None if since is None else since.feasibility.memo)
-    plan = planned(request, request.feasibility(memo=memo))
-    return plan if since is None else replace(plan, reused=memo.reused())
+    cache = PlanCache(None if since is None else since.feasibility.cache)
+    plan = planned(request, request.feasibility(cache=cache))
+    return plan if since is None else replace(plan, reused=cache.reused())
 
 
 def _rules(where: Mapping[str, Constraint | str | Target] | None) -> dict[str, Constraint]:
@@ -123,7 +123,7 @@ def _rules(where: Mapping[str, Constraint | str | Target] | None) -> dict[str, C
     return {key: Constraint.parse(value) for key, value in (where or {}).items()}
 
 
-def _groups(name: str, groups: Iterable[Iterable[str]]) -> Named:
+def _groups(name: str, groups: Iterable[Iterable[str]]) -> OpNames:
     if isinstance(groups, str) or not isinstance(groups, Iterable):
         raise TargetError(f"{name} is groups of names of ops, such as [['q', 'k']], not {shown(groups)}")
     return tuple(_names(name, group, "groups of names of ops, such as [['q', 'k']]") for group in groups)

@@ -22,12 +22,12 @@ from tvmtarget.ir.relax.vdevice_constraints import constrained
 from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
-from tvmtarget.partition.costs.value_memories import asked_by_memories, check_entry
+from tvmtarget.partition.costs.value_memories import check_input_memories, memory_requirements
 from tvmtarget.partition.dataflow import Dataflow, Kinds, dataflow_of, kinds_of, signatures_of
 from tvmtarget.partition.outline.canonical_order import canonical_order
 from tvmtarget.partition.outline.op_fingerprint import OpFingerprint, fingerprint_of
-from tvmtarget.partition.placement.given_matches import given_generators, given_matches
-from tvmtarget.partition.placement.where_rules import OnTree, Requirement, names_of, rules_matching
+from tvmtarget.partition.placement.given_matches import imported_generators, imported_matches
+from tvmtarget.partition.placement.where_rules import ConstraintResolver, Requirement, names_of, rules_matching
 from tvmtarget.support.strategy import Op
 from tvmtarget.target.constraints.constraint import Constraint, covers
 from tvmtarget.target.topology import Topology
@@ -40,17 +40,33 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class FlatProgram:
-    """A function without calls of functions or copies, ready to be split.
+    """A program as one flat function with numbered operations, and the constraints on each of them.
 
-    Its operations are numbered, those of nested bodies after its own. `requirements[i]` holds the constraints on
-    operation
-    `i`, `frames[i]` the inlined calls around it, `bodies[i]` its nested bodies; `driven` are those that a driver held
-    before. `producer` maps a value to the operation that computes it, `consumers` to those of the same body that
-    read it, be it in their own bodies. `others` are the functions of the module that this one does not call, and code
-    that it calls: they stay as they are, as do `attrs`, those of the module. `given` and `generators` are matches and
-    operations that the module gives to code generators. Operations of one group of `atomic` are in one function;
-    `boundaries` are those that are in no function with what they read, and with what reads them.
-    `rules` are those of `where`, in order, and `matches[i]` the numbers of those that match operation `i`.
+    Operations of nested bodies are numbered after those of the body that holds their owner.
+
+    Attributes:
+        function: the function itself, all calls inlined and all copies removed.
+        others: functions that stay as they are: those that `function` does not call, and code that it does call.
+        attrs: attributes of the module.
+        topology: the sites of the target.
+        body: all operations by number.
+        requirements: the constraints on each operation, outermost first; a `where` rule comes last.
+        frames: the inlined calls around each operation, outermost first.
+        scopes: the function itself and all nested bodies.
+        bodies: the nested bodies of each operation that has some.
+        driven: operations with nested bodies that were part of a driver before.
+        producer: the operation that computes each value.
+        consumers: the operations that read each value, of the body that defines it; an operation also reads what
+            its nested bodies read.
+        types: the type of each value.
+        constants: constants by name.
+        results: the values that the function returns.
+        imported_matches: matches that the module brings along: code generator, pattern, operations.
+        imported_generators: the code generator that the module assigns to an operation.
+        atomic: groups of operations that must be in one function.
+        boundaries: operations that must not be in one function with what they read, and with what reads them.
+        rules: the rules of `where`, in order.
+        matches: the numbers of the rules that match each operation.
     """
 
     function: Function
@@ -68,8 +84,8 @@ class FlatProgram:
     types: Mapping[str, Type]
     constants: Mapping[str, Constant]
     results: frozenset[str]
-    given: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
-    generators: Mapping[int, str] = field(default_factory=dict)
+    imported_matches: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    imported_generators: Mapping[int, str] = field(default_factory=dict)
     atomic: tuple[tuple[int, ...], ...] = ()
     boundaries: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     rules: tuple[Requirement, ...] = ()
@@ -123,7 +139,7 @@ class FlatProgram:
     def _dataflows(self) -> dict[range, Dataflow]:
         return {}
 
-    def arranged(self, atoms: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    def in_canonical_order(self, atoms: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Return groups of operations of one body in an order that does not depend on how operations are listed."""
         scope = self.scope_of(atoms[0][0]) if atoms else self.scopes[0]
         ranks, first = self._ranks(scope), scope.calls.start
@@ -169,7 +185,7 @@ class FlatProgram:
         yield from before
 
     @cached_property
-    def has_bound(self) -> bool:
+    def has_binding_values(self) -> bool:
         """Whether an operation computes a value that binds its readers to it."""
         return any(output.name and binds(output.type) for call in self.body for output in call.outputs)
 
@@ -252,8 +268,8 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
         inlined = with_tuples_apart(inlined, where)
     found = scopes_of(inlined)
     codes = {one.name: one.constraint for one in kept if one.code is not None}
-    check_entry(module.main, topology)
-    read = OnTree(topology)
+    check_input_memories(module.main, topology)
+    read = ConstraintResolver(topology)
     matches = rules_matching(where, found)
     rules = tuple(read(constraint, f"where {key!r}") for key, constraint in where.items())
     asked = _asked(found, read, codes, rules, matches)
@@ -277,8 +293,8 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
         results=found.results(),
         rules=rules,
         matches=tuple(matches),
-        given=given_matches(found, module.by_name, topology),
-        generators=given_generators(found, module.by_name),
+        imported_matches=imported_matches(found, module.by_name, topology),
+        imported_generators=imported_generators(found, module.by_name),
     )
 
 
@@ -288,7 +304,7 @@ def _driven(found: Scopes, module: IRModule) -> frozenset[int]:
     return frozenset(index for index, holder in holders.items() if module[holder].attr("role") == "driver")
 
 
-def _on_tree(frame: Frame, read: OnTree) -> Frame:
+def _on_tree(frame: Frame, read: ConstraintResolver) -> Frame:
     return replace(frame, asked=tuple((read(wanted, origin).constraint, origin) for wanted, origin in frame.asked))
 
 
@@ -301,7 +317,7 @@ def _uncalled(module: IRModule) -> tuple[Function, ...]:
 
 def _asked(
     found: Scopes,
-    read: OnTree,
+    read: ConstraintResolver,
     codes: Mapping[str, Constraint | None],
     rules: Sequence[Requirement],
     matches: Sequence[tuple[int, ...]],
@@ -329,7 +345,7 @@ def _asked(
             if call.constraint is not None:
                 own.append(read(call.constraint, f"op {call.source!r}"))
             if index in placed:
-                own += [read(wanted, origin) for wanted, origin in asked_by_memories(call, topology)]
+                own += [read(wanted, origin) for wanted, origin in memory_requirements(call, topology)]
             plain.append(_innermost((*around, *own), topology) if own else alone)
     return tuple((*ones, rules[ranks[-1]]) if ranks else ones for ones, ranks in zip(plain, matches, strict=True))
 

@@ -24,14 +24,14 @@ from tvmtarget.partition.placement.choosers import choosers_for
 from tvmtarget.partition.placement.colocation import (
     Colocation,
     ExcludedSites,
+    alternative_pins,
     colocation_of,
-    demands_of,
-    others_of,
-    with_demands,
+    colocation_pins,
+    with_pins,
 )
 from tvmtarget.partition.placement.constraint_paths import leaves_at
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.hypotheses import hypotheses, read_moves
+from tvmtarget.partition.placement.hypotheses import read_moves, unsupported_assumptions
 from tvmtarget.partition.plan_cache import NOTHING, CacheUse, PlanCache
 from tvmtarget.partition.reports.alternatives import Alternative
 from tvmtarget.partition.reports.annotate_onnx import annotated_model
@@ -163,8 +163,8 @@ class Plan:
         """
         moves = read_moves(op if isinstance(op, Mapping) else {op: site}, self.topology)
         request = replace(self.request, moves=(*self.request.moves, *moves))
-        memo = PlanCache(self.feasibility.memo)
-        return planned(request, request.feasibility(splits=self.feasibility.splits, memo=memo))
+        cache = PlanCache(self.feasibility.cache)
+        return planned(request, request.feasibility(splits=self.feasibility.splits, cache=cache))
 
     def with_support(self, op: str, site: str) -> Plan:
         """Return the plan there would be if a site took what its code generator refuses; for questions, not to build.
@@ -177,7 +177,7 @@ class Plan:
 
     def hypotheses(self) -> tuple[str, ...]:
         """Return which operations are on sites that do not take them, as `what_if` supposed that they do."""
-        return tuple(hypotheses(self.feasibility, self.sites())) if self.feasibility.assumed else ()
+        return tuple(unsupported_assumptions(self.feasibility, self.sites())) if self.feasibility.assumed else ()
 
     def blockers(self, limit: int = 5) -> tuple[Blocker, ...]:
         """Return the operators whose support by a site that refuses them would gain most; each is tried."""
@@ -213,7 +213,7 @@ class Plan:
             raise TargetError(f"nothing can be said of {op!r}: {why}; pass costs that speak of it")
         longer: dict[str, int] = {}
         for leaf in self.feasibility.leaves:
-            refusal = self.feasibility.verdict(index, leaf)
+            refusal = self.feasibility.unsupported_reason(index, leaf)
             if leaf.path == here or (refusal is not None and refusal.code != "OVERLAP"):
                 continue
             moved = planned(self.request, self.feasibility, {op: leaf.path})
@@ -229,7 +229,7 @@ class Plan:
         counts. `plan.diff(plan.replay(module))` tells what changed.
         """
         request = self.request.on(module)
-        return planned(request, request.feasibility(memo=PlanCache(self.feasibility.memo)), self.sites())
+        return planned(request, request.feasibility(cache=PlanCache(self.feasibility.cache)), self.sites())
 
     def save(self, path: str | Path) -> None:
         """Write the undivided module, what was asked for and what was decided into one file, a saved module.
@@ -336,7 +336,7 @@ class Plan:
         return self.summary()
 
 
-# How many plans are tried beside the first one that keeps bonds, in programs of up to so many operations.
+# How many plans are tried beside the first one that keeps colocation, in programs of up to so many operations.
 MAX_MOVES, MOVABLE = 16, 1000
 
 # How often subgraphs are given up because a site may get or take no more; each time it is asked for fewer.
@@ -366,40 +366,40 @@ def planned(request: Request, feasibility: Feasibility, sites: Mapping[str, str]
 def _bound(
     request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None, banned: Sequence[ExcludedSites] = ()
 ) -> Plan:
-    """Make the best plan that keeps bonds, with operations kept off some leaves."""
-    bonds = colocation_of(feasibility.program, request.same_site, request.apart)
-    plain = with_demands(feasibility, {}, banned) if banned else feasibility
+    """Make the best plan that keeps colocation, with operations kept off some leaves."""
+    colocation = colocation_of(feasibility.program, request.same_site, request.apart)
+    plain = with_pins(feasibility, {}, banned) if banned else feasibility
     plan = free = _best(request, plain, sites)
-    demands: dict[int, str] = {}
-    for _ in range(1 + 3 * len(bonds.apart) + len(bonds.same_site)):
-        wanted = demands_of(plain, bonds, plan.sites(), demands)
-        if wanted == demands:
+    pins: dict[int, str] = {}
+    for _ in range(1 + 3 * len(colocation.apart) + len(colocation.same_site)):
+        wanted = colocation_pins(plain, colocation, plan.sites(), pins)
+        if wanted == pins:
             if sites is None and plan.prediction is not None:
-                plan = _bettered(plan, plain, bonds, demands)
+                plan = _bettered(plan, plain, colocation, pins)
             return _with_least(plan, free)
-        demands = wanted
-        plan = _best(request, with_demands(feasibility, demands, banned), sites)
+        pins = wanted
+        plan = _best(request, with_pins(feasibility, pins, banned), sites)
     raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; ask less of it")
 
 
-def _bettered(plan: Plan, plain: Feasibility, bonds: Colocation, demands: Mapping[int, str]) -> Plan:
+def _bettered(plan: Plan, plain: Feasibility, colocation: Colocation, pins: Mapping[int, str]) -> Plan:
     """Return the best plan by costs of a few whose groups are elsewhere; from each that is better the rest goes on."""
-    tried = others_of(plain, bonds, plan.sites(), demands)
+    tried = alternative_pins(plain, colocation, plan.sites(), pins)
     for _ in range(MAX_MOVES if len(plain.program.body) <= MOVABLE else 0):
         found = next(tried, None)
         if found is None:
             return plan
-        better = _kept(plan, plain, bonds, found)
+        better = _kept(plan, plain, colocation, found)
         if better is not None:
-            plan, tried = better, others_of(plain, bonds, better.sites(), found)
+            plan, tried = better, alternative_pins(plain, colocation, better.sites(), found)
     return plan
 
 
-def _kept(plan: Plan, plain: Feasibility, bonds: Colocation, demands: Mapping[int, str]) -> Plan | None:
-    """Return the plan with other demands if it keeps bonds and is better than one that is there."""
+def _kept(plan: Plan, plain: Feasibility, colocation: Colocation, pins: Mapping[int, str]) -> Plan | None:
+    """Return the plan with other pins if it keeps colocation and is better than one that is there."""
     try:
-        made = _best(plan.request, with_demands(plain, demands), None)
-        keeps = demands_of(plain, bonds, made.sites(), demands) == demands
+        made = _best(plan.request, with_pins(plain, pins), None)
+        keeps = colocation_pins(plain, colocation, made.sites(), pins) == pins
     except InfeasibleError:
         return None
     return made if keeps and _is_no_worse(made, plan) and _rank(made) < _rank(plan) else None
@@ -409,7 +409,7 @@ def _with_least(plan: Plan, free: Plan) -> Plan:
     """Return a plan with the bound of one of which less is asked: what keeps a request is one of many ways to."""
     if plan is free or plan.prediction is None or free.prediction is None:
         return plan
-    return replace(plan, prediction=replace(plan.prediction, least=free.prediction.least))
+    return replace(plan, prediction=replace(plan.prediction, lower_bound=free.prediction.lower_bound))
 
 
 def _best(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Plan:

@@ -1,7 +1,7 @@
-"""What is kept of one decomposition for the next: results by everything that they follow from.
+"""In-memory cache of the intermediate results of a decomposition, for planning an edited program again.
 
-A result is only found again for what is equal, so that a plan is the same text with a memo and without. A memo lives in
-memory, with the plan that it came with; it holds what that plan asked for, and nothing older.
+Results are found by a key that holds everything they depend on, so a plan is the same text with a cache and without.
+A plan keeps the cache that it was made with; that cache holds the results which this plan needed, and no older ones.
 """
 
 from __future__ import annotations
@@ -21,49 +21,74 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """How many results were asked for, and how many of them an earlier plan had: by what they are."""
+    """Cache statistics of one plan: (kind of result, results reused, results needed) for every kind."""
 
     counts: tuple[tuple[str, int, int], ...] = ()
 
     def __str__(self) -> str:
-        return ", ".join(f"{had} of {asked} {what}" for what, had, asked in self.counts)
+        return ", ".join(f"{reused} of {needed} {kind}" for kind, reused, needed in self.counts)
 
 
-# Of a plan that was made without an earlier one.
+# The statistics of a plan that was made without an earlier one.
 NOTHING = CacheUse()
 
 
 class PlanCache:
-    """Results by what they follow from, those of an earlier memo included."""
+    """Results by kind and key, including those of the cache of an earlier plan.
+
+    Args:
+        older: the cache of an earlier plan; only its own results are reused, not those of its predecessors, so that
+            a chain of edits does not keep every version in memory.
+    """
 
     def __init__(self, older: PlanCache | None = None) -> None:
         self._older = {} if older is None else older._known
         self._known: dict[Hashable, object] = {}
-        self._asked: Counter[str] = Counter()
-        self._had: Counter[str] = Counter()
+        self._needed: Counter[str] = Counter()
+        self._reused: Counter[str] = Counter()
 
-    def find(self, what: str, key: Hashable, make: Callable[[], _Result]) -> _Result:
-        """Return a result that is known by its key, else make it; results are never changed."""
-        key = (what, key)
-        if key not in self._known:
-            self._asked[what] += 1
-            self._had[what] += key in self._older
-            self._known[key] = self._older[key] if key in self._older else make()
-        return cast("_Result", self._known[key])
+    def find(self, kind: str, key: Hashable, make: Callable[[], _Result]) -> _Result:
+        """Return a cached result, or compute and store it.
+
+        Args:
+            kind: what the result is, in the plural, as `CacheUse` prints it.
+            key: everything that the result depends on.
+            make: computes the result.
+
+        Returns:
+            The result; callers must not change it.
+        """
+        full_key = (kind, key)
+        if full_key not in self._known:
+            self._needed[kind] += 1
+            self._reused[kind] += full_key in self._older
+            self._known[full_key] = self._older[full_key] if full_key in self._older else make()
+        return cast("_Result", self._known[full_key])
 
     def reused(self) -> CacheUse:
-        """Tell what was asked for, each once, and what of that the earlier memo had."""
-        return CacheUse(tuple((what, self._had[what], asked) for what, asked in self._asked.items()))
+        """Count the results that were needed so far, and how many the earlier plan already had.
+
+        Returns:
+            The counts by kind; a result that is needed several times counts once.
+        """
+        return CacheUse(tuple((kind, self._reused[kind], needed) for kind, needed in self._needed.items()))
 
 
 def digest(*parts: object) -> str:
-    """Return digits that stand for arrays by their elements, and for all else by its representation."""
-    found = blake2b(digest_size=16)
+    """Hash arrays by type, shape and elements, frozen sets by their sorted elements, and all else by `repr`.
+
+    Args:
+        *parts: the parts of a cache key, in order.
+
+    Returns:
+        32 hexadecimal digits (BLAKE2b).
+    """
+    state = blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, np.ndarray):
-            found.update(f"{part.dtype}{part.shape}".encode())
-            found.update(np.ascontiguousarray(part).data)
+            state.update(f"{part.dtype}{part.shape}".encode())
+            state.update(np.ascontiguousarray(part).data)
         else:
-            found.update(repr(sorted(part) if isinstance(part, frozenset) else part).encode())
-        found.update(b";")
-    return found.hexdigest()
+            state.update(repr(sorted(part) if isinstance(part, frozenset) else part).encode())
+        state.update(b";")
+    return state.hexdigest()

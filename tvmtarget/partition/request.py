@@ -17,9 +17,9 @@ from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.flat_program import FlatProgram, normalise
 from tvmtarget.partition.outline.constant_binding import CONSTANTS, Constants
-from tvmtarget.partition.placement.colocation import Named, with_units
+from tvmtarget.partition.placement.colocation import OpNames, with_atomic_groups
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.hypotheses import Moves, supposing, with_moves
+from tvmtarget.partition.placement.hypotheses import Moves, assume_support, with_moves
 from tvmtarget.partition.placement.where_rules import names_of
 from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.support.registry import is_generator, strategy_at
@@ -54,29 +54,29 @@ class Request:
     where: Mapping[str, Constraint]
     costs: Costs | None = None
     objective: Objective = "latency"
-    same_site: Named = ()
-    apart: Named = ()
-    atomic: Named = ()
+    same_site: OpNames = ()
+    apart: OpNames = ()
+    atomic: OpNames = ()
     boundary_before: tuple[str, ...] = ()
     boundary_after: tuple[str, ...] = ()
     max_subgraphs: Mapping[str, int] = field(default_factory=dict)
     constants: Constants | None = None
     moves: Moves = ()
 
-    def feasibility(self, *, splits: bool = False, memo: PlanCache | None = None) -> Feasibility:
+    def feasibility(self, *, splits: bool = False, cache: PlanCache | None = None) -> Feasibility:
         """Return what fits where, with the flat program; `InfeasibleError` if an operation fits nowhere.
 
         `splits` has mixed functions of host and device code split, whatever their code generator takes, as does a
-        module that was split before; `memo` is what is known from earlier.
+        module that was split before; `cache` is what is known from earlier.
         """
         splits = splits or any(function.attr(DRIVES) is not None for function in self.module)
         program = normalise(self.module.verify(), self.target, self.where)
         raise_all(TargetError, list(_unsupported_systems(program.topology)))
         self._check_names(program)
-        program = with_units(program, self.atomic, self.boundary_before, self.boundary_after)
+        program = with_atomic_groups(program, self.atomic, self.boundary_before, self.boundary_after)
         program = with_moves(program, self.moves) if self.moves else program
-        feasibility = Feasibility(program, splits=splits, memo=memo)
-        feasibility = supposing(feasibility, self.moves) if self.moves else feasibility
+        feasibility = Feasibility(program, splits=splits, cache=cache)
+        feasibility = assume_support(feasibility, self.moves) if self.moves else feasibility
         if not feasibility.is_complete:
             feasibility = next(iter(feasibility.others), feasibility)
         feasibility.check_all()
@@ -101,7 +101,7 @@ class Request:
         flat = normalise(module.verify(), self.target, {})
         speaks = _Names((*flat.body, *chain(*map(calls_in, module)))).has
 
-        def kept(groups: Named) -> Named:
+        def kept(groups: OpNames) -> OpNames:
             return tuple(tuple(filter(speaks, names)) for names in groups)
 
         return replace(
@@ -196,7 +196,7 @@ def read_plan(path: str | Path, *, trust: bool = False) -> tuple[Request, dict[s
     return request, sites
 
 
-def _groups(held: Mapping[str, Any], name: str) -> Named:
+def _groups(held: Mapping[str, Any], name: str) -> OpNames:
     return tuple(_names(names) for names in held.get(name, []))
 
 

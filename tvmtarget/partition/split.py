@@ -15,7 +15,7 @@ from tvmtarget.partition.control.control_scalars import control_scalars_of
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.flat_program import FlatProgram, open_frame
 from tvmtarget.partition.host_device.classify import ops_for_host
-from tvmtarget.partition.placement.feasibility import Feasibility, has_taste
+from tvmtarget.partition.placement.feasibility import Feasibility, has_preference
 from tvmtarget.partition.placement.indivisible_groups import atoms_of
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
 from tvmtarget.partition.placement.minimal_conflict import conflict_text
@@ -87,7 +87,7 @@ class Level:
     nested bodies, and for what only steers control flow those in the memory where that is read. `is_divided` says that
     a division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
     the site itself is the last of the options. `values` pass between atoms, and `limits` are what subgraphs of each
-    option may be; `room` is what memories hold of weights, None where they hold anything. `cuts` are pairs of atoms
+    option may be; `capacity` is what memories hold of weights, None where they hold anything. `cuts` are pairs of atoms
     that follow each other and are asked to be in different subgraphs.
     """
 
@@ -101,7 +101,7 @@ class Level:
     values: Values
     limits: tuple[Limits, ...]
     limiter: Limiter
-    room: MemoryCapacity | None
+    capacity: MemoryCapacity | None
     cuts: frozenset[tuple[int, int]] = frozenset()
 
 
@@ -123,8 +123,8 @@ Chooser: TypeAlias = Callable[[Level], Assignment]
 def by_preference(level: Level) -> Assignment:
     """Choose for every atom the first site that may take it, as children stand in order of preference."""
     labels = preferred(level)
-    if level.room is not None and not level.room.is_kept(labels):
-        labels = level.room.repaired(labels, level.allowed, np.zeros(level.allowed.shape, dtype=np.int64))
+    if level.capacity is not None and not level.capacity.is_kept(labels):
+        labels = level.capacity.repaired(labels, level.allowed, np.zeros(level.allowed.shape, dtype=np.int64))
     return Assignment(labels.tolist())
 
 
@@ -164,7 +164,7 @@ def _level(program: FlatProgram, feasibility: Feasibility, site: Site, calls: tu
     atoms = atoms_of(program, feasibility.groups.of, calls, site.path)
     is_divided = _is_divided(program, atoms, site.path)
     if not is_divided:
-        atoms = program.arranged(atoms)
+        atoms = program.in_canonical_order(atoms)
     graph = _graph(program, atoms)
     _refuse_circles(program, atoms, graph)
     is_body = bool(calls) and calls[0] not in program.scopes[0].calls
@@ -176,7 +176,9 @@ def _level(program: FlatProgram, feasibility: Feasibility, site: Site, calls: tu
     if program.bodies:
         for number, atom in enumerate(atoms):
             if atom[0] in program.bodies:
-                favoured[number] = [option is not site and feasibility.takes_whole(atom, option) for option in options]
+                favoured[number] = [
+                    option is not site and feasibility.supports_whole(atom, option) for option in options
+                ]
         chosen = zip(atoms, _first(allowed, favoured).tolist(), strict=True)
         steering = control_scalars_of(program, calls, {atom[0] for atom, choice in chosen if options[choice] is site})
         at_home = [option is not site and option.domain == site.domain for option in options]
@@ -193,7 +195,7 @@ def _level(program: FlatProgram, feasibility: Feasibility, site: Site, calls: tu
         values=values,
         limits=tuple(_limits(option, site) for option in options),
         limiter=Limiter(graph.successors, atoms, values),
-        room=capacity_of(program, site.domain, options, atoms, {}),
+        capacity=capacity_of(program, site.domain, options, atoms, {}),
         cuts=forced_cuts_of(program, atoms),
     )
 
@@ -216,7 +218,7 @@ def _decided(
         choice = choose(level)
         chosen = choice.chosen
         groups, refused = checked_subgraphs(
-            _recalled(feasibility.memo, level, choice),
+            _recalled(feasibility.cache, level, choice),
             partial(_refusal, program, feasibility, level, chosen),
             level.limiter,
         )
@@ -316,7 +318,7 @@ def grouped(level: Level, chosen: Sequence[int], launches: Sequence[int]) -> lis
 
 
 def parts_of(level: Level) -> Iterator[object]:
-    """Yield all that choosing sites and forming subgraphs goes by, but for costs and the room in memories."""
+    """Yield all that choosing sites and forming subgraphs goes by, but for costs and the capacity in memories."""
     yield [len(atom) for atom in level.atoms]
     yield from (getattr(level.values, field.name) for field in fields(level.values))
     yield from (level.graph.starts, level.graph.ends)
@@ -324,15 +326,16 @@ def parts_of(level: Level) -> Iterator[object]:
 
 
 # What of a level only says whose numbers these are, or follows from the others.
-_NO_NUMBERS = frozenset({"site", "options", "atoms", "values", "graph", "limiter", "room"})
+_NO_NUMBERS = frozenset({"site", "options", "atoms", "values", "graph", "limiter", "capacity"})
 
 
-def _recalled(memo: PlanCache, level: Level, choice: Assignment) -> list[list[int]]:
+def _recalled(cache: PlanCache, level: Level, choice: Assignment) -> list[list[int]]:
     """Return the best subgraphs, if an earlier plan had the same atoms on the same options, as it found them."""
     launches = list(choice.launches) or _uncosted(level)
     key = digest(*parts_of(level), choice.chosen, launches)
     return [
-        [*subgraph] for subgraph in memo.find("divisions into subgraphs", key, lambda: _formed(level, choice, launches))
+        [*subgraph]
+        for subgraph in cache.find("divisions into subgraphs", key, lambda: _formed(level, choice, launches))
     ]
 
 
@@ -435,7 +438,7 @@ def _allowed(
                 raise InfeasibleError(_no_child(program, atom, site))
         if atom[0] in program.driven and options[-1] is site and allowed[number, -1]:
             allowed[number, :-1] = False
-        elif any(has_taste(asked) for index in program.with_nested(atom) for asked in program.requirements[index]):
+        elif any(has_preference(asked) for index in program.with_nested(atom) for asked in program.requirements[index]):
             able = np.flatnonzero(allowed[number])
             ranks = np.array([feasibility.rank(atom, options[option]) for option in able.tolist()])
             allowed[number, able[ranks < ranks.max()]] = False

@@ -26,14 +26,14 @@ class Values:
     """Values that another atom reads than the one that computes them, or that leave the atoms; arrays are parallel.
 
     `producer` is the atom that computes a value, `GIVEN` if none does. The atoms that read it are
-    `readers[start[i]:start[i + 1]]`; `is_wanted` says that something outside of the atoms reads it too. `kinds` are
+    `readers[start[i]:start[i + 1]]`; `is_live_out` says that something outside of the atoms reads it too. `kinds` are
     their types, by number in the dataflow, and `nbytes` their sizes, 1 where that is open, `MOST_BYTES` at most.
     """
 
     producer: Ints
     start: Ints
     readers: Ints
-    is_wanted: npt.NDArray[np.bool_]
+    is_live_out: npt.NDArray[np.bool_]
     kinds: Ints
     nbytes: Ints
 
@@ -43,7 +43,7 @@ class Values:
         return cast("list[int]", self.nbytes.tolist())
 
     @cached_property
-    def makers(self) -> list[int]:
+    def producers(self) -> list[int]:
         """The atom that computes every value."""
         return cast("list[int]", self.producer.tolist())
 
@@ -57,7 +57,7 @@ class Values:
         """Return the values that each of `count` atoms reads."""
         return _by_atom(self.reads[0], self.readers, count)
 
-    def made_by(self, count: int) -> list[list[int]]:
+    def produced_by(self, count: int) -> list[list[int]]:
         """Return the values that each of `count` atoms computes."""
         made = np.flatnonzero(self.producer >= 0)
         return _by_atom(made, self.producer[made], count)
@@ -101,13 +101,15 @@ def values_of(flow: Dataflow, owner: Ints, count: int) -> Values:
     producer = np.where(flow.producer >= 0, owner[flow.producer], GIVEN)
     value = np.repeat(np.arange(len(flow.names)), np.diff(flow.start))
     atom = owner[flow.readers]
-    is_wanted = flow.is_result.copy()
-    is_wanted[value[atom < 0]] = True
-    is_wanted &= producer >= 0
+    is_live_out = flow.is_result.copy()
+    is_live_out[value[atom < 0]] = True
+    is_live_out &= producer >= 0
     reads = (atom >= 0) & (atom != producer[value])
     pairs = np.unique(value[reads] * width + atom[reads])
     lengths = np.bincount(pairs // width, minlength=len(flow.names))
-    kept = (lengths > 0) | is_wanted
+    kept = (lengths > 0) | is_live_out
     sizes = [(type_.nbytes if isinstance(type_, TensorType) else None) or 1 for type_ in flow.types]
     nbytes = np.array([min(size, MOST_BYTES) for size in sizes], dtype=np.int64)[flow.kinds]
-    return Values(producer[kept], spans(lengths[kept]), pairs % width, is_wanted[kept], flow.kinds[kept], nbytes[kept])
+    return Values(
+        producer[kept], spans(lengths[kept]), pairs % width, is_live_out[kept], flow.kinds[kept], nbytes[kept]
+    )

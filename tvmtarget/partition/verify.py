@@ -62,7 +62,7 @@ def _every_op_is_where_it_may_be(program: FlatProgram, feasibility: Feasibility,
     for subgraph in outlined.subgraphs:
         site = program.topology[subgraph.site if subgraph.device is None else subgraph.device]
         for index in subgraph.calls:
-            refusal = feasibility.verdict(index, site)
+            refusal = feasibility.unsupported_reason(index, site)
             if refusal is not None:
                 op = program.body[index].source
                 yield f"op {op!r} is on @{subgraph.site}, which cannot take it: {refusal}{_moody(refusal.code)}"

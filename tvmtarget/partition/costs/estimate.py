@@ -81,7 +81,7 @@ class Estimates:
         """Return what calling a function of a leaf takes; the default of the costs where nobody knows."""
         return round(self.rates[leaf.path].launch * MICROSECOND)
 
-    def passing(self, site: Site) -> float:
+    def boundary_rate(self, site: Site) -> float:
         """Return the picoseconds a byte of values that enter or leave functions of a leaf; nothing for a system."""
         rates = self.rates.get(site.path)
         return 0.0 if rates is None or not rates.stated.boundary_bw else PICOSECONDS / rates.stated.boundary_bw
@@ -121,7 +121,7 @@ class Estimates:
             if site.capacity is not None and name in names_of(leaf)
         }
 
-    def assumed(self) -> Iterator[str]:
+    def assumptions(self) -> Iterator[str]:
         """Tell which numbers of the leaves nobody states, so that defaults stand, and which count for nothing."""
         for rates in self.rates.values():
             place = f"@{rates.site.path or '.'} ({rates.site.target.kind})"

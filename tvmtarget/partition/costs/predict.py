@@ -1,4 +1,4 @@
-"""What a divided program takes, by the estimates: operations, calls and copies one after the other."""
+"""Predict the run time of a partitioned program: the sum of its operations, calls and copies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.costs.estimate import Estimates, microseconds
+from tvmtarget.partition.costs.estimate import MICROSECOND, Estimates, microseconds
 from tvmtarget.partition.outline.outlining import Outlined
 
 __all__ = ["Prediction", "predict"]
@@ -17,11 +17,18 @@ MAX_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Times in picoseconds, of what is known; `unknown` lists what is not, and `assumed` what defaults stand for.
+    """Predicted times in picoseconds, of everything whose time is known.
 
-    `priced` is how many operations, measured functions and copies have a time, known or not. `least` is what no choice
-    of sites can go below, None where nothing says so. `passing` is what it takes values to enter functions from another
-    site and to leave them. `unused` lists costs that match nothing.
+    Attributes:
+        ops: operations, and functions that were measured as a whole.
+        launches: calls of leaf functions.
+        copies: copies between memories.
+        unknown: operations and copies whose time is not known, each with the reason.
+        priced: number of operations, measured functions and copies, whether their time is known or not.
+        assumed: defaults that were used because neither costs nor target state a number.
+        lower_bound: no assignment of sites takes less than this; None if no bound is known.
+        boundary: values that enter functions from another site, or leave them (`SiteCost.boundary_bw`).
+        unused: costs that match nothing in the program or the target.
     """
 
     ops: int
@@ -30,14 +37,14 @@ class Prediction:
     unknown: tuple[str, ...]
     priced: int
     assumed: tuple[str, ...] = ()
-    least: int | None = None
-    passing: int = 0
+    lower_bound: int | None = None
+    boundary: int = 0
     unused: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
-        """All of it, one after the other."""
-        return self.ops + self.launches + self.copies + self.passing
+        """Sum of all known times, as if nothing ran in parallel."""
+        return self.ops + self.launches + self.copies + self.boundary
 
     @property
     def is_mostly_unknown(self) -> bool:
@@ -46,23 +53,34 @@ class Prediction:
 
     @property
     def warning(self) -> str:
-        """What the first line of a summary says of a prediction that is mostly unknown; empty for others."""
+        """Warning for the first line of a summary if most times are unknown, else empty."""
         counts = f"{len(self.unknown)} of {self.priced} times"
         return f"prediction mostly unknown ({counts})" if self.is_mostly_unknown else ""
 
     def knows_all_of(self, other: Prediction) -> bool:
-        """Whether nothing is unknown here that is known in another prediction, so that their times compare."""
+        """Check whether this prediction knows every time that another one knows.
+
+        Args:
+            other: a prediction for the same program.
+
+        Returns:
+            True if the totals of the two are comparable: nothing is unknown here that is known there.
+        """
         return set(self.unknown) <= set(other.unknown)
 
     def lines(self) -> Iterator[str]:
-        """Yield the prediction line by line."""
+        """Print the prediction.
+
+        Yields:
+            The lines, indented by two spaces: the sum, the gap to the lower bound, then what is unknown.
+        """
         parts = f"ops {microseconds(self.ops)}, calls {microseconds(self.launches)}, copies {microseconds(self.copies)}"
-        parts += f", passing {microseconds(self.passing)}" if self.passing else ""
+        parts += f", passing {microseconds(self.boundary)}" if self.boundary else ""
         beside = f", and {len(self.unknown)} unknown" if self.unknown else ""
         yield f"  predicted: {microseconds(self.total)}{beside} ({parts})"
-        if self.least is not None and not self.unknown:
-            gap = 100 * (self.total - self.least) / self.total if self.total else 0.0
-            yield f"  no choice of sites takes less than {microseconds(self.least)}: gap {gap:.1f} %"
+        if self.lower_bound is not None and not self.unknown:
+            gap = 100 * (self.total - self.lower_bound) / self.total if self.total else 0.0
+            yield f"  no choice of sites takes less than {microseconds(self.lower_bound)}: gap {gap:.1f} %"
         for unknown in self.unknown[:MAX_SHOWN]:
             yield f"  unknown: {unknown}"
         if len(self.unknown) > MAX_SHOWN:
@@ -73,19 +91,40 @@ class Prediction:
             yield f"  unused: {unused}"
 
     def to_json(self) -> dict[str, object]:
-        """Return the prediction as data, in microseconds."""
-        names = ("total", "ops", "launches", "copies", *(["passing"] if self.passing else ()))
-        times = {name: getattr(self, name) / 10**6 for name in names}
-        least = {} if self.least is None else {"least": self.least / 10**6}
-        warning = {"warning": self.warning} if self.warning else {}
-        unused = {"unused": list(self.unused)} if self.unused else {}
-        return times | least | warning | {"unknown": list(self.unknown), "assumed": list(self.assumed)} | unused
+        """Return the prediction as JSON data.
+
+        Returns:
+            Times in microseconds. The keys `least` (lower bound) and `passing` (boundary), fixed by the file format,
+            are left out where there is nothing to say.
+        """
+        flat: dict[str, object] = {
+            "total": self.total / MICROSECOND,
+            "ops": self.ops / MICROSECOND,
+            "launches": self.launches / MICROSECOND,
+            "copies": self.copies / MICROSECOND,
+        }
+        if self.boundary:
+            flat["passing"] = self.boundary / MICROSECOND
+        if self.lower_bound is not None:
+            flat["least"] = self.lower_bound / MICROSECOND
+        if self.warning:
+            flat["warning"] = self.warning
+        flat |= {"unknown": list(self.unknown), "assumed": list(self.assumed)}
+        return flat | ({"unused": list(self.unused)} if self.unused else {})
 
 
-def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: int | None = None) -> Prediction:
-    """Add up what the functions and copies of a divided program take, as often as they are expected to run.
+def predict(estimates: Estimates, outlined: Outlined, module: IRModule, lower_bound: int | None = None) -> Prediction:
+    """Add up the times of the functions and copies of a partitioned program.
 
-    A function that was measured whole takes that, whatever is said of its operations.
+    Args:
+        estimates: times of operations, calls and copies on the target.
+        outlined: the functions and copies of the program, with how often each is expected to run.
+        module: the module that holds the functions, to match whole-function measurements by structure.
+        lower_bound: picoseconds that no assignment of sites goes below, None if unknown.
+
+    Returns:
+        The prediction. A function that was measured as a whole takes that time, whatever is known of its operations;
+        the lower bound, which is a sum over operations, then does not apply.
     """
     topology, body = estimates.program.topology, estimates.program.body
     ops = launches = copies = Fraction(0)
@@ -97,7 +136,7 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: i
         if measured is not None:
             ops += measured * subgraph.runs
             priced += 1
-            least = None
+            lower_bound = None
             continue
         priced += len(subgraph.calls)
         launches += estimates.launch(site) * subgraph.runs
@@ -111,33 +150,36 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, least: i
         copies += (time or 0) * copy.runs
         if time is None and copy.runs:
             is_sized = estimates.nbytes(copy.type) is not None
-            why = "no link says what that takes" if is_sized else "its size is not known"
-            unknown.append(f"copy of {copy.value!r} from {copy.src} to {copy.dst}: {why}")
+            reason = "no link says what that takes" if is_sized else "its size is not known"
+            unknown.append(f"copy of {copy.value!r} from {copy.src} to {copy.dst}: {reason}")
     found = Prediction(
         ops=round(ops),
         launches=round(launches),
         copies=round(copies),
         unknown=tuple(unknown),
         priced=priced + sum(1 for copy in outlined.copies if copy.runs),
-        assumed=tuple(estimates.assumed()),
+        assumed=tuple(estimates.assumptions()),
         unused=tuple(estimates.unused()),
-        passing=round(_passing(estimates, outlined)),
+        boundary=round(_boundary_time(estimates, outlined)),
     )
-    return found if least is None else replace(found, least=min(least, found.total))
+    return found if lower_bound is None else replace(found, lower_bound=min(lower_bound, found.total))
 
 
-def _passing(estimates: Estimates, outlined: Outlined) -> Fraction:
-    """Return what it takes values to pass between sites, once for each value and site, as often as they do."""
+def _boundary_time(estimates: Estimates, outlined: Outlined) -> Fraction:
+    """Return the time for values to leave functions and enter those of other sites: once per value and reading site."""
     topology, body = estimates.program.topology, estimates.program.body
-    rates = {subgraph.site: Fraction(estimates.passing(topology[subgraph.site])) for subgraph in outlined.subgraphs}
+    rates = {
+        subgraph.site: Fraction(estimates.boundary_rate(topology[subgraph.site])) for subgraph in outlined.subgraphs
+    }
     if not any(rates.values()):
         return Fraction(0)
     types = {param.name: param.type for param in estimates.program.function.params}
     sites: dict[str, str] = {}
     for subgraph in outlined.subgraphs:
-        made = [output for index in subgraph.calls for output in body[index].outputs]
-        types |= {output.name: output.type for output in made}
-        sites |= {output.name: subgraph.site for output in made}
+        outputs = [output for index in subgraph.calls for output in body[index].outputs]
+        types |= {output.name: output.type for output in outputs}
+        sites |= {output.name: subgraph.site for output in outputs}
+    # Results of the program leave for the driver, which has no boundary of its own: reader None.
     moves: dict[tuple[str, str | None], Fraction] = dict.fromkeys(
         ((name, None) for name in estimates.program.function.results if name in sites), Fraction(1)
     )

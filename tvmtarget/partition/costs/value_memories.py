@@ -9,10 +9,10 @@ from tvmtarget.ir.function import Call, Function
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Topology
 
-__all__ = ["asked_by_memories", "check_entry"]
+__all__ = ["check_input_memories", "memory_requirements"]
 
 
-def asked_by_memories(call: Call, topology: Topology) -> Iterator[tuple[Constraint, str]]:
+def memory_requirements(call: Call, topology: Topology) -> Iterator[tuple[Constraint, str]]:
     """Yield for each result in a memory that an operation runs on a site which has that memory, and who asks.
 
     Memories below any domain, such as `shared`, are the code generator's own, and drivers put what control flow
@@ -24,7 +24,7 @@ def asked_by_memories(call: Call, topology: Topology) -> Iterator[tuple[Constrai
             yield Constraint.at_any(paths), f"value {output.name!r} in memory {output.scope!r}"
 
 
-def check_entry(function: Function, topology: Topology) -> None:
+def check_input_memories(function: Function, topology: Topology) -> None:
     """Raise `InfeasibleError` for inputs in another memory of the target than that where the driver takes them."""
     home = topology.home("")
     away = [param for param in function.params if param.scope in topology.domains() and param.scope != home]

@@ -13,13 +13,13 @@ from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
 from tvmtarget.partition.placement.energy import Bools, Energy, LabelingProblem, energy_of
 from tvmtarget.partition.placement.maxflow import Budget
 
-__all__ = ["alpha_expansion"]
+__all__ = ["expand_labels"]
 
 # Sweeps over the labels; each must gain, and two or three are usual.
 MAX_SWEEPS = 4
 
 
-def alpha_expansion(
+def expand_labels(
     placement: LabelingProblem, share: float, budget: Budget | None = None, start: Ints | None = None
 ) -> Ints:
     """Return labels at a least sum, exact for two labels; `share` of a launch is charged wherever a value passes.

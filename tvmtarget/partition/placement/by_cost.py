@@ -14,7 +14,7 @@ import numpy as np
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.placement.alpha_expansion import alpha_expansion
+from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.cost_matrix import CostMatrix, cost_matrix_of
 from tvmtarget.partition.placement.energy import Bools, LabelingProblem, energy_of, enumerated
 from tvmtarget.partition.placement.feasibility import Feasibility
@@ -62,7 +62,7 @@ class CostChooser:
         """Choose a site for every atom of a level."""
         if not level.atoms or len(level.options) == 1:
             return by_preference(level)
-        level = self._with_room(level)
+        level = self._with_capacities(level)
         numbers = cost_matrix_of(self.feasibility, self.estimates, level)
         choice = self._best(level, numbers)
         if not self.estimates.costs.doubt:
@@ -84,29 +84,29 @@ class CostChooser:
             starts = list(_starts(placement))
             found = _searched(placement, starts, budget)
             if len(placement.costs) <= SMALL:
-                found += [alpha_expansion(placement, SHARES[0], budget, start) for start in starts]
+                found += [expand_labels(placement, SHARES[0], budget, start) for start in starts]
             relaxed = placement.relaxed()
             if relaxed is not placement and len(placement.launches) == 2:
-                found.insert(0, alpha_expansion(relaxed, 0.0, budget))
+                found.insert(0, expand_labels(relaxed, 0.0, budget))
             judge.look_at([by_preference_first, *starts, *found])
             if len(judge.chosen) and len(placement.costs) + len(placement.readers) <= MAX_DROPPED:
                 judge.drop_subgraphs()
             if len(judge.chosen) and len(placement.costs) <= SMALL:
                 judge.nudge()
             least = _least(relaxed, found[0] if budget.is_kept else None)
-        if level.room is not None and not (len(tried) and len(judge.chosen)):
-            judge.look_within(level.room)
+        if level.capacity is not None and not (len(tried) and len(judge.chosen)):
+            judge.look_within(level.capacity)
         is_known = numbers.is_known and not numbers.shift
         launches: list[int] = placement.launches.tolist()
         return Assignment(judge.chosen.tolist(), least if is_known else None, launches)
 
-    def _with_room(self, level: Level) -> Level:
+    def _with_capacities(self, level: Level) -> Level:
         """Return the level with the capacities that the costs state."""
         stated = self.estimates.capacities()
         if not stated:
             return level
         return replace(
-            level, room=capacity_of(self.feasibility.program, level.site.domain, level.options, level.atoms, stated)
+            level, capacity=capacity_of(self.feasibility.program, level.site.domain, level.options, level.atoms, stated)
         )
 
 
@@ -141,7 +141,7 @@ def _searched(placement: LabelingProblem, starts: Sequence[Ints], budget: Budget
         shares = shares[1:]
     found = [min(starts, key=energy_of(placement, shares[0]).total)]
     for share in shares:
-        found.append(alpha_expansion(placement, share, budget, found[-1]))
+        found.append(expand_labels(placement, share, budget, found[-1]))
     return found[1:]
 
 
@@ -167,7 +167,7 @@ class _Judge:
             if floors[place] > self.least:
                 continue
             labels = candidates[place]
-            if self.level.room is not None and not self.level.room.is_kept(labels):
+            if self.level.capacity is not None and not self.level.capacity.is_kept(labels):
                 continue
             subgraphs = self._grouped(labels)
             total = int(totals[place]) + int(launches[labels[[subgraph[0] for subgraph in subgraphs]]].sum())
@@ -193,10 +193,10 @@ class _Judge:
         used = np.stack([(rows == label).any(axis=1) for label in range(len(self.placement.launches))], axis=1)
         return self.energy.totals(rows) - self.placement.shared(rows), used
 
-    def look_within(self, room: MemoryCapacity) -> None:
-        """Look at choices that memories have room for; `InfeasibleError` if there is none."""
+    def look_within(self, capacity: MemoryCapacity) -> None:
+        """Look at choices that memories have capacity for; `InfeasibleError` if there is none."""
         try:
-            for labels in within_capacity(self.placement, room):
+            for labels in within_capacity(self.placement, capacity):
                 self.look_at([labels])
         except InfeasibleError:
             if not len(self.chosen):

@@ -14,8 +14,8 @@ from typing import NoReturn, TypeAlias
 from tvmtarget.errors import InfeasibleError, raise_all
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.graph_coloring import coloured
-from tvmtarget.partition.placement.minimal_conflict import conflict_text, smallest
+from tvmtarget.partition.placement.graph_coloring import list_coloring
+from tvmtarget.partition.placement.minimal_conflict import conflict_text, minimal_subset
 from tvmtarget.partition.placement.where_rules import Requirement
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 from tvmtarget.target.constraints.constraint import Constraint
@@ -23,16 +23,16 @@ from tvmtarget.target.constraints.constraint import Constraint
 __all__ = [
     "Colocation",
     "ExcludedSites",
-    "Named",
+    "OpNames",
+    "alternative_pins",
     "colocation_of",
-    "demands_of",
-    "others_of",
-    "with_demands",
-    "with_units",
+    "colocation_pins",
+    "with_atomic_groups",
+    "with_pins",
 ]
 
 # Operations by name, glob or `op:KIND`, as in `where`.
-Named: TypeAlias = tuple[tuple[str, ...], ...]
+OpNames: TypeAlias = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Colocation:
         return next((group for group in self.same_site if index in group), (index,))
 
 
-def colocation_of(program: FlatProgram, same_site: Named, apart: Named) -> Colocation:
+def colocation_of(program: FlatProgram, same_site: OpNames, apart: OpNames) -> Colocation:
     """Return which operations are meant; `UnknownNameError` for names of none, `InfeasibleError` for what
     is to be together and apart.
 
@@ -78,7 +78,9 @@ def _joined(sets: Iterable[set[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(found)) for found in joined)
 
 
-def with_units(program: FlatProgram, atomic: Named, before: Sequence[str], after: Sequence[str]) -> FlatProgram:
+def with_atomic_groups(
+    program: FlatProgram, atomic: OpNames, before: Sequence[str], after: Sequence[str]
+) -> FlatProgram:
     """Return the program with groups that are in one function each, and boundaries between functions.
 
     `UnknownNameError` for names of no operations; `InfeasibleError` for groups that cannot be in one function: in
@@ -159,50 +161,50 @@ def _select(program: FlatProgram, names: Iterable[str]) -> Iterator[int]:
         yield from (one for one in program.with_nested(program.named(name)) if one not in program.bodies)
 
 
-def demands_of(
-    plain: Feasibility, bonds: Colocation, sites: Mapping[str, str], demands: Mapping[int, str]
+def colocation_pins(
+    plain: Feasibility, colocation: Colocation, sites: Mapping[str, str], pins: Mapping[int, str]
 ) -> dict[int, str]:
-    """Return the leaf for each operation that a plan with these sites should ask for; the same again if bonds hold.
+    """Return the leaf for each operation that a plan with these sites should require; the same again if it keeps them.
 
     `plain` is what fits where without any demand. What is too near to another goes elsewhere by itself; where no leaf
     is left for that, all that have to be apart from each other are placed anew. `InfeasibleError` if they cannot be.
     """
-    asking = _Asking(plain, bonds, sites)
-    found = dict(demands)
-    for group in bonds.same_site:
+    asking = _Asking(plain, colocation, sites)
+    found = dict(pins)
+    for group in colocation.same_site:
         if group[0] not in found:
             found |= dict.fromkeys(group, asking.shared(group))
-    if found != demands:
+    if found != pins:
         return found
-    close = next((pair for pair in bonds.apart if asking.site(pair[0]) == asking.site(pair[1])), None)
+    close = next((pair for pair in colocation.apart if asking.site(pair[0]) == asking.site(pair[1])), None)
     if close is None:
         return found
-    parted = asking.parted(close, demands)
+    parted = asking.parted(close, pins)
     if parted is None:
         return found | asking.placed(close)
     unit, leaf = parted
     found |= dict.fromkeys(unit, leaf)
-    for index in (one for side in close for one in bonds.unit(side)):
+    for index in (one for side in close for one in colocation.unit(side)):
         found.setdefault(index, asking.site(index))  # else it might follow
     return found
 
 
-def others_of(
-    plain: Feasibility, bonds: Colocation, sites: Mapping[str, str], demands: Mapping[int, str]
+def alternative_pins(
+    plain: Feasibility, colocation: Colocation, sites: Mapping[str, str], pins: Mapping[int, str]
 ) -> Iterator[dict[int, str]]:
-    """Yield demands that differ in where one of the groups is, or in which of two that are apart is where."""
-    asking = _Asking(plain, bonds, sites)
-    units = dict.fromkeys(bonds.unit(index) for index in sorted(demands))
+    """Yield pins that differ in where one of the groups is, or in which of two that are apart is where."""
+    asking = _Asking(plain, colocation, sites)
+    units = dict.fromkeys(colocation.unit(index) for index in sorted(pins))
     for unit in units:
         for leaf in asking.able(unit):
-            if leaf != demands[unit[0]]:
-                yield {**demands, **dict.fromkeys(unit, leaf)}
-    for pair in bonds.apart:
-        first, second = map(bonds.unit, pair)
+            if leaf != pins[unit[0]]:
+                yield {**pins, **dict.fromkeys(unit, leaf)}
+    for pair in colocation.apart:
+        first, second = map(colocation.unit, pair)
         if first in units and second in units:
-            here, there = demands[first[0]], demands[second[0]]
+            here, there = pins[first[0]], pins[second[0]]
             if here in asking.able(second) and there in asking.able(first):
-                yield {**demands, **dict.fromkeys(first, there), **dict.fromkeys(second, here)}
+                yield {**pins, **dict.fromkeys(first, there), **dict.fromkeys(second, here)}
 
 
 _Pair: TypeAlias = tuple[int, int]
@@ -211,7 +213,7 @@ _Pair: TypeAlias = tuple[int, int]
 @dataclass(frozen=True)
 class _Asking:
     feasibility: Feasibility
-    bonds: Colocation
+    colocation: Colocation
     sites: Mapping[str, str]
 
     def site(self, index: int) -> str:
@@ -221,7 +223,11 @@ class _Asking:
     def able(self, unit: Iterable[int]) -> list[str]:
         """Return the leaves that can take all of some operations, in order of preference."""
         leaves = self.feasibility.leaves
-        return [leaf.path for leaf in leaves if all(self.feasibility.verdict(index, leaf) is None for index in unit)]
+        return [
+            leaf.path
+            for leaf in leaves
+            if all(self.feasibility.unsupported_reason(index, leaf) is None for index in unit)
+        ]
 
     def shared(self, group: tuple[int, ...]) -> str:
         """Return the leaf that most of a group has already, of those that can take all of it."""
@@ -233,14 +239,16 @@ class _Asking:
         counts = Counter(self.site(index) for index in group)
         return max(able, key=lambda leaf: (counts[leaf], -able.index(leaf)))
 
-    def parted(self, pair: _Pair, demands: Mapping[int, str]) -> tuple[tuple[int, ...], str] | None:
+    def parted(self, pair: _Pair, pins: Mapping[int, str]) -> tuple[tuple[int, ...], str] | None:
         """Return which of two operations goes elsewhere, with those bound to it, and where; None if neither can."""
         for index in reversed(pair):
-            unit = self.bonds.unit(index)
-            others = (other for one in self.bonds.apart if set(one) & set(unit) for other in one if other not in unit)
+            unit = self.colocation.unit(index)
+            others = (
+                other for one in self.colocation.apart if set(one) & set(unit) for other in one if other not in unit
+            )
             taken = {self.site(other) for other in others}
             free = [leaf for leaf in self.able(unit) if leaf not in taken]
-            if free and index not in demands:
+            if free and index not in pins:
                 return unit, free[0]
         return None
 
@@ -254,8 +262,8 @@ class _Asking:
 
     def _around(self, pair: _Pair) -> list[_Pair]:
         """Return the pairs of heads of units that are connected with a pair."""
-        heads = [tuple(sorted(self.bonds.unit(index)[0] for index in one)) for one in self.bonds.apart]
-        near, pairs = {self.bonds.unit(index)[0] for index in pair}, dict.fromkeys((a, b) for a, b in heads)
+        heads = [tuple(sorted(self.colocation.unit(index)[0] for index in one)) for one in self.colocation.apart]
+        near, pairs = {self.colocation.unit(index)[0] for index in pair}, dict.fromkeys((a, b) for a, b in heads)
         while True:
             more = {index for one in pairs if near.intersection(one) for index in one} - near
             if not more:
@@ -263,18 +271,18 @@ class _Asking:
             near |= more
 
     def _coloured(self, pairs: Sequence[_Pair]) -> dict[int, str] | None:
-        units = {head: self.bonds.unit(head) for pair in pairs for head in pair}
+        units = {head: self.colocation.unit(head) for pair in pairs for head in pair}
         lists = {}
         for head, unit in sorted(units.items()):
             counts, able = Counter(self.site(index) for index in unit), self.able(unit)
             lists[head] = sorted(able, key=lambda leaf: (-counts[leaf], able.index(leaf)))
-        found = coloured(lists, pairs)
+        found = list_coloring(lists, pairs)
         return None if found is None else {index: leaf for head, leaf in found.items() for index in units[head]}
 
     def _refuse(self, pairs: Sequence[_Pair]) -> NoReturn:
         """Raise `InfeasibleError` that names who is to conflict_text, and what constraints."""
-        guilty = smallest(pairs, lambda kept: self._coloured(kept) is None)
-        calls = tuple(dict.fromkeys(index for pair in guilty for head in pair for index in self.bonds.unit(head)))
+        guilty = minimal_subset(pairs, lambda kept: self._coloured(kept) is None)
+        calls = tuple(dict.fromkeys(index for pair in guilty for head in pair for index in self.colocation.unit(head)))
 
         def is_feasible(asking: FlatProgram) -> bool:
             return self._over(asking)._coloured(guilty) is not None
@@ -300,13 +308,11 @@ class ExcludedSites:
     leaves: Mapping[int, Collection[str]]
 
 
-def with_demands(
-    feasibility: Feasibility, demands: Mapping[int, str], banned: Iterable[ExcludedSites] = ()
-) -> Feasibility:
+def with_pins(feasibility: Feasibility, pins: Mapping[int, str], banned: Iterable[ExcludedSites] = ()) -> Feasibility:
     """Return what fits where if operations are pinned to leaves as well, and kept off others."""
     program = feasibility.program
     requirements = list(program.requirements)
-    for index, leaf in demands.items():
+    for index, leaf in pins.items():
         requirements[index] = (*requirements[index], Requirement(Constraint.at(leaf), "same_site or apart"))
     for one in banned:
         for index, leaves in one.leaves.items():

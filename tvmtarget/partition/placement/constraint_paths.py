@@ -10,10 +10,10 @@ from tvmtarget.target.constraints.satisfaction import satisfies
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree_paths import NestedNode
 
-__all__ = ["leaves_at", "on_tree", "site_constraint", "unknown_words"]
+__all__ = ["leaves_at", "resolve_names", "site_constraint", "unknown_words"]
 
 
-def on_tree(constraint: Constraint, topology: Topology) -> Constraint:
+def resolve_names(constraint: Constraint, topology: Topology) -> Constraint:
     """Return a constraint with the paths that it means in a tree.
 
     A bare word that is the name of a child means that child, else it is a kind or a key; a word with conditions always
@@ -38,7 +38,7 @@ def on_tree(constraint: Constraint, topology: Topology) -> Constraint:
     nodes = topology.named(constraint.word) if constraint.word is not None and _is_bare(constraint) else ()
     if nodes:
         return _with_modifiers(Constraint.at_any(nodes), constraint)
-    return constraint.map_nested(lambda nested: on_tree(nested, topology))
+    return constraint.map_nested(lambda nested: resolve_names(nested, topology))
 
 
 def site_constraint(site: Constraint | NestedNode | str, topology: Topology) -> Constraint:
@@ -48,7 +48,7 @@ def site_constraint(site: Constraint | NestedNode | str, topology: Topology) -> 
     """
     is_path = isinstance(site, str) and (site == "" or "/" in site.partition("(")[0]) and not site.startswith("@")
     read = Constraint.at(str(site)) if is_path else Constraint.parse(site)
-    on = on_tree(read, topology)
+    on = resolve_names(read, topology)
     if any(unknown_words(on, topology)):
         raise UnknownNameError(_no_site(site, topology))
     return on

@@ -87,7 +87,7 @@ def cost_matrix_of(
         producer=values.producer,
         start=values.start,
         readers=values.readers,
-        is_wanted=values.is_wanted,
+        is_live_out=values.is_live_out,
         routing=values.kinds,
         routes=routes,
         domains=places,
@@ -127,7 +127,7 @@ class _Place:
 
 
 def _place(estimates: Estimates, option: Site, level: Site) -> _Place:
-    domain, passing = estimates.program.topology.home(option.path), estimates.passing(option)
+    domain, passing = estimates.program.topology.home(option.path), estimates.boundary_rate(option)
     return _Place(domain, option.path, passing) if passing and option is not level else _Place(domain)
 
 

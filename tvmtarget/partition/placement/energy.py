@@ -26,12 +26,12 @@ Routes: TypeAlias = Sequence[Sequence[int]]
 class Flow:
     """A value: who makes it (None: it is given at home), who reads it, and what a copy costs between any two domains.
 
-    `is_wanted` says that it must end up at home as well.
+    `is_live_out` says that it must end up at home as well.
     """
 
     producer: int | None
     readers: tuple[int, ...]
-    is_wanted: bool
+    is_live_out: bool
     routes: Routes
 
 
@@ -55,7 +55,7 @@ class LabelingProblem:
     producer: Ints
     start: Ints
     readers: Ints
-    is_wanted: Bools
+    is_live_out: Bools
     routing: Ints
     routes: Ints
     domains: Ints
@@ -74,20 +74,20 @@ class LabelingProblem:
         total = np.zeros(len(rows), dtype=np.int64)
         if not self.memory.size:
             return total
-        several = np.flatnonzero(np.diff(self.start) + self.is_wanted > 1)
+        several = np.flatnonzero(np.diff(self.start) + self.is_live_out > 1)
         if len(rows) <= len(several):
             owner = np.repeat(np.arange(len(self.producer)), np.diff(self.start))
             for row, labels in enumerate(rows):
                 present = np.zeros((len(self.producer), len(self.memory)), dtype=np.bool_)
                 present[owner, self.domains[labels[self.readers]]] = True
-                present[self.is_wanted, self.home] = True
+                present[self.is_live_out, self.home] = True
                 sources = np.where(self.producer >= 0, self.domains[labels[self.producer]], self.home)
                 total[row] = self._shared(self.routing[several], sources[several], present[several]).sum()
             return total
         every = np.arange(len(rows))
         for value in several.tolist():
             present = np.zeros((len(rows), len(self.memory)), dtype=np.bool_)
-            present[:, self.home] = self.is_wanted[value]
+            present[:, self.home] = self.is_live_out[value]
             for reader in self.readers[self.start[value] : self.start[value + 1]].tolist():
                 present[every, self.domains[rows[:, reader]]] = True
             producer = self.producer[value]
@@ -146,7 +146,7 @@ def labeling_problem(
         producer=np.array([GIVEN if flow.producer is None else flow.producer for flow in flows], dtype=np.int64),
         start=spans([len(flow.readers) for flow in flows]),
         readers=np.array([reader for flow in flows for reader in flow.readers], dtype=np.int64),
-        is_wanted=np.array([flow.is_wanted for flow in flows], dtype=np.bool_),
+        is_live_out=np.array([flow.is_live_out for flow in flows], dtype=np.bool_),
         routing=np.arange(len(flows), dtype=np.int64),
         routes=np.array([flow.routes for flow in flows], dtype=np.int64).reshape(len(flows), size, size),
         domains=np.array(domains, dtype=np.int64),
@@ -262,7 +262,7 @@ def energy_of(placement: LabelingProblem, share: float) -> Energy:
     made = placement.producer >= 0
     has_readers = np.diff(placement.start) > 0
     settled = np.zeros((flows, width), dtype=np.bool_)
-    settled[placement.is_wanted, placement.home] = True
+    settled[placement.is_live_out, placement.home] = True
     routes = np.zeros((len(placement.routes), width, width), dtype=np.int64)
     routes[:, :size, :size] = placement.routes
     groups = np.stack([placement.domains, np.arange(count)])
@@ -276,7 +276,7 @@ def energy_of(placement: LabelingProblem, share: float) -> Energy:
         dearer = routes + np.where(np.eye(width, dtype=np.bool_), 0, arriving)
         passing = np.zeros((1, width, width), dtype=np.int64)
         passing[0, :count, :count] = np.where(np.eye(count, dtype=np.bool_), 0, launches)
-        merged = made & ~placement.is_wanted & is_own
+        merged = made & ~placement.is_live_out & is_own
         apart = np.flatnonzero(made & has_readers & ~merged)
         kinds = len(routes)
         routes = np.concatenate([routes, dearer, passing])

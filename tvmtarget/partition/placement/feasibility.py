@@ -15,7 +15,7 @@ from tvmtarget.partition.control.control_flow_ops import why_not_driven
 from tvmtarget.partition.flat_program import FlatProgram, open_frame
 from tvmtarget.partition.host_device.classify import host_can_compute
 from tvmtarget.partition.machines.machine import Machines, is_distributed
-from tvmtarget.partition.placement.indivisible_groups import atoms_of, together, untyped
+from tvmtarget.partition.placement.indivisible_groups import atoms_of, call_groups, untyped
 from tvmtarget.partition.placement.minimal_conflict import conflict_text
 from tvmtarget.partition.placement.pattern_groups import PatternGroups, check_caps, groups_of
 from tvmtarget.partition.placement.where_rules import Requirement
@@ -24,7 +24,7 @@ from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.support.strategy import Op, Reject, Strategy
 from tvmtarget.target.topology import Site
 
-__all__ = ["Feasibility", "has_taste"]
+__all__ = ["Feasibility", "has_preference"]
 
 MAX_SHOWN = 5
 
@@ -33,7 +33,7 @@ class Feasibility:
     """Answers, once per question, whether operations fit a site; `check_all` refuses what fits nowhere.
 
     `assumed` are pairs of an operation and the path of a leaf that is supposed to take it, whatever its strategy says.
-    `splits` has functions of host and device code split where the code generator takes them whole, too. `memo` is what
+    `splits` has functions of host and device code split where the code generator takes them whole, too. `cache` is what
     is known from earlier. Of patterns that overlap, those of the leaves of kind `first` count.
     """
 
@@ -43,12 +43,12 @@ class Feasibility:
         assumed: frozenset[tuple[int, str]] = frozenset(),
         *,
         splits: bool = False,
-        memo: PlanCache | None = None,
+        cache: PlanCache | None = None,
         first: str = "",
     ) -> None:
         self.program = program
         self.first = first
-        self.memo = memo or PlanCache()
+        self.cache = cache or PlanCache()
         self.splits = splits
         self.assumed = assumed
         self.leaves = tuple(program.topology.leaves())
@@ -68,7 +68,7 @@ class Feasibility:
             program or self.program,
             self.assumed if assumed is None else assumed,
             splits=self.splits,
-            memo=self.memo,
+            cache=self.cache,
             first=self.first,
         )
 
@@ -110,7 +110,7 @@ class Feasibility:
     def others(self) -> tuple[Feasibility, ...]:
         """What fits where if other patterns count among those that overlap, as far as all fits somewhere then."""
         options = (
-            Feasibility(self.program, self.assumed, splits=self.splits, memo=self.memo, first=kind)
+            Feasibility(self.program, self.assumed, splits=self.splits, cache=self.cache, first=kind)
             for kind in self.groups.overlapped
         )
         return tuple(option for option in options if option.is_complete)
@@ -149,7 +149,7 @@ class Feasibility:
         row = [self._judge(index, leaf, op) is None for leaf in self.leaves]
         return row, constants.has_read
 
-    def verdict(self, index: int, leaf: Site) -> Reject | None:
+    def unsupported_reason(self, index: int, leaf: Site) -> Reject | None:
         """Return None if a leaf can take an operation, else the reason why not."""
         key = (index, leaf.path)
         if key not in self._verdicts:
@@ -170,7 +170,7 @@ class Feasibility:
         strategy = self.strategy(site)
         if strategy is not None and len(calls) > 1 and check_caps(self.program, strategy, calls) is not None:
             return False
-        if self.takes_whole(calls, site):
+        if self.supports_whole(calls, site):
             return True
         if not site.is_system or (len(calls) == 1 and calls[0] not in self.program.bodies):
             return False
@@ -179,13 +179,13 @@ class Feasibility:
         groups = (
             atoms_of(self.program, self.groups.of, calls, site.path)
             if is_joined
-            else together(calls, self.program.frames, site.path)
+            else call_groups(calls, self.program.frames, site.path)
         )
         return all(
             any(self.fits(members, option) for option in options) or self.drives(members, site) for members in groups
         )
 
-    def takes_whole(self, calls: tuple[int, ...], site: Site) -> bool:
+    def supports_whole(self, calls: tuple[int, ...], site: Site) -> bool:
         """Whether a leaf can take all operations, or of a system one can take the only one, nested bodies included."""
         if not site.is_system:
             strategy = self.strategy(site)
@@ -255,7 +255,7 @@ class Feasibility:
     def _can_divide(self, atom: tuple[int, ...], options: tuple[Site, ...], site: Site) -> bool:
         """Whether a part of a nested body fits a child of a system, or a device and its host, or their driver."""
         if not site.is_system:
-            return all(self.verdict(inner, site) is None for inner in atom)
+            return all(self.unsupported_reason(inner, site) is None for inner in atom)
         return any(self.fits(atom, option) for option in options) or self.drives(atom, site)
 
     def rank(self, calls: tuple[int, ...], site: Site) -> int:
@@ -269,7 +269,7 @@ class Feasibility:
             yield from (one for one in inner if one not in self.program.bodies) if inner else (index,)
 
     def _has_taste(self, index: int) -> bool:
-        return any(has_taste(asked) for asked in self.program.requirements[index])
+        return any(has_preference(asked) for asked in self.program.requirements[index])
 
     def _rank(self, index: int, site: Site) -> int:
         asked = self.program.requirements[index]
@@ -306,10 +306,10 @@ class Feasibility:
     def _judge_by_strategy(self, index: int, site: Site, op: Op) -> Reject | None:
         """Return why the code generator of a site does not take an operation, None if it does."""
         kind, strategy = site.target.kind, self.strategy(site)
-        group = self.groups.of.get(index) if self.program.given else None
+        group = self.groups.of.get(index) if self.program.imported_matches else None
         if group is not None and group.pattern_of(kind) is not None:
             return None
-        if strategy is None and self.program.generators.get(index) == kind:
+        if strategy is None and self.program.imported_generators.get(index) == kind:
             return None  # TVM's patterns gave it to a code generator of which nothing else is known here
         if strategy is None:
             return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")
@@ -327,7 +327,7 @@ class Feasibility:
         told = self.program.fingerprint(index)
         same = tuple(map(op.call.inputs.index, op.call.inputs))  # which operands are one value
         key = id(strategy), told.text, told.dims, same, self.program.function.opsets
-        taken, _ = self.memo.find("operations that sites take", key, lambda: (strategy.check(op) is None, strategy))
+        taken, _ = self.cache.find("operations that sites take", key, lambda: (strategy.check(op) is None, strategy))
         return None if taken else strategy.check(op)
 
     def _check_caps(self, index: int, leaf: Site, strategy: Strategy) -> Reject | None:
@@ -379,7 +379,7 @@ class Feasibility:
 
     def _explain_lost(self, index: int) -> str:
         call = self.program.body[index]
-        reasons = [f"@{leaf.path or '.'}: {self.verdict(index, leaf)}" for leaf in self.leaves]
+        reasons = [f"@{leaf.path or '.'}: {self.unsupported_reason(index, leaf)}" for leaf in self.leaves]
         if index in self.program.bodies:
             root = self.program.topology[""]
             reasons.append(f"driven by @{root.host or '.'}: {self.why_not_driven(index, root)}")
@@ -414,7 +414,7 @@ class _Watched(Mapping[str, Constant]):
         return len(self.constants)
 
 
-def has_taste(asked: Requirement) -> bool:
+def has_preference(asked: Requirement) -> bool:
     """Whether a constraint prefers some of the sites that meet it."""
     return asked.constraint.weight is not None or bool(asked.constraint.any_of)
 

@@ -10,10 +10,10 @@ from tvmtarget.partition.control.scopes import Scopes
 from tvmtarget.support.registry import strategy_at
 from tvmtarget.target.topology import Topology
 
-__all__ = ["given_generators", "given_matches"]
+__all__ = ["imported_generators", "imported_matches"]
 
 
-def given_matches(
+def imported_matches(
     found: Scopes, functions: Mapping[str, Function], topology: Topology
 ) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     """Return the matches that a module comes with: code generator, pattern, operations.
@@ -59,7 +59,7 @@ def _noted(
             yield leaf.kind, str(pattern), tuple(sorted(places[op] for op in ops))
 
 
-def given_generators(found: Scopes, functions: Mapping[str, Function]) -> Mapping[int, str]:
+def imported_generators(found: Scopes, functions: Mapping[str, Function]) -> Mapping[int, str]:
     """Return the external code generator of the innermost function that each operation was inlined from."""
     generators: dict[int, str] = {}
     for index, frames in enumerate(found.frames):

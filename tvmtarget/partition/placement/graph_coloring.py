@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-__all__ = ["MAX_LOOKS", "coloured"]
+__all__ = ["MAX_LOOKS", "list_coloring"]
 
 # How often a choice is tried before the search is given up.
 MAX_LOOKS = 20_000
 
 
-def coloured(
+def list_coloring(
     lists: Mapping[int, Sequence[str]], pairs: Sequence[tuple[int, int]], looks: int = MAX_LOOKS
 ) -> dict[int, str] | None:
     """Return what each party gets of its list, early entries first; None if no choice keeps all pairs apart.

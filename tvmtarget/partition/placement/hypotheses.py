@@ -10,12 +10,12 @@ from tvmtarget.errors import TargetError, raise_all
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.constraint_paths import site_constraint
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.where_rules import OnTree
+from tvmtarget.partition.placement.where_rules import ConstraintResolver
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree_paths import NestedNode
 
-__all__ = ["Moves", "hypotheses", "read_moves", "supposing", "with_moves"]
+__all__ = ["Moves", "assume_support", "read_moves", "unsupported_assumptions", "with_moves"]
 
 # Operations by name, glob or `op:KIND`, as in `where`, and what a question requires of them.
 Moves: TypeAlias = tuple[tuple[str, Constraint], ...]
@@ -33,7 +33,7 @@ def with_moves(program: FlatProgram, moves: Moves) -> FlatProgram:
 
     `UnknownNameError` for names of no operation, and for constraints that name nothing in the tree.
     """
-    read, requirements = OnTree(program.topology), list(program.requirements)
+    read, requirements = ConstraintResolver(program.topology), list(program.requirements)
     for name, constraint in moves:
         item = read(constraint, f"what-if {name!r}")
         for index in program.with_nested(program.named(name)):
@@ -42,7 +42,7 @@ def with_moves(program: FlatProgram, moves: Moves) -> FlatProgram:
     return replace(program, requirements=tuple(requirements))
 
 
-def supposing(feasibility: Feasibility, moves: Moves) -> Feasibility:
+def assume_support(feasibility: Feasibility, moves: Moves) -> Feasibility:
     """Return what fits where if sites took what moves require of them, where no such site takes it by itself.
 
     Only what code generators support is supposed, never that a constraint is met.
@@ -71,11 +71,11 @@ def _with(feasibility: Feasibility, sites: Mapping[int, Sequence[Constraint]], c
     return feasibility.replace(assumed=feasibility.assumed | assumed) if assumed else feasibility
 
 
-def hypotheses(feasibility: Feasibility, sites: dict[str, str]) -> Iterator[str]:
+def unsupported_assumptions(feasibility: Feasibility, sites: dict[str, str]) -> Iterator[str]:
     """Yield for each operation that is on a site which does not take it, which that is and why it does not."""
     plain = feasibility.replace(assumed=frozenset())
     for index, path in sorted(feasibility.assumed):
         call = feasibility.program.body[index]
-        refusal = plain.verdict(index, feasibility.program.topology[path])
+        refusal = plain.unsupported_reason(index, feasibility.program.topology[path])
         if sites.get(call.source) == path and refusal is not None:
             yield f"@{path or '.'} does not take {call.source!r} ({refusal})"

@@ -9,11 +9,11 @@ from tvmtarget.partition.control.scopes import Scope
 from tvmtarget.partition.flat_program import FlatProgram, binds, open_frame
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
 
-__all__ = ["atoms_of", "together", "untyped"]
+__all__ = ["atoms_of", "call_groups", "untyped"]
 
 
-def together(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: str) -> list[tuple[int, ...]]:
-    """PatternGroup operations that must stay together at a node: those of one call of a constrained function."""
+def call_groups(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: str) -> list[tuple[int, ...]]:
+    """PatternGroup operations that must stay call_groups at a node: those of one call of a constrained function."""
     groups: dict[object, list[int]] = {}
     for index in calls:
         ordinal = open_frame(frames[index], path)
@@ -26,17 +26,17 @@ def atoms_of(
 ) -> list[tuple[int, ...]]:
     """PatternGroup operations that cannot be parted.
 
-    They are in one call of a constrained function or in one group, asked to be together, or at both ends of a value
+    They are in one call of a constrained function or in one group, asked to be call_groups, or at both ends of a value
     without a type.
     """
     if (
         not groups
         and not program.atomic
-        and not program.has_bound
+        and not program.has_binding_values
         and not any(program.frames[index] for index in calls)
     ):
         return [(index,) for index in calls]
-    leader = {index: members[0] for members in together(calls, program.frames, path) for index in members}
+    leader = {index: members[0] for members in call_groups(calls, program.frames, path) for index in members}
     joined = {first: first for first in leader.values()}
 
     def find(first: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.placement.alpha_expansion import alpha_expansion
+from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.energy import LabelingProblem
 from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity
@@ -37,7 +37,7 @@ def within_capacity(placement: LabelingProblem, room: MemoryCapacity) -> Iterato
     for _ in range(MAX_PRICES):
         extra = (shares[:, None] * price[room.memories]).astype(np.int64)
         dearer = replace(placement, costs=np.where(placement.allowed, placement.costs + extra, 0))
-        labels = alpha_expansion(dearer, SHARE, Budget(WORK))
+        labels = expand_labels(dearer, SHARE, Budget(WORK))
         loads = room.loads(labels)
         is_over = np.array([limit is not None and load > limit for load, limit in zip(loads, room.limits, strict=True)])
         if not is_over.any():
@@ -47,4 +47,4 @@ def within_capacity(placement: LabelingProblem, room: MemoryCapacity) -> Iterato
             np.isinf(high), np.minimum(price * 8, dearest), (low + np.where(np.isinf(high), low, high)) / 2
         )
     yield room.repaired(labels, placement.allowed, placement.costs)
-    yield room.repaired(alpha_expansion(placement, SHARE, Budget(WORK)), placement.allowed, placement.costs)
+    yield room.repaired(expand_labels(placement, SHARE, Budget(WORK)), placement.allowed, placement.costs)

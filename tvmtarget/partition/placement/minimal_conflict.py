@@ -1,4 +1,4 @@
-"""Which of the constraints on operations that fit nowhere contradict each other: a smallest set of them."""
+"""Which of the constraints on operations that fit nowhere contradict each other: a minimal_subset set of them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tvmtarget.ir.inline import Frame
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.where_rules import Requirement
 
-__all__ = ["MAX_TESTS", "conflict_text", "minimal_conflict", "smallest"]
+__all__ = ["MAX_TESTS", "conflict_text", "find_minimal_conflict", "minimal_subset"]
 
 MAX_TESTS = 20
 
 
 def conflict_text(program: FlatProgram, calls: Sequence[int], is_feasible: Callable[[FlatProgram], bool]) -> str:
     """Return the tail of an error message: the constraints of which one must go; empty if none is to conflict_text."""
-    guilty = minimal_conflict(program, calls, is_feasible)
+    guilty = find_minimal_conflict(program, calls, is_feasible)
     if not guilty:
         return ""
     return f"; {'drop' if len(guilty) == 1 else 'drop or change one of'}: {', '.join(map(str, guilty))}"
 
 
-def minimal_conflict(
+def find_minimal_conflict(
     program: FlatProgram, calls: Sequence[int], is_feasible: Callable[[FlatProgram], bool]
 ) -> tuple[Requirement, ...]:
     """Return constraints on operations that cannot be met together, but without any one of them can.
@@ -35,13 +35,13 @@ def minimal_conflict(
     items = tuple(dict.fromkeys(required))
     if not is_feasible(_asking(program, calls, ())):
         return ()
-    return smallest(items, lambda kept: not is_feasible(_asking(program, calls, kept)))
+    return minimal_subset(items, lambda kept: not is_feasible(_asking(program, calls, kept)))
 
 
 _Item = TypeVar("_Item")
 
 
-def smallest(
+def minimal_subset(
     items: Sequence[_Item], is_conflict: Callable[[Sequence[_Item]], bool], tests: int = MAX_TESTS
 ) -> tuple[_Item, ...]:
     """Drop what is not needed for a conflict, in blocks that get smaller, then one by one, in at most so many tests.

@@ -92,7 +92,7 @@ def groups_of(
     for leaf in leaves:
         sites.setdefault(leaf.target.kind, []).append(leaf)
     chooser = _Chooser(program, allows)
-    for kind, pattern, calls in program.given:
+    for kind, pattern, calls in program.imported_matches:
         if any(all(allows(index, leaf) for index in calls) for leaf in sites.get(kind, ())):
             chooser.add(PatternGroup(((kind, pattern),), calls))
     for kind, alike in sites.items():

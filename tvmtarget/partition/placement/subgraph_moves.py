@@ -21,7 +21,7 @@ class SubgraphMoves:
         self.producer = placement.producer.tolist()
         readers = placement.readers.tolist()
         self.readers = [readers[begin:end] for begin, end in pairwise(placement.start.tolist())]
-        self.is_wanted = placement.is_wanted.tolist()
+        self.is_live_out = placement.is_live_out.tolist()
         self.routing = placement.routing.tolist()
         self.routes = placement.routes.tolist()
         self.domains = placement.domains.tolist()
@@ -59,7 +59,7 @@ class SubgraphMoves:
         source = home if self.producer[value] < 0 else domains[labels[self.producer[value]]]
         row = self.routes[self.routing[value]][source]
         reached = {domains[labels[reader]] for reader in self.readers[value]}
-        if self.is_wanted[value]:
+        if self.is_live_out[value]:
             reached.add(home)
         return sum(row[domain] for domain in reached)
 

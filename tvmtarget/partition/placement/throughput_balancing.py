@@ -35,12 +35,12 @@ _NEVER = np.iinfo(np.int64).max
 class PassedValues:
     """What passes between places of a line: who makes it (`GIVEN`: it is at home), who reads it, and what a move costs.
 
-    `readers` rise; `is_wanted` says that it must end up at home as well.
+    `readers` rise; `is_live_out` says that it must end up at home as well.
     """
 
     producer: int
     readers: tuple[int, ...]
-    is_wanted: bool
+    is_live_out: bool
     cost: int
 
 
@@ -97,7 +97,7 @@ class _Between:
         self.given_in_all = 0
         for value in line.values:
             begin = value.producer + 1  # a value that is given is there before the first place
-            wanted[begin] += value.cost * value.is_wanted
+            wanted[begin] += value.cost * value.is_live_out
             if not value.readers:
                 continue
             entering = given if value.producer == GIVEN else arriving
@@ -220,7 +220,7 @@ def _line(placement: LabelingProblem, order: Ints, options: Ints, home: int | No
             readers=tuple(
                 sorted(place[placement.readers[placement.start[index] : placement.start[index + 1]]].tolist())
             ),
-            is_wanted=bool(placement.is_wanted[index]),
+            is_live_out=bool(placement.is_live_out[index]),
             cost=int(dearest[placement.routing[index]]),
         )
         for index in range(len(placement.producer))
@@ -267,7 +267,7 @@ def _contracted(line: Line, runs: Sequence[int]) -> Line:
     for value in line.values:
         producer = GIVEN if value.producer == GIVEN else int(owner[value.producer])
         readers = tuple(sorted({int(owner[reader]) for reader in value.readers} - {producer}))
-        if readers or value.is_wanted:
+        if readers or value.is_live_out:
             values.append(replace(value, producer=producer, readers=readers))
     return replace(
         line,

@@ -10,11 +10,11 @@ from fnmatch import translate
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.function import CODE, FUNCTION, Call
 from tvmtarget.partition.control.scopes import Scopes
-from tvmtarget.partition.placement.constraint_paths import on_tree, unknown_words
+from tvmtarget.partition.placement.constraint_paths import resolve_names, unknown_words
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Topology
 
-__all__ = ["OnTree", "Requirement", "names_of", "rules_matching"]
+__all__ = ["ConstraintResolver", "Requirement", "names_of", "rules_matching"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Requirement:
         return f"{self.text or self.constraint} (required by {self.origin})"
 
 
-class OnTree:
+class ConstraintResolver:
     """Reads constraints as a tree does, each once; `check` raises for all that name nothing in it."""
 
     def __init__(self, topology: Topology) -> None:
@@ -42,7 +42,7 @@ class OnTree:
         key = constraint, origin
         if key not in self._read:
             try:
-                read = on_tree(constraint, self.topology)
+                read = resolve_names(constraint, self.topology)
             except UnknownNameError as error:
                 self._problems |= dict.fromkeys(f"{problem} (required by {origin})" for problem in error.problems)
                 read = constraint

@@ -76,6 +76,6 @@ def _refusals(plan: Plan) -> Iterator[tuple[str, str, str]]:
     """Yield operator, leaf and code wherever a strategy, not a constraint, refuses an operation."""
     for index, call in enumerate(plan.program.body):
         for leaf in plan.feasibility.leaves:
-            refusal = plan.feasibility.verdict(index, leaf)
+            refusal = plan.feasibility.unsupported_reason(index, leaf)
             if refusal is not None and refusal.code != "CONSTRAINT":
                 yield call.kind, leaf.path, refusal.code

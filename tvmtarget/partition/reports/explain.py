@@ -166,13 +166,13 @@ def _levels(subgraph: PartitionNode, index: int) -> Iterator[tuple[str, str, int
 
 def _times(feasibility: Feasibility, estimates: Estimates, index: int) -> Iterator[tuple[str, Estimate]]:
     for leaf in feasibility.leaves:
-        if feasibility.verdict(index, leaf) is None:
+        if feasibility.unsupported_reason(index, leaf) is None:
             yield leaf.path, estimates.time(index, leaf)
 
 
 def _verdicts(feasibility: Feasibility, index: int, site: str) -> Iterator[tuple[str, str]]:
     for leaf in feasibility.leaves:
-        refusal = feasibility.verdict(index, leaf)
+        refusal = feasibility.unsupported_reason(index, leaf)
         verdict = "yes" if refusal is None else f"no, {refusal}"
         yield leaf.path, f"{verdict} (chosen)" if leaf.path == site else verdict
 

@@ -28,7 +28,7 @@ def move_delta(
         return
     here = _total(estimates, sites, index, sites[index])
     for leaf in feasibility.leaves:
-        if leaf.path != sites[index] and feasibility.verdict(index, leaf) is None:
+        if leaf.path != sites[index] and feasibility.unsupported_reason(index, leaf) is None:
             there = _total(estimates, sites, index, leaf.path)
             if here is not None and there is not None:
                 yield leaf.path, there - here

@@ -23,7 +23,7 @@ _BY_COST = {
 
 def why_driven(program: FlatProgram, feasibility: Feasibility, index: int) -> str:
     """Say why a driver runs an operation with nested bodies."""
-    if all(feasibility.verdict(index, leaf) is not None for leaf in feasibility.leaves):
+    if all(feasibility.unsupported_reason(index, leaf) is not None for leaf in feasibility.leaves):
         return "no site can take it whole, so that its bodies are divided"
     if index in program.driven:
         return "a driver held it, and its bodies stay divided"
@@ -42,7 +42,7 @@ def reason_for(
     if record.device not in (None, record.site):
         return f"it is shape or scalar work, which its host does for @{record.device or '.'}"
     program = feasibility.program
-    possible = [leaf for leaf in feasibility.leaves if feasibility.verdict(index, leaf) is None]
+    possible = [leaf for leaf in feasibility.leaves if feasibility.unsupported_reason(index, leaf) is None]
     asked = program.requirements[index]
     if len(possible) == 1:
         required = [str(item) for item in asked if item.constraint.is_required]

@@ -121,7 +121,7 @@ def _refused(plan: Plan) -> list[tuple[str, str, int, str]]:
             kind = program.body[index].kind
             key = kind, program.requirements[index], number
             if key not in codes:
-                refusal = feasibility.verdict(index, leaf)
+                refusal = feasibility.unsupported_reason(index, leaf)
                 codes[key] = "" if refusal is None else refusal.code
             if codes[key] not in ("", "CONSTRAINT"):
                 counts[kind, leaf.path] += 1

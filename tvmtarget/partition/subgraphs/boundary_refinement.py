@@ -35,7 +35,7 @@ class BoundaryRefinement:
     @cached_property
     def makes(self) -> list[list[int]]:
         """The values that every atom computes."""
-        return self.values.made_by(len(self.graph))
+        return self.values.produced_by(len(self.graph))
 
     @cached_property
     def is_read_once(self) -> list[bool]:
@@ -61,9 +61,9 @@ class _Places:
         for number, subgraph in enumerate(subgraphs):
             for vertex in subgraph:
                 self.place[vertex] = number
-        self._counts: list[dict[int, int] | None] = [None] * len(slack.values.makers)
+        self._counts: list[dict[int, int] | None] = [None] * len(slack.values.producers)
         self._moves = 1
-        self._changed = [1] * len(slack.values.makers)  # which move was the last of who computes or reads a value
+        self._changed = [1] * len(slack.values.producers)  # which move was the last of who computes or reads a value
         self._looked = [0] * len(slack.graph)  # after which move an atom was looked at
 
     def sweep(self, step: int) -> bool:
@@ -148,7 +148,7 @@ class _Places:
         """Return the bytes that pass because of where an atom is, which counts `own` times there as a reader."""
         slack, place, found, passing = self.slack, self.place, self._counts, 0
         values, is_read_once = slack.values, slack.is_read_once
-        makers, sizes = values.makers, values.sizes
+        makers, sizes = values.producers, values.sizes
         for value in slack.reads[vertex]:
             if place[makers[value]] == there:
                 continue

@@ -55,7 +55,7 @@ class Limiter:
     @cached_property
     def makes(self) -> list[list[int]]:
         """The values that every atom computes."""
-        return self.values.made_by(len(self.atoms))
+        return self.values.produced_by(len(self.atoms))
 
     def split_all(
         self, subgraphs: Iterable[list[int]], labels: Sequence[int], limits: Sequence[Limits]
@@ -177,10 +177,10 @@ class Limiter:
                     pending[value] -= 1
                     if not pending[value]:
                         del pending[value]
-                elif self.values.makers[value] not in inside:
+                elif self.values.producers[value] not in inside:
                     inputs.add(value)
             for value in self.makes[atom]:
-                open_ended = len(self.values.readers_of[value]) + int(self.values.is_wanted[value])
+                open_ended = len(self.values.readers_of[value]) + int(self.values.is_live_out[value])
                 if open_ended:
                     pending[value] = open_ended
             if _is_over(ops, limits.max_ops) or _is_over(len(inputs), limits.max_inputs):

@@ -54,7 +54,7 @@ def ops_of(feasibility: Feasibility, calls: Sequence[int]) -> list[int]:
 def others_for(feasibility: Feasibility, index: int, leaves: Collection[str]) -> list[Site]:
     """List the leaves beside some that can take an operation."""
     able = (leaf for leaf in feasibility.leaves if leaf.path not in leaves)
-    return [leaf for leaf in able if feasibility.verdict(index, leaf) is None]
+    return [leaf for leaf in able if feasibility.unsupported_reason(index, leaf) is None]
 
 
 def saved_by(
