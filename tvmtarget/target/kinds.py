@@ -19,8 +19,7 @@ from tvmtarget.errors import BackendError, TargetError, UnknownNameError, did_yo
 from tvmtarget.target.attributes import Value, fold
 from tvmtarget.target.cpu.chips import chip_problems
 from tvmtarget.target.problems import shown
-from tvmtarget.target.units import without_unit
-from tvmtarget.target.values import AttributeType, read_value
+from tvmtarget.target.values import AttributeType, read_quantity, read_value
 
 __all__ = [
     "Attribute",
@@ -66,7 +65,7 @@ class Attribute(_Row):
 
     def read(self, value: object) -> Value:
         """Read a value of this attribute, a quantity such as `64KiB` too; a `ValueError` says what it should be."""
-        return read_value(self.type, without_unit(self.name, self.doc, value) if self.type == "int" else value)
+        return read_value(self.type, read_quantity(self.name, self.doc, value) if self.type == "int" else value)
 
     def default_beside(self, attrs: Mapping[str, Value]) -> Value | None:
         """Return the default beside what a node states: what that implies, else the kind's own."""

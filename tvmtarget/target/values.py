@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from tvmtarget.target.attributes import Value, Word
@@ -15,12 +16,20 @@ from tvmtarget.target.cpu.riscv import expand_isa, is_isa_string
 from tvmtarget.target.problems import shown
 from tvmtarget.target.text.grammar import is_word
 
-__all__ = ["MAX_INT", "AttributeType", "read_integer", "read_items", "read_opaque", "read_value"]
+__all__ = ["MAX_INT", "AttributeType", "read_integer", "read_items", "read_opaque", "read_quantity", "read_value"]
 
 AttributeType: TypeAlias = Literal["int", "bool", "str", "list[str]", "list[int]", "features"]
 
 MAX_INT = 2**53 - 1  # beyond it, readers of JSON do not agree on a number
 
+# Factors from a unit to what an attribute counts.
+_SIZES = {
+    "bytes": {f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", start=1)}
+    | {f"{letter}B": 1000**power for power, letter in enumerate("KMGT", start=1)},
+    "MHz": {"MHz": 1, "GHz": 1000},
+}
+_QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s?([KMGT]i?B|[MG]Hz)")
+_BYTES = re.compile(r"\bbytes\b")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False}
 
@@ -69,6 +78,48 @@ def read_integer(value: object) -> int:
     if abs(value) > MAX_INT:
         raise ValueError(f"is at most 2**53 - 1, not {shown(value)}")
     return value
+
+
+def read_quantity(name: str, doc: str, value: object) -> object:
+    """Convert a quantity with a unit to the unit of its attribute; return anything else as it is.
+
+    An attribute counts MHz if its name ends in `-mhz`, and bytes if its name or description has the word "bytes".
+
+    Args:
+        name: name of the attribute.
+        doc: description of the attribute.
+        value: value as written, such as `"64KiB"` or `"1.2 GHz"`.
+
+    Returns:
+        The whole number of bytes or MHz, or `value` if it has no unit.
+
+    Raises:
+        ValueError: the attribute has no unit or another one, or the result is not a whole number.
+
+    >>> read_quantity("vtcm-capacity", "bytes of tightly coupled memory", "64KiB")
+    65536
+    >>> read_quantity("clock-mhz", "highest clock", "1.2GHz")
+    1200
+    """
+    found = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        return value
+    number, unit = found.groups()
+    counted = _counted(name, doc)
+    if counted is None:
+        raise ValueError(f"counts no bytes and no MHz, so {shown(value)} says nothing; write a plain number")
+    if unit not in _SIZES[counted]:
+        raise ValueError(f"is in {counted}, which {shown(value)} is not; use one of {', '.join(_SIZES[counted])}")
+    total = Fraction(number) * _SIZES[counted][unit]
+    if total.denominator != 1:
+        raise ValueError(f"is a whole number of {counted}, which {shown(value)} is not")
+    return int(total)
+
+
+def _counted(name: str, doc: str) -> str | None:
+    if re.search(r"[-_]mhz$", name):
+        return "MHz"
+    return "bytes" if _BYTES.search(f"{name.replace('-', ' ').replace('_', ' ')} {doc}") else None
 
 
 def _boolean(value: object) -> bool:
