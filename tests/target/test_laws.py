@@ -14,8 +14,9 @@ from tvmtarget import Constraint, Target
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.constraints.constraint import covers
 from tvmtarget.target.identity import identity_of, identity_text
+from tvmtarget.target.target_node import hosts_by_path
 from tvmtarget.target.topology import Topology
-from tvmtarget.target.tree_paths import drivers, unnumbered
+from tvmtarget.target.tree_paths import unnumbered
 
 few = settings(max_examples=60, deadline=None)
 
@@ -191,7 +192,7 @@ def test_resolving_is_idempotent_and_keeps_the_digest(tree):
 @few
 @given(trees)
 def test_everybody_has_a_driver(tree):
-    driven = drivers(tree)
+    driven = hosts_by_path(tree)
     assert list(driven) == [path for path, _ in tree.walk()]
     for path, driver in driven.items():
         if not driver.effective.startswith("@"):
@@ -269,7 +270,7 @@ def test_the_canonical_bytes_are_those_of_rfc_8785(tree):
 
 def _driver_content(tree, path):
     """Say what drives a node, wherever it stands, without what it is called."""
-    driver = drivers(tree)[path]
+    driver = hosts_by_path(tree)[path]
     if driver.effective.startswith("@"):
         return driver.effective
     if driver.is_implied:
@@ -284,7 +285,7 @@ def test_a_part_keeps_what_drives_it_and_how(tree):
         part = tree.part(path)
         assert (part.kind, part.attrs, part.count) == (node.kind, node.attrs, node.count)
         assert part.name is None or not path
-        drives_only_there = unnumbered(drivers(tree)[path].effective) == path and not node.can_host
+        drives_only_there = unnumbered(hosts_by_path(tree)[path].effective) == path and not node.can_host
         assert _driver_content(part, "") == ("implied" if drives_only_there else _driver_content(tree, path))
         assert part.resolve()
 

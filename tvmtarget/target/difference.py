@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tvmtarget.target.identity import identity_of
+from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.text.printing import write_value
-from tvmtarget.target.tree_paths import NestedNode, join
+from tvmtarget.target.tree_paths import join
 
 __all__ = ["Difference", "Differences", "differences"]
 
@@ -47,7 +48,7 @@ class Differences(tuple[Difference, ...]):
         return [difference.to_json() for difference in self]
 
 
-def differences(left: NestedNode, right: NestedNode) -> Differences:
+def differences(left: TargetNode, right: TargetNode) -> Differences:
     """Compare what two trees are (their identity); children go by name, and so does their order."""
     return Differences(_compare("", identity_of(left), identity_of(right)))
 

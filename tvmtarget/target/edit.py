@@ -16,21 +16,13 @@ from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.provenance import OVERRIDE, Origin
-from tvmtarget.target.tree_paths import (
-    HostChoice,
-    NestedNode,
-    checked_path,
-    covers,
-    drivers,
-    is_reference,
-    join,
-    unnumbered,
-)
+from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
+from tvmtarget.target.tree_paths import checked_path, covers, is_reference, join, unnumbered
 from tvmtarget.target.values import read_value
 
 __all__ = ["merge", "merge_children", "override", "part", "unset", "with_hosts"]
 
-_N = TypeVar("_N", bound=NestedNode)
+_N = TypeVar("_N", bound=TargetNode)
 
 ReadTarget: TypeAlias = Callable[[object], _N]
 
@@ -54,7 +46,7 @@ def override(root: _N, changes: Mapping[str, object], read: ReadTarget[_N], orig
     return root
 
 
-def _canonical(root: NestedNode, path: str) -> str:
+def _canonical(root: TargetNode, path: str) -> str:
     """Return the one spelling of a path that has several: nodes by their names, attributes as TVM spells them."""
     above, _, name = path.rpartition("/")
     around, _, role = above.rpartition("/")
@@ -74,12 +66,12 @@ def _override_one(root: _N, path: str, value: object, read: ReadTarget[_N], orig
         changed = node.replace(**{role: _with_option(node, role, name, value)})
         origins = {role: origin if getattr(node, role) is None else node.origin_of(role)}
         origins[f"{role}/{fold(name)}"] = origin
-        return _put(root, found, changed.originating(origins, origins))
+        return _put(root, found, changed.with_origins(origins))
     found, node = root.locate(above)
     if name == "host" and not is_reference(value):
         value = read(value)
     if name in _FIELDS:
-        return _put(root, found, node.replace(**{name: value}).originating(origin, [name]))
+        return _put(root, found, node.replace(**{name: value}).with_origins({name: origin}))
     if any(child.slot == name for child in node.targets):
         path = join(found, name)
         return _put(root, path, _changed(root.at(path), value, read, origin))
@@ -93,7 +85,7 @@ def _changed(child: _N, value: object, read: ReadTarget[_N], origin: Origin) -> 
     return merge(child, read(value))
 
 
-def _with_option(node: NestedNode, role: str, name: str, value: object) -> Executor | Runtime:
+def _with_option(node: TargetNode, role: str, name: str, value: object) -> Executor | Runtime:
     """Change one attribute of a node's executor or runtime; a node without one gets the usual one."""
     chosen = (node.executor or Executor("graph")) if role == "executor" else (node.runtime or Runtime("python"))
     kept = {key: old for key, old in chosen.attrs.items() if fold(key) != fold(name)}
@@ -114,7 +106,7 @@ def _with_attribute(node: _N, name: str, path: str, value: object, origin: Origi
         raise TargetError(f"attribute {shown(path)} of kind {kind.name!r} {error}") from error
     if row.type == "features":
         new = _merge_features(node.attrs.get(row.name), new)
-    return node.replace(attrs=Attributes({**node.attrs, row.name: new})).originating(origin, [row.name])
+    return node.replace(attrs=Attributes({**node.attrs, row.name: new})).with_origins({row.name: origin})
 
 
 def _merge_features(base: Value | None, new: Value) -> tuple[str, ...]:
@@ -150,8 +142,7 @@ def merge(base: _N, other: _N) -> _N:
         attrs[name] = _merge_features(base.attrs.get(name), other.attrs.get(name, ()))
     stated = {field: getattr(other, field) for field, unset in _FIELDS.items() if getattr(other, field) != unset}
     merged = base.replace(attrs=Attributes(attrs), targets=merge_children(base.targets, other.targets), **stated)
-    said = [*other.attrs, *stated]
-    return merged.originating({name: other.origin_of(name) for name in said}, said)
+    return merged.with_origins({name: other.origin_of(name) for name in (*other.attrs, *stated)})
 
 
 def merge_children(base: tuple[_N, ...], other: tuple[_N, ...]) -> tuple[_N, ...]:
@@ -174,7 +165,7 @@ def _put(root: _N, path: str, node: _N) -> _N:
     if segment != "host":
         slot, count = segment.rpartition(".")[0], root.at(segment).count
         raise TargetError(f"{shown(segment)} is one of {count} replicas, which are all alike; change {slot!r}")
-    if not isinstance(root.host, NestedNode):
+    if not isinstance(root.host, TargetNode):
         raise TargetError("no host is written here to be changed, an llvm stands in for it; write one: host=llvm")
     return root.replace(host=_put(root.host, rest, node))
 
@@ -190,7 +181,7 @@ def part(root: _N, path: str) -> _N:
     found, node = root.locate(path)
     segments = found.split("/")
     around = [root.at("/".join(segments[:end])) for end in range(len(segments) + 1)]
-    slots, driven = unnumbered(found), drivers(root)
+    slots, driven = unnumbered(found), hosts_by_path(root)
     configured = {"executor": _nearest(around, "executor"), "runtime": _nearest(around, "runtime")}
     executor, runtime = effective_pair(around)
     cut = node.replace(
@@ -200,8 +191,7 @@ def part(root: _N, path: str) -> _N:
         host=_host_of_part(root, node, slots, driven.get(slots)),
         executor=executor if configured["executor"].executor is not None else None,
         runtime=runtime if configured["runtime"].runtime is not None else None,
-    )
-    cut.originating({role: above.origin_of(role) for role, above in configured.items()}, configured)
+    ).with_origins({role: above.origin_of(role) for role, above in configured.items()})
     return _settled(root, cut, slots, driven) if slots in driven else cut
 
 
@@ -210,7 +200,7 @@ def _nearest(around: list[_N], role: str) -> _N:
     return next((above for above in reversed(around) if getattr(above, role) is not None), around[0])
 
 
-def _host_of_part(root: _N, node: _N, slots: str, driver: HostChoice | None) -> NestedNode | str | None:
+def _host_of_part(root: _N, node: _N, slots: str, driver: HostChoice | None) -> TargetNode | str | None:
     """Return the host to write on a part: what drives it, if that is outside. No driver: it drives itself."""
     if driver is not None and unnumbered(driver.effective) == slots:
         return None
@@ -226,15 +216,15 @@ def _alone(root: _N, path: str) -> _N:
 def _settled(root: _N, cut: _N, slots: str, driven: Mapping[str, HostChoice]) -> _N:
     """Make every reference in a part lead where it did; what it cannot lead to any more is copied."""
     wanted = dict(_drivers_in_part(cut, slots, driven))
-    now = drivers(cut)
+    now = hosts_by_path(cut)
     inside = {path: driver for path, driver in wanted.items() if driver not in (None, now[path].effective)}
     cut = with_hosts(cut, {path: f"@{driver}" if driver else None for path, driver in inside.items()})
-    now = drivers(cut)
+    now = hosts_by_path(cut)
     lost = [path for path, driver in wanted.items() if driver != now[path].effective]
     return with_hosts(cut, {path: _alone(root, driven[join(slots, path)].effective) for path in lost})
 
 
-def _drivers_in_part(cut: NestedNode, slots: str, driven: Mapping[str, HostChoice]) -> Iterator[tuple[str, str | None]]:
+def _drivers_in_part(cut: TargetNode, slots: str, driven: Mapping[str, HostChoice]) -> Iterator[tuple[str, str | None]]:
     """Yield where in a part the drivers of nodes with a reference should be; None for one that is left outside."""
     for path, node in cut.walk():
         driver = driven[join(slots, path)].effective
@@ -246,7 +236,7 @@ def _drivers_in_part(cut: NestedNode, slots: str, driven: Mapping[str, HostChoic
             yield path, "host" if driver == driven[slots].effective else None
 
 
-def with_hosts(node: _N, hosts: Mapping[str, NestedNode | str | None], path: str = "") -> _N:
+def with_hosts(node: _N, hosts: Mapping[str, TargetNode | str | None], path: str = "") -> _N:
     """Return the tree with other hosts at some paths, each of the origin of the host that it replaces."""
     if not hosts:
         return node
@@ -254,4 +244,4 @@ def with_hosts(node: _N, hosts: Mapping[str, NestedNode | str | None], path: str
     if path not in hosts and all(map(operator.is_, targets, node.targets)):
         return node
     changed = node.replace(targets=targets, host=hosts.get(path, node.host))
-    return changed if changed.host is None else changed.originating(node.origin_of("host"), ["host"])
+    return changed if changed.host is None else changed.with_origins({"host": node.origin_of("host")})

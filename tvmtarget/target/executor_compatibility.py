@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import place
+from tvmtarget.target.target_node import HostChoice, TargetNode
 from tvmtarget.target.text.printing import write_value
-from tvmtarget.target.tree_paths import HostChoice, NestedNode, join
+from tvmtarget.target.tree_paths import join
 
 __all__ = ["PAIRS", "Pair", "effective_pair", "pair_conflicts", "runtimes_of", "usual_runtime"]
 
@@ -64,7 +65,7 @@ def usual_runtime(executor: Executor | None) -> str:
     return next(iter(runtimes_of(executor.kind if executor else "graph")), "python")
 
 
-def effective_pair(nodes: Iterable[NestedNode]) -> tuple[Executor, Runtime]:
+def effective_pair(nodes: Iterable[TargetNode]) -> tuple[Executor, Runtime]:
     """Return what drives the last of some nodes, each inside the one before.
 
     What a node does not state is that of the node around it; but an executor that does not run on that node's
@@ -80,13 +81,13 @@ def effective_pair(nodes: Iterable[NestedNode]) -> tuple[Executor, Runtime]:
     return executor, runtime
 
 
-def pair_conflicts(root: NestedNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
+def pair_conflicts(root: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
     """Yield what is wrong with the executors and runtimes of a tree, at the nodes that state or begin to drive them."""
     yield from _conflicts_below([root], "", None, driven)
 
 
 def _conflicts_below(
-    nodes: list[NestedNode], path: str, around: str | None, driven: Mapping[str, HostChoice]
+    nodes: list[TargetNode], path: str, around: str | None, driven: Mapping[str, HostChoice]
 ) -> Iterator[str]:
     node, driver = nodes[-1], driven[path].effective
     if node.executor is not None or node.runtime is not None or driver != around:
@@ -97,12 +98,12 @@ def _conflicts_below(
         yield from _conflicts_below([*nodes, child], join(path, child.slot), driver, driven)
 
 
-def _host_kind(root: NestedNode, path: str) -> str | None:
+def _host_kind(root: TargetNode, path: str) -> str | None:
     """Return the kind of a driver; None for a reference to nothing, of which another rule speaks."""
     if path.startswith("@"):
         return None
     if path == "host" and root.child("host") is None:
-        return root.host.kind if isinstance(root.host, NestedNode) else "llvm"
+        return root.host.kind if isinstance(root.host, TargetNode) else "llvm"
     return root.at(path).kind
 
 

@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from tvmtarget.target.edit import with_hosts
-from tvmtarget.target.tree_paths import HostChoice, NestedNode, covers, drivers, join, unnumbered
+from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
+from tvmtarget.target.tree_paths import covers, join, unnumbered
 
 __all__ = ["share_equal_hosts"]
 
-_N = TypeVar("_N", bound=NestedNode)
+_N = TypeVar("_N", bound=TargetNode)
 
 
-def share_equal_hosts(root: _N, identity: Callable[[NestedNode], str]) -> _N:
+def share_equal_hosts(root: _N, identity: Callable[[TargetNode], str]) -> _N:
     """Replace every written host that equals a node of the tree by a reference to that node.
 
     A device may share the node that would drive it anyway, its siblings, and the host that is written in the system
@@ -32,12 +33,12 @@ def share_equal_hosts(root: _N, identity: Callable[[NestedNode], str]) -> _N:
     Returns:
         The tree with references in place of equal hosts; the same object if there are none.
     """
-    written = [path for path, node in root.walk() if isinstance(node.host, NestedNode)]
+    written = [path for path, node in root.walk() if isinstance(node.host, TargetNode)]
     if not written:
         return root
     wanted = dict(_Shared(root, identity).found(written))
     shared = with_hosts(root, {path: _reference(path, site) for path, site in wanted.items()})
-    now = drivers(shared)
+    now = hosts_by_path(shared)
     lost = {path: root.at(path).host for path, site in wanted.items() if unnumbered(now[path].effective) != site}
     return with_hosts(shared, lost) if lost else shared
 
@@ -45,10 +46,10 @@ def share_equal_hosts(root: _N, identity: Callable[[NestedNode], str]) -> _N:
 class _Shared:
     """Finds the equal nodes of written hosts; each node around them is looked through once."""
 
-    def __init__(self, root: NestedNode, identity: Callable[[NestedNode], str]) -> None:
+    def __init__(self, root: TargetNode, identity: Callable[[TargetNode], str]) -> None:
         self._root = root
         self._identity_of = identity
-        self._driven: Mapping[str, HostChoice] = drivers(root)
+        self._driven: Mapping[str, HostChoice] = hosts_by_path(root)
         self._sites: dict[str, str] = {}
         self._by_identity: dict[str, dict[str, str]] = {}
 
@@ -56,7 +57,7 @@ class _Shared:
         """Yield the path of each node with an equal host, and the path of the node that it equals; parents first."""
         for path in written:
             host = self._root.at(path).host
-            assert isinstance(host, NestedNode)  # the caller looked for these
+            assert isinstance(host, TargetNode)  # the caller looked for these
             site = self._site(path, self._identity_of(host))
             if site is not None:
                 self._sites[join(path, "host")] = site
@@ -77,7 +78,7 @@ class _Shared:
         if path not in self._by_identity:
             node = self._root.at(path)
             sites = [join(path, child.slot) for child in node.targets if child.can_host]
-            sites += [join(path, "host")] if isinstance(node.host, NestedNode) else []
+            sites += [join(path, "host")] if isinstance(node.host, TargetNode) else []
             found: dict[str, str] = {}
             for site in sites:
                 found.setdefault(self._identity(site), site)
@@ -88,7 +89,7 @@ class _Shared:
         above, _, name = path.rpartition("/")
         if name == "host" and (around := self._root.at(above)).child("host") is None:
             host = around.host
-            return self._identity_of(host) if isinstance(host, NestedNode) else ""
+            return self._identity_of(host) if isinstance(host, TargetNode) else ""
         node = self._root.at(path)
         return self._identity_of(node.replace(host=None, name=None, count=1)) if node.can_host else ""
 

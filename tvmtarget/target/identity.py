@@ -19,7 +19,8 @@ from tvmtarget.target.executor_compatibility import usual_runtime
 from tvmtarget.target.hosts import share_equal_hosts
 from tvmtarget.target.kinds import Kind, Role, find_kind
 from tvmtarget.target.node import Executor, Link, Memory, Runtime
-from tvmtarget.target.tree_paths import HostChoice, NestedNode, drivers, join
+from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
+from tvmtarget.target.tree_paths import join
 
 __all__ = ["SCHEMA", "authored", "canonical", "digest_of", "facts", "identity_of", "identity_text"]
 
@@ -28,20 +29,20 @@ SCHEMA = 1
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def digest_of(root: NestedNode) -> str:
+def digest_of(root: TargetNode) -> str:
     """Return `tt1:` and the SHA-256 of the identity's canonical bytes, in lower-case hexadecimal."""
     return f"tt{SCHEMA}:{hashlib.sha256(identity_text(root).encode()).hexdigest()}"
 
 
-def identity_text(root: NestedNode) -> str:
+def identity_text(root: TargetNode) -> str:
     """Return the identity in the one spelling that RFC 8785 has for it."""
     return canonical(identity_of(root))
 
 
-def identity_of(root: NestedNode) -> dict[str, object]:
+def identity_of(root: TargetNode) -> dict[str, object]:
     """Return the flat JSON that equality, hash and digest see; lists where order means something, else sorted."""
     shared = share_equal_hosts(root, identity_text)
-    return _identity(shared, "", drivers(shared))
+    return _identity(shared, "", hosts_by_path(shared))
 
 
 def canonical(data: object) -> str:
@@ -49,7 +50,7 @@ def canonical(data: object) -> str:
     return _ENCODER.encode(data)
 
 
-def _identity(node: NestedNode, path: str, driven: dict[str, HostChoice]) -> dict[str, object]:
+def _identity(node: TargetNode, path: str, driven: dict[str, HostChoice]) -> dict[str, object]:
     kind = find_kind(node.kind)
     flat: dict[str, object] = {"kind": node.kind}
     if path:
@@ -77,7 +78,7 @@ def authored(kind: Kind | None, attrs: Mapping[str, Value]) -> dict[str, object]
     }
 
 
-def _host(node: NestedNode, path: str, driver: HostChoice) -> dict[str, object]:
+def _host(node: TargetNode, path: str, driver: HostChoice) -> dict[str, object]:
     """Return the host where it changes something; an llvm written on a leaf is the one that stands in anyway.
 
     On a system it is not: work is given to a host that is written, and not to one that only stands in.

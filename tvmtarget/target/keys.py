@@ -26,7 +26,8 @@ from tvmtarget.target.identity import authored, canonical, facts, identity_text
 from tvmtarget.target.kinds import AttributeClass, find_kind
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import shown
-from tvmtarget.target.tree_paths import HostChoice, NestedNode, drivers, join
+from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
+from tvmtarget.target.tree_paths import join
 
 __all__ = ["LEVELS", "CodegenGroup", "View", "codegen_groups", "codegen_key", "key_of", "tuning_key", "view_of"]
 
@@ -48,12 +49,12 @@ _CLASSES: Mapping[View, frozenset[AttributeClass]] = {
 _LEFT_OUT: Mapping[View, frozenset[str]] = {"kernel": frozenset({"libs"})}
 
 
-def codegen_key(node: NestedNode) -> str:
+def codegen_key(node: TargetNode) -> str:
     """Return `cg1:` and a digest; leaves with equal keys get the same code for the same function."""
     return key_of("cg1", view_of(node, "codegen"))
 
 
-def tuning_key(node: NestedNode, level: View = "kernel") -> str:
+def tuning_key(node: TargetNode, level: View = "kernel") -> str:
     """Return `t1:` and a digest, under which tuning records of a level are kept; `TargetError` for no such level."""
     if not (isinstance(level, str) and level in LEVELS):
         raise TargetError(f"unknown level {shown(level)}{did_you_mean(str(level), LEVELS, listing='there are')}")
@@ -65,14 +66,14 @@ def key_of(prefix: str, view: Mapping[str, object]) -> str:
     return f"{prefix}:{hashlib.sha256(canonical(view).encode()).hexdigest()[:32]}"
 
 
-def view_of(node: NestedNode, view: View) -> dict[str, object]:
+def view_of(node: TargetNode, view: View) -> dict[str, object]:
     """Return what a view shows of a tree; a kernel runs on a leaf, so there is no such view of a system."""
     if view == "kernel" and node.is_composite:
         raise TargetError(
             f"a kernel runs on a leaf, and {node.slot!r} is a system; ask for level 'graph', or for a part"
         )
     node = share_equal_hosts(node, identity_text)
-    return {"view": view} | _view(node, "", view, drivers(node))
+    return {"view": view} | _view(node, "", view, hosts_by_path(node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class CodegenGroup:
         return {"system": self.system, "codegen_key": self.codegen_key, "leaves": list(self.leaves)}
 
 
-def codegen_groups(root: NestedNode) -> tuple[CodegenGroup, ...]:
+def codegen_groups(root: TargetNode) -> tuple[CodegenGroup, ...]:
     """Group the leaves of a tree by where code generation diverges: the sub-system first, then the key of the code."""
     found: dict[tuple[str, str], list[str]] = {}
     systems = {"": ""}
@@ -101,7 +102,7 @@ def codegen_groups(root: NestedNode) -> tuple[CodegenGroup, ...]:
     return tuple(CodegenGroup(system, key, tuple(leaves)) for (system, key), leaves in found.items())
 
 
-def _view(node: NestedNode, path: str, view: View, driven: Mapping[str, HostChoice]) -> dict[str, object]:
+def _view(node: TargetNode, path: str, view: View, driven: Mapping[str, HostChoice]) -> dict[str, object]:
     shown: dict[str, object] = {"kind": node.kind} | _attributes(node, view)
     if node.is_composite:
         children = [(child, _view(child, join(path, child.slot), view, driven)) for child in node.targets]
@@ -114,7 +115,7 @@ def _view(node: NestedNode, path: str, view: View, driven: Mapping[str, HostChoi
     return shown
 
 
-def _attributes(node: NestedNode, view: View) -> dict[str, object]:
+def _attributes(node: TargetNode, view: View) -> dict[str, object]:
     """Return the attributes of the view's classes, CPU and triple by what they mean."""
     kind = find_kind(node.kind)
     classes = {row.name: row.class_ for row in kind.attributes} if kind else {}
@@ -135,7 +136,7 @@ def _attributes(node: NestedNode, view: View) -> dict[str, object]:
     return shown
 
 
-def _instructions(node: NestedNode) -> tuple[str, list[str]]:
+def _instructions(node: TargetNode) -> tuple[str, list[str]]:
     """Return the CPU, and the features that it or the architecture does not have anyway, signed and sorted."""
     written = read_isa(node.kind, node.attrs)
     model: frozenset[str] | None = written.model
@@ -152,23 +153,23 @@ def _machine(triple: Triple, shown: Mapping[str, object], view: View) -> dict[st
     return {"machine": triple.machine} | ({"mfloat-abi": abi} if abi else {})
 
 
-def _by_role(children: Sequence[tuple[NestedNode, dict[str, object]]]) -> list[dict[str, object]]:
+def _by_role(children: Sequence[tuple[TargetNode, dict[str, object]]]) -> list[dict[str, object]]:
     """Put children in an order that does not depend on how they were listed: by name, else by what they are."""
     named = [{"name": child.name, **_counted(child), **shown} for child, shown in children if child.name is not None]
     unnamed = [{**_counted(child), **shown} for child, shown in children if child.name is None]
     return sorted(named, key=lambda shown: str(shown["name"])) + sorted(unnamed, key=canonical)
 
 
-def _counted(child: NestedNode) -> dict[str, object]:
+def _counted(child: TargetNode) -> dict[str, object]:
     return {"count": child.count} if child.count != 1 else {}
 
 
-def _host(node: NestedNode, path: str, view: View, driver: HostChoice) -> dict[str, object]:
+def _host(node: TargetNode, path: str, view: View, driver: HostChoice) -> dict[str, object]:
     """Return who drives a node: a node of the tree by its path, a host that is written by what it is."""
     if driver.is_implied or driver.effective == path:
         return {}
-    if isinstance(node.host, NestedNode):
-        return {"host": _view(node.host, "", view, drivers(node.host))}
+    if isinstance(node.host, TargetNode):
+        return {"host": _view(node.host, "", view, hosts_by_path(node.host))}
     return {"host": f"@{driver.effective.removeprefix('@')}"}
 
 

@@ -14,10 +14,11 @@ from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.node import opaque_attributes
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.provenance import Origin
+from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.text.forms import Composition, detect, read
 from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.text.printing import RESERVED
-from tvmtarget.target.tree_paths import NestedNode, is_reference, join
+from tvmtarget.target.tree_paths import is_reference, join
 from tvmtarget.target.tvm import command_line
 from tvmtarget.target.tvm.legacy import BuildSettings
 from tvmtarget.target.tvm.quoting import split
@@ -26,8 +27,8 @@ from tvmtarget.untrusted import check_limit, limit
 
 __all__ = ["Reader", "TagLookup"]
 
-_N = TypeVar("_N", bound=NestedNode)
-_N_co = TypeVar("_N_co", bound=NestedNode, covariant=True)
+_N = TypeVar("_N", bound=TargetNode)
+_N_co = TypeVar("_N_co", bound=TargetNode, covariant=True)
 
 
 class TagLookup(Protocol[_N_co]):
@@ -58,7 +59,7 @@ class Reader(Generic[_N]):
         """Return a tree that was read, with the executor and runtime that historic spellings anywhere in it say."""
         settled = self._said.settle(root)
         changed = [field for field in ("executor", "runtime") if getattr(settled, field) != getattr(root, field)]
-        return settled.originating(self._origin, changed) if changed else root
+        return settled.with_origins(dict.fromkeys(changed, self._origin)) if changed else root
 
     def text(self, source: str, where: str = "") -> _N:
         """Read any form of text."""
@@ -82,7 +83,7 @@ class Reader(Generic[_N]):
 
     def flat(self, data: object, where: str = "", depth: int = 1, *, allow_unknown: bool = True) -> _N:
         """Read flat JSON, or a text or a tree that stands for it."""
-        if isinstance(data, NestedNode):
+        if isinstance(data, TargetNode):
             return cast(_N, data)
         if isinstance(data, str):
             return self.text(data, where)
@@ -120,7 +121,7 @@ class Reader(Generic[_N]):
         fields = {field: flat.pop(field) for field in RESERVED if field in flat}
         attrs = _attributes(kind, flat, allow_unknown=allow_unknown)
         node = self._node(kind, attrs, targets=children, **fields)
-        return node.originating(self._origin, ["kind", *node.attrs, *fields])
+        return node.with_origins(dict.fromkeys(("kind", *node.attrs, *fields), self._origin))
 
     def _tagged(self, flat: dict[str, object], children: tuple[_N, ...], *, allow_unknown: bool) -> _N:
         """Look a tag up; take back, lay over and override what the rest of its JSON says."""
@@ -167,10 +168,10 @@ class Reader(Generic[_N]):
         if len(devices) == 2 and devices[0].host is not None:
             raise TargetError(f"two hosts are given for {devices[0].kind!r}: its own, and {devices[1].kind!r} after it")
         if not externals:
-            return devices[0].replace(host=devices[1]).originating(self._origin, ["host"])
+            return devices[0].replace(host=devices[1]).with_origins({"host": self._origin})
         host = devices[1] if devices[1:] else None
         whole = self._node("composite", targets=(*externals, *devices[:1]), host=host)
-        return whole.originating(self._origin, ["kind", "host"])
+        return whole.with_origins({"kind": self._origin, "host": self._origin})
 
 
 def _of_list(target: object) -> dict[str, object]:
@@ -245,12 +246,12 @@ def _attributes(kind: object, flat: dict[str, object], *, allow_unknown: bool) -
 
 def _slot_of(child: object) -> str:
     """Return what a child will be called, as far as its JSON says."""
-    if isinstance(child, NestedNode):
+    if isinstance(child, TargetNode):
         return child.slot
     names = [child.get(key) for key in ("name", "kind", "tag")] if isinstance(child, Mapping) else [child]
     return next((name for name in names if isinstance(name, str) and is_word(name)), "")
 
 
-def _is_external(node: NestedNode) -> bool:
+def _is_external(node: TargetNode) -> bool:
     kind = find_kind(node.kind)
     return kind is not None and kind.is_external

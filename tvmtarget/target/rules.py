@@ -13,30 +13,31 @@ from tvmtarget.target.executor_compatibility import pair_conflicts
 from tvmtarget.target.kinds import find_kind, kind_names, kind_of
 from tvmtarget.target.node import Executor
 from tvmtarget.target.problems import place, shown
-from tvmtarget.target.tree_paths import HostChoice, NestedNode, drivers, is_reference, join, unnumbered
+from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
+from tvmtarget.target.tree_paths import is_reference, join, unnumbered
 
 __all__ = ["RULES", "conflicts"]
 
 
-def conflicts(root: NestedNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
+def conflicts(root: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
     """Yield every contradiction of a tree, with its place; `driven` says who drives what."""
     for rule in RULES:
         yield from rule(root, driven)
 
 
-def _kinds_are_registered(root: NestedNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
+def _kinds_are_registered(root: TargetNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
     for path, node in _with_hosts(root):
         if find_kind(node.kind) is None:
             yield f"kind {shown(node.kind)} is not registered here; install the package that brings it{place(path)}"
 
 
-def _systems_have_children(root: NestedNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
+def _systems_have_children(root: TargetNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
     for path, node in _with_hosts(root):
         if node.kind == "composite" and not node.targets:
             yield f"a composite has no targets; give it children: composite[cpu=llvm]{place(path)}"
 
 
-def _references_are_found(root: NestedNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
+def _references_are_found(root: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
     known = [path for path, _ in root.walk() if path]
     for path, node in root.walk():
         if is_reference(node.host) and is_reference(driven[path].effective):
@@ -44,7 +45,7 @@ def _references_are_found(root: NestedNode, driven: Mapping[str, HostChoice]) ->
             yield f"host {shown(node.host)} names no node of the tree{tail}{place(path)}"
 
 
-def _hosts_are_devices(root: NestedNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
+def _hosts_are_devices(root: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
     """A host is one device whose kind can drive others, and which drives itself."""
     for path, node, host in _stated_hosts(root, driven):
         what = f"host {node.host if isinstance(node.host, str) else host.kind!r}"
@@ -55,20 +56,20 @@ def _hosts_are_devices(root: NestedNode, driven: Mapping[str, HostChoice]) -> It
             able = ", ".join(name for name in kind_names() if kind_of(name).can_host)
             is_kind = f"is of kind {host.kind!r}, which" if isinstance(node.host, str) else "is a kind that"
             yield f"{what} {is_kind} drives no other device; kinds that do: {able}{place(path)}"
-        if isinstance(node.host, NestedNode) and host.host is not None and drivers(host)[""].effective:
+        if isinstance(node.host, TargetNode) and host.host is not None and hosts_by_path(host)[""].effective:
             yield f"{what} has a host of its own, but a host drives itself{place(path)}"
 
 
-def _stated_hosts(root: NestedNode, driven: Mapping[str, HostChoice]) -> Iterator[tuple[str, NestedNode, NestedNode]]:
+def _stated_hosts(root: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[tuple[str, TargetNode, TargetNode]]:
     """Yield the path of each node that states its host, the node and the host; hosts of written hosts too."""
     for path, node in _with_hosts(root):
-        if isinstance(node.host, NestedNode):
+        if isinstance(node.host, TargetNode):
             yield path, node, node.host
         elif node.host is not None and path in driven and not is_reference(driven[path].effective):
             yield path, node, root.at(driven[path].effective)
 
 
-def _hosts_go_in_no_circle(_: NestedNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
+def _hosts_go_in_no_circle(_: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
     """Who drives whom ends at a node that drives itself; a circle is told once, at its first path."""
     above = {path: unnumbered(driver.effective) for path, driver in driven.items()}
     for path in above:
@@ -81,10 +82,10 @@ def _hosts_go_in_no_circle(_: NestedNode, driven: Mapping[str, HostChoice]) -> I
             yield f"hosts drive each other in a circle, {listed}; let one drive itself{place(path)}"
 
 
-def _hosts_agree(root: NestedNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
+def _hosts_agree(root: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
     """A host that is written in a device contradicts nothing that drives the system around it."""
     for path, node, system in _devices(root, "", None):
-        if system is None or not isinstance(node.host, NestedNode) or node.can_host:
+        if system is None or not isinstance(node.host, TargetNode) or node.can_host:
             continue
         driver = driven[system]
         if driver.is_implied or is_reference(driver.effective):
@@ -97,7 +98,7 @@ def _hosts_agree(root: NestedNode, driven: Mapping[str, HostChoice]) -> Iterator
             )
 
 
-def _devices(node: NestedNode, path: str, system: str | None) -> Iterator[tuple[str, NestedNode, str | None]]:
+def _devices(node: TargetNode, path: str, system: str | None) -> Iterator[tuple[str, TargetNode, str | None]]:
     """Walk over the leaves with the path of the system around each; one with a program of its own begins anew."""
     if not node.targets:
         is_apart = node.executor is not None or node.runtime is not None
@@ -106,18 +107,18 @@ def _devices(node: NestedNode, path: str, system: str | None) -> Iterator[tuple[
         yield from _devices(child, join(path, child.slot), path)
 
 
-def _agree(one: NestedNode, other: NestedNode) -> bool:
+def _agree(one: TargetNode, other: TargetNode) -> bool:
     """Whether one host can be the other: of one kind, and no attribute has two values."""
     common = one.attrs.keys() & other.attrs.keys()
     return one.kind == other.kind and all(one.attrs[name] == other.attrs[name] for name in common)
 
 
-def _attributes_agree(root: NestedNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
+def _attributes_agree(root: TargetNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
     for path, node in _with_hosts(root):
         yield from (f"{problem}{place(path)}" for problem in contradictions(node.kind, node.attrs))
 
 
-def _alignments_agree(root: NestedNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
+def _alignments_agree(root: TargetNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
     """Code reads alignments from its target, the memory plan from the executor: where both say one, it is the same."""
     executors: dict[str, tuple[str, Executor] | None] = {}
     for path, node in _with_hosts(root):
@@ -139,15 +140,15 @@ _ALIGNMENTS = (
 )
 
 
-def _with_hosts(root: NestedNode) -> Iterator[tuple[str, NestedNode]]:
+def _with_hosts(root: TargetNode) -> Iterator[tuple[str, TargetNode]]:
     """Walk over the tree and over the trees of hosts that are written in it."""
     for path, node in root.walk():
         yield path, node
-        if isinstance(node.host, NestedNode):
+        if isinstance(node.host, TargetNode):
             yield from ((join(path, "host", below), host) for below, host in _with_hosts(node.host))
 
 
-RULES: tuple[Callable[[NestedNode, Mapping[str, HostChoice]], Iterator[str]], ...] = (
+RULES: tuple[Callable[[TargetNode, Mapping[str, HostChoice]], Iterator[str]], ...] = (
     _kinds_are_registered,
     _systems_have_children,
     _attributes_agree,

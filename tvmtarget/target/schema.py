@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names
 from tvmtarget.target.node import Link, Memory
-from tvmtarget.target.tree_paths import MAX_COUNT
+from tvmtarget.target.target_node import MAX_COUNT
 from tvmtarget.target.values import MAX_INT
 
 __all__ = ["json_schema"]

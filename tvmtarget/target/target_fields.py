@@ -9,8 +9,8 @@ from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.node import Link, Memory, read_attributes
 from tvmtarget.target.problems import Problems, shown
+from tvmtarget.target.target_node import MAX_COUNT
 from tvmtarget.target.text.grammar import is_word
-from tvmtarget.target.tree_paths import MAX_COUNT
 from tvmtarget.target.values import read_integer, read_items
 
 __all__ = ["read_count", "read_keys", "read_links", "read_memory", "read_target_attributes"]

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.memory_domains import domains
+from tvmtarget.target.target_node import hosts_by_path
 from tvmtarget.target.tree import Target
-from tvmtarget.target.tree_paths import drivers, join, same_replica
+from tvmtarget.target.tree_paths import join, same_replica
 from tvmtarget.untrusted import check_limit
 
 __all__ = ["Site", "Topology", "is_below"]
@@ -38,7 +39,7 @@ class Topology:
 
     def __init__(self, root: Target) -> None:
         self.root = root
-        self._drivers = drivers(root)
+        self._drivers = hosts_by_path(root)
         check_limit("target-sites", _sites(root), "the target", TargetError)
         self._targets: dict[str, Target] = {}
         self._hosts: dict[str, str] = {}

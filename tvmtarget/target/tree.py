@@ -19,11 +19,11 @@ from tvmtarget.target.loader import Reader, TagLookup
 from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.provenance import OVERRIDE, Origin
-from tvmtarget.target.provenance_of_values import origin_at
 from tvmtarget.target.rules import conflicts
 from tvmtarget.target.target_fields import read_count, read_keys, read_links, read_memory, read_target_attributes
+from tvmtarget.target.target_node import TargetNode, hosts_by_path, origin_at
 from tvmtarget.target.text import forms, printing
-from tvmtarget.target.tree_paths import NestedNode, drivers, is_reference
+from tvmtarget.target.tree_paths import is_reference
 from tvmtarget.target.tvm import bridge, command_line
 from tvmtarget.target.tvm.quoting import Dialect, checked_dialect
 
@@ -38,7 +38,7 @@ _JSON = Origin("json")
 _FILLED = Origin("default", "of a whole tree")
 
 
-class Target(NestedNode):
+class Target(TargetNode):
     """A device, an external code generator, or a whole system of them.
 
     Args:
@@ -345,7 +345,7 @@ class Target(NestedNode):
         '@cpu'
         """
         shared = share_equal_hosts(self, identity_text)
-        driven = drivers(shared)
+        driven = hosts_by_path(shared)
         raise_all(TargetError, [*conflicts(shared, driven)])
         root = driven[""]
         filled: dict[str, object] = {}
@@ -355,7 +355,7 @@ class Target(NestedNode):
             filled["executor"] = Executor("graph")
         if self.runtime is None:
             filled["runtime"] = effective_pair([self])[1]
-        return shared.replace(name=None, **filled).originating(_FILLED, filled)
+        return shared.replace(name=None, **filled).with_origins(dict.fromkeys(filled, _FILLED))
 
     # Asking
 

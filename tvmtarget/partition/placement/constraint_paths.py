@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from tvmtarget.errors import UnknownNameError, did_you_mean
 from tvmtarget.target.constraints.constraint import Constraint, known_words
 from tvmtarget.target.constraints.satisfaction import satisfies
+from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.topology import Topology
-from tvmtarget.target.tree_paths import NestedNode
 
 __all__ = ["leaves_at", "resolve_names", "site_constraint", "unknown_words"]
 
@@ -41,7 +41,7 @@ def resolve_names(constraint: Constraint, topology: Topology) -> Constraint:
     return constraint.map_nested(lambda nested: resolve_names(nested, topology))
 
 
-def site_constraint(site: Constraint | NestedNode | str, topology: Topology) -> Constraint:
+def site_constraint(site: Constraint | TargetNode | str, topology: Topology) -> Constraint:
     """Read how sites are named: a path (`node0/cpu`, `@cpu`), a child's name, a kind, a key or any other constraint.
 
     `UnknownNameError` if it names no leaf.
@@ -54,7 +54,7 @@ def site_constraint(site: Constraint | NestedNode | str, topology: Topology) -> 
     return on
 
 
-def leaves_at(site: Constraint | NestedNode | str, topology: Topology) -> frozenset[str]:
+def leaves_at(site: Constraint | TargetNode | str, topology: Topology) -> frozenset[str]:
     """Return the leaves at and below sites, named as for `site_constraint`; `UnknownNameError` if there are none."""
     wanted, root = site_constraint(site, topology), topology.root
     found = frozenset(leaf.path for leaf in topology.leaves() if wanted.check(leaf.target, leaf.path, root))
@@ -63,7 +63,7 @@ def leaves_at(site: Constraint | NestedNode | str, topology: Topology) -> frozen
     return found
 
 
-def _no_site(site: Constraint | NestedNode | str, topology: Topology) -> str:
+def _no_site(site: Constraint | TargetNode | str, topology: Topology) -> str:
     known = {word for leaf in topology.leaves() for word in (leaf.path, leaf.target.kind, *leaf.target.all_keys)}
     return f"no site of the target is or bears {str(site)!r}{did_you_mean(str(site), known)}"
 

@@ -12,8 +12,8 @@ from tvmtarget.partition.placement.constraint_paths import site_constraint
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.where_rules import ConstraintResolver
 from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.topology import Topology
-from tvmtarget.target.tree_paths import NestedNode
 
 __all__ = ["Moves", "assume_support", "read_moves", "unsupported_assumptions", "with_moves"]
 
@@ -21,7 +21,7 @@ __all__ = ["Moves", "assume_support", "read_moves", "unsupported_assumptions", "
 Moves: TypeAlias = tuple[tuple[str, Constraint], ...]
 
 
-def read_moves(moves: Mapping[str, Constraint | NestedNode | str | None], topology: Topology) -> Moves:
+def read_moves(moves: Mapping[str, Constraint | TargetNode | str | None], topology: Topology) -> Moves:
     """Read the sites of a question; `TargetError` where none is given, `UnknownNameError` for one that is none."""
     lacking = [name for name, site in moves.items() if site is None]
     raise_all(TargetError, [f"what-if {name!r} says no site; give one, such as '@cpu'" for name in lacking])

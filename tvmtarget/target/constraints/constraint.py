@@ -29,8 +29,9 @@ from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.constraints.satisfaction import meets
 from tvmtarget.target.node import Node
 from tvmtarget.target.problems import shown
+from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
-from tvmtarget.target.tree_paths import NestedNode, covers
+from tvmtarget.target.tree_paths import covers
 
 __all__ = ["Condition", "Constraint", "Reason", "Truth", "covers", "known_words"]
 
@@ -92,7 +93,7 @@ class Constraint(Node):
             yield "a preference cannot be a part of a system; prefer the system: [a,b]?"
 
     @classmethod
-    def parse(cls, text: str | Constraint | NestedNode) -> Constraint:
+    def parse(cls, text: str | Constraint | TargetNode) -> Constraint:
         """Read a text; `TextError` shows the column, unknown kinds and attributes come with the nearest names.
 
         >>> from tvmtarget import Target
@@ -101,7 +102,7 @@ class Constraint(Node):
         """
         if isinstance(text, Constraint):
             return text
-        if isinstance(text, NestedNode):
+        if isinstance(text, TargetNode):
             return cls.of(text)
         if not isinstance(text, str):
             raise TextError(f"a constraint is a text such as 'cuda' or '@cpu', not {shown(text)}")
@@ -110,7 +111,7 @@ class Constraint(Node):
         return constraint_text.read(cls, text)
 
     @classmethod
-    def of(cls, target: NestedNode) -> Constraint:
+    def of(cls, target: TargetNode) -> Constraint:
         """Return "at least this target": what it states, compared as the class of each attribute says.
 
         Attributes that must be equal are, instructions are a superset, capacities and counts at least as large;
@@ -209,7 +210,7 @@ class Constraint(Node):
         for one in self.nested():
             yield from one.words()
 
-    def check(self, target: NestedNode, path: str = "", root: NestedNode | None = None) -> Reason:
+    def check(self, target: TargetNode, path: str = "", root: TargetNode | None = None) -> Reason:
         """Say whether one node meets this, with the reasons; a preference is answered as if it were required.
 
         `path` says where the node stands; with the `root` of its tree, what it inherits counts too. A node
@@ -220,7 +221,7 @@ class Constraint(Node):
             NodeContext(target, path) if root is None else NodeContext(root).below(path) or NodeContext(target, path),
         )
 
-    def rank(self, target: NestedNode, path: str = "") -> int:
+    def rank(self, target: TargetNode, path: str = "") -> int:
         """Score a leaf: a preference its weight, an ordered choice one less for each option passed over."""
         if self.weight is not None:
             return self.weight if self.check(target, path) else 0

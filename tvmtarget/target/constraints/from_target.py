@@ -17,7 +17,7 @@ from tvmtarget.target.constraints.node_context import NodeContext
 from tvmtarget.target.cpu.features import table_of
 from tvmtarget.target.kinds import Kind, find_kind
 from tvmtarget.target.node import Executor, Runtime
-from tvmtarget.target.tree_paths import NestedNode
+from tvmtarget.target.target_node import TargetNode
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
@@ -71,7 +71,7 @@ def _configured(make: type[Constraint], actual: Executor | Runtime) -> Constrain
     return make(word=actual.kind, conditions=_sorted(_conditions(find_kind(actual.kind, actual.role), actual.attrs)))
 
 
-def _instructions(node: NestedNode) -> Iterator[Condition]:
+def _instructions(node: TargetNode) -> Iterator[Condition]:
     """Yield what a CPU's node asks for: its CPU and more, but feature by feature where some are taken away."""
     if not is_cpu_kind(node.kind):
         return

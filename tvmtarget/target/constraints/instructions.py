@@ -15,7 +15,7 @@ from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.cpu.features import FeatureTable, families, table_of
 from tvmtarget.target.cpu.isa import Features, vector_bits
 from tvmtarget.target.detection.processors import unasked
-from tvmtarget.target.tree_paths import NestedNode
+from tvmtarget.target.target_node import TargetNode
 
 __all__ = [
     "all_needed",
@@ -56,7 +56,7 @@ def level(cpu: str) -> frozenset[str]:
     return frozenset.intersection(*levels) if levels else frozenset()
 
 
-def is_reduced(node: NestedNode) -> bool:
+def is_reduced(node: TargetNode) -> bool:
     """Whether features are taken from a node's CPU, so that its name says too much."""
     written = node.attrs.get("mattr")
     is_without = isinstance(written, tuple) and any(str(item).startswith("-") for item in written)
@@ -116,7 +116,7 @@ def _is_of_parts(table: FeatureTable, name: str) -> bool:
     return table.is_level(name) and any(not table.is_level(part) for part in table.need([name]))
 
 
-def check_feature(node: NestedNode, name: str, *, measured: bool = False) -> tuple[Truth, str]:
+def check_feature(node: TargetNode, name: str, *, measured: bool = False) -> tuple[Truth, str]:
     """Say whether a node has a feature, and by what."""
     written = node.attrs.get("mattr")
     signs = {str(item)[1:]: str(item)[0] for item in written} if isinstance(written, tuple) else {}
@@ -141,7 +141,7 @@ def check_feature(node: NestedNode, name: str, *, measured: bool = False) -> tup
     return _truth(has), f"{source} {'has' if has else 'lacks'} it"
 
 
-def check_cpu(node: NestedNode, operator: Operator, cpu: str, *, measured: bool = False) -> tuple[Truth, str]:
+def check_cpu(node: TargetNode, operator: Operator, cpu: str, *, measured: bool = False) -> tuple[Truth, str]:
     """Say whether a node's features are those of a CPU and more (`ge`), no more (`le`), or one but not the other."""
     features, own = known_features(node), node.attrs.get("mcpu")
     said = f"it is {own}" if own is not None else "the target does not say"
@@ -177,7 +177,7 @@ def _covers(features: Features, cpu: str, *, measured: bool) -> tuple[Truth, lis
     return (Truth.NO if lacking else Truth.UNKNOWN if unknown else Truth.YES), lacking
 
 
-def check_vector_width(node: NestedNode, bits: int) -> tuple[Truth, str]:
+def check_vector_width(node: TargetNode, bits: int) -> tuple[Truth, str]:
     """Say whether a node has vectors of so many bits: as it states, else as its instructions imply."""
     stated, features = node.attrs.get("vector-width"), known_features(node)
     if isinstance(stated, int):
@@ -204,7 +204,7 @@ def _is_within(features: Features, cpu: str) -> Truth:
     return Truth.YES if features.is_complete else Truth.UNKNOWN
 
 
-def known_features(node: NestedNode) -> Features | None:
+def known_features(node: TargetNode) -> Features | None:
     """Return the features of a node, or None where those that are written contradict each other."""
     try:
         return node.features

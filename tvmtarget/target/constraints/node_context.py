@@ -9,7 +9,8 @@ from tvmtarget import plugins
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.kinds import find_kind, kind_names
 from tvmtarget.target.node import Executor, Memory, Runtime
-from tvmtarget.target.tree_paths import HostChoice, NestedNode, drivers, join
+from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
+from tvmtarget.target.tree_paths import join
 
 __all__ = ["NodeContext", "answers_to", "known_words", "places"]
 
@@ -21,7 +22,7 @@ _FIXED = frozenset({"flash", "rom", "nvm"})
 class NodeContext:
     """A node, its path, and the place around it; a node at a path with nothing around it was taken out of its tree."""
 
-    node: NestedNode
+    node: TargetNode
     path: str = ""
     around: NodeContext | None = None
     measured: bool = False  # whether the values of the tree were measured on this machine
@@ -42,7 +43,7 @@ class NodeContext:
         place = self
         for segment in path.split("/") if path else []:
             child = place.node.child(segment)
-            if child is None and segment == "host" and isinstance(place.node.host, NestedNode):
+            if child is None and segment == "host" and isinstance(place.node.host, TargetNode):
                 child = place.node.host
             if child is None:
                 return None
@@ -54,7 +55,7 @@ class NodeContext:
         """Return what drives this node, or None where nobody said."""
         root, slots = self._root()
         if not root._driven:
-            root._driven.update(drivers(root.node))
+            root._driven.update(hosts_by_path(root.node))
         driver = root._driven[slots]
         if driver.is_implied or driver.effective.startswith("@"):
             return None
@@ -107,11 +108,11 @@ def places(root: NodeContext) -> Iterator[NodeContext]:
     yield root
     for child in root.children():
         yield from places(child)
-    if root.node.targets and isinstance(root.node.host, NestedNode):
+    if root.node.targets and isinstance(root.node.host, TargetNode):
         yield NodeContext(root.node.host, join(root.path, "host"), root, root.measured)
 
 
-def answers_to(node: NestedNode, word: str) -> Truth:
+def answers_to(node: TargetNode, word: str) -> Truth:
     """Say whether a word means a node: its kind, a key of its kind, or a key of its own that names no kind."""
     kind = find_kind(node.kind)
     if word == node.kind or (kind is not None and word in kind.keys):

@@ -18,7 +18,8 @@ from tvmtarget.target.constraints.node_context import NodeContext, answers_to, k
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, Runtime
-from tvmtarget.target.tree_paths import NestedNode, covers
+from tvmtarget.target.target_node import TargetNode
+from tvmtarget.target.tree_paths import covers
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
@@ -28,7 +29,7 @@ __all__ = ["Wanted", "meets", "satisfies", "wanted_children"]
 _MAX_SHOWN = 8  # nodes of a tree that miss a constraint
 
 
-def satisfies(root: NestedNode, constraint: Constraint, *, measured: bool = False) -> Reason:
+def satisfies(root: TargetNode, constraint: Constraint, *, measured: bool = False) -> Reason:
     """Say whether some node of a tree meets a constraint; a negation speaks of leaves, as placement does."""
     found = list(places(NodeContext(root, measured=measured)))
     if _is_about_leaves(constraint):

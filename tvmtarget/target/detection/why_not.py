@@ -30,7 +30,8 @@ from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.cpu.isa import read_isa
 from tvmtarget.target.gpu_archs import NvidiaArch
 from tvmtarget.target.kinds import Attribute, find_kind
-from tvmtarget.target.tree_paths import NestedNode, join
+from tvmtarget.target.target_node import TargetNode
+from tvmtarget.target.tree_paths import join
 
 __all__ = ["instructions", "triples", "why_not"]
 
@@ -58,7 +59,7 @@ class _Leaf:
     """A device with the memories it sees, in bytes; None where nobody said."""
 
     path: str
-    node: NestedNode
+    node: TargetNode
     count: int
     memory: int | None
 
@@ -68,7 +69,7 @@ class _Leaf:
         return self.node.kind, self.node.attrs, self.memory
 
 
-def why_not(machine: NestedNode, wanted: NestedNode) -> Reason:
+def why_not(machine: TargetNode, wanted: TargetNode) -> Reason:
     """Say whether a detected machine is at least what a target describes; `parts` hold a reason for each device.
 
     Devices that are alike are compared once, so that the time grows with their kinds and not with their pairs.
@@ -95,7 +96,7 @@ def _alike(leaves: Iterable[_Leaf]) -> Sequence[_Leaf]:
     return tuple(found.values())
 
 
-def _leaves(node: NestedNode, path: str = "", count: int = 1, around: int | None = None) -> Iterator[_Leaf]:
+def _leaves(node: TargetNode, path: str = "", count: int = 1, around: int | None = None) -> Iterator[_Leaf]:
     """Yield the devices of a tree; a system in a system is more devices."""
     if not node.targets:
         yield _Leaf(path, node, count, _sum(around, _own_memory(node, "")))
@@ -104,7 +105,7 @@ def _leaves(node: NestedNode, path: str = "", count: int = 1, around: int | None
         yield from _leaves(child, join(path, child.slot), count * child.count, seen)
 
 
-def _own_memory(node: NestedNode, child: str) -> int | None:
+def _own_memory(node: TargetNode, child: str) -> int | None:
     """Return the bytes that a node states for itself or for one child."""
     shared = (memory for memory in node.memory if memory.kind == "ram" and (not memory.of or child in memory.of))
     sizes = [memory.bytes for memory in shared if memory.bytes is not None]
@@ -115,7 +116,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return None if one is None and other is None else (one or 0) + (other or 0)
 
 
-def _is_software(node: NestedNode) -> bool:
+def _is_software(node: TargetNode) -> bool:
     kind = find_kind(node.kind)
     return kind is not None and kind.is_external
 
@@ -187,7 +188,7 @@ def _compare(have: _Leaf, wanted: _Leaf) -> Reason:
     return Reason(truth=truth, text=wanted.node.kind, parts=parts)
 
 
-def instructions(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
+def instructions(have: TargetNode, wanted: TargetNode) -> Iterator[Reason]:
     """Compare what code may use: of a CPU by features, of others by the attributes that name instructions."""
     if is_cpu_kind(wanted.kind):
         yield from _cpu_instructions(have, wanted)
@@ -207,14 +208,14 @@ def instructions(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
         yield _compare_values(row, actual, value)
 
 
-def _features(have: NestedNode, name: str, wanted: Value) -> Iterator[Reason]:
+def _features(have: TargetNode, name: str, wanted: Value) -> Iterator[Reason]:
     """Compare signed features, each by itself."""
     for feature in map(str, wanted if isinstance(wanted, tuple) else ()):
         truth = compare_feature("has" if feature[0] == "+" else "lacks", have.attrs.get(name, ()), feature[1:])
         yield Reason(truth=truth, text=feature if truth else f"{feature}: it is {_shown(have.attrs.get(name, ()))}")
 
 
-def _cpu_instructions(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
+def _cpu_instructions(have: TargetNode, wanted: TargetNode) -> Iterator[Reason]:
     try:
         here, there = have.features, wanted.features
     except TargetError as error:
@@ -244,12 +245,12 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_LISTED]) + more
 
 
-def _signed(node: NestedNode) -> tuple[Value, ...]:
+def _signed(node: TargetNode) -> tuple[Value, ...]:
     features = node.attrs.get("mattr", ())
     return features if isinstance(features, tuple) else ()
 
 
-def triples(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
+def triples(have: TargetNode, wanted: TargetNode) -> Iterator[Reason]:
     """Compare the architectures and operating systems that code is for."""
     asked, actual = wanted.attrs.get("mtriple"), have.attrs.get("mtriple")
     if not isinstance(asked, str):
@@ -261,7 +262,7 @@ def triples(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
     yield _answer(truth, f"mtriple {asked}", f"it is {actual}")
 
 
-def _rows(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
+def _rows(have: TargetNode, wanted: TargetNode) -> Iterator[Reason]:
     """Compare the other attributes by their class."""
     kind = find_kind(wanted.kind)
     for name, value in wanted.attrs.items():
@@ -274,7 +275,7 @@ def _rows(have: NestedNode, wanted: NestedNode) -> Iterator[Reason]:
             yield _compare_values(row, have.attrs.get(name), value)
 
 
-def _follows(have: NestedNode, name: str, value: Value) -> bool:
+def _follows(have: TargetNode, name: str, value: Value) -> bool:
     """Whether a limit follows from the compute capability that was measured."""
     arch = str(have.attrs.get("arch", ""))
     if have.device != "cuda" or NvidiaArch.parse(arch) is None or not isinstance(value, int):

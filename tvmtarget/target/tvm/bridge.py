@@ -20,9 +20,10 @@ from tvmtarget.target.cpu.chips import chip_problems
 from tvmtarget.target.cpu.isa import is_arm, read_isa, spelled_for_llvm
 from tvmtarget.target.kinds import Attribute, Kind, find_kind
 from tvmtarget.target.problems import shown
+from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
 from tvmtarget.target.text.grammar import MAX_DEPTH, read_json
 from tvmtarget.target.text.printing import write_value
-from tvmtarget.target.tree_paths import HostChoice, NestedNode, drivers, join
+from tvmtarget.target.tree_paths import join
 from tvmtarget.target.tvm import command_line
 from tvmtarget.target.tvm.graph import main_target
 from tvmtarget.target.tvm.legacy import as_tvm_meant
@@ -172,7 +173,7 @@ class TvmTarget:
             raise TargetError(f"TVM refuses {shown(self.text)}: {reason.strip()}") from error
 
 
-def write(root: NestedNode, version: str = TODAY) -> TvmTarget:
+def write(root: TargetNode, version: str = TODAY) -> TvmTarget:
     """Write a consistent tree for a version of TVM; every node bears the host that drives it.
 
     `TargetError` where nothing is left: TVM has not the kind of the root, or of any of its children.
@@ -180,7 +181,7 @@ def write(root: NestedNode, version: str = TODAY) -> TvmTarget:
     known = next((known for known in VERSIONS if known == version), None)
     if known is None:
         raise TargetError(f"TVM {shown(version)} is not known here; known: {', '.join(VERSIONS)}")
-    writer = _Writer(root, int(known.removeprefix("v0.")), drivers(root))
+    writer = _Writer(root, int(known.removeprefix("v0.")), hosts_by_path(root))
     config = writer.config(root, "")
     if config is None:
         raise TargetError(*dict.fromkeys(loss for loss in writer.losses if loss.startswith("kind ")))
@@ -191,12 +192,12 @@ def write(root: NestedNode, version: str = TODAY) -> TvmTarget:
 class _Writer:
     """Writes the nodes of one tree and notes what is lost."""
 
-    root: NestedNode
+    root: TargetNode
     minor: int
     driven: Mapping[str, HostChoice]
     losses: list[str] = field(default_factory=list)
 
-    def config(self, node: NestedNode, path: str) -> dict[str, object] | None:
+    def config(self, node: TargetNode, path: str) -> dict[str, object] | None:
         """Return a node with its host and its devices, or None if TVM has not its kind, or that of no child."""
         config = self.bare(node, path)
         if config is None:
@@ -212,7 +213,7 @@ class _Writer:
                 return None
         return config
 
-    def bare(self, node: NestedNode, path: str) -> dict[str, object] | None:
+    def bare(self, node: TargetNode, path: str) -> dict[str, object] | None:
         """Return a node alone, with the attributes that this version has; not its tag, by which TVM would compare."""
         reason = _missing(node.kind, self.minor)
         if reason:
@@ -243,7 +244,7 @@ class _Writer:
         return self.bare(host, driver.effective)
 
 
-def _as_llvm_reads(node: NestedNode) -> Mapping[str, Value]:
+def _as_llvm_reads(node: TargetNode) -> Mapping[str, Value]:
     """Return attributes with modifiers as features, but of M-profile Arm, whose modifiers TVM reads itself.
 
     TVM reads `+nomve` and `+nodsp` there (`src/target/parsers/mprofile.cc` at v0.18.0), and not `-mve`.
@@ -252,7 +253,7 @@ def _as_llvm_reads(node: NestedNode) -> Mapping[str, Value]:
     return node.attrs if "mclass" in has else spelled_for_llvm(node.kind, node.attrs)
 
 
-def _unsaid(node: NestedNode, path: str, minor: int) -> Iterator[str]:
+def _unsaid(node: TargetNode, path: str, minor: int) -> Iterator[str]:
     """Yield what no target of TVM says of a node."""
     at = _at(path)
     if path and node.name not in (None, node.kind):

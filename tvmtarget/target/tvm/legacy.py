@@ -23,12 +23,12 @@ from tvmtarget.target.attributes import Value, fold
 from tvmtarget.target.kinds import Kind, Role, find_kind, kind_of
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import place, shown
-from tvmtarget.target.tree_paths import NestedNode
+from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.values import read_value
 
 __all__ = ["BuildSettings", "as_tvm_meant"]
 
-_N = TypeVar("_N", bound=NestedNode)
+_N = TypeVar("_N", bound=TargetNode)
 
 # What a target said of the build: of which role it is an attribute, and its name there.
 _SETTINGS: dict[str, tuple[Role, str]] = {

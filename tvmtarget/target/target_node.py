@@ -1,0 +1,388 @@
+"""Nodes of a target tree: their fields, how to find one by its path, and which host drives each of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Generic, Self, TypeAlias, TypeVar
+
+from pydantic import Field, PrivateAttr
+
+from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.target.attributes import Attributes, fold
+from tvmtarget.target.cpu.isa import Features, features_of, is_arm
+from tvmtarget.target.devices import device_type_of
+from tvmtarget.target.kinds import find_kind
+from tvmtarget.target.node import Executor, Link, Memory, Node, Runtime
+from tvmtarget.target.problems import shown
+from tvmtarget.target.provenance import CODE, Origin
+from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
+from tvmtarget.target.text.printing import RESERVED
+from tvmtarget.target.tree_paths import checked_path, is_numbered, join, same_replica
+
+__all__ = ["MAX_COUNT", "HostChoice", "TargetNode", "hosts_by_path", "origin_at"]
+
+MAX_COUNT = 65536
+
+_N = TypeVar("_N", bound="TargetNode")
+
+
+class _Children(Generic[_N]):
+    """The children of one node by their names, and by their kinds where a kind has one child only."""
+
+    def __init__(self, children: Sequence[_N]) -> None:
+        kinds = Counter(child.kind for child in children)
+        self._by_slot = {child.slot: child for child in children}
+        self._by_kind = {child.kind: child for child in children if kinds[child.kind] == 1}
+
+    def find(self, segment: str) -> _N | None:
+        """Return the child of that name, replica name or unique kind, or None."""
+        stem = self._by_slot.get(segment.rpartition(".")[0])
+        replicated = stem if stem is not None and stem.has_replica(segment) else None
+        return self._by_slot.get(segment) or replicated or self._by_kind.get(segment)
+
+
+class TargetNode(Node):
+    """The fields of a target and the questions that need nothing but the tree; users see `Target`."""
+
+    kind: str
+    attrs: Attributes = Attributes()
+    name: str | None = None
+    host: Self | str | None = None
+    targets: tuple[Self, ...] = ()
+    count: int = Field(default=1, ge=1, le=MAX_COUNT)
+    links: tuple[Link, ...] = ()
+    memory: tuple[Memory, ...] = ()
+    executor: Executor | None = None
+    runtime: Runtime | None = None
+    keys: tuple[str, ...] | None = None
+    tag: str | None = None
+    _origins: Mapping[str, Origin] = PrivateAttr(default_factory=dict)  # provenance is no part of the value
+    _children: _Children[Self] | None = PrivateAttr(default=None)
+
+    def model_post_init(self, _context: object) -> None:
+        """Refuse trees whose parts cannot be told apart, or that are deeper than 64 levels; all problems at once."""
+        problems = [*_name_problems(self), *_sibling_problems(self), *_link_problems(self)]
+        if self.depth > MAX_DEPTH:
+            problems.append(f"the tree is deeper than {MAX_DEPTH} levels")
+        raise_all(TargetError, problems)
+
+    def replace(self, **changes: object) -> Self:
+        """Return a copy with some fields changed, checked like a new one; what stays keeps its origin."""
+        new = super().replace(**changes)
+        unchanged = {name: origin for name, origin in self._origins.items() if self._is_unchanged(new, name)}
+        return new.with_origins(unchanged) if unchanged else new
+
+    def _is_unchanged(self, new: Self, name: str) -> bool:
+        if name in self.attrs:
+            return new.attrs.get(name) == self.attrs[name]
+        field = name.partition("/")[0]
+        mine, other = getattr(self, field, None), getattr(new, field, None)
+        return mine is other or (field != "host" and mine == other)  # an equal host can be of another origin
+
+    def with_origins(self, origins: Mapping[str, Origin]) -> Self:
+        """Return a copy that records where some of its values come from.
+
+        Args:
+            origins: origin by the name of a value: an attribute, a field, or `executor/<attribute>`.
+        """
+        # The fields stay as they were checked, so that a shallow copy needs no validation.
+        new = copy(self)
+        new._origins = {**self._origins, **origins}
+        return new
+
+    def origin_of(self, name: str) -> Origin:
+        """Return where a value of this node comes from: an attribute, a field, or `executor/<attribute>`."""
+        found = self._origins.get(name) or self._origins.get(name.partition("/")[0])
+        return found or CODE
+
+    def origins(self) -> Iterator[tuple[str, Origin]]:
+        """Yield where every value that the tree states comes from, by its path; a node's kind stands for the node."""
+        for path, node in self.walk():
+            yield join(path, "kind"), node.origin_of("kind")
+            yield from ((join(path, name), node.origin_of(name)) for name in node.attrs)
+            for field in ("keys", "count", "host", "links", "memory", "executor", "runtime"):
+                if getattr(node, field) not in (None, (), 1):
+                    yield join(path, field), node.origin_of(field)
+
+    @property
+    def slot(self) -> str:
+        """The name among siblings."""
+        return self.name or self.kind
+
+    @property
+    def is_composite(self) -> bool:
+        """Whether this node is a system of other targets."""
+        return bool(self.targets) or self.kind == "composite"
+
+    @property
+    def depth(self) -> int:
+        """Levels of the tree, 1 for a leaf; a host that is written in a node is a level below it."""
+        of_host = self.host.depth if isinstance(self.host, TargetNode) else 0
+        return 1 + max([of_host, *(child.depth for child in self.targets)])
+
+    @property
+    def device(self) -> str:
+        """TVM's device type by name: `target_device_type`, else that of the kind, else an unknown kind itself."""
+        return device_type_of(self.kind, self.attrs.get("target_device_type"))
+
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        """Dispatch keys, each once and in order: authored ones and the device, else the device and the kind's.
+
+        So does TVM since v0.10: the kind's keys are for targets that name none. An Arm CPU of llvm or c also has
+        `arm_cpu` and `cpu`, behind what is authored.
+        """
+        derived = ("arm_cpu", "cpu") if is_arm(self.kind, self.attrs) else ()
+        return tuple(dict.fromkeys([*(self.keys or ()), *derived, *self.written_keys]))
+
+    @property
+    def written_keys(self) -> tuple[str, ...]:
+        """The keys of `all_keys` that do not depend on which CPU it is; identity looks at these."""
+        kind = find_kind(self.kind)
+        device = self.attrs.get("device")
+        defaults = kind.keys if kind and self.keys is None else ()
+        return tuple(dict.fromkeys([*(self.keys or ()), *([str(device)] if device else []), *defaults]))
+
+    @property
+    def features(self) -> Features:
+        """The instructions that code for this node may use: derived from its attributes, never written.
+
+        Raises `TargetError` where features that are written contradict each other.
+        """
+        return features_of(self.kind, self.attrs)
+
+    @property
+    def can_host(self) -> bool:
+        """Whether this node's kind drives other devices."""
+        kind = find_kind(self.kind)
+        return kind is not None and kind.can_host
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """Names of the sites this node stands for: its slot, or `slot.0` ... when there are several."""
+        return (self.slot,) if self.count == 1 else tuple(f"{self.slot}.{k}" for k in range(self.count))
+
+    def has_replica(self, name: str) -> bool:
+        """Whether a name is one of `replicas`."""
+        stem, _, number = name.rpartition(".")
+        is_numbered = stem == self.slot and number.isdecimal() and str(int(number)) == number
+        return name == self.slot if self.count == 1 else is_numbered and int(number) < self.count
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, Self]]:
+        """Yield (path, node) for this node and all below it, parents first."""
+        yield path, self
+        for child in self.targets:
+            yield from child.walk(join(path, child.slot))
+
+    def at(self, path: str) -> Self:
+        """Return the node at a path of child names (else a unique kind, else `host`), separated by '/'."""
+        return self.locate(path)[1]
+
+    def locate(self, path: str) -> tuple[str, Self]:
+        """Return the canonical path of a node and the node; `UnknownNameError` with the nearest paths."""
+        site, slots, node = "", "", self  # `slots` is the path without replica numbers
+        segments = checked_path(path).split("/") if path else []
+        for at, segment in enumerate(segments):
+            child = node.child(segment)
+            if child is not None:
+                site = join(site, segment if child.has_replica(segment) else child.slot)
+                slots, node = join(slots, child.slot), child
+            elif segment == "host":
+                return self._locate_host(site, slots, node, "/".join(segments[at + 1 :]))
+            else:
+                raise UnknownNameError(
+                    f"no node {shown(path)} in target {self.tag or self.kind!r}{self._nearest(path)}"
+                )
+        return site, node
+
+    def child(self, segment: str) -> Self | None:
+        """Return the child of that name, replica name or unique kind, or None."""
+        if self._children is None:  # made when first asked for: a tree of 10,000 children is asked 10,000 times
+            self._children = _Children(self.targets)
+        return self._children.find(segment)
+
+    def _locate_host(self, site: str, slots: str, node: Self, rest: str) -> tuple[str, Self]:
+        """Locate the driver of a node and what is below; a host written inside a node is a tree of its own."""
+        driver = hosts_by_path(self)[slots]
+        if driver.effective == join(slots, "host"):
+            host = node.host if isinstance(node.host, type(self)) else type(self)(kind="llvm")
+            below, found = host.locate(rest)
+            return join(site, "host", below), found
+        if driver.effective.startswith("@"):
+            raise UnknownNameError(
+                f"host {shown(driver.effective)} of {site or 'the root'!r} names no node of the tree"
+            )
+        return self.locate(join(same_replica(driver.effective, site), rest))
+
+    def _nearest(self, path: str) -> str:
+        paths = [found for found, _ in self.walk() if found]
+        same = [found for found in paths if found.rsplit("/", 1)[-1] == path.rsplit("/", 1)[-1]]
+        if same:
+            return "; did you mean " + " or ".join(map(repr, same[:3])) + "?"
+        return did_you_mean(path, paths, listing="it has")
+
+
+def _name_problems(node: TargetNode) -> Iterator[str]:
+    for what, name in (("kind", node.kind), ("name", node.name)):
+        if name is not None and (not is_word(name) or "/" in name):
+            yield f"{shown(name)} is no {what}; use letters and digits, with '-', '+', '_' and '.' between them"
+    if is_numbered(node.slot):
+        yield f"{shown(node.slot)} is no name; a dot and a number at its end stand for a replica, as in gpu.0"
+    if isinstance(node.host, str) and not (node.host.startswith("@") and is_word(node.host[1:])):
+        yield f"{shown(node.host)} is no reference to a host; write '@' and a path of names: @cpu, @node0/cpu"
+
+
+def _sibling_problems(node: TargetNode) -> Iterator[str]:
+    taken = Counter(child.slot for child in node.targets)
+    alike = {child.slot: child.kind for child in node.targets if taken[child.slot] > 1}
+    for slot, kind in alike.items():
+        yield f"two children are called {shown(slot)}; name them, as in a={kind},b={kind}"
+    host = next((child for child in node.targets if child.slot == "host"), None)
+    if host is not None and isinstance(node.host, TargetNode):
+        yield "a child called 'host' and a host of its own stand in one node; name the child otherwise"
+    elif host is not None and not host.can_host and find_kind(host.kind) is not None:
+        yield f"a child called 'host' drives its siblings, which a {host.kind!r} cannot; name it otherwise"
+
+
+def _link_problems(node: TargetNode) -> Iterator[str]:
+    ends = {end for link in node.links for end in (link.src, link.dst)}
+    ends |= {owner for memory in node.memory for owner in memory.of}
+    slots = {child.slot: child for child in node.targets}
+    known = {*slots, "host"}
+    names = Counter(memory.name for memory in node.memory)
+    yield from (f"two memories are called {shown(name)}" for name in sorted(names) if names[name] > 1)
+    for end in sorted(ends - known):
+        owner = slots.get(end.rpartition(".")[0])
+        if owner is None or not owner.has_replica(end):
+            yield f"links or memory name {shown(end)}, which is no child{did_you_mean(end, known, listing='it has')}"
+
+
+def origin_at(root: TargetNode, path: str) -> Origin:
+    """Return where a node, an attribute, a field, or an attribute of an executor or runtime comes from."""
+    if not checked_path(path) or _names_node(root, path):
+        return root.at(path).origin_of("kind")
+    above, _, name = path.rpartition("/")
+    around, _, role = above.rpartition("/")
+    if role in ("executor", "runtime"):
+        return _origin_of_option(root.at(around), role, name)
+    return _origin_of_value(root.at(above), name)
+
+
+def _names_node(root: TargetNode, path: str) -> bool:
+    try:
+        root.locate(path)
+    except UnknownNameError:
+        return False
+    return True
+
+
+def _origin_of_value(node: TargetNode, name: str) -> Origin:
+    """Return where an attribute or a field of a node comes from."""
+    kind = find_kind(node.kind)
+    row = kind.attribute(name) if kind is not None else None
+    if kind is not None and row is None and name not in RESERVED:
+        raise UnknownNameError(kind.unknown(name))
+    stated = row.name if row is not None else name
+    if stated in node.attrs or getattr(node, name, None) not in (None, (), 1):
+        return node.origin_of(stated)
+    if row is not None and row.default_beside(node.attrs) is not None:
+        return Origin("default", f"of kind {node.kind!r}")
+    raise UnknownNameError(f"{name!r} is not stated{did_you_mean(name, node.attrs, listing='stated are')}")
+
+
+def _origin_of_option(node: TargetNode, role: str, name: str) -> Origin:
+    """Return where an attribute of a node's executor or runtime comes from."""
+    chosen = node.executor if role == "executor" else node.runtime
+    if chosen is None:
+        raise UnknownNameError(f"{role!r} is not stated")
+    if chosen.attrs.get(name) is not None:
+        return node.origin_of(f"{role}/{fold(name)}")
+    if chosen[name] is None:
+        raise UnknownNameError(f"{role}/{name} is not stated{did_you_mean(name, chosen.attrs, listing='stated are')}")
+    return Origin("default", f"of {role} {chosen.kind!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class HostChoice:
+    """Who drives a node: `effective` with its own host, `default` without it; both are paths.
+
+    A reference that names no node of this tree stays as it is written, with its '@'. The path `<node>/host`
+    means a host that is no child: one written inside the node, or, when `is_implied`, the llvm that stands in
+    because nobody said. Replicas are numbered (`cpu.0`) where a path leaves the nodes around the driven one.
+    """
+
+    effective: str
+    default: str
+    is_implied: bool
+
+
+def hosts_by_path(root: TargetNode) -> dict[str, HostChoice]:
+    """Return the driver of every node by path.
+
+    A node is driven by its own host, else it drives itself if its kind can, else by whoever drives the node
+    around it, else by the first child whose kind can host, else by an implied llvm, which no node inherits
+    that has a child to drive it. A reference is looked up in the innermost node around it, itself included,
+    that knows its first name; it goes by the names of children, and by `host` to a host that is written there.
+    """
+    found: dict[str, HostChoice] = {}
+    _drive(root, "", None, (), found)
+    return found
+
+
+_Scope: TypeAlias = tuple[str, TargetNode]
+
+
+def _drive(
+    node: TargetNode, path: str, inherited: HostChoice | None, scopes: tuple[_Scope, ...], found: dict[str, HostChoice]
+) -> None:
+    scopes = (*scopes, (path, node))
+    default = _default_driver(node, path, inherited)
+    own = _own_driver(node, path, scopes)
+    passed = inherited is not None and default == inherited.effective and inherited.is_implied
+    stands_in = default == join(path, "host") and node.child("host") is None
+    found[path] = HostChoice(own or default, default, own is None and (passed or stands_in))
+    for child in node.targets:
+        _drive(child, join(path, child.slot), found[path], scopes, found)
+
+
+def _default_driver(node: TargetNode, path: str, inherited: HostChoice | None) -> str:
+    if node.can_host:
+        return path
+    first = next((child for child in node.targets if child.can_host), None)
+    if inherited is not None and (first is None or not inherited.is_implied):
+        return inherited.effective
+    return join(path, "host" if first is None else first.replicas[0])
+
+
+def _own_driver(node: TargetNode, path: str, scopes: tuple[_Scope, ...]) -> str | None:
+    """Resolve a host reference in the innermost node around it that knows its first name; keep it if none does."""
+    if node.host is None:
+        return None
+    if not isinstance(node.host, str):
+        return join(path, "host")
+    first, *rest = node.host.removeprefix("@").split("/")
+    for scope_path, scope in reversed(scopes):
+        known = _step(scope, first)
+        if known is not None:
+            return _descend(join(scope_path, known[0]), known[1], rest) or node.host
+    return node.host
+
+
+def _descend(path: str, node: TargetNode, segments: list[str]) -> str | None:
+    for segment in segments:
+        known = _step(node, segment)
+        if known is None:
+            return None
+        path, node = join(path, known[0]), known[1]
+    return path
+
+
+def _step(node: TargetNode, segment: str) -> _Scope | None:
+    """Follow one name of a reference to a child (the first replica of several), or to a host written here."""
+    child = node.child(segment)
+    if child is not None:
+        return (segment if child.has_replica(segment) else child.replicas[0]), child
+    return ("host", node.host) if segment == "host" and isinstance(node.host, TargetNode) else None
