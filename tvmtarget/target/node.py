@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes, Value, fold
 from tvmtarget.target.kinds import Kind, Role, kind_of
-from tvmtarget.target.problems import shown
+from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.text.printing import write_value
 from tvmtarget.target.values import MAX_INT, read_opaque
 
@@ -80,6 +80,29 @@ class _Fact(Node):
         if not isinstance(data, Mapping):
             raise TargetError(f"a {cls.__name__.lower()} is an object, not {shown(data)}")
         return cls(**{str(key): tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+
+    @classmethod
+    def list_from_json(cls, rows: object, field: str) -> tuple[Self, ...]:
+        """Read a list of objects; instances of the class are taken as they are.
+
+        Args:
+            rows: the list.
+            field: name of the field that holds the list, for messages.
+
+        Returns:
+            The values in their order.
+
+        Raises:
+            TargetError: `rows` is no list, or some objects are wrong; all problems at once.
+        """
+        if not isinstance(rows, list | tuple):
+            raise TargetError(f"{field!r} is a list of objects, not {shown(rows)}")
+        problems, read = Problems(), list[Self]()
+        for row in rows:
+            with problems.collect():
+                read.append(cls.from_json(row))
+        problems.raise_all()
+        return tuple(read)
 
     def to_json(self) -> dict[str, object]:
         """Return the object without its defaults."""

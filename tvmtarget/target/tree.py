@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, UnknownNameError, raise_all
 from tvmtarget.target import edit
-from tvmtarget.target.attributes import Value
+from tvmtarget.target.attributes import Attributes, Value
 from tvmtarget.target.difference import Differences, differences
 from tvmtarget.target.executor_compatibility import effective_pair
 from tvmtarget.target.hosts import share_equal_hosts
 from tvmtarget.target.identity import digest_of, identity_text
 from tvmtarget.target.keys import View, codegen_key, tuning_key, view_of
-from tvmtarget.target.kinds import find_kind
+from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.loader import Reader, TagLookup
-from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute
+from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute, read_attributes
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.provenance import OVERRIDE, Origin
 from tvmtarget.target.rules import conflicts
-from tvmtarget.target.target_fields import read_count, read_keys, read_links, read_memory, read_target_attributes
-from tvmtarget.target.target_node import TargetNode, hosts_by_path, origin_at
+from tvmtarget.target.target_node import MAX_COUNT, TargetNode, hosts_by_path, origin_at
 from tvmtarget.target.text import forms, printing
+from tvmtarget.target.text.grammar import is_word
 from tvmtarget.target.tree_paths import is_reference
 from tvmtarget.target.tvm import bridge, command_line
 from tvmtarget.target.tvm.quoting import Dialect, checked_dialect
+from tvmtarget.target.values import read_integer, read_items
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
@@ -85,7 +87,9 @@ class Target(TargetNode):
         }
         problems = Problems()
         with problems.collect():
-            fields["attrs"] = read_target_attributes(kind, attrs)
+            # Attributes of an unregistered kind were checked where its JSON was read; there is no table to check with.
+            is_opaque = isinstance(attrs, Attributes) and isinstance(kind, str) and find_kind(kind) is None
+            fields["attrs"] = attrs if is_opaque else read_attributes(kind_of(kind), attrs)
         for field, read in _READERS.items():
             if fields[field] not in (None, ()):
                 with problems.collect():
@@ -435,14 +439,32 @@ def _read_host(host: object) -> object:
     return host if is_reference(host) else read_target(host)
 
 
-# How the arguments of `Target` are read where they say something: None and () leave a field out.
+def _read_count(count: object) -> int:
+    try:
+        number = read_integer(count)
+    except ValueError as error:
+        raise TargetError(f"'count' {error}") from error
+    if not 1 <= number <= MAX_COUNT:
+        raise TargetError(f"'count' is 1 to {MAX_COUNT}, not {number}")
+    return number
+
+
+def _read_keys(keys: object) -> tuple[str, ...]:
+    items = read_items(keys) if isinstance(keys, str | list | tuple) else (keys,)
+    if not all(isinstance(key, str) and is_word(key) for key in items):
+        raise TargetError(f"'keys' is a list of words, not {shown(keys)}")
+    return tuple(map(str, items))
+
+
+# How the arguments of `Target` are read; None and () leave a field out. Pydantic would do so by validators of the
+# fields, but reports the first error of this library only, and a user should see all problems of a target at once.
 _READERS: dict[str, Callable[[object], object]] = {
     "host": _read_host,
     "targets": read_targets,
-    "count": read_count,
-    "links": read_links,
-    "memory": read_memory,
+    "count": _read_count,
+    "links": partial(Link.list_from_json, field="links"),
+    "memory": partial(Memory.list_from_json, field="memory"),
     "executor": Executor.from_json,
     "runtime": Runtime.from_json,
-    "keys": read_keys,
+    "keys": _read_keys,
 }
