@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tvmtarget import plugins
+
 ROOT = Path(__file__).parents[1]
 
 COMMANDS = [
@@ -82,3 +84,15 @@ def test_a_strategy_that_two_packages_register_is_an_error_naming_both_for_its_k
     assert done.returncode == 1
     assert "tvmtarget.strategies 'llvm' is registered twice: by tvmtarget (" in done.stderr
     assert "and by broken (math:pi)" in done.stderr
+
+
+def test_the_owner_of_a_registered_object_is_the_module_that_defines_it(monkeypatch):
+    monkeypatch.setattr(plugins, "_registered", {})
+    monkeypatch.setattr(plugins, "_owners", {})
+    npu = type("Npu", (), {"__module__": "npu_package.strategies", "kinds": ("npu",)})
+    plugins.register("tvmtarget.strategies", "npu", npu)
+    plugins.register("tvmtarget.backends", "npu-compiler", npu())
+    plugins.register("tvmtarget.kinds", "npu", (), owner="npu_package.kinds")
+    plugins.register("tvmtarget.kinds", "dsp", ())
+    assert plugins.registered_in({"npu"}) == ("npu_package.kinds", "npu_package.strategies")
+    assert plugins.registered_in({"dsp"}) == ("__main__",)

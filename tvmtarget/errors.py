@@ -1,36 +1,36 @@
-"""Every error this library raises on purpose.
+"""Errors and warnings that this library raises on purpose.
 
     TvmTargetError
-    ├── TextError            text that is not a target, a constraint or a path
-    ├── UnknownNameError     a tag, kind, attribute, path, op or backend nobody has heard of
-    ├── TargetError          a tree that contradicts itself
+    ├── TextError            a text that is not a target, a constraint or a path
+    ├── UnknownNameError     an unknown tag, kind, attribute, path, operator or backend
+    ├── TargetError          a target tree that contradicts itself
     ├── ModelError           a program that is not valid, or not readable
     ├── InfeasibleError      constraints that no node of the tree can meet
-    ├── BackendError         a code generator that refused or failed
+    ├── BackendError         a code generator that is absent, rejects a function, or fails on it
     ├── RunError             inputs that do not fit, or a program that failed while running
     ├── FileError            a file that cannot be read, is damaged, or exceeds a limit
-    │   ├── ArtifactError    a saved program that is damaged, foreign or too new
-    │   ├── LogError         a tuning log that is damaged or foreign, cannot be written, or has no answer
+    │   ├── ArtifactError    a saved program that is damaged, of another format or too new
+    │   ├── LogError         a tuning log that is damaged or foreign, cannot be written, or has no matching record
     │   │   └── NewerLogError   a tuning log that a newer version wrote
-    │   ├── ModelFileError   a model file that is damaged or too large; a ModelError too
-    │   └── TargetFileError  a file about targets (targets, tags, costs, machines) of that sort; a TargetError too
+    │   ├── ModelFileError   a model file that is damaged or too large; also a ModelError
+    │   └── TargetFileError  a file of targets, tags, costs or machines that is damaged; also a TargetError
     └── MissingExtraError    an optional package that is not installed
 
-    TvmTargetWarning         a historic spelling or name, read as what is written today
+    TvmTargetWarning         a historic spelling or name, read with its present meaning
     PluginWarning            a plugin of another package that cannot be used
 
-Errors that mean a bad value are also `ValueError`, so that pydantic reports them in its own way. Beside that, an
-`UnknownNameError` is a `KeyError`, which mappings such as the registry need; a `BackendError` or `RunError` is a
-`RuntimeError`, and a `MissingExtraError` an `ImportError`.
+Errors about a bad value are also `ValueError`, because pydantic reports only those raised by a check. In addition,
+`UnknownNameError` is a `KeyError`, which mappings such as the tag registry must raise, `BackendError` and `RunError`
+are `RuntimeError`, and `MissingExtraError` is an `ImportError`.
 
-A message is lower case, names the value with `!r`, says what would be right, and where. An error that
-collects several problems keeps each of them in `problems`; its text has one line per problem.
+A message is in lower case, names the value with `!r`, and says what would be right, and where. An error about several
+problems keeps each of them in `problems`; its text has one line per problem.
 """
 
 from __future__ import annotations
 
 import difflib
-import sys
+import inspect
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -60,7 +60,7 @@ __all__ = [
 
 
 class TvmTargetError(Exception):
-    """Base of all errors of this library; `problems` holds one line for each thing that is wrong."""
+    """Base of all errors of this library; `problems` holds one line per problem."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__(*problems)
@@ -71,9 +71,10 @@ class TvmTargetError(Exception):
 
 
 class TextError(TvmTargetError, ValueError):
-    """Text that does not parse; `column` (from 0) is where, `caret()` shows it.
+    """A text that does not parse.
 
-    In a text of many lines `text` is the one that is wrong, and `line` (from 1) its number.
+    `text` is the text, of several lines the wrong one; `column` (from 0) is the place in it, and `line` (from 1, 0 if
+    there is only one) its number. `caret()` draws the place.
     """
 
     def __init__(self, problem: str, *, text: str = "", column: int = 0, line: int = 0) -> None:
@@ -92,7 +93,7 @@ class TextError(TvmTargetError, ValueError):
         return f"{self.problems[0]}, at {line}column {self.column + 1} of {self.text!r}"
 
     def caret(self) -> str:
-        """Draw the text with a caret under the column where reading stopped."""
+        """Return the message and the text with a caret under the column where parsing stopped."""
         return f"{self.problems[0]}\n  {self.text}\n  {' ' * self.column}^"
 
 
@@ -101,7 +102,7 @@ def _text_error(problem: str, text: str, column: int, line: int) -> TextError:
 
 
 class UnknownNameError(TvmTargetError, ValueError, KeyError):
-    """A name that is in no table; the message offers the nearest ones."""
+    """A name that is in no table; the message offers the nearest names."""
 
 
 class TargetError(TvmTargetError, ValueError):
@@ -117,7 +118,7 @@ class InfeasibleError(TvmTargetError, ValueError):
 
 
 class BackendError(TvmTargetError, RuntimeError):
-    """A code generator that is absent, refuses a function, or fails on it."""
+    """A code generator that is absent, rejects a function, or fails on it."""
 
 
 class RunError(TvmTargetError, ValueError, RuntimeError):
@@ -127,8 +128,8 @@ class RunError(TvmTargetError, ValueError, RuntimeError):
 class FileError(TvmTargetError, ValueError):
     """A file that cannot be read, is damaged, or exceeds a limit (docs/limits.md).
 
-    `path` is the file, `member` the file within an archive, `offset` (in bytes) where it is damaged; each is empty or
-    None where it does not apply.
+    `path` is the file, `member` the file within an archive, and `offset` (in bytes) the place of the damage; each is
+    empty or None where it does not apply.
     """
 
     def __init__(self, *problems: str, path: str = "", member: str = "", offset: int | None = None) -> None:
@@ -147,19 +148,19 @@ class TargetFileError(FileError, TargetError):
 
 
 class ArtifactError(FileError):
-    """A saved program that is damaged, foreign, or written by a newer version."""
+    """A saved program that is damaged, of another format, or written by a newer version."""
 
 
 class LogError(FileError):
-    """A tuning log that is damaged or foreign, that cannot be written, or that has no answer good enough."""
+    """A tuning log that is damaged or foreign, cannot be written, or has no matching record."""
 
 
 class NewerLogError(LogError):
-    """A tuning log that a newer version of this library wrote; it is left as it is."""
+    """A tuning log that a newer version of this library wrote; it is not changed."""
 
 
 class MissingExtraError(TvmTargetError, ImportError):
-    """An optional package that is not installed; the message names the extra that brings it."""
+    """An optional package that is not installed; the message names the extra that installs it."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package!r} is not installed; install it with: pip install 'tvmtarget[{extra}]'")
@@ -171,7 +172,7 @@ class MissingExtraError(TvmTargetError, ImportError):
 
 
 class TvmTargetWarning(DeprecationWarning):
-    """A spelling of an older TVM, or a tag that is going away; the message says what to write instead."""
+    """A spelling of an older TVM, or a deprecated tag; the message gives the replacement."""
 
 
 class PluginWarning(UserWarning):
@@ -179,7 +180,19 @@ class PluginWarning(UserWarning):
 
 
 def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known") -> str:
-    """Return the tail of an error message: the nearest candidates, else all of them, else nothing."""
+    """Return the end of an error message about an unknown name.
+
+    Args:
+        value: the unknown name.
+        candidates: the known names.
+        listing: word that introduces the list of all names.
+
+    Returns:
+        Up to three nearest candidates; else all of them, if at most 24; else the empty string.
+
+    >>> did_you_mean("lvm", ["llvm", "cuda"]), did_you_mean("x", ["llvm", "cuda"])
+    ("; did you mean 'llvm'?", '; known: cuda, llvm')
+    """
     names: Sequence[str] = sorted(set(candidates))
     near = difflib.get_close_matches(value, names, n=3, cutoff=0.6)
     if near:
@@ -190,14 +203,29 @@ def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known
 
 
 def raise_all(error: type[TvmTargetError], problems: Sequence[str]) -> None:
-    """Raise one `error` that carries all `problems`, or return when there are none."""
+    """Raise one error for a list of problems; return if the list is empty.
+
+    Args:
+        error: class of the error.
+        problems: one line each.
+
+    Raises:
+        TvmTargetError: an `error` with all `problems`.
+    """
     if problems:
         raise error(*problems)
 
 
 def warn(message: str, category: type[Warning] = TvmTargetWarning) -> None:
-    """Give a warning that points at the line outside this package which led here."""
-    home, levels, frame = str(Path(__file__).parent), 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
-        frame, levels = frame.f_back, levels + 1
-    warnings.warn(message, category, stacklevel=levels)
+    """Issue a warning for the innermost line of the call stack outside this package.
+
+    Args:
+        message: the text of the warning.
+        category: its class.
+    """
+    package, level, frame = str(Path(__file__).parent), 1, inspect.currentframe()
+    # Python 3.12 has `skip_file_prefixes` for this. The default filters show a DeprecationWarning only if its line is
+    # in the main module, so that users would see none that pointed into this package.
+    while frame is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -1,16 +1,21 @@
-"""The one door for plugins: entry points, read at first use, and what a program registers while it runs.
+"""Plugins of all groups: entry points of installed packages, and objects registered while a program runs.
 
-A duplicate is an error naming both owners, for whom asks for that name. A plugin that is broken is reported and left
-out, and stops nothing that does not need it.
+Everything extensible is found here, the parts of this library included. An entry point is loaded when its name is
+first used. Two packages that register one name are an error for the program that uses that name, and a plugin that
+does not load is reported and left out; neither stops a program that does not need it.
 
-Groups: `tvmtarget.kinds` (tables of kinds), `tvmtarget.tags` (folders of tags), `tvmtarget.registry` (which tags a text
-may name), `tvmtarget.strategies` (what a code generator takes), `tvmtarget.backends` (who compiles it) and
-`tvmtarget.logs` (who opens a tuning log at a URL). The library's own come through the same door.
+| group | an entry point is |
+|---|---|
+| `tvmtarget.kinds` | a tuple of `Kind` |
+| `tvmtarget.tags` | a folder of tag files |
+| `tvmtarget.registry` | a function that returns the tags that a text may name |
+| `tvmtarget.strategies` | a `Strategy`: what a code generator supports |
+| `tvmtarget.backends` | a `Backend`: compiles functions and runs them |
+| `tvmtarget.logs` | a function that opens the tuning log at a URL |
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection
 from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, distributions
@@ -18,71 +23,101 @@ from typing import Any, TypeVar, cast
 
 from tvmtarget.errors import BackendError, PluginWarning, TargetError, warn
 
-__all__ = ["cached", "load", "names", "owner", "register", "registered_in", "report"]
+__all__ = ["cached", "defining_module", "load", "names", "owner_of", "register", "registered_in", "report"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _registered: dict[tuple[str, str], Any] = {}
-_registrants: dict[tuple[str, str], str] = {}
-_emptied: list[Callable[[], None]] = []
+_owners: dict[tuple[str, str], str] = {}  # modules, by the keys of `_registered`
+_cache_clears: list[Callable[[], None]] = []
 _reported: set[str] = set()
 
 
 def cached(function: _F) -> _F:
-    """Cache a function that reads plugins: what it returned is forgotten when one is registered."""
-    kept = cache(function)
-    _emptied.append(kept.cache_clear)
-    return cast(_F, kept)
+    """Cache a function that reads plugins; registering a plugin empties the cache.
+
+    Args:
+        function: a function of hashable arguments.
+
+    Returns:
+        The function with a cache.
+    """
+    with_cache = cache(function)
+    _cache_clears.append(with_cache.cache_clear)
+    return cast(_F, with_cache)
 
 
-def register(group: str, name: str, value: object) -> None:
-    """Add a plugin to this process, or exchange one that was added so; `TargetError` if a package has that name."""
+def register(group: str, name: str, value: object, *, owner: str = "") -> None:
+    """Add a plugin to this process, or replace one that was added so.
+
+    Args:
+        group: the entry-point group, such as `tvmtarget.backends`.
+        name: the name within the group.
+        value: the plugin, as its entry point would load it.
+        owner: name of the module whose import registers the plugin; other processes import it to know the plugin.
+            By default, the module that defines `value` or its class.
+
+    Raises:
+        TargetError: an installed package registers that name.
+    """
     if name in _group(group):
-        raise TargetError(f"{group} {name!r} is registered already, by {owner(group, name)}")
+        raise TargetError(f"{group} {name!r} is registered already, by {owner_of(group, name)}")
     _registered[group, name] = value
-    _registrants[group, name] = _caller()
-    for empty in _emptied:
-        empty()
+    _owners[group, name] = owner or defining_module(value)
+    for clear in _cache_clears:
+        clear()
+
+
+def defining_module(value: object) -> str:
+    """Return the module of a program that defines a plugin.
+
+    Args:
+        value: a class or function, or an instance of the class to look at.
+
+    Returns:
+        The name of the module. It is `__main__` for an object that this library or Python made, such as a strategy
+        from an operator table: the main module imports, directly or not, whatever registers plugins.
+    """
+    definition = value if hasattr(value, "__qualname__") else type(value)
+    module = str(getattr(definition, "__module__", "__main__"))
+    return "__main__" if module.partition(".")[0] in ("builtins", "tvmtarget") else module
 
 
 def registered_in(kinds: Collection[str]) -> tuple[str, ...]:
-    """Return the modules of the running program that registered plugins for some kinds of targets.
+    """List the modules of the running program that registered plugins for some kinds of targets.
 
-    Another process must import these to know the kinds.
+    Args:
+        kinds: names of kinds; a plugin is for a kind if it has its name, or lists it in an attribute `kinds`.
+
+    Returns:
+        Names of modules, sorted; another process must import them to know the kinds.
     """
-    added = _registered.items()
-    wanted = [key for key, value in added if key[1] in kinds or set(kinds).intersection(getattr(value, "kinds", ()))]
-    return tuple(sorted({_registrants[key] for key in wanted}))
-
-
-def _caller() -> str:
-    """Return the name of the module outside of this library that is calling."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "tvmtarget":
-        frame = frame.f_back
-    return str(frame.f_globals.get("__name__", "__main__"))
+    keys = [
+        key
+        for key, value in _registered.items()
+        if key[1] in kinds or not set(kinds).isdisjoint(getattr(value, "kinds", ()))
+    ]
+    return tuple(sorted({_owners[key] for key in keys}))
 
 
 @cache
 def _installed() -> tuple[EntryPoint, ...]:
-    """Return the entry points of all packages that have some for us; of one name, the first on the path.
-
-    A package whose metadata cannot be read costs itself alone.
-    """
+    """Return the entry points of this library's groups; of packages of one name, those of the first on the path."""
     found: dict[str, EntryPoints] = {}
     for package in distributions():
         try:
+            # Reading the text first is cheaper than parsing the entry points of every installed package.
             if "tvmtarget." in (package.read_text("entry_points.txt") or ""):
                 found.setdefault(package.name, package.entry_points)
-        except Exception as error:  # other packages' metadata can be damaged in any way
-            place = getattr(package, "_path", None)  # its name may be what cannot be read
+        except Exception as error:  # the metadata of other packages can be damaged in any way
+            place = getattr(package, "_path", None)  # the name may be what cannot be read
             report(f"the metadata of an installed package cannot be read ({place}): {error}")
     return tuple(point for points in found.values() for point in points)
 
 
 @cache
 def _group(group: str) -> dict[str, tuple[EntryPoint, ...]]:
-    """Return the entry points of a group by name; those of several packages that differ stand under one name."""
+    """Return the entry points of a group by name; more than one where packages register different objects."""
     found: dict[str, tuple[EntryPoint, ...]] = {}
     for point in (point for point in _installed() if point.group == group):
         known = found.setdefault(point.name, (point,))
@@ -92,24 +127,43 @@ def _group(group: str) -> dict[str, tuple[EntryPoint, ...]]:
 
 
 def report(problem: str) -> None:
-    """Warn of a plugin that cannot be used; each problem is reported once in a process."""
+    """Warn that a plugin cannot be used and is left out; each problem is reported once in a process.
+
+    Args:
+        problem: what is wrong, naming the plugin and its owner.
+    """
     if problem not in _reported:
         _reported.add(problem)
         warn(f"{problem}; it is left out", PluginWarning)
 
 
-def owner(group: str, name: str) -> str:
-    """Return who registered a plugin, for messages."""
+def owner_of(group: str, name: str) -> str:
+    """Return who registered a plugin, for messages.
+
+    Args:
+        group: the entry-point group.
+        name: the name within the group.
+
+    Returns:
+        The package and object of each entry point of that name, or the module that registered it at run time.
+    """
     points = _group(group).get(name)
-    return _registrants.get((group, name), name) if points is None else " and by ".join(map(_owner, points))
+    return _owners.get((group, name), name) if points is None else " and by ".join(map(_package_of, points))
 
 
-def _owner(point: EntryPoint) -> str:
+def _package_of(point: EntryPoint) -> str:
     return f"{point.dist.name} ({point.value})" if point.dist else point.value
 
 
 def names(group: str) -> tuple[str, ...]:
-    """List the names registered in an entry-point group, sorted."""
+    """List the names registered in an entry-point group, by packages and by this program.
+
+    Args:
+        group: the entry-point group.
+
+    Returns:
+        The names, sorted.
+    """
     added = {name for of, name in _registered if of == group}
     return tuple(sorted(added.union(_group(group))))
 
@@ -118,16 +172,23 @@ def names(group: str) -> tuple[str, ...]:
 def load(group: str, name: str) -> Any:  # noqa: ANN401 - each group has its own protocol
     """Load one plugin by name.
 
+    Args:
+        group: the entry-point group.
+        name: the name within the group.
+
+    Returns:
+        The object of the entry point, or the one registered at run time.
+
     Raises:
-        KeyError: nobody registered it.
+        KeyError: no package and no module registered it.
         BackendError: it does not import, or two packages registered it.
     """
     if (group, name) in _registered:
         return _registered[group, name]
     point, *others = _group(group)[name]
     if others:
-        raise BackendError(f"{group} {name!r} is registered twice: by {owner(group, name)}")
+        raise BackendError(f"{group} {name!r} is registered twice: by {owner_of(group, name)}")
     try:
         return point.load()
     except Exception as error:  # a foreign module can raise anything when it is imported
-        raise BackendError(f"plugin {name!r} of {_owner(point)} does not load: {error}") from error
+        raise BackendError(f"plugin {name!r} of {_package_of(point)} does not load: {error}") from error

@@ -58,7 +58,8 @@ def strategy(
         )
         made_strategy(kind, made)
         if find_kind(kind) is None or attributes is not None:
-            plugins.register("tvmtarget.kinds", kind, (_kind(kind, attributes or {}, described.__doc__ or ""),))
+            rows = (_kind(kind, attributes or {}, described.__doc__ or ""),)
+            plugins.register("tvmtarget.kinds", kind, rows, owner=plugins.defining_module(described))
         plugins.register("tvmtarget.strategies", kind, made)
         return made
 

@@ -167,7 +167,7 @@ def _table(role: Role) -> dict[str, Kind]:
                 again.append(kind.name)
         if again:
             names = f"{again[0]!r} is" if len(again) == 1 else f"{again[0]!r} and {len(again) - 1} more are"
-            owner = plugins.owner("tvmtarget.kinds", plugin)
+            owner = plugins.owner_of("tvmtarget.kinds", plugin)
             plugins.report(f"{role} kind {names} registered twice; the second time by {owner}")
     return table
 
@@ -181,7 +181,7 @@ def _kinds_of(plugin: str) -> Iterable[Kind]:
         return ()
     kinds = tuple(loaded) if isinstance(loaded, Iterable) else None
     if kinds is None or not all(isinstance(kind, Kind) for kind in kinds):
-        owner = plugins.owner("tvmtarget.kinds", plugin)
+        owner = plugins.owner_of("tvmtarget.kinds", plugin)
         plugins.report(f"plugin {plugin!r} of {owner} is {shown(loaded)}; it should be a tuple of tvmtarget.Kind")
         return ()
     return kinds
