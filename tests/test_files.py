@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tvmtarget.files import replacing, temporary_folder
+from tvmtarget.files import atomic_write, temporary_folder
 
 
 def write(path, data=b"new", **options):
-    with replacing(path, **options) as stream:
+    with atomic_write(path, **options) as stream:
         stream.write(data)
 
 
@@ -41,7 +41,7 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):
         yield b"half"
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), replacing(path) as stream:
+    with pytest.raises(KeyboardInterrupt), atomic_write(path) as stream:
         stream.writelines(stop())
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
@@ -90,9 +90,9 @@ def test_a_folder_is_refused(tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tvmtarget.files import replacing, temporary_folder
+from tvmtarget.files import atomic_write, temporary_folder
 path = Path(sys.argv[1])
-with replacing(path) as stream, temporary_folder(path.parent) as folder, temporary_folder(path.parent, ".m."):
+with atomic_write(path) as stream, temporary_folder(path.parent) as folder, temporary_folder(path.parent, ".m."):
     stream.write(b"half")
     (folder / "inner").mkdir()
     (folder / "inner" / "file").write_bytes(b"scratch")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
 from tvmtarget.errors import ArtifactError, FileError
-from tvmtarget.files import replacing
+from tvmtarget.files import atomic_write
 from tvmtarget.untrusted import check_limit, open_regular, open_zip, parse_json, private_copy, read_member
 
 __all__ = ["MODULE", "PROGRAM", "is_artifact", "map_files", "read_files", "write_files"]
@@ -44,7 +44,7 @@ def write_files(path: Path, files: Mapping[str, Bytes], *, form: str = PROGRAM, 
     manifest = {"format": form, "schema": SCHEMA, **facts, "files": digests}
     members = {_MANIFEST: json.dumps(manifest, indent=1, sort_keys=True).encode(), **dict(sorted(files.items()))}
     try:
-        with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+        with atomic_write(path) as file, zipfile.ZipFile(file, "w") as archive:
             for name, data in members.items():
                 info = zipfile.ZipInfo(name, _EPOCH)
                 info.compress_type = zipfile.ZIP_DEFLATED if form == PROGRAM else zipfile.ZIP_STORED

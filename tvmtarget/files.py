@@ -22,11 +22,11 @@ try:
 except ImportError:  # Windows: nothing is locked, and nothing of others removed
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["replacing", "sync_folder", "temporary_folder", "which_file"]
+__all__ = ["atomic_write", "file_identity", "sync_folder", "temporary_folder"]
 
 
 @contextmanager
-def replacing(path: Path, name: str = "") -> Iterator[BinaryIO]:
+def atomic_write(path: Path, name: str = "") -> Iterator[BinaryIO]:
     """Give a stream to a fresh file beside `path`, which takes its place if all goes well; `OSError` otherwise.
 
     A file that is there keeps its permissions, and a link stays a link: what it points to is replaced. What is no
@@ -103,7 +103,7 @@ def _is_ours(descriptor: int, path: Path) -> bool:
         return False
     except OSError:  # a file system without locks, on which nothing is removed
         return True
-    return which_file(os.fstat(descriptor)) == _which_is_there(path)
+    return file_identity(os.fstat(descriptor)) == _which_is_there(path)
 
 
 def _lock(descriptor: int) -> None:
@@ -114,7 +114,7 @@ def _lock(descriptor: int) -> None:
 
 def _which_is_there(path: Path) -> tuple[int, int] | None:
     try:
-        return which_file(path.stat(follow_symlinks=False))
+        return file_identity(path.stat(follow_symlinks=False))
     except FileNotFoundError:
         return None
 
@@ -156,6 +156,6 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def which_file(found: os.stat_result) -> tuple[int, int]:
+def file_identity(found: os.stat_result) -> tuple[int, int]:
     """Return by what a file is known that is there: another one by the same name differs."""
     return found.st_dev, found.st_ino

@@ -3,7 +3,7 @@
 import pytest
 
 from tvmtarget import Target
-from tvmtarget.target.renaming import renamed_path, renaming
+from tvmtarget.target.renaming import find_renaming, renamed_path
 
 CASES = [
     ("[a=llvm,b=onnxruntime](host=@a)", "[x=llvm,y=onnxruntime](host=@x)", {"a": "x", "b": "y"}),
@@ -27,8 +27,8 @@ CASES = [
 @pytest.mark.parametrize(("source", "target", "paths"), CASES)
 def test_children_are_matched_by_role_and_structure(source, target, paths):
     left, right = Target.parse(source), Target.parse(target)
-    assert renaming(left, right, "graph") == paths
-    back = renaming(right, left, "executor")
+    assert find_renaming(left, right, "graph") == paths
+    back = find_renaming(right, left, "executor")
     assert back == (None if paths is None else {new: old for old, new in paths.items()})
 
 
@@ -37,7 +37,7 @@ def test_links_decide_between_children_that_are_equal():
     tree = {"kind": "composite", "host": "@c", "targets": [{"name": name, "kind": "llvm"} for name in "abc"]}
     left = Target.from_json(tree | {"links": [links]})
     right = Target.from_json(tree | {"links": [links | {"src": "b"}]})
-    assert renaming(left, right, "graph") == {"a": "b", "b": "a", "c": "c"}
+    assert find_renaming(left, right, "graph") == {"a": "b", "b": "a", "c": "c"}
 
 
 def test_numbers_of_replicas_stay():

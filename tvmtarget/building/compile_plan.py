@@ -32,8 +32,8 @@ from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.networks import refuse_addresses
 from tvmtarget.target.node import Executor, Runtime
+from tvmtarget.target.scheduler_addresses import reject_addresses
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 from tvmtarget.target.tree_paths import unnumbered
@@ -165,7 +165,7 @@ def plan_to_build(
         return module
     own = module.target if isinstance(module, IRModule) else None
     if target is None and isinstance(module, IRModule) and own is not None and not module.is_trusted:
-        refuse_addresses(own, "the target in the program")
+        reject_addresses(own, "the target in the program")
     chosen = _configured(target if target is not None else own, target_host, executor, runtime)
     return decompose(IRModule.of(module, chosen, entry).bind(params or {}), chosen, where=where, **given_options)  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ import typer
 
 from tvmtarget.cli.options import Json, print_json
 from tvmtarget.errors import TargetError, TargetFileError
-from tvmtarget.files import replacing
+from tvmtarget.files import atomic_write
 from tvmtarget.untrusted import read_text
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _read(path: Path) -> Machine:
 
 def _write(path: Path, machine: Machine) -> None:
     try:
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             file.write(machine.to_json().encode())
     except OSError as error:
         raise TargetError(f"capture file {str(path)!r} cannot be written: {error.strerror}") from error

@@ -15,7 +15,7 @@ from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.questions import Answer, Question
 from tvmtarget.cli.targets import Changes, OwnTarget, read_target
 from tvmtarget.errors import ArtifactError, TextError, TvmTargetError
-from tvmtarget.files import replacing
+from tvmtarget.files import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +149,7 @@ def _write(plan: Plan, path: Path) -> None:
     import onnx
 
     try:
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             onnx.save(plan.marked(), file)
     except TvmTargetError:
         raise
@@ -165,7 +165,7 @@ def _write_costs(plan: Plan, path: Path) -> None:
     if plan.request.costs is None:
         raise TextError("--save-costs has nothing to write; it needs --costs, such as --costs measured")
     try:
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             file.write((json.dumps(write_costs(plan.request.costs), indent=2) + "\n").encode())
     except OSError as error:
         raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error

@@ -14,7 +14,7 @@ from tvmtarget.cli.options import AllowInterpreter, Json, print_json
 from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.targets import Changes, read_target
 from tvmtarget.errors import ArtifactError, FileError, RunError, TextError
-from tvmtarget.files import replacing
+from tvmtarget.files import atomic_write
 from tvmtarget.untrusted import open_regular, read_arrays
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _write_npz(path: Path, results: dict[str, np.ndarray[Any, Any]]) -> None:
     if others:
         raise RunError(f"output {others[0]!r} is no tensor, which an .npz file cannot hold; leave out --output")
     try:
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             np.savez_compressed(file, **results)  # type: ignore[arg-type]
     except OSError as error:
         raise RunError(f"output file {str(path)!r} cannot be written: {error.strerror or error}") from error

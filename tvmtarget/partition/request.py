@@ -24,7 +24,7 @@ from tvmtarget.partition.placement.where_rules import names_of
 from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.networks import refuse_addresses
+from tvmtarget.target.scheduler_addresses import reject_addresses
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import parse_json
@@ -174,7 +174,7 @@ def read_plan(path: str | Path, *, trust: bool = False) -> tuple[Request, dict[s
     if held is None or module.target is None:
         raise ArtifactError(f"{str(path)!r} is a saved module without a plan; write one with Plan.save")
     if not trust:
-        refuse_addresses(module.target, f"the plan in {str(path)!r}")
+        reject_addresses(module.target, f"the plan in {str(path)!r}")
     try:
         data = parse_json(held, "it")
         where, costs, objective, sites = _read(data)

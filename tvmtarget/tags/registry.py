@@ -18,9 +18,9 @@ from tvmtarget.tags import discovery
 from tvmtarget.tags.files import TagInfo, TagRow, at, is_project_file
 from tvmtarget.tags.layers import Files, Given, Layer, defined_twice
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.networks import addresses, refuse_addresses
 from tvmtarget.target.problems import shown
 from tvmtarget.target.provenance import Origin
+from tvmtarget.target.scheduler_addresses import addresses, reject_addresses
 from tvmtarget.target.tree import Target
 
 __all__ = ["Registry", "TagInfo", "default_registry"]
@@ -204,7 +204,7 @@ class Registry(Mapping[str, Target]):
             tree = Target.from_json(flat, tags=tags, origin=origin).replace(tag=name)
             if is_project_file(row.info.file):
                 base = addresses(tags[row.base]) if row.base is not None else frozenset()
-                refuse_addresses(tree, f"tag {name!r}", base)
+                reject_addresses(tree, f"tag {name!r}", base)
             return tree
         except TvmTargetError as error:
             place = f" (tag {name!r} in {at(row.info)})"

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from tvmtarget.errors import FileError, TargetError, TargetFileError, raise_all
-from tvmtarget.files import replacing
+from tvmtarget.files import atomic_write
 from tvmtarget.tags.files import NAME, NOTES, SCHEMA, TagFile, is_project_file, namespace_of, read_file, rows_of
 from tvmtarget.tags.layers import Given
 from tvmtarget.tags.registry import Registry
@@ -78,7 +78,7 @@ def add_tag(
         data = {"schema": SCHEMA, **data["tool"]["tvmtarget"]}
     _check_read_back(rows_of(data, path, namespace), name, tree, registry)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(whole.encode())
 
 

@@ -9,7 +9,7 @@ a kind. Which class an attribute has is our own reading of what it does.
 
 from __future__ import annotations
 
-from tvmtarget.target.devices import DEVICE_TYPES
+from tvmtarget.target.device_types import DEVICE_TYPES
 from tvmtarget.target.kinds import Attribute, Kind
 
 __all__ = ["KINDS"]

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
-from tvmtarget.target.devices import read_device_type
-from tvmtarget.target.executor_compatibility import usual_runtime
+from tvmtarget.target.device_types import read_device_type
+from tvmtarget.target.executor_compatibility import default_runtime
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, Node, Runtime
 from tvmtarget.target.problems import shown
@@ -76,7 +76,7 @@ class CompilationConfig(Node):
             target_host=chosen_host,
             targets=tuple(map(_bare, given)),
             executor=Executor.from_json("graph" if executor is None else executor),
-            runtime=Runtime.from_json(usual_runtime(_executor(executor)) if runtime is None else runtime),
+            runtime=Runtime.from_json(default_runtime(_executor(executor)) if runtime is None else runtime),
             fallback_device=None if fallback_device is None else read_device_type(fallback_device),
             losses=tuple(losses),
         )

@@ -16,7 +16,7 @@ from tvmtarget.target.target_node import HostChoice, TargetNode
 from tvmtarget.target.text.printing import write_value
 from tvmtarget.target.tree_paths import join
 
-__all__ = ["PAIRS", "Pair", "effective_pair", "pair_conflicts", "runtimes_of", "usual_runtime"]
+__all__ = ["PAIRS", "Pair", "default_runtime", "effective_pair", "pair_conflicts", "runtimes_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def runtimes_of(executor: str) -> tuple[str, ...]:
     return tuple(pair.runtime for pair in PAIRS if pair.executor == executor)
 
 
-def usual_runtime(executor: Executor | None) -> str:
+def default_runtime(executor: Executor | None) -> str:
     """Return the runtime of an executor (graph, if none is stated) for which no runtime is named."""
     return next(iter(runtimes_of(executor.kind if executor else "graph")), "python")
 
@@ -77,7 +77,7 @@ def effective_pair(nodes: Iterable[TargetNode]) -> tuple[Executor, Runtime]:
         if node.runtime is not None:
             runtime = node.runtime
         elif runtime.kind not in (runtimes_of(executor.kind) or (runtime.kind,)):
-            runtime = Runtime(usual_runtime(executor))
+            runtime = Runtime(default_runtime(executor))
     return executor, runtime
 
 

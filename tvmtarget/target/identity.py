@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from tvmtarget.target.attributes import Value
-from tvmtarget.target.executor_compatibility import usual_runtime
+from tvmtarget.target.executor_compatibility import default_runtime
 from tvmtarget.target.hosts import share_equal_hosts
 from tvmtarget.target.kinds import Kind, Role, find_kind
 from tvmtarget.target.node import Executor, Link, Memory, Runtime
@@ -64,7 +64,7 @@ def _identity(node: TargetNode, path: str, driven: dict[str, HostChoice]) -> dic
     if node.targets:
         flat["targets"] = [_identity(child, join(path, child.slot), driven) for child in node.targets]
     flat |= facts("links", node.links) | facts("memory", node.memory)
-    usual = {} if path else {"executor": "graph", "runtime": usual_runtime(node.executor)}
+    usual = {} if path else {"executor": "graph", "runtime": default_runtime(node.executor)}
     return flat | _configured(node.executor, "executor", usual) | _configured(node.runtime, "runtime", usual)
 
 

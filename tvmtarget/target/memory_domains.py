@@ -17,10 +17,10 @@ from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.tree import Target
 from tvmtarget.target.tree_paths import join, unnumbered
 
-__all__ = ["domains"]
+__all__ = ["memory_domains"]
 
 
-def domains(targets: Mapping[str, Target], hosts: Mapping[str, str]) -> dict[str, str]:
+def memory_domains(targets: Mapping[str, Target], hosts: Mapping[str, str]) -> dict[str, str]:
     """Return the memory domain of every site by path; the tensors of a system are where its host has them.
 
     `targets` are the sites of a resolved tree in its order, `hosts` the sites that drive them.

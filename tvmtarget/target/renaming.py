@@ -12,13 +12,13 @@ from tvmtarget.target.keys import View, view_of
 from tvmtarget.target.tree import Target
 from tvmtarget.target.tree_paths import join
 
-__all__ = ["renamed_path", "renaming"]
+__all__ = ["find_renaming", "renamed_path"]
 
 _MOST_TRIED = 1000  # assignments of children that are equal by themselves and differ by links only
 _NUMBER = re.compile(r"\.\d+$")
 
 
-def renaming(source: Target, target: Target, view: View) -> dict[str, str] | None:
+def find_renaming(source: Target, target: Target, view: View) -> dict[str, str] | None:
     """Return the path in `target` of every node of `source`, if the trees differ in the names of children only.
 
     Args:

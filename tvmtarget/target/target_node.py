@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes, fold
 from tvmtarget.target.cpu.isa import Features, features_of, is_arm
-from tvmtarget.target.devices import device_type_of
+from tvmtarget.target.device_types import device_type_of
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, Link, Memory, Node, Runtime
 from tvmtarget.target.problems import shown

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tvmtarget.errors import TargetError
-from tvmtarget.target.memory_domains import domains
+from tvmtarget.target.memory_domains import memory_domains
 from tvmtarget.target.target_node import hosts_by_path
 from tvmtarget.target.tree import Target
 from tvmtarget.target.tree_paths import join, same_replica
@@ -35,7 +35,7 @@ class Site:
 
 
 class Topology:
-    """The sites of a resolved tree by path, computed once; `domains.py` says which of them share a memory."""
+    """The sites of a resolved tree by path, computed once; `memory_domains.py` says which of them share a memory."""
 
     def __init__(self, root: Target) -> None:
         self.root = root
@@ -45,7 +45,7 @@ class Topology:
         self._hosts: dict[str, str] = {}
         self._options: dict[str, tuple[str, ...]] = {}
         self._add("", "", root)
-        names = domains(self._targets, self._hosts)
+        names = memory_domains(self._targets, self._hosts)
         self._sites = {path: Site(path, node, self._hosts[path], names[path]) for path, node in self._targets.items()}
 
     def __getitem__(self, path: str) -> Site:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.constraints.constraint import Condition, Constraint
-from tvmtarget.target.devices import read_device_type
+from tvmtarget.target.device_types import read_device_type
 from tvmtarget.target.node import Node
 from tvmtarget.target.problems import shown
 from tvmtarget.target.text.grammar import is_word

@@ -23,7 +23,7 @@ from tvmtarget.autotune.log.index import Index
 from tvmtarget.autotune.log.lines import MAX_LINE, Line, RawLine, raw_lines
 from tvmtarget.autotune.log.tables import OF_TRIALS, PATIENCE, Group, patiently
 from tvmtarget.errors import LogError
-from tvmtarget.files import replacing, sync_folder, which_file
+from tvmtarget.files import atomic_write, file_identity, sync_folder
 
 try:
     import fcntl
@@ -127,7 +127,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             elif self._seen is None or found.st_size != self._seen.st_size:
                 self._read(self._file)
             self._seen = found
-            self._place = which_file(found)
+            self._place = file_identity(found)
 
     def _begin_anew(self) -> None:
         self._connection.close()
@@ -140,7 +140,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         """Read again, if the file is not the one that was read or written last: what that had may not be in it."""
         with self._explained():
             found = self._look()
-            if self._place is None or (found is not None and which_file(found) == self._place):
+            if self._place is None or (found is not None and file_identity(found) == self._place):
                 return
             self._begin_anew()
             self.refresh()
@@ -176,7 +176,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
     def _is_same(self, file: BinaryIO, found: os.stat_result) -> bool:
         """Whether a file is the one that was read, with nothing but new lines behind what was read."""
         seen = self._seen
-        if seen is None or which_file(found) != which_file(seen) or found.st_size < seen.st_size:
+        if seen is None or file_identity(found) != file_identity(seen) or found.st_size < seen.st_size:
             return False
         if found.st_size == seen.st_size and found.st_mtime_ns != seen.st_mtime_ns:
             return False
@@ -308,7 +308,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
             except BaseException:
                 os.ftruncate(descriptor, before)
                 raise
-            self._place = which_file(found)
+            self._place = file_identity(found)
 
     def mend(self) -> int:
         """Write the file anew without the lines that cannot be read; return how many those were."""
@@ -322,7 +322,7 @@ CREATE VIEW line AS SELECT id, digest, type, ifnull(other, text_at(place, size))
         with self._lock, self._locked(), self._explained("written"):
             self._save_rejected()
             gone = set(map(packed, digests))
-            with replacing(self._path, f"{self._path.name}.new") as stream:
+            with atomic_write(self._path, f"{self._path.name}.new") as stream:
                 rows = self._connection.execute("SELECT digest, text FROM line ORDER BY id")
                 stream.writelines(f"{text}\n".encode() for digest, text in rows if digest not in gone)
 

@@ -13,7 +13,7 @@ from tvmtarget.autotune.log.lines import parse_record
 from tvmtarget.autotune.log.records import Alias, Environment, Pin, Retraction, TargetRecord, Trial, Workload
 from tvmtarget.autotune.log.store import Store
 from tvmtarget.errors import LogError
-from tvmtarget.files import replacing
+from tvmtarget.files import atomic_write
 
 __all__ = ["Changed", "LogDifference", "Stats", "about", "compare", "write_lines"]
 
@@ -124,7 +124,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> int:
     """Write lines to a file, all or none, and return how many those are."""
     count = 0
     try:
-        with replacing(path) as file, _packing(file) if path.suffix == ".gz" else nullcontext(file) as stream:
+        with atomic_write(path) as file, _packing(file) if path.suffix == ".gz" else nullcontext(file) as stream:
             for line in lines:
                 stream.write(f"{line}\n".encode())
                 count += 1

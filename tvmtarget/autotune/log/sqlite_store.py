@@ -14,7 +14,7 @@ from tvmtarget.autotune.log.index import Index
 from tvmtarget.autotune.log.lines import MAX_LINE
 from tvmtarget.autotune.log.tables import APPLICATION, BUSY_TIMEOUT, SCHEMA, damage, explained, patiently
 from tvmtarget.errors import LogError, NewerLogError
-from tvmtarget.files import which_file
+from tvmtarget.files import file_identity
 
 __all__ = ["PAGE", "SqliteStore"]
 
@@ -130,7 +130,7 @@ def _words(sql: str) -> list[str]:
 def _place(path: Path) -> tuple[int, int] | None:
     """Return which file a path is; None while there is none."""
     try:
-        return which_file(path.stat())
+        return file_identity(path.stat())
     except OSError:
         return None
 

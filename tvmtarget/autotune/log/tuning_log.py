@@ -35,7 +35,7 @@ from tvmtarget.ir.function import Function
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.identity import identity_of
 from tvmtarget.target.problems import shown
-from tvmtarget.target.renaming import renaming
+from tvmtarget.target.renaming import find_renaming
 from tvmtarget.target.tree import Target
 
 __all__ = ["TuningLog"]
@@ -212,7 +212,7 @@ class TuningLog:
                 continue
             with suppress(TvmTargetError):  # of a kind that nobody knows
                 source = Target.from_json(body.body, tags={})
-                paths = renaming(source, target, workload.level)
+                paths = find_renaming(source, target, workload.level)
                 if paths is not None and any(old != new for old, new in paths.items()):
                     yield source, paths
 

@@ -25,9 +25,9 @@ from tvmtarget.target.text.grammar import MAX_DEPTH, read_json
 from tvmtarget.target.text.printing import write_value
 from tvmtarget.target.tree_paths import join
 from tvmtarget.target.tvm import command_line
-from tvmtarget.target.tvm.graph import main_target
 from tvmtarget.target.tvm.legacy import as_tvm_meant
 from tvmtarget.target.tvm.quoting import Dialect
+from tvmtarget.target.tvm.save_json import main_target
 
 __all__ = ["TODAY", "VERSIONS", "TvmTarget", "Version", "read", "write"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvmtarget.errors import TargetError, raise_all
 from tvmtarget.target.tree import Target
 
-__all__ = ["addresses", "refuse_addresses"]
+__all__ = ["addresses", "reject_addresses"]
 
 
 def addresses(target: Target) -> frozenset[str]:
@@ -14,7 +14,7 @@ def addresses(target: Target) -> frozenset[str]:
     return frozenset(str(runtime.attrs["address"]) for runtime in runtimes if runtime.attrs.get("address"))
 
 
-def refuse_addresses(target: Target, place: str, known: frozenset[str] = frozenset()) -> None:
+def reject_addresses(target: Target, place: str, known: frozenset[str] = frozenset()) -> None:
     """Raise `TargetError` for addresses in a tree that are not known ones; `place` is where they stand."""
     raise_all(
         TargetError,
