@@ -77,7 +77,7 @@ def test_what_does_not_go_together_is_refused_with_the_option_and_the_place(text
     assert expected in problems(text)
 
 
-def test_every_executor_has_a_usual_runtime_and_every_runtime_is_used():
+def test_every_executor_has_a_default_runtime_and_every_runtime_is_used():
     assert {pair.executor for pair in PAIRS} == set(kind_names("executor"))
     assert {pair.runtime for pair in PAIRS} == set(kind_names("runtime"))
 
@@ -85,7 +85,7 @@ def test_every_executor_has_a_usual_runtime_and_every_runtime_is_used():
 @pytest.mark.parametrize(
     ("executor", "runtime"), [("graph", "python"), ("aot", "cpp"), ("vm", "python")], ids=lambda kind: kind
 )
-def test_an_executor_gets_its_usual_runtime(executor, runtime):
+def test_an_executor_gets_its_default_runtime(executor, runtime):
     resolved = Target.parse(f"llvm(executor={executor})").resolve()
     assert resolved.runtime.kind == runtime
     assert resolved.digest == Target.parse(f"llvm(executor={executor})").digest
