@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tvmtarget import Call, Constant, Constraint, Function, IRModule, Target, Value
 from tvmtarget.ir.function import Opaque
-from tvmtarget.ir.text.escaping import one_nan
+from tvmtarget.ir.text.escaping import canonical_nan
 from tvmtarget.ir.types import (
     MapType,
     OpaqueType,
@@ -32,7 +32,7 @@ TYPES = st.recursive(
 )
 # The domains of TREE below, and a memory that code generators have.
 SCOPES = ("", ":cuda", ":cpu", "global.texture")
-FLOATS = st.floats().map(one_nan)
+FLOATS = st.floats().map(canonical_nan)
 ATTRIBUTES = st.one_of(
     st.integers(),
     FLOATS,

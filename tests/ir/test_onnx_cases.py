@@ -20,7 +20,7 @@ from conformance import differences, is_random, node_cases, stored_cases
 
 import tvmtarget as tt
 from tvmtarget.errors import TvmTargetError
-from tvmtarget.ir.onnx.opset_versions import at_versions
+from tvmtarget.ir.onnx.opset_versions import convert_opsets
 from tvmtarget.ir.structure import difference
 
 STORED = ("simple", "pytorch-converted", "pytorch-operator")
@@ -91,7 +91,7 @@ def outcome(case, folder):
 def judged_by_onnxruntime(case, module):
     """Run what is exported by ONNX Runtime, which knows ONNX's operators up to version 26."""
     if dict(module.main.opsets)[""] > NEWEST:
-        module = module.with_function(at_versions(module.main, {"": NEWEST}))
+        module = module.with_function(convert_opsets(module.main, {"": NEWEST}))
     assert not by_reference(case), f"{case.name} is mended; take it out of DEFECTS"
     session = onnxruntime.InferenceSession(module.to_onnx().SerializeToString(), providers=["CPUExecutionProvider"])
     arrays = (np.asarray(one) if isinstance(one, np.generic) else one for one in case.inputs)

@@ -13,7 +13,7 @@ from test_structure import renamed, shuffled
 import tvmtarget as tt
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.def_use import detour, producers_of
-from tvmtarget.ir.extraction import extracted
+from tvmtarget.ir.extraction import extract_operations
 from tvmtarget.ir.rewrite import inline, outline_calls, remove_dead_code, share_constants
 from tvmtarget.ir.structure import difference, structural_hash
 
@@ -113,7 +113,7 @@ def test_parts_stand_alone_and_compute_what_they_did(seed):
     module = tt.IRModule.from_onnx(model)
     begin = seed % 5
     sources = [call.source for call in module.main.body[begin : begin + 5]]
-    part = extracted(module, sources)
+    part = extract_operations(module, sources)
     inside = tuple(result for result in part.main.results if result not in module.main.results)
     whole = tt.IRModule((module.main.replace(results=(*module.main.results, *inside)),)).to_onnx()
     read = [param.name for param in part.main.params]

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 import tvmtarget as tt
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.inline import inline_calls
-from tvmtarget.ir.onnx.opset_versions import at_versions
+from tvmtarget.ir.onnx.opset_versions import convert_opsets
 from tvmtarget.ir.structure import structural_hash
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4, 4)).astype("float32")
@@ -43,7 +43,7 @@ def test_a_function_in_another_version_computes_the_same(change):
     node.name = "op"
     model = small(node, opset=old, shape=X.shape, **constants)
     main = tt.IRModule.from_onnx(model).constrain("op", "@cpu").main
-    converted = at_versions(main, {"": new})
+    converted = convert_opsets(main, {"": new})
     assert dict(converted.opsets)[""] == new
     assert {str(call.constraint) for call in converted.body} == {"@cpu"}
     assert "op" in [call.source for call in converted.body]
@@ -54,7 +54,7 @@ def test_a_function_in_another_version_computes_the_same(change):
 
 def test_what_is_defined_alike_is_left_alone():
     main = tt.IRModule.from_onnx(small(helper.make_node("Relu", ["x"], ["y"], name="r"), opset=14)).main
-    assert at_versions(main, {"": 22}).body == main.body
+    assert convert_opsets(main, {"": 22}).body == main.body
 
 
 def with_function(version, model_version, *nodes, shape=(2, 3)):
@@ -99,7 +99,7 @@ def test_nested_bodies_are_converted_with_what_they_read():
     model = small(helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other, name="if"), opset=11)
     model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
     module = tt.IRModule.from_onnx(model)
-    newer = tt.IRModule((at_versions(module.main, {"": 18}),)).verify()
+    newer = tt.IRModule((convert_opsets(module.main, {"": 18}),)).verify()
     x = X[0, 0, :2, :3]
     for condition in (True, False):
         expected = x.sum(1) if condition else x.max(1)

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError, UnknownNameError
-from tvmtarget.ir.extraction import body_of, extracted, with_types
+from tvmtarget.ir.extraction import extract_body, extract_operations, with_types
 
 
 def run(model, **inputs):
@@ -34,7 +34,7 @@ func @main(%x: float32[batch,6]) opsets(onnx=17) {
 
 
 def test_a_region_is_a_model_with_what_it_reads_as_inputs():
-    part = extracted(tt.IRModule.from_onnx(DIGITS), ["conv2", "relu2"]).to_onnx()
+    part = extract_operations(tt.IRModule.from_onnx(DIGITS), ["conv2", "relu2"]).to_onnx()
     onnx.checker.check_model(part, full_check=True)
     assert [value.name for value in part.graph.input] == ["relu1"]
     assert [value.name for value in part.graph.output] == ["relu2"]
@@ -43,7 +43,7 @@ def test_a_region_is_a_model_with_what_it_reads_as_inputs():
 
 def test_sizes_are_computed_within():
     module = tt.IRModule.parse(RESHAPED)
-    part = extracted(module, ["b", "c"])
+    part = extract_operations(module, ["b", "c"])
     assert [param.name for param in part.main.params] == ["a"]
     assert [call.source for call in part.main.body] == ["shape", "first", "sizes", "b", "c"]
     assert part.main.results == ("c",)
@@ -53,7 +53,7 @@ def test_sizes_are_computed_within():
 
 def test_sizes_of_what_a_region_computes_do_not_leave_it():
     """Without the copy of the shapes, this set of operations would not fit into one model."""
-    part = extracted(tt.IRModule.parse(RESHAPED), ["a", "b"])
+    part = extract_operations(tt.IRModule.parse(RESHAPED), ["a", "b"])
     assert [param.name for param in part.main.params] == ["x"]
     x = np.arange(12, dtype="float32").reshape(2, 6)
     np.testing.assert_array_equal(run(part.to_onnx(), x=x)["b"], x.reshape(2, 2, 3))
@@ -61,10 +61,10 @@ def test_sizes_of_what_a_region_computes_do_not_leave_it():
 
 def test_sizes_that_come_from_elsewhere_are_inputs():
     module = tt.IRModule.parse(RESHAPED.replace("onnx.Shape(%a)", "onnx.Shape(%x)"))
-    part = extracted(module, ["b"])
+    part = extract_operations(module, ["b"])
     assert [param.name for param in part.main.params] == ["a", "sizes"]
     pinned = tt.IRModule.parse(RESHAPED.replace("as first", "[@cpu] as first").replace("{axis=0}", "{axis=0}"))
-    assert [param.name for param in extracted(pinned, ["b"]).main.params] == ["a", "sizes"]
+    assert [param.name for param in extract_operations(pinned, ["b"]).main.params] == ["a", "sizes"]
 
 
 def test_nested_bodies_are_models_with_captures_as_inputs():
@@ -81,14 +81,14 @@ def test_nested_bodies_are_models_with_captures_as_inputs():
     node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other, name="if")
     model = small(node, w=np.ones(3, "float32"))
     model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
-    part = body_of(tt.IRModule.from_onnx(model), "if", "then_branch").to_onnx()
+    part = extract_body(tt.IRModule.from_onnx(model), "if", "then_branch").to_onnx()
     assert [value.name for value in part.graph.input] == ["x"]
     x = np.zeros((2, 3), "float32")
     np.testing.assert_array_equal(run(part, x=x)["t"], x + 1)
     with pytest.raises(UnknownNameError, match="op 'if' has no body 'then'; known: else_branch, then_branch"):
-        body_of(tt.IRModule.from_onnx(model), "if", "then")
+        extract_body(tt.IRModule.from_onnx(model), "if", "then")
     with pytest.raises(UnknownNameError, match="no op 'iff' in function 'main'; did you mean 'if'"):
-        body_of(tt.IRModule.from_onnx(model), "iff", "then")
+        extract_body(tt.IRModule.from_onnx(model), "iff", "then")
 
 
 def test_a_border_that_onnx_cannot_type_is_refused_with_the_reason_unless_its_type_is_stated():
@@ -102,11 +102,11 @@ def test_a_border_that_onnx_cannot_type_is_refused_with_the_reason_unless_its_ty
         r"the type of 'h' of function 'main' is not known: op 'own' \(onnx\.com\.own::Own\) yields what ONNX's shape "
     )
     with pytest.raises(ModelError, match=reason):
-        extracted(module, ["own"]).to_onnx()
+        extract_operations(module, ["own"]).to_onnx()
     typed = with_types(module, {"h": "float32[n,3]"})
-    part = extracted(typed, ["r"]).to_onnx()
+    part = extract_operations(typed, ["r"]).to_onnx()
     np.testing.assert_array_equal(run(part, h=-np.ones((2, 3), "float32"))["y"], np.zeros((2, 3)))
-    assert extracted(typed, ["own"]).to_onnx().graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
+    assert extract_operations(typed, ["own"]).to_onnx().graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
     with pytest.raises(ModelError, match=r"value 'x' of function 'main' is float32\[2,3\], not float32\[3,3\]"):
         with_types(module, {"x": "float32[3,3]"})
     with pytest.raises(UnknownNameError, match="no value 'z' in function 'main'"):
@@ -136,18 +136,18 @@ def test_values_of_unknown_rank_cross_borders():
     assert str(module.main.types["l"]) == "float32[...]"
     x = np.ones((2, 3), "float32")
     assert run(module.to_onnx(), x=x)["y"].shape == (1, 1, 2, 3)
-    assert run(extracted(module, ["loop"]).to_onnx(), x=x)["l"].shape == (1, 1, 2, 3)
-    assert run(extracted(module, ["neg"]).to_onnx(), l=x)["y"].shape == (2, 3)
+    assert run(extract_operations(module, ["loop"]).to_onnx(), x=x)["l"].shape == (1, 1, 2, 3)
+    assert run(extract_operations(module, ["neg"]).to_onnx(), l=x)["y"].shape == (2, 3)
 
 
 def test_regions_that_are_none_are_refused():
     module = tt.IRModule.from_onnx(DIGITS)
     with pytest.raises(ModelError, match="'conv1' -> 'relu1' -> 'conv2' leaves it and comes back"):
-        extracted(module, ["conv1", "conv2"])
+        extract_operations(module, ["conv1", "conv2"])
     with pytest.raises(UnknownNameError, match="no op 'conv' in function 'main'; did you mean 'conv"):
-        extracted(module, ["conv"])
+        extract_operations(module, ["conv"])
     with pytest.raises(ModelError, match="no operations of function 'main' are given"):
-        extracted(module, [])
+        extract_operations(module, [])
 
 
 def test_constants_that_are_results_keep_their_names():

@@ -8,7 +8,7 @@ from tvmtarget.backends.protocol import CompileRequest, backend_named
 from tvmtarget.building.executable import Executable, Leaf, LeafCall
 from tvmtarget.errors import BackendError, ModelError, raise_all
 from tvmtarget.executors.driver_program import DriverProgram, Signature
-from tvmtarget.ir.function import Function, reached_from
+from tvmtarget.ir.function import Function, reachable_functions
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.relax.writer import write_tvm_module
@@ -58,7 +58,7 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
         ],
     )
     split = split_host_device(module, target)
-    functions = [split[one] for one in reached_from(["main"], split.by_name)]
+    functions = [split[one] for one in reachable_functions(["main"], split.by_name)]
     sites = {function.name: _site(function, topology) for function in functions}
     raise_all(
         BackendError,

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tvmtarget.errors import ArtifactError
-from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, reached_from
+from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, reachable_functions
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.control_flow_ops import CONTROL_FLOW_FORMS
@@ -166,7 +166,7 @@ def constants_of(module: IRModule) -> Mapping[str, np.ndarray[Any, Any]]:
 
 
 def _reached(module: IRModule) -> list[Function]:
-    return [module[name] for name in reached_from(["main"], module.by_name)]
+    return [module[name] for name in reachable_functions(["main"], module.by_name)]
 
 
 def _plain(name: str, function: Function) -> str:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from tvmtarget.ir.function import DIMS, Attribute, Call, Function, Value
 from tvmtarget.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type
 
-__all__ = ["are_dims", "dim_aliases", "with_dim_aliases", "with_dims", "within"]
+__all__ = ["compose_dims", "dim_aliases", "is_dim_aliases", "rename_dims", "with_dim_aliases"]
 
 
-def are_dims(value: Attribute) -> bool:
+def is_dim_aliases(value: Attribute) -> bool:
     """Whether an attribute is dimensions in pairs, the first of each only once."""
     if not isinstance(value, tuple) or len(value) % 2 or not all(isinstance(name, str) for name in value):
         return False
@@ -29,7 +29,7 @@ def dim_aliases(call: Call) -> dict[str, str]:
     return dict(zip(names, names, strict=True))
 
 
-def within(dims: Mapping[str, str], around: Mapping[str, str]) -> dict[str, str]:
+def compose_dims(dims: Mapping[str, str], around: Mapping[str, str]) -> dict[str, str]:
     """Return what dimensions are where the function that they are given in is called with others."""
     return {**around, **{name: around.get(known, known) for name, known in dims.items()}}
 
@@ -41,17 +41,17 @@ def with_dim_aliases(call: Call, dims: Mapping[str, str]) -> Call:
     return replace(call, attrs=(*attrs, (DIMS, pairs)) if pairs else attrs)
 
 
-def with_dims(call: Call, dims: Mapping[str, str]) -> Call:
+def rename_dims(call: Call, dims: Mapping[str, str]) -> Call:
     """Return a call with its dimensions called otherwise, in its nested bodies too."""
     outputs = tuple(_value(output, dims) for output in call.outputs)
     regions = tuple((label, _body(region, dims)) for label, region in call.regions)
     renamed = replace(call, outputs=outputs, regions=regions)
-    return renamed if call.callee is None else with_dim_aliases(renamed, within(dim_aliases(call), dims))
+    return renamed if call.callee is None else with_dim_aliases(renamed, compose_dims(dim_aliases(call), dims))
 
 
 def _body(function: Function, dims: Mapping[str, str]) -> Function:
     params = tuple(_value(param, dims) for param in function.params)
-    return function.replace(params=params, body=tuple(with_dims(call, dims) for call in function.body))
+    return function.replace(params=params, body=tuple(rename_dims(call, dims) for call in function.body))
 
 
 def _value(value: Value, dims: Mapping[str, str]) -> Value:

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
-from tvmtarget.ir.function import Function, callees_of, calling
+from tvmtarget.ir.function import Function, callees_of, with_renamed_callees
 from tvmtarget.ir.names import Names
 
-__all__ = ["OWN_NAME", "entered", "own_names", "roots_of"]
+__all__ = ["OWN_NAME", "restore_own_names", "root_functions", "set_entry"]
 
 OWN_NAME = "own_name"  # the attribute of a function that says what it is called when `main` is, or was, another one
 
 
-def roots_of(functions: Iterable[Function]) -> tuple[Function, ...]:
+def root_functions(functions: Iterable[Function]) -> tuple[Function, ...]:
     """Return the functions of operations that no other one calls: those that a program can begin with."""
     known = tuple(functions)
     called = frozenset[str]().union(*map(callees_of, known))
     return tuple(one for one in known if one.name not in called and one.code is None)
 
 
-def entered(functions: Sequence[Function], name: str | None = None) -> tuple[Function, ...]:
+def set_entry(functions: Sequence[Function], name: str | None = None) -> tuple[Function, ...]:
     """Return the functions with that of a name, its own or the present one, as the entry; it comes first.
 
     Without a name it is `main`, or else the only root; `ModelError` where there are several, with their names. A module
@@ -28,7 +28,7 @@ def entered(functions: Sequence[Function], name: str | None = None) -> tuple[Fun
     """
     known = {one.attr(OWN_NAME) or one.name: one.name for one in functions}
     if name is None:
-        roots = () if any(one.name == "main" for one in functions) else roots_of(functions)
+        roots = () if any(one.name == "main" for one in functions) else root_functions(functions)
         if not roots:
             return tuple(functions)
         if len(roots) > 1:
@@ -48,7 +48,7 @@ def entered(functions: Sequence[Function], name: str | None = None) -> tuple[Fun
     return tuple(sorted(_named(functions, changed), key=lambda one: one.name != "main"))
 
 
-def own_names(functions: Sequence[Function]) -> tuple[Function, ...]:
+def restore_own_names(functions: Sequence[Function]) -> tuple[Function, ...]:
     """Return the functions by their own names, whichever was the entry."""
     names = {one.name: one.attr(OWN_NAME) for one in functions if one.attr(OWN_NAME) is not None}
     clash = next((one.name for one in functions if one.name in names.values() and one.name not in names), None)
@@ -58,7 +58,7 @@ def own_names(functions: Sequence[Function]) -> tuple[Function, ...]:
 
 
 def _named(functions: Iterable[Function], names: Mapping[str, str]) -> tuple[Function, ...]:
-    called = tuple(calling(one, names) for one in functions)
+    called = tuple(with_renamed_callees(one, names) for one in functions)
     return tuple(_renamed(one, names[one.name]) if one.name in names else one for one in called)
 
 

@@ -14,11 +14,11 @@ from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
 from tvmtarget.ir.def_use import producers_of, readers_of
 from tvmtarget.ir.function import Function, Value, callees_of
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.rewrite import extract, positions_of, refuse_detour, remove_dead_functions, values_of
+from tvmtarget.ir.rewrite import check_convex, extract, positions_of, remove_dead_functions, values_of
 from tvmtarget.ir.text.parser import parse_type
 from tvmtarget.ir.types import TensorType, Type
 
-__all__ = ["body_of", "extracted", "with_shapes", "with_types"]
+__all__ = ["add_shape_computations", "extract_body", "extract_operations", "with_types"]
 
 # Operators that make sizes of sizes, and those that make sizes of anything, in ONNX.
 _SIZE_OPERATORS = (
@@ -30,21 +30,21 @@ _OF_SIZES = frozenset(f"onnx.{kind}" for kind in _SIZE_OPERATORS)
 _OF_SHAPES = frozenset({"onnx.Shape", "onnx.Size"})
 
 
-def extracted(module: IRModule, calls: Iterable[str], *, function: str = "main") -> IRModule:
+def extract_operations(module: IRModule, calls: Iterable[str], *, function: str = "main") -> IRModule:
     """Return operations of a function, given by their source names, as a module; `ModelError` as `outline`."""
     old = module[function]
     chosen = set(positions_of(old, calls))
     if not chosen:
         raise ModelError(f"no operations of function {function!r} are given")
-    inside = with_shapes(old, chosen)
-    refuse_detour(old, inside)
+    inside = add_shape_computations(old, chosen)
+    check_convex(old, inside)
     part, _ = extract(old, sorted(inside), "main", None, readers_of(old), values_of(old))
     copied = {output.name for index in inside - chosen for output in old.body[index].outputs}
     results = tuple(name for name in part.results if name not in copied)
     return _alone(module, part.replace(results=results))
 
 
-def body_of(module: IRModule, op: str, label: str, *, function: str = "main") -> IRModule:
+def extract_body(module: IRModule, op: str, label: str, *, function: str = "main") -> IRModule:
     """Return a nested body of an operation as a module: what it captures are its last parameters."""
     old = module[function]
     call = next((call for call in old.body if call.source == op), None)
@@ -96,7 +96,7 @@ def _may_become(old: Type, new: Type) -> bool:
     return len(old.shape) == len(new.shape) and known
 
 
-def with_shapes(function: Function, calls: Collection[int]) -> set[int]:
+def add_shape_computations(function: Function, calls: Collection[int]) -> set[int]:
     """Add to a set of operations those that compute its operands from nothing but shapes of what it has at hand."""
     producer = producers_of(function)
     inside = set(calls)

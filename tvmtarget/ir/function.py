@@ -21,7 +21,7 @@ import numpy as np
 
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.ir.tensors import digest_of
-from tvmtarget.ir.text.escaping import quote, spell
+from tvmtarget.ir.text.escaping import print_name, quote
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.target.constraints.constraint import Constraint
 
@@ -30,7 +30,7 @@ __all__ = [
     "CODE",
     "COPY",
     "DIMS",
-    "DRIVES",
+    "DRIVEN_DEVICE",
     "FUNCTION",
     "OPS",
     "RECV",
@@ -43,11 +43,11 @@ __all__ = [
     "Value",
     "all_names",
     "callees_of",
-    "calling",
     "calls_in",
     "code_callees",
     "constants_of",
-    "reached_from",
+    "reachable_functions",
+    "with_renamed_callees",
 ]
 
 COPY = "tt.copy"
@@ -60,7 +60,7 @@ CALLEES = "callees"
 OPS = "ops"  # the attribute of a call of a function that names the operations it leads to (`op_names.py`)
 DIMS = "dims"  # beside it: symbolic dimensions of the function, each followed by what it is where that is called
 FUNCTION = "function:"  # what begins the name of a function where operations are named, too
-DRIVES = "drives"  # the attribute of a host function that names, by its path, the device it works for
+DRIVEN_DEVICE = "drives"  # the attribute of a host function that names, by its path, the device it works for
 
 Attribute: TypeAlias = "int | float | str | bytes | Constant | Opaque | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | tuple[Constant, ...]"  # noqa: E501
 
@@ -74,7 +74,7 @@ class Value:
     scope: str = ""
 
     def __str__(self) -> str:
-        name = f"%{spell(self.name)}" if self.name else "_"
+        name = f"%{print_name(self.name)}" if self.name else "_"
         return f"{name}: {self.type or '?'}" + (f" in {quote(self.scope)}" if self.scope else "")
 
 
@@ -102,7 +102,7 @@ class Constant:
         return hash((self.name, self.type))
 
     def __str__(self) -> str:
-        return f"%{spell(self.name)}: {self.type}"
+        return f"%{print_name(self.name)}: {self.type}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +205,9 @@ class Function:
         return tuple(dict.fromkeys(name for name in used if name and name not in own))
 
     @property
-    def asks(self) -> Constraint | None:
+    def site_constraint(self) -> Constraint | None:
         """What it asks of where its operations run; of a host function that is the device it works for."""
-        device = self.attr(DRIVES)
+        device = self.attr(DRIVEN_DEVICE)
         return self.constraint if device is None else Constraint.at(device)
 
     def attr(self, name: str) -> Any:  # noqa: ANN401
@@ -314,7 +314,7 @@ def code_callees(function: Function) -> dict[str, str]:
     return dict(zip(names[::2], names[1::2], strict=False))
 
 
-def calling(function: Function, names: Mapping[str, str]) -> Function:
+def with_renamed_callees(function: Function, names: Mapping[str, str]) -> Function:
     """Return a function that calls other functions in place of those that are keys of `names`."""
     if callees_of(function).isdisjoint(names):
         return function
@@ -330,11 +330,11 @@ def _calling(call: Call, names: Mapping[str, str]) -> Call:
     operands = _operand_texts(call)
     if operands:
         attrs = tuple((key, _naming(operands, names) if key == _OPERANDS else value) for key, value in attrs)
-    regions = tuple((label, calling(region, names)) for label, region in call.regions)
+    regions = tuple((label, with_renamed_callees(region, names)) for label, region in call.regions)
     return replace(call, op=op, attrs=attrs, regions=regions)
 
 
-def reached_from(names: Iterable[str], functions: Mapping[str, Function]) -> tuple[str, ...]:
+def reachable_functions(names: Iterable[str], functions: Mapping[str, Function]) -> tuple[str, ...]:
     """Return the names of functions and of all that they call, directly or through others."""
     reached: dict[str, None] = {}
     waiting = list(names)

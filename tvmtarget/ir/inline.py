@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.dim_aliases import dim_aliases, with_dims, within
+from tvmtarget.ir.dim_aliases import compose_dims, dim_aliases, rename_dims
 from tvmtarget.ir.function import COPY, Call, Constant, Function, Value, all_names, callees_of
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.op_aliases import count_of_ops, is_op, op_aliases, with_names, with_op_aliases
+from tvmtarget.ir.op_aliases import count_ops, is_named_op, op_aliases, rename_ops, with_op_aliases
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["Frame", "Inlined", "inline_calls"]
@@ -24,12 +24,12 @@ class Frame:
 
     callee: str
     ordinal: int
-    asked: tuple[tuple[Constraint, str], ...]
+    provenance: tuple[tuple[Constraint, str], ...]
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
         """What was asked of the function, and of this call of it."""
-        return tuple(wanted for wanted, _ in self.asked)
+        return tuple(wanted for wanted, _ in self.provenance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,9 @@ def _in_one_version(
     stated = {opset for one in (function, *reached.values()) for opset in one.opsets}
     if len(stated) == len({domain for domain, _ in stated}):
         return function, functions
-    from tvmtarget.ir.onnx.opset_versions import unified
+    from tvmtarget.ir.onnx.opset_versions import unify_opsets
 
-    first, *others = unified((function, *reached.values()))
+    first, *others = unify_opsets((function, *reached.values()))
     return first, {**functions, **dict(zip(reached, others, strict=True))}
 
 
@@ -163,7 +163,7 @@ class _Inliner:
 
     def _keep(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         """Append an operation in the names of its new surroundings; its results are added to `names`."""
-        call = with_dims(self._named(call), self.dims) if self.dims else self._named(call)
+        call = rename_dims(self._named(call), self.dims) if self.dims else self._named(call)
         nested = tuple(self._nested(region, names, frames, stack) for _, region in call.regions)
         inputs = tuple(names.get(name, name) for name in call.inputs)
         outputs = []
@@ -183,19 +183,19 @@ class _Inliner:
         """Return an operation by the name that it has where its function is called; or a call that names others."""
         if self.told is None or call.op == COPY:
             return call
-        if is_op(call, self.functions):
+        if is_named_op(call, self.functions):
             return replace(call, source=next(self.told))
         callee = self.functions.get(call.callee or "")
         if callee is None:
             return call
-        return with_op_aliases(call, tuple(islice(self.told, count_of_ops(callee, self.functions))))
+        return with_op_aliases(call, tuple(islice(self.told, count_ops(callee, self.functions))))
 
     def _nested(
         self, region: Function, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]
     ) -> Inlined:
         """Return a nested body with its captures renamed and its calls inlined."""
         if not callees_of(region):
-            known = region if self.told is None else with_names(region, self.told, self.functions)
+            known = region if self.told is None else rename_ops(region, self.told, self.functions)
             return _framed(_captured(known, names), frames)
         inner = _Inliner(self.functions, region, self.only)
         inner.names, inner.sources, inner.opsets = self.names, self.sources, self.opsets
@@ -221,7 +221,7 @@ class _Inliner:
         if told is None and given is not None:
             self.told = iter(given)
         self.wanted = _wanted(call, callee, wanted)
-        self.dims = within(dim_aliases(call), dims)
+        self.dims = compose_dims(dim_aliases(call), dims)
         results = self.expand(callee, arguments, (*frames, frame), (*stack, callee.name))
         self.told, self.wanted, self.dims = told, wanted, dims
         for output, result in zip(call.outputs, results, strict=True):
@@ -257,8 +257,8 @@ def _wanted(call: Call, callee: Function, around: Mapping[str, str]) -> dict[str
 
 
 def _asked(call: Call, callee: Function) -> Iterator[tuple[Constraint, str]]:
-    if callee.asks is not None:
-        yield callee.asks, f"function {callee.name!r}"
+    if callee.site_constraint is not None:
+        yield callee.site_constraint, f"function {callee.name!r}"
     if call.constraint is not None:
         yield call.constraint, f"call {call.source!r} of function {callee.name!r}"
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tvmtarget.errors import ModelError, TvmTargetError
 from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.tensors import array_of_bytes, bytes_of
-from tvmtarget.ir.text.escaping import one_nan, print_float
+from tvmtarget.ir.text.escaping import canonical_nan, print_float
 from tvmtarget.ir.text.parser import MAX_DEPTH, parse_type
 from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.target.constraints.constraint import Constraint
@@ -230,7 +230,7 @@ class _Reader:
             case list():
                 return tuple(self.value(item, depth + 1) for item in data)
             case {"float": str(text), **rest} if not rest:
-                return one_nan(float(text))
+                return canonical_nan(float(text))
             case {"bytes": str(text), **rest} if not rest:
                 return bytes.fromhex(text)
             case {"map": list(pairs), **rest} if not rest:

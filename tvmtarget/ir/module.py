@@ -13,7 +13,7 @@ import numpy as np
 
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.archive import read_archive, write_archive
-from tvmtarget.ir.entry_function import entered
+from tvmtarget.ir.entry_function import set_entry
 from tvmtarget.ir.function import CODE, FUNCTION, Constant, Function, constants_of
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.json_form import read_module, write_module
@@ -235,7 +235,7 @@ class IRModule:
         The entry before gets its own name back, or one like `main_1`. Unless a name is given, the entry is `main`, else
         the only function that no other one calls; `ModelError` with the names where there are several.
         """
-        return self.replace(functions=entered(self.functions, name))
+        return self.replace(functions=set_entry(self.functions, name))
 
     def with_function(self, function: Function) -> IRModule:
         """Return the module with one function added, or exchanged for the one of that name."""

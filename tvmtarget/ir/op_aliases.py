@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from tvmtarget.ir.function import CODE, COPY, OPS, Call, Function, calls_in
 
-__all__ = ["count_of_ops", "is_op", "op_aliases", "with_names", "with_op_aliases"]
+__all__ = ["count_ops", "is_named_op", "op_aliases", "rename_ops", "with_op_aliases"]
 
 
-def is_op(call: Call, functions: Mapping[str, Function]) -> bool:
+def is_named_op(call: Call, functions: Mapping[str, Function]) -> bool:
     """Whether a call is told by its name: an operation or a call of code, neither a copy nor a call to look into."""
     if call.callee is None:
         return call.op not in (COPY, CODE)
@@ -32,7 +32,7 @@ def with_op_aliases(call: Call, names: tuple[str, ...]) -> Call:
     return replace(call, attrs=(*((name, value) for name, value in call.attrs if name != OPS), (OPS, names)))
 
 
-def count_of_ops(function: Function, functions: Mapping[str, Function]) -> int:
+def count_ops(function: Function, functions: Mapping[str, Function]) -> int:
     """Count the operations that a call of a function leads to; what is in a circle of calls counts once."""
     return _count(function, functions, ())
 
@@ -40,18 +40,18 @@ def count_of_ops(function: Function, functions: Mapping[str, Function]) -> int:
 def _count(function: Function, functions: Mapping[str, Function], around: tuple[str, ...]) -> int:
     total = 0
     for call in calls_in(function):
-        if is_op(call, functions):
+        if is_named_op(call, functions):
             total += 1
         elif call.callee in functions and call.callee not in around:
             total += _count(functions[call.callee or ""], functions, (*around, function.name))
     return total
 
 
-def with_names(region: Function, names: Iterator[str], functions: Mapping[str, Function]) -> Function:
+def rename_ops(region: Function, names: Iterator[str], functions: Mapping[str, Function]) -> Function:
     """Return a nested body, which calls no functions but code, with other names of its operations."""
     body = []
     for call in region.body:
-        source = next(names) if is_op(call, functions) else call.source
-        regions = tuple((label, with_names(inner, names, functions)) for label, inner in call.regions)
+        source = next(names) if is_named_op(call, functions) else call.source
+        regions = tuple((label, rename_ops(inner, names, functions)) for label, inner in call.regions)
         body.append(replace(call, source=source, regions=regions))
     return region.replace(body=tuple(body))

@@ -10,20 +10,30 @@ from dataclasses import replace
 
 from tvmtarget.errors import ModelError, UnknownNameError, did_you_mean
 from tvmtarget.ir.def_use import boundary, detour, readers_of
-from tvmtarget.ir.function import CODE, COPY, Call, Function, Value, callees_of, calling, calls_in, reached_from
+from tvmtarget.ir.function import (
+    CODE,
+    COPY,
+    Call,
+    Function,
+    Value,
+    callees_of,
+    calls_in,
+    reachable_functions,
+    with_renamed_callees,
+)
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = [
+    "check_convex",
     "clone",
     "extract",
     "inline",
     "outline",
     "outline_calls",
     "positions_of",
-    "refuse_detour",
     "remove_dead_code",
     "remove_dead_functions",
     "rename",
@@ -65,7 +75,7 @@ def remove_dead_code(function: Function) -> Function:
 
 def remove_dead_functions(module: IRModule, keep: Collection[str] = ("main",)) -> IRModule:
     """Drop functions that those to keep do not call, directly or through others."""
-    reached = reached_from([name for name in keep if name in module], module.by_name)
+    reached = reachable_functions([name for name in keep if name in module], module.by_name)
     return module.replace(functions=tuple(function for function in module if function.name in reached))
 
 
@@ -83,7 +93,7 @@ def rename(module: IRModule, old: str, new: str) -> IRModule:
     module[old]
     if new in module and new != old:
         raise ModelError(f"function {old!r} cannot be called {new!r}; there is one of that name")
-    functions = (calling(function, {old: new}) for function in module)
+    functions = (with_renamed_callees(function, {old: new}) for function in module)
     return module.replace(functions=tuple(one.replace(name=new) if one.name == old else one for one in functions))
 
 
@@ -192,7 +202,7 @@ def outline_calls(
         raise ModelError(f"operations cannot be outlined into {name!r}; there is a function of that name")
     if not calls:
         raise ModelError(f"no operations are given to be outlined into {name!r}")
-    behind = refuse_detour(old, calls)
+    behind = check_convex(old, calls)
     inside = sorted(calls)
     new, call = extract(old, inside, name, constraint, readers_of(old), values_of(old))
     taken = set(inside)
@@ -201,7 +211,7 @@ def outline_calls(
     return module.with_function(with_body(old, (*before, call, *after))).with_function(new)
 
 
-def refuse_detour(function: Function, calls: Collection[int]) -> frozenset[int]:
+def check_convex(function: Function, calls: Collection[int]) -> frozenset[int]:
     """Return what depends on a set of operations; `ModelError` with the way if a value leaves it and comes back."""
     path, behind = detour(function, calls)
     if path:

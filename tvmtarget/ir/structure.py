@@ -33,7 +33,7 @@ from tvmtarget.ir.function import (
     Value,
     callees_of,
     code_callees,
-    reached_from,
+    reachable_functions,
 )
 from tvmtarget.ir.json_form import write_value
 from tvmtarget.ir.text.parser import MAX_DEPTH
@@ -124,7 +124,7 @@ def difference(a: IRModule | Function, b: IRModule | Function) -> str | None:
 def _public(module: IRModule) -> set[str]:
     called = {name for function in module for name in callees_of(function)}
     public = {function.name for function in module if function.name == "main" or function.name not in called}
-    return public | (module.by_name.keys() - set(reached_from(public, module.by_name)))  # code that calls itself
+    return public | (module.by_name.keys() - set(reachable_functions(public, module.by_name)))  # code that calls itself
 
 
 def _hash(body: object) -> str:

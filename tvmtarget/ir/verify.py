@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
-from tvmtarget.ir.dim_aliases import are_dims
+from tvmtarget.ir.dim_aliases import is_dim_aliases
 from tvmtarget.ir.function import (
     CALLEES,
     CODE,
@@ -25,13 +25,13 @@ from tvmtarget.ir.function import (
     code_callees,
     constants_of,
 )
-from tvmtarget.ir.op_aliases import count_of_ops
+from tvmtarget.ir.op_aliases import count_ops
 from tvmtarget.ir.text.parser import MAX_DEPTH
 from tvmtarget.ir.types import DTYPES, TensorType, Type, dtype_of
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["RULES", "RULES_OF_PLACES", "verify_functions"]
+__all__ = ["RULES", "TARGET_RULES", "verify_functions"]
 
 MAX_SHOWN = 5
 
@@ -48,7 +48,7 @@ def verify_functions(module: Functions, target: Target | None = None) -> None:
         problems += [f"{problem} (function {function.name!r})" for problem in deep]
         for rule in () if deep else RULES:
             problems += [f"{problem} (function {function.name!r})" for problem in rule(module, function)]
-        placed = () if deep or places is None else (rule(function, places) for rule in RULES_OF_PLACES)
+        placed = () if deep or places is None else (rule(function, places) for rule in TARGET_RULES)
         problems += [f"{problem} (function {function.name!r})" for found in placed for problem in found]
     is_code = bool(module) and all(function.code is not None for function in module.values())  # which has its symbols
     if "main" not in module and not is_code and not any(f.attr("global_symbol") for f in module.values()):
@@ -145,11 +145,11 @@ def _names_of_ops_fit(module: Functions, function: Function) -> Iterator[str]:
         if call.callee is None or call.callee not in module:
             continue
         dims, names = call.attr(DIMS), call.attr(OPS)
-        if dims is not None and not are_dims(dims):
+        if dims is not None and not is_dim_aliases(dims):
             yield f"{_op(call)} has dims={dims!r}, which should be names of dimensions in pairs"
         if names is None:
             continue
-        count = count_of_ops(module[call.callee], module)
+        count = count_ops(module[call.callee], module)
         if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
             yield f"{_op(call)} has ops={names!r}, which should be names"
         elif len(names) != count:
@@ -348,7 +348,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 # Rules that hold where the target is known: of a function, on a tree.
-RULES_OF_PLACES: tuple[Callable[[Function, _Places], Iterator[str]], ...] = (_paths_name_nodes, _memories_exist)
+TARGET_RULES: tuple[Callable[[Function, _Places], Iterator[str]], ...] = (_paths_name_nodes, _memories_exist)
 
 
 def _cycles(module: Functions) -> Iterator[str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tvmtarget.errors import UnknownNameError, did_you_mean
 from tvmtarget.ir.def_use import readers_of
-from tvmtarget.ir.function import Call, Constant, Function, reached_from
+from tvmtarget.ir.function import Call, Constant, Function, reachable_functions
 from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.partitionable import partitionable
@@ -305,13 +305,15 @@ def _driven(found: Scopes, module: IRModule) -> frozenset[int]:
 
 
 def _on_tree(frame: Frame, read: ConstraintResolver) -> Frame:
-    return replace(frame, asked=tuple((read(wanted, origin).constraint, origin) for wanted, origin in frame.asked))
+    return replace(
+        frame, provenance=tuple((read(wanted, origin).constraint, origin) for wanted, origin in frame.provenance)
+    )
 
 
 def _uncalled(module: IRModule) -> tuple[Function, ...]:
     """Return the functions that stay as they are: code, what the entry does not call, and what that calls."""
-    divided = set(reached_from(["main"], module.by_name))
-    beside = set(reached_from([one.name for one in module if one.name not in divided], module.by_name))
+    divided = set(reachable_functions(["main"], module.by_name))
+    beside = set(reachable_functions([one.name for one in module if one.name not in divided], module.by_name))
     return tuple(one for one in module if one.name in beside or one.code is not None)
 
 
@@ -328,7 +330,8 @@ def _asked(
     operation counts.
     """
     topology, function = read.topology, found.scopes[0].function
-    base = () if function.asks is None else (read(function.asks, f"function {function.name!r}"),)
+    constraint = function.site_constraint
+    base = () if constraint is None else (read(constraint, f"function {function.name!r}"),)
     plain: list[tuple[Requirement, ...]] = []
     placed = {index for index, call in enumerate(found.body) for output in call.outputs if output.scope}
     for scope in found.scopes:
@@ -338,7 +341,7 @@ def _asked(
         for index in scope.calls:
             call = found.body[index]
             frames = found.frames[index][depth:]
-            own = [read(wanted, origin) for frame in frames for wanted, origin in frame.asked] if frames else []
+            own = [read(wanted, origin) for frame in frames for wanted, origin in frame.provenance] if frames else []
             code = codes.get(call.callee or "") if codes else None
             if code is not None:
                 own.append(read(code, f"function {call.callee!r}"))

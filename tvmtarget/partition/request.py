@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from tvmtarget.errors import ArtifactError, TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
-from tvmtarget.ir.function import DRIVES, FUNCTION, Call, calls_in
+from tvmtarget.ir.function import DRIVEN_DEVICE, FUNCTION, Call, calls_in
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs
@@ -69,7 +69,7 @@ class Request:
         `splits` has mixed functions of host and device code split, whatever their code generator takes, as does a
         module that was split before; `cache` is what is known from earlier.
         """
-        splits = splits or any(function.attr(DRIVES) is not None for function in self.module)
+        splits = splits or any(function.attr(DRIVEN_DEVICE) is not None for function in self.module)
         program = normalise(self.module.verify(), self.target, self.where)
         raise_all(TargetError, list(_unsupported_systems(program.topology)))
         self._check_names(program)

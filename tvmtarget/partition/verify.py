@@ -9,7 +9,7 @@ from itertools import chain, islice
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.op_aliases import is_op
+from tvmtarget.ir.op_aliases import is_named_op
 from tvmtarget.partition.control.control_flow_ops import control_flow_form
 from tvmtarget.partition.control.verify_drivers import Path, calls_in_order, copies_are_needed, values_are_exact
 from tvmtarget.partition.flat_program import FlatProgram
@@ -109,7 +109,7 @@ def _every_call_is_in_its_body(
             yield f"function {callee!r} is called where {subgraph.function!r} should be, which has {subgraph.ops[:1]}"
             return
         ops = list(program.with_nested(subgraph.calls))
-        names = list(islice((name for call, name, _ in order if is_op(call, module.by_name)), len(ops)))
+        names = list(islice((name for call, name, _ in order if is_named_op(call, module.by_name)), len(ops)))
         if names != [program.body[index].source for index in ops]:
             yield f"the call of {callee!r} for {subgraph.ops[:1]} calls its ops {', '.join(map(repr, names[:3]))}"
         for index in subgraph.calls:
@@ -180,4 +180,5 @@ def _copies_lead_away(program: FlatProgram, outlined: Outlined) -> Iterator[str]
 
 
 def _home(driver: Function, program: FlatProgram) -> str:
-    return program.topology.home(driver.asks.path if driver.asks and driver.asks.path else "")
+    constraint = driver.site_constraint
+    return program.topology.home((constraint.path if constraint else None) or "")

@@ -9,10 +9,10 @@ from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 from tvmtarget.ir.onnx.types import write_type
 from tvmtarget.ir.types import Type
 
-__all__ = ["instance_of"]
+__all__ = ["instantiate_function"]
 
 
-def instance_of(proto: FunctionProto, node: NodeProto, types: Sequence[Type]) -> ModelProto:
+def instantiate_function(proto: FunctionProto, node: NodeProto, types: Sequence[Type]) -> ModelProto:
     """Return a function as a model whose inputs are the operands that a call gives, with their types."""
     model = ModelProto(ir_version=10)
     model.opset_import.extend(proto.opset_import)

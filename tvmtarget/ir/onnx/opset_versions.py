@@ -22,13 +22,13 @@ from tvmtarget.ir.onnx.reader import read_body
 from tvmtarget.ir.onnx.tensors import SMALL
 from tvmtarget.ir.types import Type
 
-__all__ = ["at_versions", "unified"]
+__all__ = ["convert_opsets", "unify_opsets"]
 
 # Control flow changes between versions by the types that it takes; Scan does since version 9, before it was another.
 _CONTROL = {"If": 1, "Loop": 1, "Scan": 9, "SequenceMap": 17}
 
 
-def unified(functions: Sequence[Function]) -> tuple[Function, ...]:
+def unify_opsets(functions: Sequence[Function]) -> tuple[Function, ...]:
     """Return functions in the same versions of operator sets: those of the first where all fit, else the newest."""
     stated: dict[str, list[int]] = defaultdict(list)
     for function in functions:
@@ -38,10 +38,10 @@ def unified(functions: Sequence[Function]) -> tuple[Function, ...]:
     for domain, versions in stated.items():
         fits = all(_is_same(call, domain, versions[0], function) for function in functions for call in function.body)
         chosen[domain] = versions[0] if fits else max(versions)
-    return tuple(at_versions(function, chosen) for function in functions)
+    return tuple(convert_opsets(function, chosen) for function in functions)
 
 
-def at_versions(function: Function, opsets: Mapping[str, int]) -> Function:
+def convert_opsets(function: Function, opsets: Mapping[str, int]) -> Function:
     """Return a function in other versions of its operator sets, by domain; `ModelError` names what has no such."""
     old = dict(function.opsets)
     for domain, version in opsets.items():

@@ -21,11 +21,11 @@ from tvmtarget.errors import ModelError, ModelFileError, TvmTargetError
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.inference import infer_shapes
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.onnx.functions import instance_of
+from tvmtarget.ir.onnx.functions import instantiate_function
 from tvmtarget.ir.onnx.metadata import graph_notes, model_notes
 from tvmtarget.ir.onnx.tensors import constant_of, external_tensors, is_small, read_tensor, write_tensor
 from tvmtarget.ir.onnx.types import check_model, read_type
-from tvmtarget.ir.text.escaping import one_nan
+from tvmtarget.ir.text.escaping import canonical_nan
 from tvmtarget.ir.text.parser import MAX_DEPTH
 from tvmtarget.ir.types import Type
 from tvmtarget.target.problems import shown
@@ -336,7 +336,7 @@ class _Reader:
             raise ModelError(f"a call of function {proto.name!r} of {self._name} has more operands than it takes")
         if self._depth > MAX_DEPTH:
             raise ModelError(f"functions of {self._name} call each other deeper than {MAX_DEPTH}, {proto.name!r} too")
-        model = instance_of(proto, node, types)
+        model = instantiate_function(proto, node, types)
         model.functions.extend(self._local.values())
         model.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in _missing(model))
         try:
@@ -376,13 +376,13 @@ class _Reader:
                 whole: int = attribute.i
                 return whole
             case AttributeProto.FLOAT:
-                return one_nan(attribute.f)
+                return canonical_nan(attribute.f)
             case AttributeProto.STRING:
                 return _text(attribute.s)
             case AttributeProto.INTS:
                 return tuple(attribute.ints)
             case AttributeProto.FLOATS if attribute.floats:
-                return tuple(map(one_nan, attribute.floats))
+                return tuple(map(canonical_nan, attribute.floats))
             case AttributeProto.STRINGS if attribute.strings:
                 texts = [_text(item) for item in attribute.strings]
                 return tuple(texts) if all(isinstance(text, str) for text in texts) else tuple(attribute.strings)  # type: ignore[return-value]

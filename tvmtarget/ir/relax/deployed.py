@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvmtarget.errors import ModelError, TargetError
-from tvmtarget.ir.entry_function import own_names, roots_of
-from tvmtarget.ir.function import COPY, Attribute, Call, Function, Opaque, Value, all_names, reached_from
+from tvmtarget.ir.entry_function import restore_own_names, root_functions
+from tvmtarget.ir.function import COPY, Attribute, Call, Function, Opaque, Value, all_names, reachable_functions
 from tvmtarget.ir.inline import Frame, Inlined, inline_calls, rename_values
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import write_blob
@@ -62,8 +62,8 @@ def deployed_module(
     functions: Sequence[Function], attrs: Mapping[str, Any], tree: Target | None
 ) -> tuple[tuple[Function, ...], Mapping[str, Any]]:
     """Return functions and attributes as TVM wants them, by their own names; what no one decomposed is as it was."""
-    functions = own_names(functions)
-    divided = [function for function in roots_of(functions) if function.attr("role") is not None]
+    functions = restore_own_names(functions)
+    divided = [function for function in root_functions(functions) if function.attr("role") is not None]
     if tree is None or not divided:
         return functions, attrs
     by_name = {function.name: function for function in functions}
@@ -82,7 +82,7 @@ def _deployed(
     root: Function, by_name: Mapping[str, Function], names: Names, topology: Topology, attrs: Mapping[str, Any]
 ) -> tuple[list[Function], dict[str, Any]]:
     """Return the driver of one root with the parts and codes that it calls, and the global infos with its devices."""
-    reached = [by_name[name] for name in reached_from([root.name], by_name)]
+    reached = [by_name[name] for name in reachable_functions([root.name], by_name)]
     outside = {f.name: f for f in reached if (path := _leaf_path(f)) and not is_native(topology[path].target.kind)}
     inlined = inline_calls(root, by_name, only=by_name.keys() - outside.keys() - {root.name})
     placed = _placed(inlined, lambda call, frames: _site_of(call, frames, by_name, topology, root))

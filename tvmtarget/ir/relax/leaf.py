@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import Call, Function, Value, callees_of, reached_from
+from tvmtarget.ir.function import Call, Function, Value, callees_of, reachable_functions
 from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.syntax import symbols_in
 from tvmtarget.ir.relax.tvm_library import the_tvm
@@ -26,7 +26,7 @@ def leaf_text(function: Function, functions: Mapping[str, Function]) -> bytes:
     body = _checked_body(function)
     attrs = tuple((key, value) for key, value in function.attrs if key not in ("role", "global_symbol", BLOCKS))
     main = function.replace(name="main", body=body, attrs=(*attrs, ("global_symbol", "main")))
-    codes = [functions[name] for name in sorted(reached_from(callees_of(function), functions))]
+    codes = [functions[name] for name in sorted(reachable_functions(callees_of(function), functions))]
     return str(the_tvm().ir.save_json(write_tvm_module((main, *codes), {}))).encode()
 
 

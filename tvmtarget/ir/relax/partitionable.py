@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value, callees_of, reached_from
+from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value, callees_of, reachable_functions
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.syntax import fields_of_tuple, renamed_symbols
@@ -39,7 +39,10 @@ def partitionable(functions: Sequence[Function]) -> tuple[Function, ...]:
     made = _Specialized(untupled(direct)).functions()
     own = {function.name for function in functions}
     roots = [name for name in own if name not in called or name == "main"]
-    kept = {*reached_from(roots, {one.name: one for one in made}), *(one.name for one in made if one.code is not None)}
+    kept = {
+        *reachable_functions(roots, {one.name: one for one in made}),
+        *(one.name for one in made if one.code is not None),
+    }
     return tuple(one for one in made if one.name in kept)
 
 

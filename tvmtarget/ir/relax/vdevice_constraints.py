@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tvmtarget.errors import TargetError, TvmTargetError, raise_all
-from tvmtarget.ir.function import Call, Function, Opaque, reached_from
+from tvmtarget.ir.function import Call, Function, Opaque, reachable_functions
 from tvmtarget.ir.relax.attributes import TVM, read_blob
 from tvmtarget.ir.relax.partitionable import code_generator
 from tvmtarget.ir.relax.reader import GLOBALS
@@ -79,7 +79,7 @@ class _Places:
             return function
         own = stated[function.name]
         known = self._functions.keys()
-        called = [name for name in reached_from([function.name], self._functions) if name != function.name]
+        called = [name for name in reachable_functions([function.name], self._functions) if name != function.name]
         elsewhere = {name for name in called if name in known and stated[name] not in (None, own)}
         body = function.body
         if code_generator(function) is None:  # else values are where the host of the code generator has them

@@ -6,7 +6,7 @@ import json
 import re
 from math import isinf, isnan, nan
 
-__all__ = ["NAME", "RESERVED", "SYMBOL", "is_symbol", "one_nan", "print_float", "quote", "spell"]
+__all__ = ["NAME", "RESERVED", "SYMBOL", "canonical_nan", "is_symbol", "print_float", "print_name", "quote"]
 
 # A name that stands without quotes: letters and digits of any script, `_ . $ / -`, and `::` inside.
 NAME = re.compile(r"[\w.$/\-]+(?:::[\w.$/\-]+)*")
@@ -28,7 +28,7 @@ def quote(text: str) -> str:
     return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in plain)
 
 
-def spell(name: str) -> str:
+def print_name(name: str) -> str:
     """Return a name as it is where that is unambiguous, else quoted."""
     return name if NAME.fullmatch(name) and name not in RESERVED else quote(name)
 
@@ -38,7 +38,7 @@ def is_symbol(text: str) -> bool:
     return SYMBOL.fullmatch(text) is not None
 
 
-def one_nan(value: float) -> float:
+def canonical_nan(value: float) -> float:
     """Return the number, and of all NaNs the same one: what holds it then is equal to what was written from it."""
     return nan if isnan(value) else value
 

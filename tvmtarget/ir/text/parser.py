@@ -38,7 +38,7 @@ import numpy as np
 from tvmtarget.errors import ModelError, TargetError, TextError, UnknownNameError, did_you_mean
 from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.tensors import array_of_bytes, array_of_items, bytes_of, static_shape
-from tvmtarget.ir.text.escaping import one_nan
+from tvmtarget.ir.text.escaping import canonical_nan
 from tvmtarget.ir.text.printer import DIGITS
 from tvmtarget.ir.text.scanner import Scanner
 from tvmtarget.ir.types import (
@@ -76,7 +76,7 @@ def parse_functions(
 ) -> tuple[tuple[Function, ...], Target | None, dict[str, object]]:
     """Return functions, target and attributes of a module; `TextError` shows line and column of what is wrong.
 
-    `constants` are arrays by digest, for those that the text does not spell out.
+    `constants` are arrays by digest, for those that the text does not print_name out.
     """
     check_limit("text-bytes", len(text), "the text of a module", TextError)
     return _Parser(text, constants).module()
@@ -348,7 +348,7 @@ class _Parser(Scanner):
     def number(self, text: str) -> int | float:
         if len(text) > _MAX_NUMBER:
             raise self.error(f"expected a number of at most {_MAX_NUMBER} letters", self.at - len(text))
-        return int(text) if _INTEGER.fullmatch(text) else one_nan(float(text))
+        return int(text) if _INTEGER.fullmatch(text) else canonical_nan(float(text))
 
     def integer(self, what: str = "a number") -> int:
         number = self.match(_INTEGER)

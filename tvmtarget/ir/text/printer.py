@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tvmtarget.ir.function import Call, Constant, Function, Opaque
 from tvmtarget.ir.tensors import print_items
-from tvmtarget.ir.text.escaping import print_float, quote, spell
+from tvmtarget.ir.text.escaping import print_float, print_name, quote
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
@@ -18,7 +18,7 @@ DIGITS = 16  # of a digest that the text form shows
 def print_module(functions: Sequence[Function], target: Target | None, attrs: Mapping[str, object]) -> str:
     """Print the target, the attributes, and every function in order; `parse_module` gives an equal module."""
     head = [] if target is None else [f"target {target}"]
-    head += [f"attr {spell(key)} = {print_value(value)}" for key, value in sorted(attrs.items())]
+    head += [f"attr {print_name(key)} = {print_value(value)}" for key, value in sorted(attrs.items())]
     return "\n\n".join(["\n".join(head)] * bool(head) + [print_function(function) for function in functions])
 
 
@@ -35,7 +35,7 @@ def _lines(function: Function, word: str, indent: str) -> Iterator[str]:
     notes = [f"captures({captures})"] * bool(captures) + [f"opsets({opsets})"] * bool(opsets)
     notes += _constraint(function.constraint)
     notes += [f"attrs {_attributes(function.attrs)}"] * bool(function.attrs)
-    yield " ".join([f"{indent}{word} @{spell(function.name)}({params}) -> ({results})", *notes, "{"])
+    yield " ".join([f"{indent}{word} @{print_name(function.name)}({params}) -> ({results})", *notes, "{"])
     for constant in function.constants:
         yield f"{indent}  const {constant} = {_elements(constant)}"
     for call in function.body:
@@ -46,23 +46,23 @@ def _lines(function: Function, word: str, indent: str) -> Iterator[str]:
 
 def _call_lines(call: Call, indent: str) -> Iterator[str]:
     outputs = ", ".join(map(str, call.outputs)) or "()"
-    operator = f"@{spell(call.callee)}" if call.callee is not None else spell(call.op)
+    operator = f"@{print_name(call.callee)}" if call.callee is not None else print_name(call.op)
     notes = [_attributes(call.attrs)] * bool(call.attrs) + _constraint(call.constraint)
-    notes += ["effect"] * call.has_effect + [f"as {spell(call.source)}"] * bool(call.source)
+    notes += ["effect"] * call.has_effect + [f"as {print_name(call.source)}"] * bool(call.source)
     yield " ".join([f"{indent}{outputs} = {operator}({', '.join(map(_use, call.inputs))})", *notes])
     for label, region in call.regions:
-        yield from _lines(region, spell(label), f"{indent}  ")
+        yield from _lines(region, print_name(label), f"{indent}  ")
 
 
 def _domain(domain: str) -> str:
     """Spell a domain; ONNX's own has no name, and is written as the word `onnx`."""
     if not domain:
         return "onnx"
-    return quote(domain) if domain == "onnx" else spell(domain)
+    return quote(domain) if domain == "onnx" else print_name(domain)
 
 
 def _use(name: str) -> str:
-    return f"%{spell(name)}" if name else "_"
+    return f"%{print_name(name)}" if name else "_"
 
 
 def _constraint(constraint: Constraint | None) -> list[str]:
@@ -70,7 +70,7 @@ def _constraint(constraint: Constraint | None) -> list[str]:
 
 
 def _attributes(attrs: Sequence[tuple[str, object]]) -> str:
-    return f"{{{', '.join(f'{spell(name)}={print_value(value)}' for name, value in attrs)}}}"
+    return f"{{{', '.join(f'{print_name(name)}={print_value(value)}' for name, value in attrs)}}}"
 
 
 def _elements(constant: Constant) -> str:

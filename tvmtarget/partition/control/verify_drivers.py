@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.op_aliases import is_op, op_aliases
+from tvmtarget.ir.op_aliases import is_named_op, op_aliases
 from tvmtarget.partition.control.control_flow_ops import body_arguments, control_flow_form
 
 __all__ = ["Path", "calls_in_order", "copies_are_needed", "values_are_exact"]
@@ -29,7 +29,7 @@ def _calls_of(
     module: IRModule, body: Function, around: Path, names: Iterator[str] | None
 ) -> Iterator[tuple[Call, str, Path]]:
     for call in body.body:
-        name = next(names, "") if names is not None and is_op(call, module.by_name) else call.source
+        name = next(names, "") if names is not None and is_named_op(call, module.by_name) else call.source
         yield call, name, around
         if call.callee is not None:
             given = op_aliases(call)

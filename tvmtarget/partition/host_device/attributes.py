@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from tvmtarget.ir.function import DRIVES, Function
+from tvmtarget.ir.function import DRIVEN_DEVICE, Function
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Topology
 
@@ -29,14 +29,14 @@ HOST_FUNCTION = "is-host-function"
 PACKED = "packed"  # TVM's kCPackedFunc, 1
 DEVICE_KERNEL = "device-kernel-launch"  # TVM's kDeviceKernelLaunch, 2
 
-SIDE_ATTRS = (CALLING_CONVENTION, HOST_FUNCTION, DRIVES)
+SIDE_ATTRS = (CALLING_CONVENTION, HOST_FUNCTION, DRIVEN_DEVICE)
 
 Side = Literal["host", "device", "mixed"]
 
 
 def as_host(function: Function, host: str, device: str) -> Function:
     """Return a function that works for a device and runs on its host, by the paths of both."""
-    attrs = {CALLING_CONVENTION: PACKED, HOST_FUNCTION: True, DRIVES: device}
+    attrs = {CALLING_CONVENTION: PACKED, HOST_FUNCTION: True, DRIVEN_DEVICE: device}
     return _with(function.replace(constraint=Constraint.at(host)), attrs)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import Function, Value, callees_of, code_callees, reached_from
+from tvmtarget.ir.function import Function, Value, callees_of, code_callees, reachable_functions
 from tvmtarget.ir.relax.attributes import TVM
 from tvmtarget.ir.relax.code import (
     code_function,
@@ -71,7 +71,7 @@ def split_code(functions: Mapping[str, Function], topology: Topology) -> tuple[F
     for name in list(owner):
         _own(name, owner[name], owner, codes)
     direct = {one for function in functions.values() if function.code is None for one in callees_of(function)}
-    operations = set(reached_from(sorted(direct & codes.keys()), codes))
+    operations = set(reachable_functions(sorted(direct & codes.keys()), codes))
     called = direct.union(*(code_callees(function).values() for function in codes.values()))
     for name in sorted(codes, key=lambda one: one in called):  # first those that no other function calls
         function = codes[name]

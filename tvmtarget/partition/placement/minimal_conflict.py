@@ -76,7 +76,7 @@ def _asking(program: FlatProgram, calls: Sequence[int], kept: Collection[Require
 def _around(frame: Frame, kept: Collection[Requirement]) -> Frame:
     asked = (
         (wanted, origin)
-        for wanted, origin in frame.asked
+        for wanted, origin in frame.provenance
         if not wanted.is_required or Requirement(wanted, origin) in kept
     )
-    return replace(frame, asked=tuple(asked))
+    return replace(frame, provenance=tuple(asked))
