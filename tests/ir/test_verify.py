@@ -40,7 +40,7 @@ RELU, TANH = module().main.body
         (changed(opsets=()), "is of domain 'onnx', but no version of it is stated"),
         (changed(name="other"), "the module has no function 'main'"),
         (body(RELU, replace(TANH, op="@f")), "op 't' calls '@f', which is not in the module"),
-        (body(RELU, replace(TANH, op="@main")), "functions call each other in a circle: main -> main"),
+        (body(RELU, replace(TANH, op="@main")), "functions call each other in a cycle: main -> main"),
         (body(RELU, replace(TANH, op="tt.copy")), "copy 't' is not from one memory to another"),
         (
             changed(constraint=tt.Constraint.parse("@gpu")).with_target("[cpu=llvm]"),
@@ -79,7 +79,7 @@ HEAD = "func @main(%x: int8[2], %c: bool[]) opsets(onnx=17) {"
         (
             f"{HEAD} %y = onnx.If(%c) then @t() {{ %z = @f(%x) return %z }} return %y }}"
             "func @f(%x) opsets(onnx=17) { %y = onnx.If(%x) then @t() { %z = @main(%x, %x) return %z } return %y }",
-            "functions call each other in a circle: main -> f -> main",
+            "functions call each other in a cycle: main -> f -> main",
         ),
         (
             f"{HEAD} %y = onnx.If(%c) then @t() {{ %z = onnx.ml::Abs(%c) return %z }} return %y }}",

@@ -106,7 +106,7 @@ def test_names_that_are_taken_get_a_number():
 
 
 def test_functions_that_call_each_other_in_a_circle_are_refused_by_name():
-    with pytest.raises(ModelError, match="call each other in a circle: a -> b -> a"):
+    with pytest.raises(ModelError, match="call each other in a cycle: a -> b -> a"):
         tt.infer_targets(
             tt.IRModule(
                 tuple(

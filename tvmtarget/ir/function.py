@@ -1,10 +1,17 @@
-"""What programs are made of: functions, each a flat list of calls in SSA form and topological order.
+"""Functions of the IR: a flat list of calls in SSA form and topological order, with typed parameters and results.
 
-Names of operators carry their dialect: `onnx.Conv`, `onnx.com.microsoft::Gelu`, `@callee` for a function of the
-module, `tt.copy` for a copy between memories, `tt.code` for code that only a dialect or a compiler understands (a TIR
-function, C source): such a function has one call of it, and its parameters and results are the signature. In the
-program of one machine, `tt.send` and `tt.recv` are the two ends of a transfer: `to` or `from` is the other machine, and
-`order` the place of the transfer among all of them. Constants are held by reference and never copied.
+An operator name carries its dialect:
+
+- `onnx.Conv`, `onnx.com.microsoft::Gelu`: an ONNX operator, with its domain unless that is ONNX's own.
+- `relax.add`: an operator of TVM's Relax.
+- `@callee`: a call of a function of the module.
+- `tt.copy`: a copy between two memories.
+- `tt.code`: code that only a compiler understands (a TIR function, C source). A function of code has this one call; its
+  parameters and results are the signature.
+- `tt.send`, `tt.recv`: the two ends of a transfer in the program of one machine. The attribute `to` or `from` names the
+  other machine, `order` is the position among all transfers.
+
+Functions, calls and values are frozen. Constants are held by reference and never copied.
 """
 
 from __future__ import annotations
@@ -54,20 +61,26 @@ COPY = "tt.copy"
 SEND = "tt.send"
 RECV = "tt.recv"
 CODE = "tt.code"
-# The attribute of a call of code that names the functions which that code calls: pairs of the name that the code uses,
-# for a call or as the symbol of a kernel that it launches, and the function of the module.
+# Attribute of a `tt.code` call: pairs of the name that the code uses (of a call, or the symbol of a kernel it launches)
+# and the function of the module.
 CALLEES = "callees"
-OPS = "ops"  # the attribute of a call of a function that names the operations it leads to (`op_names.py`)
-DIMS = "dims"  # beside it: symbolic dimensions of the function, each followed by what it is where that is called
-FUNCTION = "function:"  # what begins the name of a function where operations are named, too
-DRIVEN_DEVICE = "drives"  # the attribute of a host function that names, by its path, the device it works for
+OPS = "ops"  # attribute of a call of a function: names of the operations in it at this call (`op_aliases.py`)
+DIMS = "dims"  # attribute of a call of a function: pairs of its symbolic dimension and the caller's (`dim_aliases.py`)
+FUNCTION = "function:"  # prefix of a function name where names of operations are accepted too
+DRIVEN_DEVICE = "drives"  # attribute of a host function: path of the device that it drives
 
 Attribute: TypeAlias = "int | float | str | bytes | Constant | Opaque | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | tuple[Constant, ...]"  # noqa: E501
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A named value of a function: its type, and the memory it lives in once that is decided."""
+    """A named value of a function.
+
+    Attributes:
+        name: name that operands use; empty for a result that is not used.
+        type: type, or None where it is not known.
+        scope: memory that holds the value; empty until that is decided.
+    """
 
     name: str
     type: Type
@@ -80,16 +93,20 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A tensor known before the program runs; equal if name, type and digest are. The elements never change."""
+    """A tensor whose elements are known before the program runs; the elements never change.
+
+    Two constants are equal if name, type and digest are.
+    """
 
     name: str
     type: TensorType
     data: np.ndarray[Any, Any]
+    stored_digest: str = ""  # digest that a checked file states, so that large constants are not hashed again
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of the elements, read once."""
-        return digest_of(self.data)
+        """SHA-256 of the elements in hexadecimal; computed once."""
+        return self.stored_digest or digest_of(self.data)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Constant):
@@ -107,7 +124,12 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """An attribute that only its dialect understands: its name there, and its bytes."""
+    """An attribute value in the encoding of its dialect.
+
+    Attributes:
+        kind: name of the encoding.
+        data: encoded value.
+    """
 
     kind: str
     data: bytes
@@ -115,12 +137,17 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operation: operands by name ('' where an optional one is absent), results, attributes, nested bodies.
+    """One operation of a function.
 
-    A constraint is a `Constraint`, or its text or a target, which are read when the call is made.
-
-    `source` is the name the operation had in the model that it came from; it survives every pass. An operation that
-    `has_effect` is never dropped, and never moved before or behind another one.
+    Attributes:
+        op: operator with its dialect (see the module).
+        inputs: names of the operands in order; "" for an optional operand that is absent.
+        outputs: results in order; one that is not used has no name.
+        attrs: attributes by name, in the order of the source.
+        regions: nested bodies by label (`then_branch`); they may read values of the enclosing functions.
+        constraint: placement constraint. Its text or a target is parsed when the call is made.
+        source: name of the operation in the source model; every pass keeps it.
+        has_effect: whether the operation has side effects: it is never dropped, nor reordered with another such one.
     """
 
     op: str
@@ -138,31 +165,48 @@ class Call:
 
     @property
     def kind(self) -> str:
-        """The operator without its dialect: `Conv` of `onnx.Conv`."""
+        """Operator without its dialect: `Conv` for `onnx.Conv`."""
         return self.op.rsplit("::", 1)[-1].removeprefix("onnx.")
 
     @property
     def callee(self) -> str | None:
-        """The function of the module that this calls, or None."""
+        """Name of the called function of the module; None for an operation."""
         return self.op[1:] if self.op.startswith("@") else None
 
     def attr(self, name: str) -> Attribute | None:
-        """Return an attribute, or None where it is absent."""
+        """Return the value of an attribute.
+
+        Args:
+            name: name of the attribute.
+
+        Returns:
+            The value, or None if the call lacks the attribute.
+        """
         return next((value for key, value in self.attrs if key == name), None)
 
     def uses(self) -> tuple[str, ...]:
-        """List the values this reads, each once: operands, then what nested bodies capture."""
+        """List the values that the call reads, each once.
+
+        Returns:
+            Names of the operands in order, then of values that nested bodies capture.
+        """
         captured = [name for _, region in self.regions for name in region.captures()] if self.regions else ()
         return tuple(dict.fromkeys(filter(None, (*self.inputs, *captured))))
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function: typed parameters, constants, a flat body, and the names of its results.
+    """A function; nested bodies of calls are functions too and may also read values of the enclosing functions.
 
-    `constraint` says which node of the target it runs on; a text or a target is read when it is set. `opsets` are
-    versions of operator sets by domain.
-    A nested body of a call is a Function too; it may also read values of the functions around it.
+    Attributes:
+        name: name in the module, or a label for a nested body.
+        params: parameters in order.
+        body: calls in topological order.
+        results: names of the returned values.
+        constants: tensors that the body reads by name.
+        constraint: placement constraint. Its text or a target is parsed when the function is made.
+        opsets: operator set versions by domain, "" for ONNX's own.
+        attrs: attributes by name.
     """
 
     name: str
@@ -188,7 +232,7 @@ class Function:
 
     @property
     def code(self) -> Opaque | None:
-        """What an opaque function consists of, or None for a function of operations."""
+        """Body of a function of code; None for a function of operations."""
         only = self.body[0] if len(self.body) == 1 and self.body[0].op == CODE else None
         code = None if only is None else only.attr("code")
         return code if isinstance(code, Opaque) else None
@@ -199,28 +243,46 @@ class Function:
         return frozenset(constant.name for constant in self.constants)
 
     def captures(self) -> tuple[str, ...]:
-        """List the values this reads but does not define, each once, in order of first use."""
+        """List the values that the body reads but does not define.
+
+        Returns:
+            Names, each once, in order of first use; empty unless this is a nested body.
+        """
         own = self.types
         used = [name for call in self.body for name in call.uses()] + list(self.results)
         return tuple(dict.fromkeys(name for name in used if name and name not in own))
 
     @property
     def site_constraint(self) -> Constraint | None:
-        """What it asks of where its operations run; of a host function that is the device it works for."""
+        """Constraint on the site of its operations; for a host function, the device that it drives."""
         device = self.attr(DRIVEN_DEVICE)
         return self.constraint if device is None else Constraint.at(device)
 
     def attr(self, name: str) -> Any:  # noqa: ANN401
-        """Return an attribute of the function, or None."""
+        """Return the value of an attribute.
+
+        Args:
+            name: name of the attribute.
+
+        Returns:
+            The value, or None if the function lacks the attribute.
+        """
         return dict(self.attrs).get(name)
 
     def replace(self, **changes: Any) -> Function:  # noqa: ANN401
-        """Return a copy with some fields changed."""
+        """Return a copy with some fields changed.
+
+        Args:
+            **changes: new values by field name.
+
+        Returns:
+            The changed function.
+        """
         return replace(self, **changes)
 
 
-def _constraint(value: Any, place: str) -> Constraint:  # noqa: ANN401 - what is no constraint is refused
-    """Read a constraint where it is set; what is none is refused there."""
+def _constraint(value: Any, place: str) -> Constraint:  # noqa: ANN401 - anything that Constraint.parse accepts
+    """Parse a constraint; an error names the op or function it was set on."""
     try:
         return Constraint.parse(value)
     except TvmTargetError as error:
@@ -228,7 +290,14 @@ def _constraint(value: Any, place: str) -> Constraint:  # noqa: ANN401 - what is
 
 
 def all_names(function: Function) -> Iterator[str]:
-    """Yield the names of all values that a function and its nested bodies define."""
+    """Yield the names of all values that a function and its nested bodies define.
+
+    Args:
+        function: the function.
+
+    Yields:
+        Names of parameters, constants and results of calls; nested bodies last.
+    """
     yield from function.types
     for call in function.body:
         for _, region in call.regions:
@@ -236,7 +305,14 @@ def all_names(function: Function) -> Iterator[str]:
 
 
 def constants_of(function: Function) -> Iterator[Constant]:
-    """Yield all constants of a function: its own, those in attributes, and those of nested bodies."""
+    """Yield all constants of a function, those in attributes and nested bodies too.
+
+    Args:
+        function: the function.
+
+    Yields:
+        The constants in order of the body; the same tensor may occur several times.
+    """
     yield from function.constants
     yield from _constants_in(function.attrs)
     for call in function.body:
@@ -251,7 +327,14 @@ def _constants_in(attrs: tuple[tuple[str, Any], ...]) -> Iterator[Constant]:
 
 
 def calls_in(function: Function) -> Iterator[Call]:
-    """Yield the calls of a function and of its nested bodies."""
+    """Yield the calls of a function and of its nested bodies.
+
+    Args:
+        function: the function.
+
+    Yields:
+        Each call before the calls in its nested bodies.
+    """
     for call in function.body:
         yield call
         for _, region in call.regions:
@@ -259,17 +342,25 @@ def calls_in(function: Function) -> Iterator[Call]:
 
 
 def callees_of(function: Function) -> frozenset[str]:
-    """Return the names of the functions that one calls, in nested bodies and in code too."""
+    """Return the names of the functions that a function calls.
+
+    Args:
+        function: the function; calls in nested bodies, in code and in operands of Relax count too.
+
+    Returns:
+        Names of functions called directly.
+    """
     own = {call.op[1:] for call in function.body if call.op.startswith("@")}
     for call in function.body:
-        own.update(_named_in(call))
+        own.update(_operand_functions(call))
     if function.code is not None:
         own.update(code_callees(function).values())
     nested = [callees_of(region) for call in function.body for _, region in call.regions]
     return frozenset(own).union(*nested)
 
 
-# A function among the operands of an operation of Relax (`relax/spelling.py`), or another text of Python.
+# An operand `Global('name')` of a Relax operation (`relax/syntax.py`), or any other Python string literal, which is
+# matched so that a `Global(` inside of it is not taken for an operand.
 _FUNCTION_OPERAND = re.compile(r"""(?<!\w)(?:Global\()?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 _OPERANDS = "tvm.args"
 
@@ -280,23 +371,23 @@ def _operand_texts(call: Call) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return the text that a literal of Python is; one that is broken, as a file of strangers may hold, is no name."""
+    """Return the value of a Python string literal; "" if an untrusted file holds a malformed one."""
     try:
         return str(literal_eval(text))
     except (SyntaxError, ValueError):
         return ""
 
 
-def _named_in(call: Call) -> Iterator[str]:
-    """Yield the functions that are operands of an operation of Relax."""
+def _operand_functions(call: Call) -> Iterator[str]:
+    """Yield the functions that are operands of a Relax operation."""
     for found in _FUNCTION_OPERAND.findall(_operand_texts(call)):
         if found.startswith("Global("):
             name = _literal(found.removeprefix("Global("))
             yield from (name,) * bool(name)
 
 
-def _naming(text: str, names: Mapping[str, str]) -> str:
-    """Return operands of Relax with other functions in place of those that are keys of `names`."""
+def _rename_operands(text: str, names: Mapping[str, str]) -> str:
+    """Rename the functions among the operands of a Relax operation."""
 
     def renamed(found: re.Match[str]) -> str:
         if not found[0].startswith("Global("):
@@ -308,34 +399,58 @@ def _naming(text: str, names: Mapping[str, str]) -> str:
 
 
 def code_callees(function: Function) -> dict[str, str]:
-    """Return the functions that an opaque function calls, by the names that its code uses for them."""
+    """Return the functions that a function of code calls.
+
+    Args:
+        function: the function; one of operations calls none this way.
+
+    Returns:
+        Functions of the module by the name that the code uses for them.
+    """
     pairs = function.body[0].attr(CALLEES) if function.code is not None else None
     names = [str(name) for name in pairs] if isinstance(pairs, tuple) else []
     return dict(zip(names[::2], names[1::2], strict=False))
 
 
 def with_renamed_callees(function: Function, names: Mapping[str, str]) -> Function:
-    """Return a function that calls other functions in place of those that are keys of `names`."""
+    """Return a function that calls the same functions by other names.
+
+    Args:
+        function: the function.
+        names: new name of a callee by its present name.
+
+    Returns:
+        The function with calls in nested bodies, code and Relax operands renamed too.
+    """
     if callees_of(function).isdisjoint(names):
         return function
-    return function.replace(body=tuple(_calling(call, names) for call in function.body))
+    return function.replace(body=tuple(_with_renamed_callee(call, names) for call in function.body))
 
 
-def _calling(call: Call, names: Mapping[str, str]) -> Call:
+def _with_renamed_callee(call: Call, names: Mapping[str, str]) -> Call:
     op = call.op if call.callee is None else f"@{names.get(call.callee, call.callee)}"
     attrs, pairs = call.attrs, call.attr(CALLEES)
     if call.op == CODE and isinstance(pairs, tuple):
-        renamed = tuple(names.get(str(one), str(one)) if place % 2 else str(one) for place, one in enumerate(pairs))
+        # Only the second of each pair names a function of the module; the first is the name within the code.
+        renamed = tuple(names.get(str(name), str(name)) if k % 2 else str(name) for k, name in enumerate(pairs))
         attrs = tuple((key, renamed if key == CALLEES else value) for key, value in attrs)
     operands = _operand_texts(call)
     if operands:
-        attrs = tuple((key, _naming(operands, names) if key == _OPERANDS else value) for key, value in attrs)
+        attrs = tuple((key, _rename_operands(operands, names) if key == _OPERANDS else value) for key, value in attrs)
     regions = tuple((label, with_renamed_callees(region, names)) for label, region in call.regions)
     return replace(call, op=op, attrs=attrs, regions=regions)
 
 
 def reachable_functions(names: Iterable[str], functions: Mapping[str, Function]) -> tuple[str, ...]:
-    """Return the names of functions and of all that they call, directly or through others."""
+    """Return the functions that can be reached by calls.
+
+    Args:
+        names: functions to begin with.
+        functions: all functions by name.
+
+    Returns:
+        Names of the given functions and of those they call, directly or not, in order of discovery.
+    """
     reached: dict[str, None] = {}
     waiting = list(names)
     while waiting:

@@ -1,4 +1,4 @@
-"""IRModule: a frozen program of functions on a target, read from ONNX, constrained, printed and handed on."""
+"""IRModule: a frozen program of functions on a target tree, with readers and writers of all its formats."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.archive import read_archive, write_archive
+from tvmtarget.ir.def_use import dataflow_graph
 from tvmtarget.ir.entry_function import set_entry
 from tvmtarget.ir.function import CODE, FUNCTION, Constant, Function, constants_of
 from tvmtarget.ir.inline import inline_calls
@@ -29,6 +30,7 @@ from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:
+    import networkx
     import onnx
     import tvm
 
@@ -37,10 +39,16 @@ __all__ = ["IRModule"]
 
 @dataclass(frozen=True)
 class IRModule:
-    """A program: functions, the target tree they are constrained to, and free attributes.
+    """A program: functions, the target tree that their constraints refer to, and free attributes.
 
-    The entry is the function called `main`; `with_entry` makes it another one. What was read from a text or a file is
-    not trusted: of its functions of Relax only those are compiled that hold nothing but operators (`safe_source.py`).
+    The entry is the function called `main`; `with_entry` selects another one. A module read from text or a file is
+    untrusted: its Relax functions are compiled only if they hold nothing but operators (`relax/safe_source.py`).
+
+    Attributes:
+        functions: functions in order; their names are unique.
+        target: target tree, or None.
+        attrs: attributes of the module; lists become tuples.
+        is_trusted: whether code of TVM in the module may be compiled and run.
     """
 
     functions: tuple[Function, ...]
@@ -64,10 +72,19 @@ class IRModule:
     def parse(
         cls, text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None = None, *, trust: bool = False
     ) -> IRModule:
-        """Read the text form; `TextError` has line and column, `ModelError` what breaks a rule of the IR.
+        """Parse the text form.
 
-        `constants` are the arrays that the text names by digest, as `module.constants()` lists them. With `trust`, code
-        of TVM in it may be compiled, and run as you.
+        Args:
+            text: text of a module, as `str(module)` prints it.
+            constants: arrays by SHA-256 digest, for constants that the text names by digest (`module.constants()`).
+            trust: allow code of TVM in the module to be compiled and run with your rights.
+
+        Returns:
+            The verified module.
+
+        Raises:
+            TextError: a syntax error, with line and column.
+            ModelError: the module breaks a rule of the IR.
 
         >>> module = IRModule.parse("func @main(%x: float32[n]) opsets(onnx=17) { %y = onnx.Relu(%x) return %y }")
         >>> IRModule.parse(str(module)) == module
@@ -79,39 +96,77 @@ class IRModule:
         return cls(functions, target, attrs, is_trusted=trust).verify()
 
     def to_json(self) -> dict[str, object]:
-        """Return the module as JSON, with constants by digest; `module.constants()` has their elements."""
+        """Return the module as JSON data.
+
+        Returns:
+            Data for `json.dumps`; constants are named by digest (`constants()` returns their elements).
+
+        Raises:
+            ModelError: an attribute has no form in JSON.
+        """
         return write_module(self.functions, self.target, self.attrs)
 
     @classmethod
     def from_json(
         cls, data: object, constants: Mapping[str, np.ndarray[Any, Any]] | None = None, *, trust: bool = False
     ) -> IRModule:
-        """Read what `to_json` gave, or its text; `constants` are arrays by digest. `ModelError` says what is wrong.
+        """Read the JSON form.
 
-        With `trust`, code of TVM in it may be compiled, and run as you.
+        Args:
+            data: what `to_json` returned, or its text.
+            constants: arrays by SHA-256 digest.
+            trust: allow code of TVM in the module to be compiled and run with your rights.
+
+        Returns:
+            The verified module.
+
+        Raises:
+            ModelError: the data is not a module, or the module breaks a rule of the IR.
         """
         return cls(*read_module(data, constants or {}), is_trusted=trust).verify()
 
     def save(self, path: str | Path) -> None:
-        """Write the module with its constants into one file; the same module makes the same bytes."""
+        """Write the module with its constants into one file; equal modules give equal bytes.
+
+        Args:
+            path: file to write; it is replaced only when the new one is complete.
+        """
         write_archive(Path(path), self.to_json(), self.constants())
 
     @classmethod
     def load(cls, path: str | Path, *, trust: bool = False) -> IRModule:
-        """Read a saved module; what becomes of the file later does not matter. `ArtifactError` if it is damaged.
+        """Read a saved module; later changes of the file do not affect it.
 
-        With `trust`, code of TVM in it may be compiled, and run as you.
+        Args:
+            path: file written by `save`.
+            trust: allow code of TVM in the module to be compiled and run with your rights.
+
+        Returns:
+            The verified module.
+
+        Raises:
+            ArtifactError: the file is damaged or not a module.
         """
         return cls(*read_archive(Path(path)), is_trusted=trust).verify()
 
     @classmethod
     def from_onnx(cls, model: str | Path | bytes | onnx.ModelProto, *, keep_functions: bool = False) -> IRModule:
-        """Read an ONNX file, its bytes, or a loaded model; `ModelError` says what is wrong with it.
+        """Read an ONNX model.
 
-        Initializers become constants by reference, shapes are inferred, symbolic dimensions are kept, and every
-        operation keeps the name it has in the model (one is made for those that have none). Functions of the model
-        are inlined; with `keep_functions` each becomes a function of the module, one for each set of types and
-        attributes that it is called with. Metadata and documentation are carried (`ir/onnx_notes.py`).
+        Initializers become constants by reference, shapes are inferred, symbolic dimensions are kept. Every operation
+        keeps its name in the model; one without a name gets one. Metadata and documentation are carried
+        (`onnx/metadata.py`).
+
+        Args:
+            model: path of a file, its bytes, or a loaded model.
+            keep_functions: keep model-local functions as functions of the module, one for each set of types and
+                attributes that they are called with, instead of inlining them.
+
+        Returns:
+            The verified module.
+
+        Raises:
+            ModelError: the model is malformed or uses something that is not supported.
         """
         from tvmtarget.ir.onnx.reader import read_model
 
@@ -121,22 +176,49 @@ class IRModule:
         return cls((inline_calls(module.main, module.by_name).function,)).verify()
 
     def to_onnx(self, function: str = "main") -> onnx.ModelProto:
-        """Write a function, with all it calls, as a checked ONNX model that computes the same."""
+        """Write a function as a checked ONNX model that computes the same.
+
+        Args:
+            function: name of the function; all functions that it calls are inlined.
+
+        Returns:
+            The model.
+
+        Raises:
+            ModelError: the function has no form in ONNX, or more than 2 GB of constants.
+        """
         from tvmtarget.ir.onnx.writer import write_function
 
         return write_function(self[function], self.by_name)
 
     def save_onnx(self, path: str | Path, function: str = "main") -> None:
-        """Write a function as an ONNX file, with large constants in `<path>.data` where it would exceed 2 GB."""
+        """Write a function as an ONNX file.
+
+        Args:
+            path: file to write; large constants go into `<path>.data` if the file would exceed 2 GB.
+            function: name of the function; all functions that it calls are inlined.
+
+        Raises:
+            ModelError: the function has no form in ONNX, or a file cannot be written.
+        """
         from tvmtarget.ir.onnx.writer import save_function
 
         save_function(self[function], self.by_name, Path(path))
 
     @classmethod
     def of(cls, program: object, target: Target | str | None = None, entry: str | None = None) -> IRModule:
-        """Return the module of whatever holds a program: itself, an ONNX file, bytes or model, a module of TVM.
+        """Return the module of any supported form of a program.
 
-        `target` is for `from_tvm`, `entry` as in `with_entry`; `ModelError` for anything else.
+        Args:
+            program: a module, an ONNX file, bytes or model, or a module of TVM.
+            target: target tree for a module of TVM, as in `from_tvm`.
+            entry: function to make the entry, as in `with_entry`.
+
+        Returns:
+            The module.
+
+        Raises:
+            ModelError: the program is of another type or malformed.
         """
         if isinstance(program, IRModule):
             return program.with_entry(entry)
@@ -146,12 +228,22 @@ class IRModule:
 
     @classmethod
     def from_tvm(cls, module: tvm.IRModule, target: Target | str | None = None) -> IRModule:
-        """Read a module of Apache TVM; `ModelError` names the function and binding of what is not carried.
+        """Read a module of Apache TVM.
 
-        Functions of Relax become functions of calls, TIR functions and other code opaque ones with a signature.
-        Whatever TVM knows besides stands in attributes `tvm.*`, so that `to_tvm` gives the same module back.
-        With a target, what TVM's targets, code generators and virtual devices say becomes constraints on its nodes;
-        `TargetError` names functions and values for which it has none, and why.
+        Relax functions become functions of calls; TIR functions and other code become functions of code. Everything
+        else that TVM knows is kept in attributes `tvm.*`, so that `to_tvm` gives the same module back.
+
+        Args:
+            module: the module of TVM.
+            target: target tree; with it, TVM's targets, code generators and virtual devices become constraints on its
+                nodes.
+
+        Returns:
+            The verified module.
+
+        Raises:
+            ModelError: a function or binding cannot be represented; the message names it.
+            TargetError: the target has no node for what functions and values say; the message names them.
         """
         from tvmtarget.ir.relax.decisions import restored
         from tvmtarget.ir.relax.reader import read_tvm_module
@@ -165,11 +257,17 @@ class IRModule:
         return cls(functions, tree, attrs).verify()
 
     def to_tvm(self) -> tvm.IRModule:
-        """Return the module as one of Apache TVM; `ModelError` names operations that are not Relax's.
+        """Write the module as one of Apache TVM.
 
-        What a decomposition decided is written as TVM says it: functions of external code generators are outlined,
-        values of devices of TVM's own bear a virtual device, and TIR functions the target they are for. Constraints
-        that this does not say are attributes `tvmtarget.*` of functions, which `from_tvm` reads.
+        Decisions of a decomposition are written in TVM's terms: functions of external code generators are outlined,
+        values of TVM's devices get a virtual device, TIR functions their target. Other constraints become function
+        attributes `tvmtarget.*`, which `from_tvm` reads.
+
+        Returns:
+            The module of TVM.
+
+        Raises:
+            ModelError: an operation is not one of Relax; the message names it.
         """
         from tvmtarget.ir.relax.decisions import with_decisions
         from tvmtarget.ir.relax.deployed import deployed_module
@@ -181,11 +279,15 @@ class IRModule:
 
     @cached_property
     def by_name(self) -> Mapping[str, Function]:
-        """The functions by name."""
+        """Functions by name."""
         return {function.name: function for function in self.functions}
 
     def constants(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the elements of all constants by digest, in functions, nested bodies and attributes, each once."""
+        """Return the elements of all constants in functions, nested bodies and attributes.
+
+        Returns:
+            Arrays by SHA-256 digest.
+        """
         return {constant.digest: constant.data for function in self for constant in constants_of(function)}
 
     def __getitem__(self, name: str) -> Function:
@@ -201,54 +303,121 @@ class IRModule:
 
     @property
     def main(self) -> Function:
-        """The entry function."""
+        """Entry function."""
         return self["main"]
 
     def replace(self, **changes: Any) -> IRModule:  # noqa: ANN401
-        """Return a copy with some fields changed."""
+        """Return a copy with some fields changed.
+
+        Args:
+            **changes: new values by field name.
+
+        Returns:
+            The changed module.
+        """
         return replace(self, **changes)
 
     def with_target(self, target: Target | str | None) -> IRModule:
-        """Return the module on another target tree."""
+        """Return the module on another target tree.
+
+        Args:
+            target: target tree, its text, or None.
+
+        Returns:
+            The changed module.
+
+        Raises:
+            TargetError: the target is of another type, or its text is malformed.
+        """
         if not isinstance(target, Target | str | None):
             raise TargetError(f"a target is a Target or its text, not {shown(target)}")
         return self.replace(target=Target.parse(target) if isinstance(target, str) else target)
 
     def with_configuration(self, configuration: CompilationConfig) -> IRModule:
-        """Return the module on the tree of a flat configuration (TVM's M0)."""
+        """Return the module on the tree of a flat configuration (TVM's M0).
+
+        Args:
+            configuration: the configuration.
+
+        Returns:
+            The changed module.
+
+        Raises:
+            TargetError: the argument is not a configuration.
+        """
         if not isinstance(configuration, CompilationConfig):
             raise TargetError(f"a configuration is a CompilationConfig, not {shown(configuration)}")
         return self.replace(target=configuration.to_target())
 
     @property
     def configuration(self) -> CompilationConfig | None:
-        """The target viewed as a flat configuration; `TargetError` where that cannot say what the tree does."""
+        """The target as a flat configuration; raises `TargetError` if the tree cannot be expressed as one."""
         return None if self.target is None else CompilationConfig.from_target(self.target)
 
     def with_attrs(self, **attrs: Any) -> IRModule:  # noqa: ANN401
-        """Return the module with attributes added or changed."""
+        """Return the module with attributes added or changed.
+
+        Args:
+            **attrs: values by attribute name.
+
+        Returns:
+            The changed module.
+        """
         return self.replace(attrs={**self.attrs, **attrs})
 
     def with_entry(self, name: str | None = None) -> IRModule:
-        """Return the module with a function as its entry, which is called `main` as long as it is.
+        """Return the module with another function as its entry, which is then called `main`.
 
-        The entry before gets its own name back, or one like `main_1`. Unless a name is given, the entry is `main`, else
-        the only function that no other one calls; `ModelError` with the names where there are several.
+        The previous entry gets its own name back, or one like `main_1`.
+
+        Args:
+            name: the function; by default `main`, or the only function that no other one calls.
+
+        Returns:
+            The changed module.
+
+        Raises:
+            ModelError: no name is given and several functions could be the entry.
+            UnknownNameError: there is no function of the name.
         """
         return self.replace(functions=set_entry(self.functions, name))
 
     def with_function(self, function: Function) -> IRModule:
-        """Return the module with one function added, or exchanged for the one of that name."""
+        """Return the module with a function added, or replaced if there is one of its name.
+
+        Args:
+            function: the function.
+
+        Returns:
+            The changed module.
+        """
         if function.name not in self:
             return self.replace(functions=(*self.functions, function))
         return self.replace(functions=tuple(function if old.name == function.name else old for old in self.functions))
 
     def map(self, change: Callable[[Function], Function]) -> IRModule:
-        """Return the module with every function changed: `module.map(remove_dead_code)`."""
+        """Return the module with every function changed: `module.map(remove_dead_code)`.
+
+        Args:
+            change: maps a function to a new one.
+
+        Returns:
+            The changed module.
+        """
         return self.replace(functions=tuple(change(function) for function in self))
 
     def bind(self, values: Mapping[str, np.ndarray[Any, Any]]) -> IRModule:
-        """Return the module with parameters of the entry turned into constants; `ModelError` if they do not fit."""
+        """Return the module with parameters of the entry turned into constants.
+
+        Args:
+            values: arrays by name of the parameter.
+
+        Returns:
+            The changed module.
+
+        Raises:
+            ModelError: there is no such tensor parameter, or an array does not agree with its type.
+        """
         types = {param.name: param.type for param in self.main.params}
         constants: list[Constant] = []
         for name, value in values.items():
@@ -256,37 +425,39 @@ class IRModule:
             if not isinstance(type_, TensorType):
                 raise ModelError(f"{name!r} cannot be bound; tensors that can be: {', '.join(types)}")
             array = np.asarray(value)
-            given = TensorType(dtype_of(array.dtype), array.shape)
-            if not given.agrees_with(type_):
-                raise ModelError(f"{name!r} is bound to {given}, not {type_}")
-            constants.append(Constant(name, given, array))
+            bound = TensorType(dtype_of(array.dtype), array.shape)
+            if not bound.agrees_with(type_):
+                raise ModelError(f"{name!r} is bound to {bound}, not {type_}")
+            constants.append(Constant(name, bound, array))
         params = tuple(param for param in self.main.params if param.name not in values)
         return self.with_function(self.main.replace(params=params, constants=(*self.main.constants, *constants)))
 
     def constrain(self, name: str, constraint: Constraint | str | Target, *, function: str | None = None) -> IRModule:
-        """Return the module with a constraint on a function, or on one call; an earlier one on it is replaced.
+        """Return the module with the constraint of a function or of one call replaced.
 
         Args:
-            name: a function (`main`, or `function:NAME`), or a call of `main` by its source. A name that is both is
-                refused.
-            constraint: what it must run on.
-            function: the function that the call is in; `name` then is the name of a call and of nothing else.
+            name: a function (`main`, or `function:NAME`), or a call of `main` by its source name.
+            constraint: the placement constraint, its text, or a target.
+            function: function that holds the call; `name` is then always the name of a call.
+
+        Returns:
+            The changed module.
 
         Raises:
             UnknownNameError: there is no such function or call; the nearest names are listed.
             ModelError: the name is that of a function and of a call.
-            TargetError: what is given is no constraint.
+            TargetError: the constraint is malformed.
 
         >>> module = IRModule.parse("func @main(%x) opsets(onnx=17) { %y = onnx.Relu(%x) as relu return %y }")
         >>> constrained = module.constrain("main", "gpu").constrain("relu", "cuda")
         >>> str(constrained.main.constraint), str(constrained.main.body[0].constraint)
         ('gpu', 'cuda')
         """
-        wanted = Constraint.parse(constraint)
+        parsed = Constraint.parse(constraint)
         if not isinstance(name, str):
             raise UnknownNameError(f"a function or an op is named by a text, not {shown(name)}")
         if function is None and name.startswith(FUNCTION):
-            return self.with_function(self[name.removeprefix(FUNCTION)].replace(constraint=wanted))
+            return self.with_function(self[name.removeprefix(FUNCTION)].replace(constraint=parsed))
         old = self[function] if function is not None else self.by_name.get("main")
         sources = {call.source for call in old.body if call.op != CODE} - {""} if old is not None else set()
         if function is None and name in self:
@@ -295,20 +466,57 @@ class IRModule:
                     f"{name!r} is a function and an op of function 'main'; write {FUNCTION + name!r} for the function, "
                     f"or function='main' beside {name!r} for the op"
                 )
-            return self.with_function(self[name].replace(constraint=wanted))
+            return self.with_function(self[name].replace(constraint=parsed))
         if old is None or name not in sources:
             known = sources if function is not None else sources.union(self.by_name)
             what = f"op {name!r} in function {function!r}" if function is not None else f"function or op {name!r}"
             raise UnknownNameError(f"no {what}{did_you_mean(name, known)}")
-        body = tuple(replace(call, constraint=wanted) if call.source == name else call for call in old.body)
+        body = tuple(replace(call, constraint=parsed) if call.source == name else call for call in old.body)
         return self.with_function(old.replace(body=body))
 
+    def graph(self, function: str = "main") -> networkx.MultiDiGraph:
+        """Return the dataflow of a function as a networkx graph.
+
+        Nodes are the operations by source name, and `in` and `out`; edges are values, from the producer to each reader.
+        `tvmtarget.ir.def_use.dataflow_graph` lists the attributes; calls of functions are not inlined.
+
+        Args:
+            function: name of the function.
+
+        Returns:
+            A new graph; changing it does not change the module.
+
+        Raises:
+            UnknownNameError: there is no function of the name.
+
+        >>> import networkx
+        >>> body = "%y = onnx.Relu(%x) as a %z = onnx.Neg(%y) as b return %z"
+        >>> text = f"func @main(%x: float32[4]) opsets(onnx=17) {{ {body} }}"
+        >>> graph = IRModule.parse(text).graph()
+        >>> list(networkx.topological_sort(graph)), graph.nodes["b"]["op"]
+        (['in', 'a', 'b', 'out'], 'onnx.Neg')
+        >>> graph.edges["in", "a", "x"]
+        {'value': 'x', 'type': 'float32[4]', 'nbytes': 16}
+        """
+        return dataflow_graph(self[function])
+
     def structural_hash(self) -> str:
-        """Return a hash in which names of values, operations and private functions do not matter (`structure.py`)."""
+        """Return the structural hash (`structure.py`).
+
+        Returns:
+            "s1:" and a SHA-256 in hexadecimal; names of values, operations and private functions do not enter it.
+        """
         return module_hash(self)
 
     def verify(self) -> IRModule:
-        """Check every rule of the IR and return the module; `ModelError` lists all that is broken."""
+        """Check every rule of the IR (`verify.py`).
+
+        Returns:
+            The module itself.
+
+        Raises:
+            ModelError: rules are broken; the first 5 problems are listed.
+        """
         verify_functions(self.by_name, self.target)
         return self
 
@@ -317,5 +525,5 @@ class IRModule:
 
 
 def _frozen(value: object) -> object:
-    """Return the value of an attribute as files give it back: lists as tuples."""
+    """Convert lists to tuples, as reading the value from a file would give it."""
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

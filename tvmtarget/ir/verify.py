@@ -372,7 +372,7 @@ def _cycles(module: Functions) -> Iterator[str]:
                 done.add(name)
             elif following in path:
                 circle = [*path[path.index(following) :], following]
-                yield f"functions call each other in a circle: {' -> '.join(circle)}"
+                yield f"functions call each other in a cycle: {' -> '.join(circle)}"
                 return
             elif following not in done:
                 stack.append((following, iter(calls[following])))
