@@ -1,7 +1,7 @@
-"""A module in one file: its JSON form, and the bytes of its constants, each once, named by their digest.
+"""A module in one file: its JSON form and the bytes of its constants, each once, named by digest.
 
-The file is a zip whose members are stored as they are; the layout within is that of `tensors.py`, so that constants
-of any element type are used where they lie in a copy of the file, and no pickle is ever read.
+The file is a zip with uncompressed members. Constants have the layout of `tensors.py`, so that arrays are views of one
+copy of the file. No pickle is read or written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ _CONSTANTS = "constants/"
 
 
 def write_archive(path: Path, module: dict[str, object], constants: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Write the JSON form and the constants, by digest; the old file stays until the new one is complete."""
+    """Write a module into a file; the previous file stays until the new one is complete.
+
+    Args:
+        path: file to write.
+        module: JSON form of the module.
+        constants: arrays by SHA-256 digest.
+    """
     text = json.dumps(module, sort_keys=True, separators=(",", ":"))
     files: dict[str, bytes | memoryview] = {_MODULE: text.encode()}
     files |= {f"{_CONSTANTS}{digest}": bytes_of(array) for digest, array in constants.items()}
@@ -35,14 +41,24 @@ def write_archive(path: Path, module: dict[str, object], constants: Mapping[str,
 
 
 def read_archive(path: Path) -> tuple[tuple[Function, ...], Target | None, dict[str, object]]:
-    """Return functions, target and attributes of a saved module; its constants are views of the file."""
+    """Read a saved module.
+
+    Args:
+        path: file written by `write_archive`.
+
+    Returns:
+        Functions, target and attributes; constants are views of a private copy of the file.
+
+    Raises:
+        ArtifactError: the file is damaged, has members that do not belong to a module, or holds no valid module.
+    """
     manifest, files = map_files(path)
     name = repr(str(path))
     constants: dict[str, np.ndarray[Any, Any]] = {}
     for member, data in files.items():
         digest = member.removeprefix(_CONSTANTS)
         if digest == member and member != _MODULE:
-            raise ArtifactError(f"{name} is damaged: {member!r} is nothing that a saved module holds")
+            raise ArtifactError(f"{name} is damaged: {member!r} does not belong to a saved module")
         if digest != member:
             if manifest["files"][member] != digest:
                 raise ArtifactError(f"{name} is damaged: {member!r} does not have the digest it is named by")

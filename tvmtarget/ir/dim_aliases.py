@@ -1,7 +1,8 @@
-"""What the symbolic dimensions of a function that does for several parts of a program are in each of them.
+"""Names of symbolic dimensions where one function serves several calls.
 
-The function has the dimensions of one part; calls of it for others have the attribute `dims`, in which each of its
-dimensions is followed by what it is there, as far as that is called otherwise.
+Deduplication lets equal subgraphs share one function, whose symbolic dimensions have the names of the first subgraph. A
+call for another one carries the attribute `dims`: pairs of a dimension of the function and its name at the call, for
+those that differ.
 """
 
 from __future__ import annotations
@@ -16,33 +17,71 @@ __all__ = ["compose_dims", "dim_aliases", "is_dim_aliases", "rename_dims", "with
 
 
 def is_dim_aliases(value: Attribute) -> bool:
-    """Whether an attribute is dimensions in pairs, the first of each only once."""
+    """Return whether an attribute value is a valid `dims`.
+
+    Args:
+        value: value of the attribute.
+
+    Returns:
+        True for a tuple of names in pairs in which no first name repeats.
+    """
     if not isinstance(value, tuple) or len(value) % 2 or not all(isinstance(name, str) for name in value):
         return False
     return len(set(value[::2])) * 2 == len(value)
 
 
 def dim_aliases(call: Call) -> dict[str, str]:
-    """Return what a call says of the dimensions of its function."""
-    given = None if call.callee is None else call.attr(DIMS)
-    names = map(str, given) if isinstance(given, tuple) else ()
-    return dict(zip(names, names, strict=True))
+    """Return the dimensions that a call renames.
+
+    Args:
+        call: a call; for other than calls of functions nothing is renamed.
+
+    Returns:
+        Name at the call by dimension of the callee.
+    """
+    pairs = None if call.callee is None else call.attr(DIMS)
+    names = map(str, pairs) if isinstance(pairs, tuple) else ()
+    return dict(zip(names, names, strict=True))  # one iterator twice: it yields the pairs
 
 
 def compose_dims(dims: Mapping[str, str], around: Mapping[str, str]) -> dict[str, str]:
-    """Return what dimensions are where the function that they are given in is called with others."""
+    """Compose the renaming of a call with that of the call around it.
+
+    Args:
+        dims: renaming of the inner call, in dimensions of the function that holds it.
+        around: renaming of the call of that function.
+
+    Returns:
+        Renaming from dimensions of either function to those of the outermost caller.
+    """
     return {**around, **{name: around.get(known, known) for name, known in dims.items()}}
 
 
 def with_dim_aliases(call: Call, dims: Mapping[str, str]) -> Call:
-    """Return a call that says what the dimensions of its function are."""
+    """Return a call with its `dims` replaced.
+
+    Args:
+        call: call of a function.
+        dims: name at the call by dimension of the callee; equal pairs are left out.
+
+    Returns:
+        The call; without pairs it has no such attribute.
+    """
     pairs = tuple(name for pair in dims.items() if pair[0] != pair[1] for name in pair)
     attrs = tuple((name, value) for name, value in call.attrs if name != DIMS)
     return replace(call, attrs=(*attrs, (DIMS, pairs)) if pairs else attrs)
 
 
 def rename_dims(call: Call, dims: Mapping[str, str]) -> Call:
-    """Return a call with its dimensions called otherwise, in its nested bodies too."""
+    """Rename symbolic dimensions in the types of a call and of its nested bodies.
+
+    Args:
+        call: the call.
+        dims: new name by dimension.
+
+    Returns:
+        The call; one of a function has its `dims` composed with the renaming.
+    """
     outputs = tuple(_value(output, dims) for output in call.outputs)
     regions = tuple((label, _body(region, dims)) for label, region in call.regions)
     renamed = replace(call, outputs=outputs, regions=regions)

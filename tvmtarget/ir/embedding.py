@@ -1,4 +1,4 @@
-"""A module on a system becomes a module on a larger one of which that system is a part; its decisions stay."""
+"""Moving a module onto a larger target that contains its present target as a node."""
 
 from __future__ import annotations
 
@@ -14,10 +14,20 @@ __all__ = ["embed"]
 
 
 def embed(module: IRModule, target: Target | str, at: str) -> IRModule:
-    """Return the module on a larger target, in which the one that its constraints name nodes of is the node `at`.
+    """Return the module on a larger target tree.
 
-    Every `@path` in it is led by the path of that node; what names no node, such as `gpu`, stays as it is, and so may
-    be met anywhere. `UnknownNameError` if there is no such node, `ModelError` for paths that it does not have.
+    Args:
+        module: the module.
+        target: larger target tree, or its text.
+        at: path or name of the node of `target` that is the module's present target.
+
+    Returns:
+        The verified module. The path of the node is put before every `@path` in its constraints; constraints without a
+        path, such as `gpu`, are not changed and may then be met by any node.
+
+    Raises:
+        UnknownNameError: `target` has no such node.
+        ModelError: a path of the module does not exist below the node.
 
     >>> module = IRModule.parse("func @main(%x) opsets(onnx=17) { %y = onnx.Relu(%x) [@npu] return %y }")
     >>> print(embed(module, "[soc=[npu=onnxruntime,cpu=llvm],cpu=llvm]", "soc").main.body[0].constraint)
@@ -25,26 +35,22 @@ def embed(module: IRModule, target: Target | str, at: str) -> IRModule:
     """
     whole = Target.parse(target) if isinstance(target, str) else target
     path = whole.locate(at)[0]
-    functions = tuple(_led(function, path) for function in module)
+    functions = tuple(_prefix_function(function, path) for function in module)
     return module.replace(functions=functions, target=whole).verify()
 
 
-def _led(function: Function, path: str) -> Function:
-    return function.replace(
-        constraint=_below(function.constraint, path), body=tuple(_call(call, path) for call in function.body)
-    )
+def _prefix_function(function: Function, path: str) -> Function:
+    constraint = None if function.constraint is None else _prefix_constraint(function.constraint, path)
+    return function.replace(constraint=constraint, body=tuple(_prefix_call(call, path) for call in function.body))
 
 
-def _call(call: Call, path: str) -> Call:
-    regions = tuple((label, _led(region, path)) for label, region in call.regions)
-    return replace(call, constraint=_below(call.constraint, path), regions=regions)
+def _prefix_call(call: Call, path: str) -> Call:
+    constraint = None if call.constraint is None else _prefix_constraint(call.constraint, path)
+    regions = tuple((label, _prefix_function(region, path)) for label, region in call.regions)
+    return replace(call, constraint=constraint, regions=regions)
 
 
-def _below(constraint: Constraint | None, path: str) -> Constraint | None:
-    return None if constraint is None else _prefixed(constraint, path)
-
-
-def _prefixed(constraint: Constraint, path: str) -> Constraint:
+def _prefix_constraint(constraint: Constraint, path: str) -> Constraint:
     if constraint.path is not None:
         return constraint.replace(path=join(path, constraint.path))
-    return constraint.map_nested(lambda nested: _prefixed(nested, path))
+    return constraint.map_nested(lambda nested: _prefix_constraint(nested, path))

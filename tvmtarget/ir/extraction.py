@@ -1,8 +1,8 @@
-"""Parts of a function as modules of their own: a set of operations, or a nested body.
+"""Extraction: a set of operations, or a nested body, as a module of its own.
 
-What a part reads from outside becomes its parameters. Sizes are not worth crossing a border, and without them ONNX
-cannot infer the shapes behind it: operands that are computed from nothing but shapes of what the part has at hand
-are computed within it, by a copy of the operations that do so.
+Values read from outside become parameters. Shape computations are copied instead: an operand that is computed from
+nothing but shapes of values at hand is computed inside, since ONNX cannot infer shapes behind a parameter that holds a
+size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tvmtarget.ir.types import TensorType, Type
 
 __all__ = ["add_shape_computations", "extract_body", "extract_operations", "with_types"]
 
-# Operators that make sizes of sizes, and those that make sizes of anything, in ONNX.
+# ONNX operators that compute sizes from sizes; those below compute sizes from any tensor.
 _SIZE_OPERATORS = (
     "Abs", "Add", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Greater", "Identity", "Less",
     "Max", "Min", "Mod", "Mul", "Neg", "Not", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum",
@@ -31,21 +31,48 @@ _OF_SHAPES = frozenset({"onnx.Shape", "onnx.Size"})
 
 
 def extract_operations(module: IRModule, calls: Iterable[str], *, function: str = "main") -> IRModule:
-    """Return operations of a function, given by their source names, as a module; `ModelError` as `outline`."""
+    """Return operations of a function as a module.
+
+    Args:
+        module: the module.
+        calls: source names of the operations.
+        function: function that holds them.
+
+    Returns:
+        A verified module whose `main` consists of the operations; its results are the values read outside of them.
+
+    Raises:
+        ModelError: no operations are given, a name is ambiguous, or a value leaves the set and comes back.
+        UnknownNameError: there is no such operation.
+    """
     old = module[function]
     chosen = set(positions_of(old, calls))
     if not chosen:
         raise ModelError(f"no operations of function {function!r} are given")
     inside = add_shape_computations(old, chosen)
     check_convex(old, inside)
-    part, _ = extract(old, sorted(inside), "main", None, readers_of(old), values_of(old))
+    new, _ = extract(old, sorted(inside), "main", None, readers_of(old), values_of(old))
     copied = {output.name for index in inside - chosen for output in old.body[index].outputs}
-    results = tuple(name for name in part.results if name not in copied)
-    return _alone(module, part.replace(results=results))
+    results = tuple(name for name in new.results if name not in copied)
+    return _as_entry(module, new.replace(results=results))
 
 
 def extract_body(module: IRModule, op: str, label: str, *, function: str = "main") -> IRModule:
-    """Return a nested body of an operation as a module: what it captures are its last parameters."""
+    """Return a nested body of an operation as a module.
+
+    Args:
+        module: the module.
+        op: source name of the operation.
+        label: label of the body, such as `then_branch`.
+        function: function that holds the operation.
+
+    Returns:
+        A verified module whose `main` is the body; captured values are its last parameters.
+
+    Raises:
+        UnknownNameError: there is no such operation or body.
+        ModelError: the body calls `main`.
+    """
     old = module[function]
     call = next((call for call in old.body if call.source == op), None)
     if call is None:
@@ -64,11 +91,24 @@ def extract_body(module: IRModule, op: str, label: str, *, function: str = "main
         constraint=body.constraint or call.constraint or old.constraint,
         opsets=old.opsets,
     )
-    return _alone(module, whole)
+    return _as_entry(module, whole)
 
 
 def with_types(module: IRModule, types: Mapping[str, Type | str], *, function: str = "main") -> IRModule:
-    """State types of values that are not known, by name; `ModelError` where another one is known."""
+    """Set the types of values whose types are not known.
+
+    Args:
+        module: the module.
+        types: types, or their texts, by name of the value.
+        function: function that defines the values.
+
+    Returns:
+        The changed module.
+
+    Raises:
+        UnknownNameError: there is no such value.
+        ModelError: the value has a known type that the new one contradicts.
+    """
     old = module[function]
     stated = {name: parse_type(type_) if isinstance(type_, str) else type_ for name, type_ in types.items()}
     for name, type_ in stated.items():
@@ -85,7 +125,7 @@ def with_types(module: IRModule, types: Mapping[str, Type | str], *, function: s
 
 
 def _may_become(old: Type, new: Type) -> bool:
-    """Whether a type says no more than another one: it is not known, or its dimensions are not."""
+    """Return whether a new type only adds to an old one: a type or dimensions that were unknown."""
     if old is None or old == new:
         return True
     if not isinstance(old, TensorType) or not isinstance(new, TensorType) or old.dtype != new.dtype:
@@ -97,7 +137,15 @@ def _may_become(old: Type, new: Type) -> bool:
 
 
 def add_shape_computations(function: Function, calls: Collection[int]) -> set[int]:
-    """Add to a set of operations those that compute its operands from nothing but shapes of what it has at hand."""
+    """Add to a set of operations the shape computations that its operands need.
+
+    Args:
+        function: the function.
+        calls: indices of the operations.
+
+    Returns:
+        Indices of the operations, and of those that compute its operands from nothing but shapes of values at hand.
+    """
     producer = producers_of(function)
     inside = set(calls)
     own = {output.name for index in inside for output in function.body[index].outputs}
@@ -105,8 +153,8 @@ def add_shape_computations(function: Function, calls: Collection[int]) -> set[in
     sizes = {name for name in read - own if name in producer and _is_size(function.types.get(name))}
     at_hand = (read | own) - sizes | function.constant_names
 
-    def makers(size: str) -> set[int]:
-        """Return the operations that make a value of shapes at hand; none where there is no such way."""
+    def computations(size: str) -> set[int]:
+        """Return the operations that compute a size from shapes at hand; none if it needs anything else."""
         found: set[int] = set()
         waiting = [size]
         while waiting:
@@ -124,16 +172,16 @@ def add_shape_computations(function: Function, calls: Collection[int]) -> set[in
             waiting += () if is_shape else filter(None, call.inputs)
         return found
 
-    return inside.union(*map(makers, sorted(sizes)))
+    return inside.union(*map(computations, sorted(sizes)))
 
 
 def _is_size(type_: Type) -> bool:
     return isinstance(type_, TensorType) and "int" in type_.dtype and type_.shape is not None and len(type_.shape) <= 1
 
 
-def _alone(module: IRModule, main: Function) -> IRModule:
-    """Return a function as the entry of a module, with those that it calls."""
+def _as_entry(module: IRModule, main: Function) -> IRModule:
+    """Return a module with a function as its entry, and the functions that it calls."""
     if "main" in callees_of(main):
-        raise ModelError("the part calls 'main', so that it cannot stand alone")
+        raise ModelError("the extracted operations call 'main', so that they cannot become 'main' of a module")
     others = tuple(one for one in module if one.name != "main")
     return remove_dead_functions(module.replace(functions=(main, *others), attrs={})).verify()

@@ -1,7 +1,8 @@
-"""What the operations of a function that does for several parts of a program are called in each of them.
+"""Names of operations where one function serves several calls.
 
-The function has the names of the operations of one part; calls of it for the others have the attribute `ops`, which
-names all operations that the call leads to, each before those in its nested bodies and in callees.
+Deduplication lets equal subgraphs share one function, whose operations have the names of the first subgraph. A call for
+another one carries the attribute `ops`: the names of all operations that it leads to, each before those in its nested
+bodies and in callees.
 """
 
 from __future__ import annotations
@@ -15,25 +16,57 @@ __all__ = ["count_ops", "is_named_op", "op_aliases", "rename_ops", "with_op_alia
 
 
 def is_named_op(call: Call, functions: Mapping[str, Function]) -> bool:
-    """Whether a call is told by its name: an operation or a call of code, neither a copy nor a call to look into."""
+    """Return whether a call counts as an operation with a name.
+
+    Args:
+        call: the call.
+        functions: functions of the module by name.
+
+    Returns:
+        True for an operation and for a call of code; False for a copy, for code itself, and for a call of a function of
+        operations.
+    """
     if call.callee is None:
         return call.op not in (COPY, CODE)
     return call.callee in functions and functions[call.callee].code is not None
 
 
 def op_aliases(call: Call) -> tuple[str, ...] | None:
-    """Return what a call names the operations that it leads to; None if they have their own names."""
+    """Return the names that a call gives to the operations it leads to.
+
+    Args:
+        call: the call.
+
+    Returns:
+        Names in order, or None if the operations keep the names they have in the callee.
+    """
     names = None if call.callee is None else call.attr(OPS)
     return None if names is None else tuple(map(str, names if isinstance(names, tuple) else (names,)))
 
 
 def with_op_aliases(call: Call, names: tuple[str, ...]) -> Call:
-    """Return a call that names the operations that it leads to."""
+    """Return a call with its `ops` replaced.
+
+    Args:
+        call: call of a function.
+        names: names of all operations that it leads to, in order.
+
+    Returns:
+        The call.
+    """
     return replace(call, attrs=(*((name, value) for name, value in call.attrs if name != OPS), (OPS, names)))
 
 
 def count_ops(function: Function, functions: Mapping[str, Function]) -> int:
-    """Count the operations that a call of a function leads to; what is in a circle of calls counts once."""
+    """Count the operations that a call of a function leads to.
+
+    Args:
+        function: the callee.
+        functions: functions of the module by name.
+
+    Returns:
+        The number of names that `ops` needs. In an invalid module with recursive calls each function counts once.
+    """
     return _count(function, functions, ())
 
 
@@ -48,7 +81,16 @@ def _count(function: Function, functions: Mapping[str, Function], around: tuple[
 
 
 def rename_ops(region: Function, names: Iterator[str], functions: Mapping[str, Function]) -> Function:
-    """Return a nested body, which calls no functions but code, with other names of its operations."""
+    """Rename the operations of a nested body.
+
+    Args:
+        region: nested body that calls no functions but code.
+        names: new names; one is taken for each operation, in order.
+        functions: functions of the module by name.
+
+    Returns:
+        The body with new names.
+    """
     body = []
     for call in region.body:
         source = next(names) if is_named_op(call, functions) else call.source
