@@ -1,4 +1,4 @@
-"""Functions built call by call."""
+"""FunctionBuilder: functions built call by call."""
 
 from __future__ import annotations
 
@@ -44,7 +44,14 @@ class FunctionBuilder:
         opsets: Mapping[str, int] | None = None,
         outer: FunctionBuilder | None = None,
     ) -> None:
-        """Begin a function; `outer` is the builder of the function whose values a nested body may read."""
+        """Begin a function.
+
+        Args:
+            name: name of the function, or label of a nested body.
+            opset: version of ONNX's own operator set.
+            opsets: versions of operator sets by domain, besides that one.
+            outer: builder of the enclosing function, for a nested body that may read its values.
+        """
         self.name = name
         self._opsets = {"": opset} | dict(opsets or {}) if outer is None else {}
         self._params: list[Value] = []
@@ -55,12 +62,32 @@ class FunctionBuilder:
         self._sources: Names = Names() if outer is None else outer._sources
 
     def param(self, name: str, type: Type | str = None, *, scope: str = "") -> str:
-        """Add a parameter, of a type or its text, and return its name."""
+        """Add a parameter.
+
+        Args:
+            name: name of the value; it gets a number if it is taken.
+            type: type or its text; None if unknown.
+            scope: memory that holds the value.
+
+        Returns:
+            Name of the value.
+        """
         self._params.append(Value(self._new(name), parse_type(type) if isinstance(type, str) else type, scope))
         return self._params[-1].name
 
     def constant(self, data: object, name: str = "constant") -> str:
-        """Add a constant and return its name, which gets a number if it is taken."""
+        """Add a constant.
+
+        Args:
+            data: array, or what numpy converts to one.
+            name: name of the value; it gets a number if it is taken.
+
+        Returns:
+            Name of the value.
+
+        Raises:
+            ModelError: the data is not a tensor of numbers or strings.
+        """
         try:
             array: np.ndarray[Any, Any] = np.asarray(data)
         except ValueError as error:
@@ -73,7 +100,16 @@ class FunctionBuilder:
         return self._constants[-1].name
 
     def call(self, op: str, *inputs: str, **rest: Any) -> str:  # noqa: ANN401
-        """Add a call with one result, as `calls` does, and return the result's name."""
+        """Add a call with one result.
+
+        Args:
+            op: operator.
+            *inputs: names of the operands.
+            **rest: further arguments of `calls`.
+
+        Returns:
+            Name of the result.
+        """
         return self.calls(op, *inputs, results=1, **rest)[0]
 
     def calls(
@@ -86,22 +122,50 @@ class FunctionBuilder:
         has_effect: bool = False,
         **attrs: object,
     ) -> tuple[str, ...]:
-        """Add a call with a number of results and return their names; a Function among `attrs` is a nested body."""
+        """Add a call with several results.
+
+        Args:
+            op: operator: `Conv`, `com.a::Gelu`, one with a dialect (`relax.add`), or `@callee`.
+            *inputs: names of the operands; "" for an absent one.
+            results: number of results.
+            name: source name of the operation; by default its operator.
+            constraint: placement constraint or its text.
+            has_effect: whether the operation has side effects.
+            **attrs: attributes; a Function is a nested body under this label.
+
+        Returns:
+            Names of the results.
+
+        Raises:
+            ModelError: an operand is not defined, or an attribute has an unsupported type.
+        """
         for value in inputs:
             if value and value not in self._known:
                 raise ModelError(f"{op} reads {value!r}, but nothing defines it{did_you_mean(value, self._known)}")
         plain = tuple((key, _attribute(key, value)) for key, value in attrs.items() if not isinstance(value, Function))
-        asked = None if constraint is None else Constraint.parse(constraint)
+        parsed = None if constraint is None else Constraint.parse(constraint)
         kind = op.rsplit("::", 1)[-1].removeprefix("@").removeprefix("onnx.")
         source = self._sources.fresh(name or kind)
         outputs = tuple(Value(self._new(source if k == 0 else f"{source}.{k}"), None) for k in range(results))
         full = op if op.startswith("@") or "." in op else f"onnx.{op}"
         regions = tuple((key, value) for key, value in attrs.items() if isinstance(value, Function))
-        self._body.append(Call(full, inputs, outputs, plain, regions, asked, source, has_effect))
+        self._body.append(Call(full, inputs, outputs, plain, regions, parsed, source, has_effect))
         return tuple(output.name for output in outputs)
 
     def build(self, *results: str, functions: Mapping[str, Function] | None = None, **fields: Any) -> Function:  # noqa: ANN401
-        """Return the function with types inferred; `functions` are those that it calls, `fields` go into it."""
+        """Return the function with inferred types.
+
+        Args:
+            *results: names of the returned values.
+            functions: functions that it calls, by name.
+            **fields: further fields of `Function`, such as `constraint`.
+
+        Returns:
+            The function; a nested body without inference, which needs the enclosing function.
+
+        Raises:
+            ModelError: a result is not defined, or ONNX rejects an operation.
+        """
         for result in results:
             if result not in self._known:
                 raise ModelError(f"result {result!r} is not defined{did_you_mean(result, self._known)}")
@@ -127,7 +191,7 @@ class FunctionBuilder:
 
 
 def _attribute(name: str, value: object) -> Attribute:
-    """Return the value of an attribute as the IR holds it: lists as tuples, arrays as constants."""
+    """Convert the value of an attribute to a type of the IR: lists to tuples, arrays to constants."""
     if isinstance(value, np.ndarray):
         return Constant(name, TensorType(dtype_of(value.dtype), value.shape), value)
     if isinstance(value, list | tuple):

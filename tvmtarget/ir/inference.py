@@ -1,4 +1,4 @@
-"""Types of values that are not stated, as ONNX's shape inference finds them."""
+"""Type inference for functions, by ONNX's shape inference with bounded memory."""
 
 from __future__ import annotations
 
@@ -20,20 +20,25 @@ from tvmtarget.python_process import python_command, python_environment
 
 __all__ = ["infer_shapes", "infer_types"]
 
-_FOREIGN = "tvmtarget.foreign"  # the domain of operators that ONNX does not know; what is stated of their results holds
-_SMALL = 1024  # elements of constants that inference may look at
+_FOREIGN = "tvmtarget.foreign"  # domain under which ONNX sees operators of other dialects; their stated types hold
+_SMALL = 1024  # constants with at most this many elements are passed by value
 
 
 def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mode: bool = False) -> onnx.ModelProto:
-    """Run ONNX's shape inference, with data propagation where that takes bounded memory.
+    """Run ONNX's shape inference, with data propagation where it takes bounded memory.
 
-    Propagation keeps a message for each element of each vector of known length, even if no element is known, so that
-    a model of 100 bytes can take all memory. A model whose known vectors are long is inferred without it; one whose
-    lengths are computed and could be long, in a process with bounded memory.
+    Data propagation keeps a message for each element of each vector of known length, even if no element is known, so
+    that a model of 100 bytes can exhaust memory. A model with long known vectors is inferred without it; one whose
+    vector lengths are computed and could be long is inferred in a process with bounded memory.
 
     Args:
         model: the model; large initializers should be inputs.
-        check_type, strict_mode: as for `onnx.shape_inference.infer_shapes`.
+        check_type: as for `onnx.shape_inference.infer_shapes`.
+        strict_mode: as for `onnx.shape_inference.infer_shapes`.
+
+    Returns:
+        The model with inferred types. If the bounded process fails, computed shapes stay unknown and a warning is
+        issued.
 
     Raises:
         onnx.shape_inference.InferenceError: as ONNX raises it.
@@ -55,14 +60,18 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
 
 
 _MOST_ELEMENTS = 1 << 21  # about 500 MB of messages
-# Operators whose results can be vectors of a length that other values say.
-_MAKERS = frozenset({"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Repeat", "Reshape", "Resize", "Tile"})
+# Operators that can produce vectors of a computed length.
+_SHAPED_BY_VALUES = frozenset(
+    {"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Repeat", "Reshape", "Resize", "Tile"}
+)
 
 
 def _vectors(inferred: onnx.ModelProto) -> tuple[int, int, bool]:
-    """Return how long all known vectors are, the largest integer that is stated, and if vectors of any length are made.
+    """Measure the vectors of a model that was inferred without data propagation.
 
-    Takes a model with the shapes that ONNX knows without propagation.
+    Returns:
+        Total length of vectors of known length, the largest integer in the model, and whether vectors of a computed
+        length are produced.
     """
     length, largest, is_computed = 0, 1, False
     for graph in _graphs(inferred):
@@ -75,7 +84,7 @@ def _vectors(inferred: onnx.ModelProto) -> tuple[int, int, bool]:
         tensors = [*graph.initializer]
         for node in graph.node:
             made = (shapes.get(name) for name in node.output if name)
-            is_computed |= node.op_type in _MAKERS and any(shape is None or shape == [0] for shape in made)
+            is_computed |= node.op_type in _SHAPED_BY_VALUES and any(shape is None or shape == [0] for shape in made)
             for attribute in node.attribute:
                 tensors += [attribute.t] if attribute.HasField("t") else []
                 largest = max([largest, abs(attribute.i), *map(abs, attribute.ints)])
@@ -111,7 +120,7 @@ sys.stdout.buffer.write(inferred.SerializeToString())
 
 
 def _in_bounded_process(model: onnx.ModelProto, *, check_type: bool, strict_mode: bool) -> onnx.ModelProto | None:
-    """Infer shapes with propagation in a process with 2 GiB and 30 s; None if it fails."""
+    """Infer shapes with data propagation in a process limited to 2 GiB and 30 s; return None if it fails."""
     command = python_command("-c", _BOUNDED, str(int(check_type)), str(int(strict_mode)))
     environment = python_environment(OPENBLAS_NUM_THREADS="1")  # each thread reserves address space
     data = model.SerializeToString()
@@ -123,9 +132,17 @@ def _in_bounded_process(model: onnx.ModelProto, *, check_type: bool, strict_mode
 
 
 def infer_types(function: Function, functions: Mapping[str, Function] | None = None) -> Function:
-    """Return a function with the types of results of its operations filled in where they were not stated.
+    """Infer the types of results that are not stated.
 
-    `functions` are those it calls: their results have types. `ModelError` says which operation ONNX refuses.
+    Args:
+        function: the function; operators of other dialects keep their stated types.
+        functions: functions that it calls, whose results have types.
+
+    Returns:
+        The function with types filled in.
+
+    Raises:
+        ModelError: ONNX rejects an operation.
     """
     body = tuple(_with_signature(call, functions or {}) for call in function.body)
     small = tuple(one for one in function.constants if one.data.size <= _SMALL)

@@ -1,4 +1,4 @@
-"""Inlining: one function with the bodies of all it calls, and where each operation came from."""
+"""Inlining of calls, with a record of the calls that each operation came from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ MAX_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One inlined call: which callee, the how-manieth call, what was asked of it, and who asked."""
+    """One inlined call around an operation.
+
+    Attributes:
+        callee: name of the called function.
+        ordinal: number of the inlined call, from 1 in order of inlining; it tells calls of one function apart.
+        provenance: constraints on the callee and on this call, each with a description of where it was stated.
+    """
 
     callee: str
     ordinal: int
@@ -28,15 +34,18 @@ class Frame:
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        """What was asked of the function, and of this call of it."""
+        """Constraints on the function and on this call of it."""
         return tuple(wanted for wanted, _ in self.provenance)
 
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
-    """A function without calls of functions; `frames[i]` are the inlined calls around `body[i]`, outermost first.
+    """A function after inlining.
 
-    `bodies[i]` tells the same of the nested bodies of `body[i]`; their frames begin with those of `body[i]`.
+    Attributes:
+        function: the function, without calls of the inlined functions.
+        frames: for each call of the body, the inlined calls around it, outermost first.
+        bodies: the same for nested bodies, by index of the call; their frames begin with those of the call.
     """
 
     function: Function
@@ -47,11 +56,22 @@ class Inlined:
 def inline_calls(
     function: Function, functions: Mapping[str, Function], *, only: Container[str] | None = None
 ) -> Inlined:
-    """Inline every call of other functions, or `only` of some, in nested bodies too.
+    """Inline calls of functions, in nested bodies too.
 
-    What has a name keeps it where it is free. Constants of functions that nested bodies call are the function's own.
-    A value that says no memory is in the first one that a parameter which it is given as, or a result which it is
-    returned as, says. Functions in several versions of an operator set are converted to one (`onnx_versions.py`).
+    Names are kept where they are free. A value without a memory scope takes the first scope that a parameter bound to
+    it, or a result returned as it, states. Functions in different versions of an operator set are converted to one
+    (`onnx/opset_versions.py`).
+
+    Args:
+        function: function to inline into.
+        functions: functions of the module by name.
+        only: names of the callees to inline; by default all that are not code.
+
+    Returns:
+        The function, and the calls that each of its operations came from.
+
+    Raises:
+        ModelError: calls are nested deeper than 64, or operator set versions cannot be unified.
     """
     if not callees_of(function):
         return _framed(function, ())
@@ -68,7 +88,7 @@ def inline_calls(
 
 
 def _with_results(inlined: Inlined, results: tuple[str, ...]) -> Inlined:
-    """Give what a callee computes the name that the function returned it under, where that is one value."""
+    """Give results that callees compute the names that the function returned them under, where these are free."""
     flat = inlined.function
     computed = {output.name for call in flat.body for output in call.outputs}
     pairs = [(new, old) for new, old in zip(flat.results, results, strict=True) if new != old and new in computed]
@@ -78,32 +98,32 @@ def _with_results(inlined: Inlined, results: tuple[str, ...]) -> Inlined:
 
 
 def _changed(inlined: Inlined, change: Callable[[Function], Function]) -> Inlined:
-    """Return the same with its function changed, and those of its nested bodies, which the function holds as well."""
+    """Apply a change to the function and to the copies of its nested bodies."""
     bodies = {index: tuple(_changed(one, change) for one in found) for index, found in inlined.bodies.items()}
     return replace(inlined, function=change(inlined.function), bodies=bodies)
 
 
 def _in_scopes(function: Function, scopes: Mapping[str, str]) -> Function:
-    """Put values that say no memory into those of `scopes`, in the nested bodies of its calls too."""
+    """Set the scope of values that have none, in nested bodies too."""
 
-    def placed(value: Value) -> Value:
+    def scoped(value: Value) -> Value:
         return value if value.scope or value.name not in scopes else replace(value, scope=scopes[value.name])
 
     body = tuple(
         replace(
             call,
-            outputs=tuple(map(placed, call.outputs)),
+            outputs=tuple(map(scoped, call.outputs)),
             regions=tuple((label, _in_scopes(region, scopes)) for label, region in call.regions),
         )
         for call in function.body
     )
-    return function.replace(params=tuple(map(placed, function.params)), body=body)
+    return function.replace(params=tuple(map(scoped, function.params)), body=body)
 
 
 def _in_one_version(
     function: Function, functions: Mapping[str, Function], only: Container[str] | None
 ) -> tuple[Function, Mapping[str, Function]]:
-    """Return a function and those it calls, directly or through others, in the same versions of operator sets."""
+    """Convert a function and all that it reaches by inlined calls to the same versions of operator sets."""
     reached: dict[str, Function] = {}
     waiting = [function]
     while waiting:
@@ -124,25 +144,26 @@ class _Inliner:
     def __init__(self, functions: Mapping[str, Function], function: Function, only: Container[str] | None) -> None:
         self.functions = functions
         self.only = only
-        self.depth = 1  # of the stack while the function's own body is read
+        self.depth = 1  # length of the call stack while the function's own body is expanded
         self.sources = Names(call.source for call in function.body if call.callee is None and call.op != COPY)
         self.body: list[Call] = []
         self.frames: list[tuple[Frame, ...]] = []
         self.bodies: dict[int, tuple[Inlined, ...]] = {}
-        self.constants: dict[str, Constant] = {}  # of this body
-        self.shared = self.constants  # of the function around all bodies, where those of callees go
+        self.constants: dict[str, Constant] = {}  # constants of this body
+        self.shared = self.constants  # constants of the outermost function, which also gets those of callees
         self.opsets: dict[str, int] = {}
         self.names = Names(param.name for param in function.params)
-        self.scopes: dict[str, str] = {}  # the memories that the borders of what is inlined say values are in
+        self.scopes: dict[str, str] = {}  # scopes stated by parameters and results of inlined functions
         self.calls = 0
-        self.told: Iterator[str] | None = None  # what the operations of the call that is inlined are called there
-        self.dims: Mapping[str, str] = {}  # what symbolic dimensions of the function that is inlined are called there
-        self.wanted: Mapping[str, str] = {}  # what values of the function that is inlined are called where it is called
+        # Names that the call being inlined gives to operations (`ops`), dimensions (`dims`) and results of its callee.
+        self.op_names: Iterator[str] | None = None
+        self.dims: Mapping[str, str] = {}
+        self.result_names: Mapping[str, str] = {}
 
     def expand(
         self, function: Function, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """Append a function's body; `names` maps its parameters to values here. Returns its results."""
+        """Append a function's body and return its results; `names` maps its parameters to values of this body."""
         if len(stack) > MAX_DEPTH:
             raise ModelError(f"functions call each other deeper than {MAX_DEPTH}: {' -> '.join(stack[:4])} ...")
         self.opsets |= dict(function.opsets)
@@ -158,17 +179,17 @@ class _Inliner:
         return tuple(names.get(result, result) for result in function.results)
 
     def _is_inlined(self, callee: str) -> bool:
-        """Whether calls of a function are inlined; code stays where it is, as there is nothing to see in it."""
+        """Return whether calls of a function are inlined; calls of code are kept."""
         return (self.only is None or callee in self.only) and self.functions[callee].code is None
 
     def _keep(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
-        """Append an operation in the names of its new surroundings; its results are added to `names`."""
+        """Append an operation with its operands renamed; its results are added to `names`."""
         call = rename_dims(self._named(call), self.dims) if self.dims else self._named(call)
         nested = tuple(self._nested(region, names, frames, stack) for _, region in call.regions)
         inputs = tuple(names.get(name, name) for name in call.inputs)
         outputs = []
         for output in call.outputs:
-            name = self.names.fresh(self.wanted.get(output.name, output.name)) if output.name else ""
+            name = self.names.fresh(self.result_names.get(output.name, output.name)) if output.name else ""
             names[output.name] = name
             outputs.append(output if name == output.name else replace(output, name=name))
         regions = tuple((label, one.function) for (label, _), one in zip(call.regions, nested, strict=True))
@@ -180,27 +201,27 @@ class _Inliner:
         self.frames.append(frames)
 
     def _named(self, call: Call) -> Call:
-        """Return an operation by the name that it has where its function is called; or a call that names others."""
-        if self.told is None or call.op == COPY:
+        """Name an operation, or all operations that a kept call leads to, as the inlined call does."""
+        if self.op_names is None or call.op == COPY:
             return call
         if is_named_op(call, self.functions):
-            return replace(call, source=next(self.told))
+            return replace(call, source=next(self.op_names))
         callee = self.functions.get(call.callee or "")
         if callee is None:
             return call
-        return with_op_aliases(call, tuple(islice(self.told, count_ops(callee, self.functions))))
+        return with_op_aliases(call, tuple(islice(self.op_names, count_ops(callee, self.functions))))
 
     def _nested(
         self, region: Function, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]
     ) -> Inlined:
         """Return a nested body with its captures renamed and its calls inlined."""
         if not callees_of(region):
-            known = region if self.told is None else rename_ops(region, self.told, self.functions)
-            return _framed(_captured(known, names), frames)
+            named = region if self.op_names is None else rename_ops(region, self.op_names, self.functions)
+            return _framed(_with_renamed_captures(named, names), frames)
         inner = _Inliner(self.functions, region, self.only)
         inner.names, inner.sources, inner.opsets = self.names, self.sources, self.opsets
-        inner.calls, inner.depth, inner.shared, inner.told = self.calls, len(stack), self.shared, self.told
-        inner.scopes = self.scopes
+        inner.calls, inner.depth, inner.shared = self.calls, len(stack), self.shared
+        inner.scopes, inner.op_names = self.scopes, self.op_names
         for param in region.params:
             self.names.add(param.name)
         results = inner.expand(region, {name: names.get(name, name) for name in region.captures()}, frames, stack)
@@ -212,32 +233,33 @@ class _Inliner:
     def _call(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
         callee = self.functions[call.op[1:]]
         self.calls += 1
-        frame = Frame(callee.name, self.calls, tuple(_asked(call, callee)))
-        arguments = {
-            param.name: names.get(given, given) for param, given in zip(callee.params, call.inputs, strict=True)
-        }
-        told, wanted, dims = self.told, self.wanted, self.dims
-        given = op_aliases(call)
-        if told is None and given is not None:
-            self.told = iter(given)
-        self.wanted = _wanted(call, callee, wanted)
+        frame = Frame(callee.name, self.calls, tuple(_provenance(call, callee)))
+        arguments = {param.name: names.get(name, name) for param, name in zip(callee.params, call.inputs, strict=True)}
+        op_names, result_names, dims = self.op_names, self.result_names, self.dims
+        aliases = op_aliases(call)
+        # `ops` of an outer call covers all nested calls, so that an inner one is ignored.
+        if op_names is None and aliases is not None:
+            self.op_names = iter(aliases)
+        self.result_names = _result_names(call, callee, result_names)
         self.dims = compose_dims(dim_aliases(call), dims)
         results = self.expand(callee, arguments, (*frames, frame), (*stack, callee.name))
-        self.told, self.wanted, self.dims = told, wanted, dims
+        self.op_names, self.result_names, self.dims = op_names, result_names, dims
         for output, result in zip(call.outputs, results, strict=True):
             names[output.name] = result
-        if callee.attr("role") is None:  # memories at borders that a decomposition drew follow from where it put what
-            self._place([arguments[param.name] for param in callee.params], callee.params)
-            self._place(results, call.outputs)
+        # Functions with a role come from a decomposition, which derives the scopes at their interface from its
+        # assignment; only scopes that the user stated are carried into the inlined body.
+        if callee.attr("role") is None:
+            self._record_scopes([arguments[param.name] for param in callee.params], callee.params)
+            self._record_scopes(results, call.outputs)
 
-    def _place(self, names: Sequence[str], border: Sequence[Value]) -> None:
-        """Note the memories that values at the border of a function say of those that they are here."""
-        for name, value in zip(names, border, strict=True):
+    def _record_scopes(self, names: Sequence[str], interface: Sequence[Value]) -> None:
+        """Record the scopes that parameters or results of an inlined function state for values of this body."""
+        for name, value in zip(names, interface, strict=True):
             if value.scope:
                 self.scopes.setdefault(name, value.scope)
 
     def _share(self, constant: Constant, constants: dict[str, Constant]) -> str:
-        """Add a constant once: the same data under the same name is one constant."""
+        """Add a constant and return its name; the same data under the same name is added once."""
         known = constants.get(constant.name)
         if known is not None and known.data is constant.data:
             return constant.name
@@ -246,8 +268,8 @@ class _Inliner:
         return name
 
 
-def _wanted(call: Call, callee: Function, around: Mapping[str, str]) -> dict[str, str]:
-    """Return what a call names the results of a function, by their names in it; those of copies are of their origin."""
+def _result_names(call: Call, callee: Function, around: Mapping[str, str]) -> dict[str, str]:
+    """Return the names that a call gives to results, by name in the callee; a copied result names its source value."""
     pairs = zip(callee.results, call.outputs, strict=True)
     found = {result: around.get(output.name, output.name) for result, output in pairs if output.name}
     for copy in reversed(callee.body):
@@ -256,7 +278,7 @@ def _wanted(call: Call, callee: Function, around: Mapping[str, str]) -> dict[str
     return found
 
 
-def _asked(call: Call, callee: Function) -> Iterator[tuple[Constraint, str]]:
+def _provenance(call: Call, callee: Function) -> Iterator[tuple[Constraint, str]]:
     if callee.site_constraint is not None:
         yield callee.site_constraint, f"function {callee.name!r}"
     if call.constraint is not None:
@@ -264,7 +286,7 @@ def _asked(call: Call, callee: Function) -> Iterator[tuple[Constraint, str]]:
 
 
 def _framed(function: Function, frames: tuple[Frame, ...]) -> Inlined:
-    """Return what stands for a function without calls of functions that stands inside some."""
+    """Return a function without calls of functions as inlined within the given frames."""
     bodies = {
         index: tuple(_framed(region, frames) for _, region in call.regions)
         for index, call in enumerate(function.body)
@@ -273,14 +295,22 @@ def _framed(function: Function, frames: tuple[Frame, ...]) -> Inlined:
     return Inlined(function, (frames,) * len(function.body), bodies)
 
 
-def _captured(region: Function, names: Mapping[str, str]) -> Function:
-    """Rename what a nested body reads from outside; its own names hide outer ones, as ONNX forbids shadowing."""
+def _with_renamed_captures(region: Function, names: Mapping[str, str]) -> Function:
+    """Rename the captures of a nested body; its own names do not clash with them, since ONNX forbids shadowing."""
     outer = {name: names[name] for name in region.captures() if names.get(name, name) != name}
     return rename_values(region, outer) if outer else region
 
 
 def rename_values(function: Function, names: Mapping[str, str]) -> Function:
-    """Rename values in a function and in the nested bodies of its calls."""
+    """Rename values in a function and in its nested bodies.
+
+    Args:
+        function: the function.
+        names: new names by name.
+
+    Returns:
+        The changed function.
+    """
 
     def new(name: str) -> str:
         return names.get(name, name)

@@ -1,8 +1,8 @@
-"""The JSON form of a module: what the text form says, as data; types and constraints are texts in it.
+"""JSON form of a module: the content of the text form as data; types and constraints are strings in it.
 
-Values of attributes are numbers, texts, truths, null and lists as JSON has them. What JSON lacks is an object:
-`{"float": "0.5"}`, `{"bytes": "00ff"}`, `{"map": [["key", value]]}`, `{"opaque": kind, "bytes": "00ff"}`, and
-`{"tensor": {"name": ..., "type": ..., "digest": ...}}`. Constants are given by digest, beside the JSON.
+Values of attributes are JSON numbers, strings, booleans, null and lists. What JSON lacks is an object: `{"float":
+"0.5"}`, `{"bytes": "00ff"}`, `{"map": [["key", value]]}`, `{"opaque": kind, "bytes": "00ff"}`, and `{"tensor": {"name":
+..., "type": ..., "digest": ...}}`. Constants are named by digest; their elements are kept outside of the JSON.
 """
 
 from __future__ import annotations
@@ -80,7 +80,19 @@ class _Module(_Data):
 def write_module(
     functions: Sequence[Function], target: Target | None, attrs: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return a module as data; `ModelError` names an attribute that has no form in JSON."""
+    """Return a module as JSON data.
+
+    Args:
+        functions: functions of the module.
+        target: target tree, or None.
+        attrs: attributes of the module.
+
+    Returns:
+        Data for `json.dumps`, without fields that have their default.
+
+    Raises:
+        ModelError: an attribute has no form in JSON; the message names it.
+    """
     flat: dict[str, object] = {"schema_version": SCHEMA, "functions": [_write_function(one) for one in functions]}
     if target is not None:
         flat["target"] = target.to_json()
@@ -88,7 +100,7 @@ def write_module(
 
 
 def _present(**fields: object) -> dict[str, object]:
-    """Leave out fields that say nothing."""
+    """Leave out fields that are empty."""
     return {name: value for name, value in fields.items() if value not in (None, "", False, [])}
 
 
@@ -129,7 +141,18 @@ def _text(constraint: Constraint | None) -> str | None:
 
 
 def write_value(value: object, name: str) -> object:
-    """Return the value of an attribute as data; `name` is for the error."""
+    """Return the value of an attribute as JSON data.
+
+    Args:
+        value: the value.
+        name: name of the attribute, for the error.
+
+    Returns:
+        The JSON value.
+
+    Raises:
+        ModelError: the type of the value has no form in JSON.
+    """
     match value:
         case None | bool() | int() | str():
             return value
@@ -152,7 +175,18 @@ def write_value(value: object, name: str) -> object:
 def read_module(
     data: object, constants: Mapping[str, np.ndarray[Any, Any]]
 ) -> tuple[tuple[Function, ...], Target | None, dict[str, object]]:
-    """Read a module from data or its text; `ModelError` says what is wrong, and where in the data."""
+    """Read the JSON form of a module.
+
+    Args:
+        data: result of `write_module`, or its text.
+        constants: arrays by SHA-256 digest.
+
+    Returns:
+        Functions, target and attributes; not yet verified.
+
+    Raises:
+        ModelError: the data is malformed; the message gives the place in it.
+    """
     try:
         text = data if isinstance(data, str | bytes) else json.dumps(data)
         if isinstance(data, str | bytes):
@@ -164,8 +198,8 @@ def read_module(
         return functions, target, {name: reader.value(value, 0) for name, value in module.attrs}
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        place = ".".join(map(str, problem["loc"]))
-        raise ModelError(f"this is no module, at {place or 'its start'}: {problem['msg']}") from error
+        path = ".".join(map(str, problem["loc"]))
+        raise ModelError(f"this is no module, at {path or 'its start'}: {problem['msg']}") from error
     except TvmTargetError:
         raise
     except (TypeError, ValueError, RecursionError) as error:
@@ -214,9 +248,7 @@ class _Reader:
                 array = array_of_bytes(type_, bytes_of(array))
         except ModelError as error:
             raise ModelError(f"constant {data.name!r}: {error}") from error
-        constant = Constant(data.name, type_, array)
-        constant.__dict__["digest"] = data.digest  # what is stored by digest has it, and was checked where it was read
-        return constant
+        return Constant(data.name, type_, array, data.digest)
 
     def pairs(self, data: _Pairs) -> tuple[tuple[str, Any], ...]:
         return tuple((name, self.value(value, 0)) for name, value in data)

@@ -1,6 +1,6 @@
-"""Changes of functions and modules: rename, replace uses, remove what is dead, share constants, outline, inline.
+"""Rewrites of functions and modules: rename, replace uses, remove dead code, share constants, outline, inline.
 
-Each returns a new value; the order of operations stays topological.
+Each returns a new value; the body stays in topological order.
 """
 
 from __future__ import annotations
@@ -46,7 +46,15 @@ __all__ = [
 
 
 def replace_uses(function: Function, values: Mapping[str, str]) -> Function:
-    """Let everything that reads a value read another one, by name: operations, nested bodies and results."""
+    """Replace uses of values in operations, nested bodies and results.
+
+    Args:
+        function: the function.
+        values: name of the value to read instead, by name.
+
+    Returns:
+        The changed function.
+    """
     body = tuple(
         replace(
             call,
@@ -59,7 +67,14 @@ def replace_uses(function: Function, values: Mapping[str, str]) -> Function:
 
 
 def remove_dead_code(function: Function) -> Function:
-    """Drop operations without effect whose results nobody reads, and constants nobody uses; in nested bodies too."""
+    """Remove operations without effects whose results are not used, and unused constants; in nested bodies too.
+
+    Args:
+        function: the function.
+
+    Returns:
+        The changed function.
+    """
     needed = set(function.results)
     body: list[Call] = []
     for call in reversed(function.body):
@@ -74,13 +89,28 @@ def remove_dead_code(function: Function) -> Function:
 
 
 def remove_dead_functions(module: IRModule, keep: Collection[str] = ("main",)) -> IRModule:
-    """Drop functions that those to keep do not call, directly or through others."""
+    """Remove functions that cannot be reached by calls.
+
+    Args:
+        module: the module.
+        keep: functions to keep with all that they reach.
+
+    Returns:
+        The changed module.
+    """
     reached = reachable_functions([name for name in keep if name in module], module.by_name)
     return module.replace(functions=tuple(function for function in module if function.name in reached))
 
 
 def share_constants(function: Function) -> Function:
-    """Keep one of the constants that have equal type and elements."""
+    """Merge constants of equal type and elements.
+
+    Args:
+        function: the function.
+
+    Returns:
+        The function with the first of each set of equal constants.
+    """
     first: dict[object, str] = {}
     same = {one.name: first.setdefault((one.type, one.digest), one.name) for one in function.constants}
     constants = tuple(constant for constant in function.constants if same[constant.name] == constant.name)
@@ -89,8 +119,21 @@ def share_constants(function: Function) -> Function:
 
 
 def rename(module: IRModule, old: str, new: str) -> IRModule:
-    """Give a function another name, where it is called too."""
-    module[old]
+    """Rename a function and its calls.
+
+    Args:
+        module: the module.
+        old: present name.
+        new: new name.
+
+    Returns:
+        The changed module.
+
+    Raises:
+        UnknownNameError: there is no function of the old name.
+        ModelError: there is a function of the new name.
+    """
+    module[old]  # raises if there is none
     if new in module and new != old:
         raise ModelError(f"function {old!r} cannot be called {new!r}; there is one of that name")
     functions = (with_renamed_callees(function, {old: new}) for function in module)
@@ -98,16 +141,36 @@ def rename(module: IRModule, old: str, new: str) -> IRModule:
 
 
 def clone(module: IRModule, name: str, new: str) -> IRModule:
-    """Add a copy of a function under another name; nothing calls it yet."""
+    """Add a copy of a function, which nothing calls yet.
+
+    Args:
+        module: the module.
+        name: function to copy.
+        new: name of the copy.
+
+    Returns:
+        The changed module.
+
+    Raises:
+        ModelError: there is a function of the new name.
+    """
     if new in module:
         raise ModelError(f"function {name!r} cannot be copied to {new!r}; there is one of that name")
     return module.with_function(module[name].replace(name=new))
 
 
 def inline(module: IRModule, name: str) -> IRModule:
-    """Put the body of a function where it is called; the function goes unless it is `main`.
+    """Inline all calls of a function, and remove it unless it is `main`.
 
-    A function with a constraint is one unit of work and stays so: `ModelError`; a call with one, too.
+    Args:
+        module: the module.
+        name: function to inline.
+
+    Returns:
+        The changed module.
+
+    Raises:
+        ModelError: the function or a call of it has a constraint, which makes it one unit of work, or it is code.
     """
     callee = module[name]
     if callee.constraint is not None:
@@ -133,26 +196,33 @@ def inline(module: IRModule, name: str) -> IRModule:
 
 
 def with_op_names(function: Function) -> Function:
-    """Return a function whose operations each have a name of their own: one is made up where it is missing or taken."""
-    sources = [call.source for call in calls_in(function) if _is_told_by_name(call)]
+    """Give every operation a unique name; one is made up where it is missing or taken.
+
+    Args:
+        function: the function.
+
+    Returns:
+        The function; the same one if its names are unique already.
+    """
+    sources = [call.source for call in calls_in(function) if _needs_name(call)]
     if len(set(sources)) == len(sources) and "" not in sources:
         return function
     return _with_op_names(function, Names(sources), set())
 
 
-def _with_op_names(function: Function, names: Names, given: set[str]) -> Function:
+def _with_op_names(function: Function, names: Names, seen: set[str]) -> Function:
     body = []
     for call in function.body:
-        regions = tuple((label, _with_op_names(region, names, given)) for label, region in call.regions)
+        regions = tuple((label, _with_op_names(region, names, seen)) for label, region in call.regions)
         source = call.source
-        if _is_told_by_name(call) and (not source or source in given):
+        if _needs_name(call) and (not source or source in seen):
             source = names.fresh(source or call.kind)
-        given.add(source)
+        seen.add(source)
         body.append(replace(call, regions=regions, source=source))
     return function.replace(body=tuple(body))
 
 
-def _is_told_by_name(call: Call) -> bool:
+def _needs_name(call: Call) -> bool:
     return not call.op.startswith("@") and call.op not in (COPY, CODE)
 
 
@@ -164,16 +234,41 @@ def outline(
     *,
     function: str = "main",
 ) -> IRModule:
-    """Move operations, given by their source names, into a function of their own, and call it in their place.
+    """Move operations into a new function, and call it in their place.
 
-    `ModelError` if a value would leave the function and come back: it shows the way.
+    Args:
+        module: the module.
+        calls: source names of the operations.
+        name: name of the new function.
+        constraint: placement constraint of the new function.
+        function: function that holds the operations.
+
+    Returns:
+        The changed module.
+
+    Raises:
+        UnknownNameError: there is no such operation.
+        ModelError: a name is ambiguous or taken, or the operations are not convex: a value leaves them and comes back.
+            The message shows the path.
     """
     old = module[function]
     return outline_calls(module, positions_of(old, calls), name, constraint, function=function)
 
 
 def positions_of(function: Function, names: Iterable[str]) -> list[int]:
-    """Return where operations stand, given by their source names, in order; each name must be of one."""
+    """Return the indices of operations by their source names.
+
+    Args:
+        function: the function.
+        names: source names.
+
+    Returns:
+        Ascending indices in the body.
+
+    Raises:
+        UnknownNameError: there is no operation of a name.
+        ModelError: there are several.
+    """
     positions: dict[str, list[int]] = {}
     for index, call in enumerate(function.body):
         positions.setdefault(call.source, []).append(index)
@@ -196,7 +291,21 @@ def outline_calls(
     *,
     function: str = "main",
 ) -> IRModule:
-    """Do what `outline` does for operations given by their position in the function."""
+    """Outline operations given by index, as `outline` does.
+
+    Args:
+        module: the module.
+        calls: indices of the operations.
+        name: name of the new function.
+        constraint: placement constraint of the new function.
+        function: function that holds the operations.
+
+    Returns:
+        The changed module.
+
+    Raises:
+        ModelError: as for `outline`, or no operations are given.
+    """
     old = module[function]
     if name in module:
         raise ModelError(f"operations cannot be outlined into {name!r}; there is a function of that name")
@@ -206,22 +315,41 @@ def outline_calls(
     inside = sorted(calls)
     new, call = extract(old, inside, name, constraint, readers_of(old), values_of(old))
     taken = set(inside)
+    # Everything that depends on the new call moves behind it; the rest keeps its order in front.
     before = tuple(one for index, one in enumerate(old.body) if index not in taken and index not in behind)
     after = tuple(one for index, one in enumerate(old.body) if index in behind)
     return module.with_function(with_body(old, (*before, call, *after))).with_function(new)
 
 
 def check_convex(function: Function, calls: Collection[int]) -> frozenset[int]:
-    """Return what depends on a set of operations; `ModelError` with the way if a value leaves it and comes back."""
+    """Check that no value leaves a set of operations and comes back.
+
+    Args:
+        function: the function.
+        calls: indices of the operations.
+
+    Returns:
+        Indices of the operations that depend on the set.
+
+    Raises:
+        ModelError: the set is not convex; the message shows the path.
+    """
     path, behind = detour(function, calls)
     if path:
-        way = " -> ".join(repr(function.body[index].source or function.body[index].op) for index in path)
-        raise ModelError(f"these operations do not fit into one function: {way} leaves it and comes back")
+        shown = " -> ".join(repr(function.body[index].source or function.body[index].op) for index in path)
+        raise ModelError(f"these operations do not fit into one function: {shown} leaves it and comes back")
     return behind
 
 
 def values_of(function: Function) -> dict[str, Value]:
-    """Return parameters and results of operations by name."""
+    """Return parameters and results of operations by name.
+
+    Args:
+        function: the function.
+
+    Returns:
+        The values with their types and scopes; without constants and nested bodies.
+    """
     computed = (output for call in function.body for output in call.outputs)
     return {value.name: value for value in (*function.params, *computed) if value.name}
 
@@ -234,7 +362,19 @@ def extract(
     readers: Mapping[str, tuple[int, ...]],
     values: Mapping[str, Value],
 ) -> tuple[Function, Call]:
-    """Return a function of some operations, in order, and the call that stands for them."""
+    """Build a function from some operations, and the call that replaces them.
+
+    Args:
+        function: function that holds the operations.
+        calls: ascending indices of the operations.
+        name: name of the new function.
+        constraint: placement constraint of the new function.
+        readers: result of `readers_of(function)`.
+        values: result of `values_of(function)`.
+
+    Returns:
+        The new function and its call.
+    """
     inputs, outputs = boundary(function, calls, readers)
     body = tuple(function.body[index] for index in calls)
     used = {used for call in body for used in call.uses()} & function.constant_names
@@ -253,7 +393,15 @@ def extract(
 
 
 def with_body(function: Function, body: tuple[Call, ...]) -> Function:
-    """Return a function with another body, without the constants that only the old one used."""
+    """Replace the body of a function.
+
+    Args:
+        function: the function.
+        body: calls in topological order.
+
+    Returns:
+        The function without constants that only the old body used.
+    """
     old, new = ({used for call in calls for used in call.uses()} for calls in (function.body, body))
     gone = old - new - set(function.results)
     return function.replace(body=body, constants=tuple(one for one in function.constants if one.name not in gone))

@@ -1,16 +1,16 @@
-"""What a function is, apart from names: a canonical body, its hash, and the first difference of two.
+"""Structural hash of functions and modules, and the first structural difference of two.
 
-Names of values, calls, symbolic dimensions and private functions do not matter, nor where operations came from. What
-matters: the order of parameters and results, operators with their attributes and the versions of the operator sets
-that are used, types, constants by type and digest, nested bodies, and, unless they are left out, constraints and
-memory scopes. Attributes of functions whose names begin with `onnx.` only say where a program came from.
+Names of values, calls, symbolic dimensions and private functions do not matter, nor where operations came from. These
+matter: the order of parameters and results, operators with attributes and the versions of the operator sets used,
+    types, constants by type and digest, nested bodies, and, unless left out, constraints and memory scopes. Function
+    attributes that begin with `onnx.` only document the source and do not matter.
 
-The order of operations does not matter where nothing depends on it: they are numbered from the results backwards, in
-the order of operands. Three things keep their given order: operations that have effects, operations whose results
-nobody reads (remove them first), and of course operands, also of commutative operators.
+The order of independent operations does not matter: they are numbered from the results backwards, in the order of
+operands. Three orders are kept as written: of operations with effects, of operations whose results are not read (remove
+them first), and of operands, also of commutative operators.
 
-`structural_hash` is "s1:" and the SHA-256 of the body's RFC 8785 bytes, so that equal hashes mean equal structure.
-All of this takes linear time.
+`structural_hash` is "s1:" and the SHA-256 of the RFC 8785 (canonical JSON) bytes of the body. All of this takes linear
+time.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["difference", "module_hash", "structural_hash", "structurally_equal", "structure_of"]
 
 SCHEMA = 1
-# Attributes of functions that say where a program came from (`onnx_notes.py`).
-_NOTES = "onnx."
-# Attributes that compilers write on functions, under any prefix: where and how, and not what.
+# Prefix of function attributes that document the source model (`onnx/metadata.py`).
+_METADATA = "onnx."
+# Attributes that compilers write on functions, under any prefix: they say where and how to run, not what to compute.
 _MARKS = frozenset({"target", "role", OWN_NAME, "global_symbol", "op_pattern", "num_unpacked_args", "is_scheduled"})
 
 
@@ -64,10 +64,19 @@ def structure_of(
 ) -> dict[str, object]:
     """Return the canonical body of a function as JSON data.
 
-    `functions` are those it may call, which stand in it by hash; without them they stand in it by name. Without
-    `shapes`, a type is an element type and a rank, and constants are types. Without `weights`, constants of
-    floating-point numbers are types, unless they are single numbers. Without `marks`, what compilers write on
-    functions about targets, symbols and schedules is left out.
+    Args:
+        function: the function.
+        functions: functions that it may call; they stand in the body by hash. Callees that are missing stand by name.
+        constraints: include constraints and memory scopes.
+        shapes: include dimensions; otherwise a type is an element type and a rank, and a constant is its type.
+        weights: include the elements of floating-point constants with more than one element.
+        marks: include what compilers write on functions about targets, symbols and schedules.
+
+    Returns:
+        The body; equal bodies mean equal structure.
+
+    Raises:
+        ModelError: a function calls itself, or bodies are nested too deep.
     """
     options = _Options(constraints, shapes, weights, marks)
     known = functions or {}
@@ -83,13 +92,32 @@ def structural_hash(
     weights: bool = True,
     marks: bool = True,
 ) -> str:
-    """Return the hash of a function's structure; the options are those of `structure_of`."""
+    """Return the hash of a function's structure.
+
+    Args:
+        function: the function.
+        functions: functions that it may call.
+        strip_constraints: leave out constraints and memory scopes.
+        shapes: as in `structure_of`.
+        weights: as in `structure_of`.
+        marks: as in `structure_of`.
+
+    Returns:
+        "s1:" and a SHA-256 in hexadecimal.
+    """
     options = {"constraints": not strip_constraints, "shapes": shapes, "weights": weights, "marks": marks}
     return _hash(structure_of(function, functions, **options))
 
 
 def module_hash(module: IRModule) -> str:
-    """Return the hash of a module: target, attributes, `main`, and what nothing calls, by name."""
+    """Return the hash of a module: target, attributes, `main`, and functions that nothing calls, by name.
+
+    Args:
+        module: the module.
+
+    Returns:
+        "s1:" and a SHA-256 in hexadecimal.
+    """
     hashes = _hashes(module.functions, module.by_name, _Options())
     flat: dict[str, object] = {"functions": {name: hashes[name] for name in sorted(_public(module))}}
     flat["attrs"] = [[name, write_value(value, name)] for name, value in sorted(module.attrs.items())]
@@ -97,14 +125,30 @@ def module_hash(module: IRModule) -> str:
 
 
 def structurally_equal(a: IRModule | Function, b: IRModule | Function) -> bool:
-    """Whether two modules, or two functions, are the same but for names; `difference` says why not."""
+    """Return whether two modules, or two functions, have equal structure.
+
+    Args:
+        a: a module or function.
+        b: another one of the same type.
+
+    Returns:
+        True if `difference` finds none.
+    """
     return difference(a, b) is None
 
 
 def difference(a: IRModule | Function, b: IRModule | Function) -> str | None:
-    """Name the first thing in which two modules, or two functions, differ; None where they are equal.
+    """Describe the first structural difference of two modules or functions.
 
-    Of two functions, those that they call are compared by name.
+    Args:
+        a: a module or function; callees of functions are compared by name.
+        b: another one of the same type.
+
+    Returns:
+        A description with function, op and field; None if there is no difference.
+
+    Raises:
+        TypeError: a module is compared with a function.
     """
     if isinstance(a, Function) and isinstance(b, Function):
         return _differing(a, b, {}, {})
@@ -124,7 +168,8 @@ def difference(a: IRModule | Function, b: IRModule | Function) -> str | None:
 def _public(module: IRModule) -> set[str]:
     called = {name for function in module for name in callees_of(function)}
     public = {function.name for function in module if function.name == "main" or function.name not in called}
-    return public | (module.by_name.keys() - set(reachable_functions(public, module.by_name)))  # code that calls itself
+    # Code that only calls itself is reached from nowhere; it counts as public, so that the hash covers it.
+    return public | (module.by_name.keys() - set(reachable_functions(public, module.by_name)))
 
 
 def _hash(body: object) -> str:
@@ -148,11 +193,12 @@ def _hashes(roots: Iterable[Function], functions: Mapping[str, Function], option
 
 
 def _called_by_operations(function: Function) -> list[str]:
-    """Return the functions that the operations of a function call; those that code calls may call each other."""
+    """Return the callees of a function of operations, sorted; callees of code are left out, since code may recurse."""
     return sorted(callees_of(function)) if function.code is None else []
 
 
 def _callees_first(roots: Iterable[Function], functions: Mapping[str, Function]) -> Iterator[Function]:
+    """Yield functions in topological order of the call graph, callees before callers (iterative depth-first search)."""
     done: set[str] = set()
     for root in roots:
         stack = [(root.name, iter(_called_by_operations(root)))]
@@ -183,7 +229,7 @@ class _Order:
 
 @dataclass
 class _Writer:
-    """Writes bodies; symbolic dimensions are numbered by first use over a function and its nested bodies."""
+    """Writes canonical bodies; symbolic dimensions are numbered by first use over a function and its nested bodies."""
 
     options: _Options
     hashes: Mapping[str, str]
@@ -215,8 +261,8 @@ class _Writer:
         domains = {_domain(call.op) for call in function.body}
         flat |= {"effects": effects} if effects else {}
         flat["opsets"] = sorted([domain, version] for domain, version in function.opsets if domain in domains)
-        said = ((name, value) for name, value in function.attrs if not name.startswith(_NOTES))
-        flat["attrs"] = sorted([name, write_value(value, name)] for name, value in said if self.counts(name))
+        attrs = ((name, value) for name, value in function.attrs if not name.startswith(_METADATA))
+        flat["attrs"] = sorted([name, write_value(value, name)] for name, value in attrs if self.is_included(name))
         if self.functions and code_callees(function):
             flat["code"] = self.called_code(function)
         return flat | self.constraint(function.constraint)
@@ -241,9 +287,12 @@ class _Writer:
         return flat | self.constraint(call.constraint)
 
     def called_code(self, function: Function) -> list[object]:
-        """Return a function of code and the code it calls at any depth, numbered in the order of calls."""
+        """Return a function of code and the code that it can reach, numbered in order of discovery.
+
+        Code may recurse, so that its callees cannot stand in it by hash.
+        """
         members, numbers, rows = [function], {function.name: 0}, list[object]()
-        for member in members:  # grows while it is read
+        for member in members:  # breadth-first: members grows during the iteration
             calls: list[object] = []
             for used, name in code_callees(member).items():
                 if name not in numbers and name in self.functions:
@@ -254,14 +303,15 @@ class _Writer:
         return rows
 
     def order(self, function: Function, depth: int) -> _Order:
-        """Number the calls of a function from its results backwards."""
+        """Return the canonical order of the calls of a function; it is computed once."""
         if id(function) not in self.orders:
             if depth > MAX_DEPTH:
                 raise ModelError(f"functions are nested deeper than {MAX_DEPTH} levels (function {function.name!r})")
-            self.orders[id(function)] = self.new_order(function, depth)
+            self.orders[id(function)] = self._compute_order(function, depth)
         return self.orders[id(function)]
 
-    def new_order(self, function: Function, depth: int) -> _Order:
+    def _compute_order(self, function: Function, depth: int) -> _Order:
+        """Compute a depth-first postorder from the results, then effects, then all other calls."""
         producer = {out.name: i for i, call in enumerate(function.body) for out in call.outputs if out.name}
         own = {param.name for param in function.params} | function.constant_names
         outside: dict[str, None] = {}
@@ -332,7 +382,7 @@ class _Writer:
             return [self.value(item, name) for item in value]
         return write_value(value, name)
 
-    def counts(self, attribute: str) -> bool:
+    def is_included(self, attribute: str) -> bool:
         return self.options.marks or attribute.rsplit(".", 1)[-1] not in _MARKS
 
     def constraint(self, constraint: Constraint | None) -> dict[str, object]:
@@ -341,7 +391,7 @@ class _Writer:
 
 @dataclass
 class _Constants:
-    """The constants of one function, numbered as they are used."""
+    """The constants of one function, numbered by first use."""
 
     by_name: Mapping[str, Constant]
     used: list[Constant] = field(default_factory=list)
@@ -399,7 +449,7 @@ def _order_of(function: Function) -> tuple[int, ...]:
 
 
 def _first_difference(a: object, b: object, path: tuple[object, ...]) -> tuple[tuple[object, ...], str] | None:
-    """Return where two values of JSON differ first, and how."""
+    """Return the path to the first difference of two JSON values, and its description."""
     if isinstance(a, dict) and isinstance(b, dict):
         steps: Iterable[tuple[object, object, object]] = ((key, a.get(key), b.get(key)) for key in sorted({*a, *b}))
     elif isinstance(a, list) and isinstance(b, list):

@@ -1,7 +1,7 @@
-"""The elements of constants: as bytes with a digest, and as text where they are few.
+"""Elements of constants as bytes with a digest, and as text where they are few.
 
-Bytes are little-endian and in row-major order. Elements smaller than a byte take one each; a text is its length, in
-eight bytes, and its UTF-8. The digest is over these bytes alone: element type and shape always stand beside it.
+Bytes are little-endian and in row-major order. Elements smaller than a byte take one byte each. A string is its length
+in eight bytes, then its UTF-8. The digest covers these bytes only: element type and shape are always stated beside it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ MAX_INLINE = 16  # elements of a constant that the text form shows instead of a 
 
 
 def bytes_of(data: np.ndarray[Any, Any]) -> memoryview:
-    """Return the elements as bytes, without a copy where the array has that layout already."""
+    """Return the elements of an array as bytes.
+
+    Args:
+        data: the array.
+
+    Returns:
+        The bytes; without a copy if the array has this layout already.
+    """
     dtype = dtype_of(data.dtype)
     if dtype == "string":
         return memoryview(b"".join(map(_text_bytes, data.ravel().tolist())))
@@ -41,12 +48,30 @@ def _text_bytes(item: str | bytes) -> bytes:
 
 
 def digest_of(data: np.ndarray[Any, Any]) -> str:
-    """Return the SHA-256 of the elements in hexadecimal."""
+    """Return the SHA-256 of the elements of an array.
+
+    Args:
+        data: the array.
+
+    Returns:
+        Digest in hexadecimal.
+    """
     return hashlib.sha256(bytes_of(data)).hexdigest()
 
 
 def array_of_bytes(type_: TensorType, data: memoryview | bytes) -> np.ndarray[Any, Any]:
-    """Return an array on the bytes themselves, read-only; `ModelError` where they do not fit the type."""
+    """Return an array on top of bytes.
+
+    Args:
+        type_: type of the array, with a static shape.
+        data: bytes as `bytes_of` returns them.
+
+    Returns:
+        A read-only view of the bytes; an array of its own for strings.
+
+    Raises:
+        ModelError: the bytes do not fit the type.
+    """
     shape = static_shape(type_)
     if type_.dtype == "string":
         return _texts(shape, bytes(data))
@@ -75,7 +100,17 @@ def _texts(shape: tuple[int, ...], data: bytes) -> np.ndarray[Any, Any]:
 
 
 def static_shape(type_: TensorType) -> tuple[int, ...]:
-    """Return the shape of a constant's type, all of whose dimensions are numbers."""
+    """Return the shape of a type all of whose dimensions are numbers.
+
+    Args:
+        type_: the type.
+
+    Returns:
+        The dimensions.
+
+    Raises:
+        ModelError: the rank or a dimension is not known.
+    """
     shape = type_.shape
     if shape is None or not all(isinstance(dim, int) and dim >= 0 for dim in shape):
         raise ModelError(f"a constant has dimensions that are numbers, not {type_}")
@@ -83,9 +118,13 @@ def static_shape(type_: TensorType) -> tuple[int, ...]:
 
 
 def print_items(data: np.ndarray[Any, Any]) -> str | None:
-    """Return the elements of a small array as a flat list, or None where a digest says it better.
+    """Print the elements of a small array as a flat list.
 
-    The list is exact: what would not read back bit by bit (the payload of a NaN) is not printed.
+    Args:
+        data: the array.
+
+    Returns:
+        The text, or None for an array that is large or would not read back bit by bit (payload of a NaN).
     """
     if not data.size:
         return "[]"
@@ -100,18 +139,30 @@ def print_items(data: np.ndarray[Any, Any]) -> str | None:
     if "float" not in dtype:
         return f"[{', '.join(str(int(item)) for item in items)}]"
     texts = [print_float(float(str(item))) for item in items]
-    again = array_of_items(TensorType(dtype, data.shape), [float(text) for text in texts])
-    return f"[{', '.join(texts)}]" if bytes(bytes_of(again)) == bytes(bytes_of(data)) else None
+    reread = array_of_items(TensorType(dtype, data.shape), [float(text) for text in texts])
+    return f"[{', '.join(texts)}]" if bytes(bytes_of(reread)) == bytes(bytes_of(data)) else None
 
 
 def array_of_items(type_: TensorType, items: Sequence[object]) -> np.ndarray[Any, Any]:
-    """Return the array of a flat list; `ModelError` where an element does not fit the type."""
+    """Return the array of a flat list of elements.
+
+    Args:
+        type_: type of the array, with a static shape.
+        items: elements in row-major order.
+
+    Returns:
+        The array.
+
+    Raises:
+        ModelError: the number of elements is wrong, or one does not fit the element type.
+    """
     shape, dtype = static_shape(type_), numpy_dtype(type_.dtype)
     if len(items) != prod(shape):
         raise ModelError(f"{type_} has {prod(shape)} elements, not {len(items)}")
     wrong = [item for item in items if not _fits(item, type_.dtype)]
     if wrong:
         raise ModelError(f"{wrong[0]!r} is no element of {type_}")
+    # Floats go through float64, so that a literal is rounded to the narrow type only once.
     wide: Any = dtype if type_.dtype in ("string", "bool", "uint64") else np.float64 if "float" in dtype.name else None
     with np.errstate(over="ignore", invalid="ignore"):
         array = np.array(items, wide).astype(dtype) if items else np.empty(0, dtype)
@@ -121,7 +172,7 @@ def array_of_items(type_: TensorType, items: Sequence[object]) -> np.ndarray[Any
 
 
 def _holds(array: np.ndarray[Any, Any], items: Sequence[object], dtype: str) -> bool:
-    """Whether whole numbers came through unchanged, and no number became infinite."""
+    """Return whether integers were converted exactly, and no finite number overflowed to infinity."""
     if "int" in dtype:
         return [int(item) for item in array] == list(items)
     if "float" in dtype:

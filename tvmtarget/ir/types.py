@@ -1,4 +1,4 @@
-"""Types of values: tensors with symbolic dimensions; sequences, options, maps and sparse tensors; opaque ones."""
+"""Types of values: tensors with symbolic dimensions; sequences, options, maps and sparse tensors; opaque types."""
 
 from __future__ import annotations
 
@@ -59,9 +59,11 @@ DTYPES: dict[str, tuple[int, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """A tensor: element type and dimensions; a dimension is a number, a symbol, or None where it is unknown.
+    """A dense tensor.
 
-    A `shape` of None means that not even the rank is known.
+    Attributes:
+        dtype: element type, a key of `DTYPES`.
+        shape: dimensions: a number, a symbol, or None where unknown. A `shape` of None means that the rank is unknown.
     """
 
     dtype: str
@@ -73,7 +75,14 @@ class TensorType:
         return f"{self.dtype}[{','.join(map(_print_dim, self.shape))}]"
 
     def agrees_with(self, other: TensorType) -> bool:
-        """Whether one value can be of both types: dimensions that are not numbers agree with all."""
+        """Return whether a value can be of both types.
+
+        Args:
+            other: another type.
+
+        Returns:
+            True unless element types, ranks or static dimensions differ; symbols agree with everything.
+        """
         if self.dtype != other.dtype:
             return False
         if self.shape is None or other.shape is None:
@@ -84,7 +93,7 @@ class TensorType:
 
     @property
     def nbytes(self) -> int | None:
-        """Size in bytes, or None while a dimension is not a number (or the elements are text)."""
+        """Size in bytes; None if a dimension is not static, or for strings."""
         bits = DTYPES[self.dtype][1]
         if self.shape is None or not bits or not all(isinstance(dim, int) for dim in self.shape):
             return None
@@ -109,7 +118,7 @@ class SequenceType:
 
 @dataclass(frozen=True, slots=True)
 class OptionalType:
-    """A value, or none."""
+    """A value or its absence."""
 
     element: Type
 
@@ -119,7 +128,12 @@ class OptionalType:
 
 @dataclass(frozen=True, slots=True)
 class MapType:
-    """A dictionary: element type of its keys, type of its values."""
+    """A dictionary.
+
+    Attributes:
+        key: element type of the keys.
+        value: type of the values.
+    """
 
     key: str
     value: Type
@@ -130,7 +144,7 @@ class MapType:
 
 @dataclass(frozen=True, slots=True)
 class SparseType:
-    """A tensor of which only some elements are stored."""
+    """A sparse tensor."""
 
     tensor: TensorType
 
@@ -151,19 +165,26 @@ class OpaqueType:
 Type: TypeAlias = "TensorType | SequenceType | OptionalType | MapType | SparseType | OpaqueType | None"
 
 
-# Names that ml_dtypes gives otherwise than ONNX, once underscores are left out.
+# Names in ml_dtypes, without underscores, that differ from ONNX's.
 _ALIASES = {"float4e2m1fn": "float4e2m1", "float8e8m0fnu": "float8e8m0"}
 
 
 def dtype_of(dtype: np.dtype[Any]) -> str:
-    """Return ONNX's name of an array's element type; all kinds of text are `string`."""
+    """Return the name of an array's element type.
+
+    Args:
+        dtype: element type in numpy.
+
+    Returns:
+        ONNX's name in lower case without underscores; `string` for all kinds of text.
+    """
     if dtype.kind in "OUST":
         return "string"
     name = dtype.name.replace("_", "")
     return _ALIASES.get(name, name)
 
 
-# Names of element types in ml_dtypes, for those that numpy does not have.
+# Element types that numpy lacks, by ONNX's name, and their names in ml_dtypes.
 _ML_DTYPES = {
     "bfloat16": "bfloat16",
     "float8e4m3fn": "float8_e4m3fn",
@@ -180,9 +201,16 @@ _ML_DTYPES = {
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the element type of arrays that hold a named one; text is held as objects."""
+    """Return the numpy element type for a name of `DTYPES`.
+
+    Args:
+        name: name of the element type.
+
+    Returns:
+        The element type; `object` for strings.
+    """
     if name in _ML_DTYPES:
-        import ml_dtypes
+        import ml_dtypes  # late: few models need it
 
         found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
         return found
