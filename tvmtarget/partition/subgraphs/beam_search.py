@@ -1,4 +1,8 @@
-"""Waves that look ahead: several orders of labels are followed side by side, and the one that ends first is taken."""
+"""Typed fusion with beam search: follow several orders of labels at once and keep the cheapest.
+
+Greedy typed fusion is not optimal with three labels or more. The beam holds the `WIDTH` most promising prefixes, by
+their weight plus a lower bound on what remains (as in A*, with bounded memory).
+"""
 
 from __future__ import annotations
 
@@ -10,107 +14,119 @@ from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 
 __all__ = ["beam_search"]
 
-# Orders of labels that are followed side by side.
+# Prefixes that are followed at once.
 WIDTH = 8
 
-# Vertices and edges that may be looked at in all, for each that there is.
+# Limit on the visits of vertices and edges, per vertex and edge of the graph.
 WORK = 60
 
 
 @dataclass(frozen=True, slots=True)
-class _Sweep:
-    """How far one order of labels has come, and what its subgraphs count; `before` is what it was a subgraph ago.
+class _Prefix:
+    """The first subgraphs of a partition.
 
-    `ready` are by label the vertices that can run next, and `tallest` what is ahead of them at most, -1 where there
-    are none. `waiting` are how many edges into others are still to come, where some have. `done` vertices have run.
+    Attributes:
+        before: prefix without the last subgraph; None for the empty prefix.
+        subgraph: vertices of the last subgraph.
+        ready: vertices that can run next, by label.
+        tallest: largest weight ahead of a ready vertex, by label; -1 where none is ready.
+        waiting: number of unfinished predecessors of vertices with some finished and some unfinished ones.
+        weight: total weight of all subgraphs.
+        done: number of vertices in all subgraphs.
     """
 
-    before: _Sweep | None
+    before: _Prefix | None
     subgraph: list[int]
     ready: tuple[list[int], ...]
     tallest: tuple[int, ...]
     waiting: dict[int, int]
-    count: int
+    weight: int
     done: int
 
     def subgraphs(self) -> list[list[int]]:
-        """Return all subgraphs so far."""
+        """Return all subgraphs in execution order."""
         found: list[list[int]] = []
-        sweep = self
-        while sweep.before is not None:
-            found.append(sorted(sweep.subgraph))
-            sweep = sweep.before
+        prefix = self
+        while prefix.before is not None:
+            found.append(sorted(prefix.subgraph))
+            prefix = prefix.before
         return found[::-1]
 
 
 def beam_search(labeled: LabeledGraph, weights: Sequence[int], heights: Sequence[int]) -> list[list[int]] | None:
-    """Divide an acyclic graph as `waves` does, following at each step the orders of labels that promise most.
+    """Partition a labeled graph into subgraphs of one label each, of low total weight.
 
-    That is the least by what a subgraph of each counts (`weights`, by label) and what is ahead (`heights`, as `ahead`
-    gives them), then by what is left to run. None if that is too much work.
+    Args:
+        labeled: graph without cycles.
+        weights: weight of a subgraph, by label.
+        heights: total weight that follows each vertex at least, as `weight_ahead` returns it.
+
+    Returns:
+        Subgraphs in execution order, as `typed_fusion` returns them; None when the work limit is exceeded.
     """
-    sweeping = _Sweeping(labeled, weights, heights)
+    expansion = _Expansion(labeled, weights, heights)
     count = len(labeled.graph)
     work = WORK * (count + len(labeled.graph.ends))
-    sweeps = [sweeping.start()]
-    while sweeps[0].done < count:
-        found: dict[tuple[frozenset[int], ...], tuple[tuple[int, int], _Sweep]] = {}
-        for after in (step for sweep in sweeps for step in sweeping.steps(sweep)):
+    beam = [expansion.start()]
+    while beam[0].done < count:
+        # Of prefixes with the same ready vertices only the best one can be part of the best result.
+        found: dict[tuple[frozenset[int], ...], tuple[tuple[int, int], _Prefix]] = {}
+        for after in (successor for prefix in beam for successor in expansion.successors_of(prefix)):
             work -= len(after.waiting) + sum(map(len, after.ready)) + 2 * len(after.subgraph)
-            promise = after.count + least_sequence_weight(after.tallest, weights), -after.done
+            score = after.weight + least_sequence_weight(after.tallest, weights), -after.done
             key = tuple(map(frozenset, after.ready))
-            if key not in found or promise < found[key][0]:
-                found[key] = promise, after
+            if key not in found or score < found[key][0]:
+                found[key] = score, after
         if work < 0:
             return None
-        sweeps = [sweep for _, sweep in sorted(found.values(), key=lambda pair: pair[0])[:WIDTH]]
-    return sweeps[0].subgraphs()
+        beam = [prefix for _, prefix in sorted(found.values(), key=lambda pair: pair[0])[:WIDTH]]
+    return beam[0].subgraphs()
 
 
-class _Sweeping:
-    """What sweeps go over."""
+class _Expansion:
+    """The graph that prefixes are partitions of."""
 
     def __init__(self, labeled: LabeledGraph, weights: Sequence[int], heights: Sequence[int]) -> None:
         self.successors = labeled.graph.successors
         self.labels = labeled.labels
         self.weights = weights
         self.heights = heights
-        self.degrees = labeled.graph.in_degrees
+        self.in_degrees = labeled.graph.in_degrees
 
-    def start(self) -> _Sweep:
-        """Return the sweep of which nothing has run."""
-        free = [vertex for vertex, degree in enumerate(self.degrees) if not degree]
+    def start(self) -> _Prefix:
+        """Return the empty prefix."""
+        sources = [vertex for vertex, degree in enumerate(self.in_degrees) if not degree]
         ready: tuple[list[int], ...] = tuple([] for _ in self.weights)
-        return _Sweep(None, [], *self._with(ready, (-1,) * len(ready), free), {}, 0, 0)
+        return _Prefix(None, [], *self._with_ready(ready, (-1,) * len(ready), sources), {}, 0, 0)
 
-    def steps(self, sweep: _Sweep) -> Iterator[_Sweep]:
-        """Yield a sweep with one subgraph more, for every label that has something ready."""
-        successors, labels, degrees = self.successors, self.labels, self.degrees
-        for label, begun in enumerate(sweep.ready):
+    def successors_of(self, prefix: _Prefix) -> Iterator[_Prefix]:
+        """Yield the prefix with one more subgraph, for every label that has ready vertices."""
+        successors, labels, in_degrees = self.successors, self.labels, self.in_degrees
+        for label, begun in enumerate(prefix.ready):
             if not begun:
                 continue
-            waiting, subgraph = sweep.waiting.copy(), begun.copy()
-            fresh: list[int] = []
-            for vertex in subgraph:
+            waiting, subgraph = prefix.waiting.copy(), begun.copy()
+            newly_ready: list[int] = []
+            for vertex in subgraph:  # grows while it is read
                 for target in successors[vertex]:
-                    left = waiting.get(target, degrees[target]) - 1
+                    left = waiting.get(target, in_degrees[target]) - 1
                     if left:
                         waiting[target] = left
                         continue
                     waiting.pop(target, None)
-                    (subgraph if labels[target] == label else fresh).append(target)
-            ready = (*sweep.ready[:label], [], *sweep.ready[label + 1 :])
-            tallest = (*sweep.tallest[:label], -1, *sweep.tallest[label + 1 :])
-            count, done = sweep.count + self.weights[label], sweep.done + len(subgraph)
-            yield _Sweep(sweep, subgraph, *self._with(ready, tallest, fresh), waiting, count, done)
+                    (subgraph if labels[target] == label else newly_ready).append(target)
+            ready = (*prefix.ready[:label], [], *prefix.ready[label + 1 :])
+            tallest = (*prefix.tallest[:label], -1, *prefix.tallest[label + 1 :])
+            weight, done = prefix.weight + self.weights[label], prefix.done + len(subgraph)
+            yield _Prefix(prefix, subgraph, *self._with_ready(ready, tallest, newly_ready), waiting, weight, done)
 
-    def _with(
-        self, ready: tuple[list[int], ...], tallest: tuple[int, ...], fresh: Sequence[int]
+    def _with_ready(
+        self, ready: tuple[list[int], ...], tallest: tuple[int, ...], vertices: Sequence[int]
     ) -> tuple[tuple[list[int], ...], tuple[int, ...]]:
-        """Return what is ready, and what is ahead of it, with more vertices."""
+        """Return `ready` and `tallest` with more ready vertices."""
         lists: list[list[int]] = [[] for _ in ready]
         heights = list(tallest)
-        for vertex in fresh:
+        for vertex in vertices:
             label = self.labels[vertex]
             lists[label].append(vertex)
             heights[label] = max(heights[label], self.heights[vertex])

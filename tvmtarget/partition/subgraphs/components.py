@@ -1,4 +1,4 @@
-"""Connected components of a graph that is given as two arrays, in logarithmically many steps over them."""
+"""Weakly connected components of a graph that is given as two arrays, vectorised with NumPy."""
 
 from __future__ import annotations
 
@@ -10,14 +10,25 @@ __all__ = ["components_of"]
 
 
 def components_of(count: int, starts: Ints, ends: Ints) -> Ints:
-    """Return, for every vertex, the smallest vertex that edges connect it to."""
+    """Find the connected component of each vertex.
+
+    Union by minimum with pointer jumping (Shiloach and Vishkin, 1982): a logarithmic number of passes over the arrays.
+
+    Args:
+        count: number of vertices.
+        starts: one end of each edge; directions do not matter.
+        ends: other end of each edge, parallel to `starts`.
+
+    Returns:
+        For each vertex the smallest vertex of its component.
+    """
     root = np.arange(count, dtype=np.int64)
     while True:
         a, b = root[starts], root[ends]
-        apart = a != b
-        if not apart.any():
+        differs = a != b
+        if not differs.any():
             return root
-        starts, ends, a, b = starts[apart], ends[apart], a[apart], b[apart]
+        starts, ends, a, b = starts[differs], ends[differs], a[differs], b[differs]
         np.minimum.at(root, np.maximum(a, b), np.minimum(a, b))
         while True:
             above = root[root]

@@ -1,4 +1,4 @@
-"""Boundaries between subgraphs that are asked for: a subgraph is divided into steps, the cuts between them."""
+"""Boundaries that the program requires: split subgraphs at forced cuts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ __all__ = ["forced_cuts_of", "split_at_cuts"]
 
 
 def forced_cuts_of(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> frozenset[tuple[int, int]]:
-    """Return the pairs of atoms, one of which reads the other, between which a boundary is asked for."""
+    """Find the pairs of atoms that must be in different subgraphs.
+
+    Args:
+        program: program with the boundaries that it requires between operations.
+        atoms: operations of each atom.
+
+    Returns:
+        Pairs of a producer atom and an atom that reads one of its results.
+    """
     if not any(program.boundaries):
         return frozenset()
     owner = {index: number for number, atom in enumerate(atoms) for index in atom}
@@ -21,7 +29,18 @@ def forced_cuts_of(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> fr
 def split_at_cuts(
     subgraph: Sequence[int], successors: Sequence[Sequence[int]], cuts: Container[tuple[int, int]]
 ) -> Iterator[list[int]]:
-    """Yield the parts of a subgraph in an order in which they can run; no cut is inside of one."""
+    """Split a subgraph so that no forced cut is inside a part.
+
+    An atom is in the part whose number is the largest number of cuts on a path that leads to it.
+
+    Args:
+        subgraph: atoms of the subgraph.
+        successors: successors of every atom.
+        cuts: pairs of atoms to separate.
+
+    Yields:
+        Parts as ascending lists of atoms, in execution order.
+    """
     inside, step = set(subgraph), dict.fromkeys(subgraph, 0)
     waiting = dict.fromkeys(subgraph, 0)
     for atom in subgraph:
@@ -29,7 +48,7 @@ def split_at_cuts(
             if target in inside:
                 waiting[target] += 1
     ready = [atom for atom in sorted(subgraph) if not waiting[atom]]
-    for atom in ready:
+    for atom in ready:  # grows while it is read
         for target in successors[atom]:
             if target in inside:
                 step[target] = max(step[target], step[atom] + ((atom, target) in cuts))

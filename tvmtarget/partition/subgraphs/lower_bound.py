@@ -59,11 +59,14 @@ def _bounds(labeled: LabeledGraph) -> Iterator[int]:
 
 
 def weight_ahead(labeled: LabeledGraph, weights: Sequence[int]) -> list[int]:
-    """Return a lower bound, per vertex, on the total weight of the subgraphs that run after its own.
+    """Bound the weight of the subgraphs that run after each vertex.
 
     Args:
         labeled: graph without cycles.
         weights: weight of a subgraph, by label.
+
+    Returns:
+        For each vertex a lower bound on the total weight of the subgraphs after its own.
     """
     successors, labels = labeled.graph.successors, labeled.labels
     none = [-1] * len(weights)
@@ -88,12 +91,15 @@ def weight_ahead(labeled: LabeledGraph, weights: Sequence[int]) -> list[int]:
 
 
 def least_total(labels: Iterable[int], heights: Iterable[int], weights: Sequence[int]) -> int:
-    """Return a lower bound on the total weight of all subgraphs.
+    """Bound the total weight of all subgraphs from below.
 
     Args:
         labels: label of each vertex.
         heights: total weight that follows each vertex, as `weight_ahead` returns it.
         weights: weight of a subgraph, by label.
+
+    Returns:
+        A lower bound in the unit of the weights.
     """
     most = [-1] * len(weights)
     for label, height in zip(labels, heights, strict=True):
@@ -103,13 +109,16 @@ def least_total(labels: Iterable[int], heights: Iterable[int], weights: Sequence
 
 
 def least_sequence_weight(heights: Sequence[int], weights: Sequence[int]) -> int:
-    """Return the least total weight of a sequence with one subgraph of every label and all that follows each.
+    """Bound the weight of one subgraph of every label and what follows each.
 
     Jackson's rule (1955): run first the label that is followed by most.
 
     Args:
         heights: total weight that follows the subgraph of each label; -1 for a label that does not occur.
         weights: weight of a subgraph, by label.
+
+    Returns:
+        The least total weight of such a sequence.
     """
     total = least = 0
     for height, weight in sorted(zip(heights, weights, strict=True), reverse=True):

@@ -1,8 +1,16 @@
-"""Stage D: subgraphs of operations whose sites are known, by several ways; the best is kept.
+"""Form subgraphs of atoms with known sites: run several methods and keep the best result.
 
-All ways yield subgraphs whose graph has no circle. What is best is the least that calls cost, then the fewest
-subgraphs,
-then the fewest bytes that pass between them.
+Every method returns subgraphs without cycles between them. The best result has the lowest launch cost, then the fewest
+subgraphs, then the fewest bytes between subgraphs.
+
+What each method contributes, on nets and random graphs of 1000 operations (`benchmarks/_graphs.py`; operators assigned
+to sites at random, 8 seeds):
+
+- Typed fusion alone meets the lower bound for every chain, transformer and ResNet, and for every graph with two sites.
+- Without beam search, nets of many branches on three or four sites have 5.6 % more subgraphs, and random graphs 4.9 %
+  to 6.4 % more; dense nets pass 1.3 % more bytes.
+- Without boundary refinement, as many subgraphs pass 0.7 % (dense nets) to 5.0 % (many branches) more bytes.
+- Without edge contraction, dense nets on two sites pass 0.6 % more bytes.
 """
 
 from __future__ import annotations
@@ -28,135 +36,157 @@ __all__ = ["form_subgraphs"]
 def form_subgraphs(
     labeled: LabeledGraph,
     limits: Sequence[Limits],
-    launches: Sequence[int],
+    launch_costs: Sequence[int],
     limiter: Limiter,
     values: Values,
 ) -> list[list[int]]:
-    """Return the best subgraphs of atoms; `limits` and `launches` (what a call costs) are by label."""
+    """Return the best subgraphs of a labeled graph of atoms.
+
+    Args:
+        labeled: atoms without cycles, labeled with the number of their site.
+        limits: what a subgraph of a site may be, by label.
+        launch_costs: cost of one call of a subgraph, by label, in any unit.
+        limiter: splits subgraphs that exceed their limits.
+        values: values that pass between the atoms.
+
+    Returns:
+        Subgraphs as ascending lists of atoms, in execution order.
+    """
     labels = labeled.labels
     is_unlimited = all(limits[label].is_unlimited for label in labeled.distinct_labels)
     best: list[list[list[int]]] = []
     least = None
-    for candidate in _candidates(labeled, launches, values, is_unlimited=is_unlimited):
+    for candidate in _candidates(labeled, launch_costs, values, is_unlimited=is_unlimited):
         subgraphs = candidate if is_unlimited else limiter.split_all(candidate, labels, limits)
-        score = _calls(subgraphs, labels, launches), len(subgraphs)
+        score = _total_launch_cost(subgraphs, labels, launch_costs), len(subgraphs)
         if least is None or score < least:
             best, least = [subgraphs], score
         elif score == least and subgraphs not in best:
             best.append(subgraphs)
     if len(best) == 1:
         return best[0]
-    return min(best, key=lambda subgraphs: values.cut(_owner(len(labels), subgraphs)))
+    return min(best, key=lambda subgraphs: values.cut(_owners(len(labels), subgraphs)))
 
 
 def _candidates(
-    labeled: LabeledGraph, launches: Sequence[int], values: Values, *, is_unlimited: bool
+    labeled: LabeledGraph, launch_costs: Sequence[int], values: Values, *, is_unlimited: bool
 ) -> Iterator[list[list[int]]]:
-    swept = list(_swept(labeled, launches))
-    yield from swept
+    fused = list(_fused(labeled, launch_costs))
+    yield from fused
     labels, count = labeled.labels, len(labeled.distinct_labels)
     if count < 2 or labeled.graph.is_large:
         return
-    slack = BoundaryRefinement(labeled, values)
-    best = min(reversed(swept), key=lambda subgraphs: _calls(subgraphs, labels, launches))
-    moved = slack.refine(min(_starts(slack, best), key=lambda subgraphs: values.cut(_owner(len(labels), subgraphs))))
-    yield moved
-    if is_unlimited and count == 2 and _is_settled(slack, swept[0], moved):
+    refinement = BoundaryRefinement(labeled, values)
+    best = min(reversed(fused), key=lambda subgraphs: _total_launch_cost(subgraphs, labels, launch_costs))
+    refined = refinement.refine(
+        min(
+            _starting_points(labeled, best),
+            key=lambda subgraphs: values.cut(_owners(len(labels), subgraphs)),
+        )
+    )
+    yield refined
+    if is_unlimited and count == 2 and _is_contraction_redundant(labeled, fused[0], refined):
         return
-    joined = contract_edges(labeled.graph, labels, _by_bytes(values))
-    yield joined
-    again = _over(slack, joined)
-    yield again
-    yield slack.refine(again)
+    contracted = contract_edges(labeled.graph, labels, _edges_by_bytes(values))
+    yield contracted
+    fused_again = _fuse_subgraphs(labeled, contracted)
+    yield fused_again
+    yield refinement.refine(fused_again)
 
 
-def _is_settled(slack: BoundaryRefinement, swept: Sequence[Sequence[int]], moved: Sequence[Sequence[int]]) -> bool:
-    """Whether joining atoms of one label that follow each other leads to subgraphs of two labels that are known.
-    It does where waves part no such atoms: waves over what is joined are the same. And it does where subgraphs as few
-    as waves are just what such atoms connect: what is joined are these, and waves over them could only be fewer.
+def _is_contraction_redundant(
+    labeled: LabeledGraph, fused: Sequence[Sequence[int]], refined: Sequence[Sequence[int]]
+) -> bool:
+    """Whether contracting the edges between atoms of one label cannot improve on known subgraphs of two labels.
+
+    It cannot where typed fusion cuts no such edge, because fusing what is contracted gives the same subgraphs. It
+    cannot either where the refined subgraphs are as few as those of typed fusion and are exactly the components that
+    such edges connect: contraction yields these, and fusing them could only yield fewer.
     """
-    labels, count = np.array(slack.labels), len(slack.labels)
-    starts, ends = slack.graph.starts, slack.graph.ends
-    alike = labels[starts] == labels[ends]
-    starts, ends = starts[alike], ends[alike]
+    labels, count = np.array(labeled.labels), len(labeled.labels)
+    starts, ends = labeled.graph.starts, labeled.graph.ends
+    same_label = labels[starts] == labels[ends]
+    starts, ends = starts[same_label], ends[same_label]
 
-    def parts_none(subgraphs: Sequence[Sequence[int]]) -> bool:
-        owner = _owner(count, subgraphs)
+    def cuts_no_edge(subgraphs: Sequence[Sequence[int]]) -> bool:
+        owner = _owners(count, subgraphs)
         return bool((owner[starts] == owner[ends]).all())
 
-    if parts_none(swept):
+    if cuts_no_edge(fused):
         return True
-    return parts_none(moved) and len(np.unique(components_of(count, starts, ends))) == len(moved)
+    return cuts_no_edge(refined) and len(np.unique(components_of(count, starts, ends))) == len(refined)
 
 
-def _swept(labeled: LabeledGraph, launches: Sequence[int]) -> Iterator[list[list[int]]]:
-    """Yield subgraphs by waves: with more than two labels one way after the other until none can be better."""
+def _fused(labeled: LabeledGraph, launch_costs: Sequence[int]) -> Iterator[list[list[int]]]:
+    """Yield results of typed fusion; with three labels or more, of further variants until one meets the bound."""
     labels = labeled.labels
     yield (subgraphs := labeled.fused())
-    cheap = _cheap(launches)
-    least = _calls(subgraphs, labels, launches)
-    is_alternating = len(labeled.distinct_labels) == 2  # what comes first is all that there is to choose
-    if len(cheap) < len(launches) and not (is_alternating and labels[subgraphs[0][0]] in cheap):
-        yield (subgraphs := labeled.fused(cheap))
-        least = min(least, _calls(subgraphs, labels, launches))
+    cheapest = _cheapest(launch_costs)
+    least = _total_launch_cost(subgraphs, labels, launch_costs)
+    is_alternating = len(labeled.distinct_labels) == 2  # then only the first label is a choice
+    if len(cheapest) < len(launch_costs) and not (is_alternating and labels[subgraphs[0][0]] in cheapest):
+        yield (subgraphs := labeled.fused(cheapest))
+        least = min(least, _total_launch_cost(subgraphs, labels, launch_costs))
     if len(labeled.distinct_labels) < 3 or labeled.graph.is_large:
         return
-    heights = weight_ahead(labeled, launches)
-    bound = least_total(labels, heights, launches)
-    for found in _more_swept(labeled, launches, heights):
+    heights = weight_ahead(labeled, launch_costs)
+    bound = least_total(labels, heights, launch_costs)
+    for subgraphs in _fused_by_weight(labeled, launch_costs, heights):
         if least <= bound:
             return
-        yield found
-        least = min(least, _calls(found, labels, launches))
+        yield subgraphs
+        least = min(least, _total_launch_cost(subgraphs, labels, launch_costs))
 
 
-def _more_swept(labeled: LabeledGraph, launches: Sequence[int], heights: Sequence[int]) -> Iterator[list[list[int]]]:
-    """Yield waves of three labels or more by what calls weight_ahead cost, and from the end."""
-    cheap = _cheap(launches)
-    yield typed_fusion(labeled, cheap, heights)
+def _fused_by_weight(
+    labeled: LabeledGraph, launch_costs: Sequence[int], heights: Sequence[int]
+) -> Iterator[list[list[int]]]:
+    """Yield results of typed fusion by the launch cost ahead, from the end backwards, and of beam search."""
+    cheapest = _cheapest(launch_costs)
+    yield typed_fusion(labeled, cheapest, heights)
     yield labeled.transposed.fused()[::-1]
-    yield typed_fusion(labeled.transposed, cheap, weight_ahead(labeled.transposed, launches))[::-1]
-    found = beam_search(labeled, launches, heights)
+    yield typed_fusion(labeled.transposed, cheapest, weight_ahead(labeled.transposed, launch_costs))[::-1]
+    found = beam_search(labeled, launch_costs, heights)
     if found is not None:
         yield found
 
 
-def _cheap(launches: Sequence[int]) -> frozenset[int]:
-    """Return the labels of which calls cost least."""
-    return frozenset(label for label, launch in enumerate(launches) if launch == min(launches))
+def _cheapest(launch_costs: Sequence[int]) -> frozenset[int]:
+    return frozenset(label for label, cost in enumerate(launch_costs) if cost == min(launch_costs))
 
 
-def _starts(slack: BoundaryRefinement, best: list[list[int]]) -> Iterator[list[list[int]]]:
-    """Yield subgraphs by waves, in which all runs as soon as it can, and with two labels those where it runs late."""
+def _starting_points(labeled: LabeledGraph, best: list[list[int]]) -> Iterator[list[list[int]]]:
+    """Yield subgraphs in which every atom runs as early as it can; with two labels also those where it runs late."""
     yield best
-    if len(slack.labeled.distinct_labels) == 2:
-        last = slack.labels[best[-1][0]]
-        yield slack.labeled.transposed.fused(frozenset({last}))[::-1]
+    if len(labeled.distinct_labels) == 2:
+        last = labeled.labels[best[-1][0]]
+        yield labeled.transposed.fused(frozenset({last}))[::-1]
 
 
-def _calls(subgraphs: Sequence[Sequence[int]], labels: Sequence[int], launches: Sequence[int]) -> int:
-    """Return what the calls of subgraphs cost."""
-    return sum(launches[labels[subgraph[0]]] for subgraph in subgraphs)
+def _total_launch_cost(subgraphs: Sequence[Sequence[int]], labels: Sequence[int], launch_costs: Sequence[int]) -> int:
+    return sum(launch_costs[labels[subgraph[0]]] for subgraph in subgraphs)
 
 
-def _by_bytes(values: Values) -> list[tuple[int, int]]:
-    """Return producers and readers of values, the largest values first."""
+def _edges_by_bytes(values: Values) -> list[tuple[int, int]]:
+    """Return pairs of producer and reader, those of the largest values first."""
     value, _ = values.reads
-    value_kept = values.producer[value] >= 0
-    order = np.argsort(-values.nbytes[value[value_kept]], kind="stable")
-    starts = values.producer[value][value_kept][order].tolist()
-    return list(zip(starts, values.readers[value_kept][order].tolist(), strict=True))
+    has_producer = values.producer[value] >= 0
+    order = np.argsort(-values.nbytes[value[has_producer]], kind="stable")
+    starts = values.producer[value][has_producer][order].tolist()
+    return list(zip(starts, values.readers[has_producer][order].tolist(), strict=True))
 
 
-def _over(slack: BoundaryRefinement, joined: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return waves over subgraphs that are there already, in an order in which they can run."""
-    owner = _owner(len(slack.graph), joined)
-    quotient = graph_from_edges(len(joined), owner[slack.graph.starts], owner[slack.graph.ends])
-    outer = typed_fusion(LabeledGraph(quotient, [slack.labels[subgraph[0]] for subgraph in joined]))
-    return [sorted(vertex for place in subgraph for vertex in joined[place]) for subgraph in outer]
+def _fuse_subgraphs(labeled: LabeledGraph, subgraphs: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the typed fusion of the quotient graph of subgraphs, which are given in execution order."""
+    graph = labeled.graph
+    owner = _owners(len(graph), subgraphs)
+    quotient = graph_from_edges(len(subgraphs), owner[graph.starts], owner[graph.ends])
+    fused = typed_fusion(LabeledGraph(quotient, [labeled.labels[subgraph[0]] for subgraph in subgraphs]))
+    return [sorted(atom for number in group for atom in subgraphs[number]) for group in fused]
 
 
-def _owner(count: int, subgraphs: Sequence[Sequence[int]]) -> Ints:
+def _owners(count: int, subgraphs: Sequence[Sequence[int]]) -> Ints:
+    """Return the number of the subgraph of each of `count` atoms."""
     owner = np.zeros(count, dtype=np.int64)
     members = np.fromiter(chain.from_iterable(subgraphs), dtype=np.int64)
     owner[members] = np.repeat(np.arange(len(subgraphs)), [len(subgraph) for subgraph in subgraphs])

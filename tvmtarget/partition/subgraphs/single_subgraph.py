@@ -1,4 +1,4 @@
-"""Sites whose code generator takes one whole program: the best part of what they would get stays, the rest leaves."""
+"""Sites whose code generator compiles a single program: keep the best convex set of operations, move the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.subgraphs.convexity import best_convex_subset
-from tvmtarget.partition.subgraphs.subgraph_budget import ops_of, others_for, saved_by
+from tvmtarget.partition.subgraphs.subgraph_budget import alternative_leaves, ops_of, time_saved
 from tvmtarget.target.topology import Site
 
 __all__ = ["leaving_ops"]
@@ -19,10 +19,22 @@ __all__ = ["leaving_ops"]
 def leaving_ops(
     feasibility: Feasibility, estimates: Estimates | None, subgraphs: Sequence[SubgraphRecord]
 ) -> Mapping[int, frozenset[str]]:
-    """Return the operations that should leave sites which take one program, and get several, each with its site.
+    """Find the operations that must leave sites which compile a single program.
 
-    What stays is the part with most operations, or by costs with most time saved, that can be one function; where a cap
-    or the like hinders that, the subgraph that brings most. `InfeasibleError` for operations that can go nowhere else.
+    Such a site has several subgraphs in the current plan. The convex set with most operations stays, or with costs the
+    one that saves most time. If it cannot be found within the work limit, or is all there is (so that another limit
+    caused the split), the most profitable subgraph stays.
+
+    Args:
+        feasibility: which leaf supports which operation.
+        estimates: run times by the cost model; None if sites were chosen by preference.
+        subgraphs: subgraphs of the current plan.
+
+    Returns:
+        For each operation, by number, the path of the leaf that it must leave.
+
+    Raises:
+        InfeasibleError: an operation that no other leaf supports is not in the set.
     """
     found: dict[int, frozenset[str]] = {}
     for leaf in feasibility.leaves:
@@ -30,46 +42,48 @@ def leaving_ops(
         here = [subgraph for subgraph in subgraphs if subgraph.site == leaf.path]
         if strategy is not None and strategy.subgraphs == "program" and len(here) > 1:
             calls = [index for subgraph in here for index in subgraph.calls]
-            stuck = [index for index in calls if _is_stuck(feasibility, index, leaf)]
-            kept = _kept(feasibility, here, _gains(feasibility, estimates, calls, stuck, leaf))
-            if not kept.issuperset(stuck):
-                raise InfeasibleError(_refusal(feasibility, leaf, stuck, len(here)))
+            immovable = [index for index in calls if _is_immovable(feasibility, index, leaf)]
+            kept = _kept(feasibility, here, _gains(feasibility, estimates, calls, immovable, leaf))
+            if not kept.issuperset(immovable):
+                raise InfeasibleError(_error(feasibility, leaf, immovable, len(here)))
             leaving = ops_of(feasibility, [index for index in calls if index not in kept])
             found |= dict.fromkeys(leaving, frozenset((leaf.path,)))
     return found
 
 
-def _is_stuck(feasibility: Feasibility, index: int, leaf: Site) -> bool:
-    return not all(others_for(feasibility, one, (leaf.path,)) for one in ops_of(feasibility, (index,)))
+def _is_immovable(feasibility: Feasibility, index: int, leaf: Site) -> bool:
+    return not all(alternative_leaves(feasibility, one, (leaf.path,)) for one in ops_of(feasibility, (index,)))
 
 
 def _gains(
-    feasibility: Feasibility, estimates: Estimates | None, calls: Sequence[int], stuck: Sequence[int], leaf: Site
+    feasibility: Feasibility, estimates: Estimates | None, calls: Sequence[int], immovable: Sequence[int], leaf: Site
 ) -> dict[int, int]:
-    """Return what each operation brings on a leaf: picoseconds, or how many it stands for; most if it has to stay."""
+    """Return the gain of keeping each operation: time saved, then operations inside it; largest if it cannot move."""
     ops = {index: ops_of(feasibility, (index,)) for index in calls}
     gains = {index: len(inner) for index, inner in ops.items()}
     if estimates is not None:
         for index, inner in ops.items():
-            gains[index] += len(calls) * saved_by(feasibility, estimates, inner, leaf, (leaf.path,))
-    most = 1 + sum(map(abs, gains.values()))
-    return gains | {index: gains[index] + most for index in stuck}
+            gains[index] += len(calls) * time_saved(feasibility, estimates, inner, leaf, (leaf.path,))
+    forced = 1 + sum(map(abs, gains.values()))
+    return gains | {index: gains[index] + forced for index in immovable}
 
 
 def _kept(feasibility: Feasibility, subgraphs: Sequence[SubgraphRecord], gains: Mapping[int, int]) -> frozenset[int]:
-    """Return the operations that stay: fewer than there are."""
+    """Return the operations that stay: a proper subset of all."""
     program = feasibility.program
-    ways = [frozenset(subgraph.calls) for subgraph in subgraphs]
+    candidates = [frozenset(subgraph.calls) for subgraph in subgraphs]
     for calls in dict.fromkeys(program.scope_of(index).calls for index in gains):
         own = {index: gain for index, gain in gains.items() if index in calls}
         best = _best(feasibility, program.scope_of(calls[0]), own)
         if best and len(best) < len(gains):
-            ways.append(best)
-    return max(ways, key=lambda way: (sum(map(gains.__getitem__, way)), len(way), -min(way)))
+            candidates.append(best)
+    return max(
+        candidates, key=lambda candidate: (sum(map(gains.__getitem__, candidate)), len(candidate), -min(candidate))
+    )
 
 
 def _best(feasibility: Feasibility, scope: Scope, gains: Mapping[int, int]) -> frozenset[int]:
-    """Return the operations of a body with most gain that can be one function; none where that takes too long."""
+    """Return the convex set of operations of one region with the largest gain; empty if that takes too long."""
     program, start = feasibility.program, scope.calls.start
     edges = [(before - start, index - start) for index in scope.calls for before in program.predecessors(index)]
     groups = (*(group.calls for group in feasibility.groups.all), *program.atomic)
@@ -79,8 +93,8 @@ def _best(feasibility: Feasibility, scope: Scope, gains: Mapping[int, int]) -> f
     return frozenset(start + vertex for vertex in found or ())
 
 
-def _refusal(feasibility: Feasibility, leaf: Site, stuck: Sequence[int], count: int) -> str:
-    names = ", ".join(repr(feasibility.program.body[index].source) for index in stuck[:4])
+def _error(feasibility: Feasibility, leaf: Site, immovable: Sequence[int], count: int) -> str:
+    names = ", ".join(repr(feasibility.program.body[index].source) for index in immovable[:4])
     return (
         f"@{leaf.path or '.'} takes one whole program, and would get {count} subgraphs, as ops {names} can go nowhere "
         "else; give the target another site that takes them"

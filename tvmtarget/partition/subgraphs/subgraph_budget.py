@@ -1,4 +1,4 @@
-"""A site that may get so many calls at most: the subgraphs that bring least go elsewhere."""
+"""Limits on the number of subgraphs of a site: move the least profitable subgraphs elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.target.topology import Site
 
-__all__ = ["ops_of", "others_for", "over_budget", "saved_by"]
+__all__ = ["alternative_leaves", "ops_of", "over_budget", "time_saved"]
 
 
 def over_budget(
@@ -19,66 +19,110 @@ def over_budget(
     subgraphs: Iterable[SubgraphRecord],
     limits: Iterable[tuple[str, Collection[str], int]],
 ) -> Mapping[int, frozenset[str]]:
-    """Return the operations that should leave sites which get too many calls, each with the leaves to leave.
+    """Return the operations that must leave sites with too many subgraphs.
 
-    `limits` are a name, the leaves that it means, and the most calls of these. Subgraphs with the fewest operations go
-    first; with costs, those with the least time to lose. `InfeasibleError` if too many have nowhere else to go.
+    Subgraphs with the fewest operations go first; with costs, those with the least time to lose.
+
+    Args:
+        feasibility: which leaf supports which operation.
+        estimates: run times by the cost model; None if sites were chosen by preference.
+        subgraphs: subgraphs of the current plan.
+        limits: for each limit its name in errors, the paths of the leaves that it applies to, and the largest number
+            of subgraphs that these may have together.
+
+    Returns:
+        For each operation, by number, the paths of the leaves that it must leave.
+
+    Raises:
+        InfeasibleError: too many subgraphs hold an operation that no other leaf supports.
     """
     found: dict[int, frozenset[str]] = {}
-    listed = list(subgraphs)
-    for name, leaves, most in limits:
-        here = [subgraph for subgraph in listed if subgraph.site in leaves]
-        free = [subgraph for subgraph in here if not _stuck(feasibility, subgraph, leaves)]
-        surplus = len(here) - most
-        if surplus > len(free):
-            held = next(subgraph for subgraph in here if subgraph not in free)
-            op = _stuck(feasibility, held, leaves)[0]
+    all_subgraphs = list(subgraphs)
+    for name, leaves, max_subgraphs in limits:
+        here = [subgraph for subgraph in all_subgraphs if subgraph.site in leaves]
+        movable = [subgraph for subgraph in here if not _immovable(feasibility, subgraph, leaves)]
+        surplus = len(here) - max_subgraphs
+        if surplus > len(movable):
+            blocked = next(subgraph for subgraph in here if subgraph not in movable)
+            op = _immovable(feasibility, blocked, leaves)[0]
             source = feasibility.program.body[op].source
             raise InfeasibleError(
-                f"{name!r} gets {len(here)} subgraphs, and at most {most} are asked for, but some can go nowhere else, "
-                f"such as op {source!r}; allow {len(here) - len(free)}, or its operations elsewhere"
+                f"{name!r} gets {len(here)} subgraphs, more than {max_subgraphs}, and some can go nowhere else, "
+                f"such as op {source!r}; allow {len(here) - len(movable)}, or its operations elsewhere"
             )
-        free.sort(key=lambda subgraph: _gain(feasibility, estimates, subgraph, leaves))
-        for subgraph in free[: max(0, surplus)]:
+        movable.sort(key=lambda subgraph: _gain(feasibility, estimates, subgraph, leaves))
+        for subgraph in movable[: max(0, surplus)]:
             for index in ops_of(feasibility, subgraph.calls):
                 found[index] = found.get(index, frozenset()) | frozenset(leaves)
     return found
 
 
 def ops_of(feasibility: Feasibility, calls: Sequence[int]) -> list[int]:
-    """List operations with all in their nested bodies, in the place of those that have some."""
+    """Replace operations that have regions by the operations in these.
+
+    Args:
+        feasibility: feasibility of the program.
+        calls: numbers of operations.
+
+    Returns:
+        Numbers of operations without regions.
+    """
     program = feasibility.program
     return [index for index in program.with_nested(calls) if index not in program.bodies]
 
 
-def others_for(feasibility: Feasibility, index: int, leaves: Collection[str]) -> list[Site]:
-    """List the leaves beside some that can take an operation."""
-    able = (leaf for leaf in feasibility.leaves if leaf.path not in leaves)
-    return [leaf for leaf in able if feasibility.unsupported_reason(index, leaf) is None]
+def alternative_leaves(feasibility: Feasibility, index: int, leaves: Collection[str]) -> list[Site]:
+    """Find the other leaves that support an operation.
+
+    Args:
+        feasibility: which leaf supports which operation.
+        index: number of the operation.
+        leaves: paths of the leaves to leave out.
+
+    Returns:
+        Leaves in order of preference.
+    """
+    others = (leaf for leaf in feasibility.leaves if leaf.path not in leaves)
+    return [leaf for leaf in others if feasibility.unsupported_reason(index, leaf) is None]
 
 
-def saved_by(
+def time_saved(
     feasibility: Feasibility, estimates: Estimates, ops: Sequence[int], here: Site, leaves: Collection[str]
 ) -> int:
-    """Return what operations save here against the best leaf beside some, in picoseconds, as far as is known."""
+    """Compare a site with the best alternative of each operation, by run time.
+
+    Operations count nothing where the time on the site, or on every alternative, is unknown.
+
+    Args:
+        feasibility: which leaf supports which operation.
+        estimates: run times by the cost model.
+        ops: numbers of operations without regions.
+        here: the site.
+        leaves: paths of leaves that are no alternative.
+
+    Returns:
+        Time saved in picoseconds; negative if alternatives are faster.
+    """
     saved = 0
     for index in ops:
         own = estimates.time(index, here).time
-        times = [estimates.time(index, leaf).time for leaf in others_for(feasibility, index, leaves)]
+        times = [estimates.time(index, leaf).time for leaf in alternative_leaves(feasibility, index, leaves)]
         known = [time for time in times if time is not None]
         if own is not None and known:
             saved += min(known) - own
     return saved
 
 
-def _stuck(feasibility: Feasibility, subgraph: SubgraphRecord, leaves: Collection[str]) -> list[int]:
-    """List the operations of a subgraph that can go nowhere else."""
-    return [index for index in ops_of(feasibility, subgraph.calls) if not others_for(feasibility, index, leaves)]
+def _immovable(feasibility: Feasibility, subgraph: SubgraphRecord, leaves: Collection[str]) -> list[int]:
+    """Return the operations of a subgraph that no other leaf supports."""
+    return [
+        index for index in ops_of(feasibility, subgraph.calls) if not alternative_leaves(feasibility, index, leaves)
+    ]
 
 
 def _gain(
     feasibility: Feasibility, estimates: Estimates | None, subgraph: SubgraphRecord, leaves: Collection[str]
 ) -> tuple[int, int]:
-    """Return what a subgraph saves here, in picoseconds, then how many operations it has."""
+    """Return the time that a subgraph saves here, in picoseconds, then the number of its operations."""
     ops, here = ops_of(feasibility, subgraph.calls), feasibility.program.topology[subgraph.site]
-    return 0 if estimates is None else saved_by(feasibility, estimates, ops, here, leaves), len(ops)
+    return 0 if estimates is None else time_saved(feasibility, estimates, ops, here, leaves), len(ops)

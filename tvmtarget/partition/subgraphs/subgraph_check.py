@@ -1,4 +1,4 @@
-"""What code generators say to whole subgraphs: one that is refused is divided, and asked for again."""
+"""Check whole subgraphs with their code generators, and halve those that are rejected."""
 
 from __future__ import annotations
 
@@ -11,19 +11,28 @@ __all__ = ["checked_subgraphs"]
 
 
 def checked_subgraphs(
-    subgraphs: Sequence[list[int]], ask: Callable[[list[int]], Reject | None], limiter: Limiter
+    subgraphs: Sequence[list[int]], check: Callable[[list[int]], Reject | None], limiter: Limiter
 ) -> tuple[list[list[int]], dict[int, Reject]]:
-    """Return subgraphs of which none is refused, and the atoms that are refused even alone, with the reason."""
-    taken: list[list[int]] = []
-    refused: dict[int, Reject] = {}
+    """Halve subgraphs until the code generator of each accepts it.
+
+    Args:
+        subgraphs: subgraphs in execution order.
+        check: returns the reason why a code generator rejects a subgraph, or None.
+        limiter: halves subgraphs.
+
+    Returns:
+        The accepted subgraphs in execution order, and the atoms that are rejected even alone, with the reason.
+    """
+    accepted: list[list[int]] = []
+    rejected: dict[int, Reject] = {}
     waiting = list(reversed(subgraphs))
     while waiting:
         subgraph = waiting.pop()
-        refusal = ask(subgraph)
-        if refusal is None:
-            taken.append(subgraph)
+        reason = check(subgraph)
+        if reason is None:
+            accepted.append(subgraph)
         elif len(subgraph) == 1:
-            refused[subgraph[0]] = refusal
+            rejected[subgraph[0]] = reason
         else:
             waiting += reversed(limiter.halve(subgraph))
-    return taken, refused
+    return accepted, rejected

@@ -1,27 +1,41 @@
-"""Orders of the atoms of a subgraph in which edges point forward; each prefix can be a subgraph of its own."""
+"""Topological orders of the atoms of a subgraph; every prefix of one can be a subgraph of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-__all__ = ["backwards_in_depth", "gathered", "in_breadth"]
+__all__ = ["breadth_first", "depth_first_backwards", "fewest_new_inputs"]
 
-# Who reads a value that more atoms read is not looked for: such a value says little of what belongs together.
-FEW = 32
+# Values with more readers are ignored when looking for related atoms: they say little about what belongs together.
+MAX_READERS = 32
 
 
-def in_breadth(after: Mapping[int, Sequence[int]]) -> list[int]:
-    """Return atoms in waves; `after` are those of the subgraph that come after each."""
+def breadth_first(after: Mapping[int, Sequence[int]]) -> list[int]:
+    """Order atoms breadth first (Kahn, 1962).
+
+    Args:
+        after: successors of each atom within the subgraph.
+
+    Returns:
+        Atoms in topological order.
+    """
     waiting = _waiting(after)
     order = [atom for atom in sorted(after) if not waiting[atom]]
-    for atom in order:
+    for atom in order:  # grows while it is read
         order += _freed(atom, after, waiting)
     return order
 
 
-def backwards_in_depth(after: Mapping[int, Sequence[int]]) -> list[int]:
-    """Return atoms so that what leads to one that nothing comes after is together, as far as it can be."""
+def depth_first_backwards(after: Mapping[int, Sequence[int]]) -> list[int]:
+    """Order atoms depth first from the sinks, so that what leads to a sink is together.
+
+    Args:
+        after: successors of each atom within the subgraph.
+
+    Returns:
+        Atoms in topological order.
+    """
     before: dict[int, list[int]] = {atom: [] for atom in after}
     for atom in sorted(after):
         for target in after[atom]:
@@ -29,35 +43,43 @@ def backwards_in_depth(after: Mapping[int, Sequence[int]]) -> list[int]:
     order: list[int] = []
     seen = set[int]()
     for last in (atom for atom in sorted(after) if not after[atom]):
-        path = [(last, iter(before[last]))]
+        stack = [(last, iter(before[last]))]
         seen.add(last)
-        while path:
-            atom, others = path[-1]
+        while stack:
+            atom, others = stack[-1]
             other = next((one for one in others if one not in seen), None)
             if other is None:
-                order.append(path.pop()[0])
+                order.append(stack.pop()[0])
             else:
                 seen.add(other)
-                path.append((other, iter(before[other])))
+                stack.append((other, iter(before[other])))
     return order
 
 
-def gathered(
+def fewest_new_inputs(
     after: Mapping[int, Sequence[int]],
     reads: Sequence[Sequence[int]],
     makes: Sequence[Sequence[int]],
     readers_of: Sequence[Sequence[int]],
-    most: int,
+    max_inputs: int,
 ) -> list[int]:
-    """Return atoms so that each adds the fewest values to those that are read from before; after `most` anew.
+    """Order atoms greedily by the number of inputs that each adds to the part it is in.
 
-    `reads` and `makes` are the values of each atom, `readers_of` the atoms that read each value.
+    Args:
+        after: successors of each atom within the subgraph.
+        reads: values that each atom reads.
+        makes: values that each atom computes.
+        readers_of: atoms that read each value.
+        max_inputs: number of inputs after which a new part begins.
+
+    Returns:
+        Atoms in topological order.
     """
-    return list(_Gathering(after, reads, makes, readers_of, most).order())
+    return list(_GreedyOrder(after, reads, makes, readers_of, max_inputs).order())
 
 
-class _Gathering:
-    """What can come next: `ready` by the values that it reads, `near` by those that were not read or made yet."""
+class _GreedyOrder:
+    """Two heaps of atoms that can come next: `ready` by number of inputs, `near` by number of new inputs."""
 
     def __init__(
         self,
@@ -65,28 +87,28 @@ class _Gathering:
         reads: Sequence[Sequence[int]],
         makes: Sequence[Sequence[int]],
         readers_of: Sequence[Sequence[int]],
-        most: int,
+        max_inputs: int,
     ) -> None:
         self.after = after
         self.reads = reads
         self.makes = makes
         self.readers_of = readers_of
-        self.most = most
+        self.max_inputs = max_inputs
         self.waiting = _waiting(after)
         self.ready = [(len(reads[atom]), atom) for atom, count in self.waiting.items() if not count]
         heapify(self.ready)
         self.near: list[tuple[int, int, int]] = []
-        self.known = set[int]()
+        self.available = set[int]()
         self.done = set[int]()
         self.inputs = 0
 
     def order(self) -> Iterator[int]:
-        """Yield all atoms."""
+        """Yield all atoms in order."""
         while len(self.done) < len(self.after):
             atom = self._next()
-            added = self._added(atom)
-            if self.known and self.inputs + added > self.most:
-                self.known, self.near, self.inputs = set(), [], 0
+            added = self._new_inputs(atom)
+            if self.available and self.inputs + added > self.max_inputs:
+                self.available, self.near, self.inputs = set(), [], 0
                 heappush(self.ready, (len(self.reads[atom]), atom))
                 continue
             self.inputs += added
@@ -102,24 +124,24 @@ class _Gathering:
             return self.near[0][-1]
         return self.ready[0][-1]
 
-    def _added(self, atom: int) -> int:
-        return sum(value not in self.known for value in self.reads[atom])
+    def _new_inputs(self, atom: int) -> int:
+        return sum(value not in self.available for value in self.reads[atom])
 
     def _add(self, atom: int) -> None:
         self.done.add(atom)
-        found = [value for value in (*self.reads[atom], *self.makes[atom]) if value not in self.known]
-        self.known.update(found)
+        found = [value for value in (*self.reads[atom], *self.makes[atom]) if value not in self.available]
+        self.available.update(found)
         freed = _freed(atom, self.after, self.waiting)
         for other in freed:
             heappush(self.ready, (len(self.reads[other]), other))
-        close = {one for value in found if len(self.readers_of[value]) <= FEW for one in self.readers_of[value]}
+        close = {one for value in found if len(self.readers_of[value]) <= MAX_READERS for one in self.readers_of[value]}
         for other in sorted(close.union(freed)):
             if self.waiting.get(other) == 0 and other not in self.done:
-                heappush(self.near, (self._added(other), -len(self.done), other))
+                heappush(self.near, (self._new_inputs(other), -len(self.done), other))
 
 
 def _waiting(after: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """Return how many atoms of the subgraph each comes after."""
+    """Return the number of predecessors of each atom within the subgraph."""
     waiting = dict.fromkeys(after, 0)
     for targets in after.values():
         for target in targets:
@@ -128,7 +150,7 @@ def _waiting(after: Mapping[int, Sequence[int]]) -> dict[int, int]:
 
 
 def _freed(atom: int, after: Mapping[int, Sequence[int]], waiting: dict[int, int]) -> list[int]:
-    """Return what waits for nothing more once an atom is done."""
+    """Return the atoms that become ready when an atom is done."""
     freed = []
     for target in after[atom]:
         waiting[target] -= 1

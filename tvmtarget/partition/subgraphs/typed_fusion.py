@@ -93,12 +93,15 @@ class AtomGraph:
         return order
 
     def labeled(self, labels: Sequence[int]) -> LabeledGraph:
-        """Return the graph with a label per vertex.
+        """Label the vertices of the graph.
 
         The latest result is cached, because the lower bound, typed fusion and the reports use the same labels.
 
         Args:
             labels: label of every vertex, from 0 up.
+
+        Returns:
+            The labeled graph.
         """
         if self._latest is None or self._latest.labels != labels:
             self._latest = LabeledGraph(self, labels)
@@ -111,17 +114,23 @@ def is_large(vertices: int, edges: int) -> bool:
     Args:
         vertices: number of vertices.
         edges: number of edges.
+
+    Returns:
+        Whether only the cheapest methods should run.
     """
     return vertices + edges > LARGE
 
 
 def graph_from_edges(count: int, starts: Ints, ends: Ints) -> AtomGraph:
-    """Return a graph with each of the given edges once, without self-loops.
+    """Make a graph with each of the given edges once, without self-loops.
 
     Args:
         count: number of vertices.
         starts: start of each edge.
         ends: end of each edge, parallel to `starts`.
+
+    Returns:
+        The graph; successors are in ascending order.
     """
     proper = starts != ends
     pairs = np.unique(starts[proper] * count + ends[proper])
@@ -168,10 +177,13 @@ class LabeledGraph:
         return heights
 
     def fused(self, preferred: frozenset[int] = frozenset()) -> list[list[int]]:
-        """Return the cached result of `typed_fusion` by label changes; callers must not modify it.
+        """Return the result of `typed_fusion` by label changes, which is cached.
 
         Args:
             preferred: labels that come before all others.
+
+        Returns:
+            Subgraphs in execution order; callers must not modify them.
         """
         if preferred not in self._subgraphs:
             self._subgraphs[preferred] = typed_fusion(self, preferred)
