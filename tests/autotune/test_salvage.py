@@ -93,7 +93,7 @@ def test_repair_makes_a_damaged_database_anew_and_says_what_it_did(tmp_path, who
     path.write_bytes(data)
     assert CliRunner().invoke(app, ["log", "verify", str(path)]).exit_code == 2
     done = CliRunner().invoke(app, ["log", "repair", str(path)])
-    assert (done.exit_code, done.output.count("made anew of")) == (0, 1)
+    assert (done.exit_code, done.output.count("rebuilt with")) == (0, 1)
     with TuningLog(str(path)) as log:
         assert log.lookup(MATMUL, ZNVER4, env=HERE).tier in ("exact", "default")
         assert len(numbers(log)) > 10

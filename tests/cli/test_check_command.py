@@ -10,14 +10,14 @@ import pytest
 from tvmtarget import Target
 
 
-def test_a_target_without_constraints_is_consistent_or_all_that_is_wrong_is_said(cli):
+def test_a_target_without_constraints_is_consistent_or_its_problems_are_printed(cli):
     assert cli("check", "llvm(num-cores=4)") == (0, "consistent: llvm(num-cores=4)\n", "")
     code, out, err = cli("check", "aws/c5", "--executor", "aot", "--runtime", "python")
     assert (code, out) == (1, "")
     assert err == "error: executor 'aot' does not run on runtime 'python'; it runs on: cpp, crt\n"
 
 
-def test_a_constraint_is_answered_with_reasons_and_the_nearest_tags(cli):
+def test_a_constraint_is_reported_with_reasons_and_the_nearest_tags(cli):
     code, out, _ = cli("check", "nvidia/jetson-nano", "--satisfies", "gpu(arch>=sm_80)", "--satisfies", "cpu")
     assert code == 1
     assert "    NO arch>=sm_80: it is sm_53\nnearest tags that satisfy it: nvidia/" in out
@@ -25,7 +25,7 @@ def test_a_constraint_is_answered_with_reasons_and_the_nearest_tags(cli):
 
 
 @pytest.mark.parametrize(("options", "code"), [((), 1), (("--unknown",), 0)])
-def test_unknown_counts_as_no_unless_asked(cli, options, code):
+def test_unknown_counts_as_no_without_the_option(cli, options, code):
     found, out, _ = cli("check", "llvm", "--satisfies", "llvm(num-cores>=4)", *options, "--json")
     (answer,) = json.loads(out)["constraints"]
     assert found == code
@@ -35,13 +35,13 @@ def test_unknown_counts_as_no_unless_asked(cli, options, code):
     assert answer["nearest"]
 
 
-def test_what_changes_a_target_is_checked_too(cli):
+def test_the_edited_target_is_checked(cli):
     command = "check", "llvm", "--set", "num-cores=8", "--satisfies", "llvm(num-cores>=4)"
     assert cli(*command)[0] == 0
     assert cli(*command, "--satisfies", "gppu")[2].startswith("error: no target kind or key 'gppu'; did you mean 'gpu'")
 
 
-def test_as_a_module_of_python_the_exit_code_is_the_same():
+def test_python_dash_m_returns_the_same_exit_code():
     command = [sys.executable, "-m", "tvmtarget", "check", "llvm", "--satisfies", "gpu"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -49,7 +49,7 @@ def test_as_a_module_of_python_the_exit_code_is_the_same():
 
 
 @pytest.mark.parametrize("command", ["show", "check"])
-def test_letters_that_standard_output_cannot_encode_are_escaped(command):
+def test_characters_that_standard_output_cannot_encode_are_escaped(command):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     line = [sys.executable, "-m", "tvmtarget", command, 'llvm(model="é→")']
     done = subprocess.run(line, env=environment, capture_output=True, check=False)
@@ -57,7 +57,7 @@ def test_letters_that_standard_output_cannot_encode_are_escaped(command):
     assert "é→" in done.stdout.decode() or r"\xe9\u2192" in done.stdout.decode()
 
 
-def test_this_machine_is_compared_as_measured(cli):
+def test_this_machine_is_compared_with_its_detected_facts(cli):
     """A triple of a machine leaves open what the constraint does not say; a tree that is written says it all."""
     here = Target.detect()
     triple = next(node["mtriple"] for _, node in here.walk() if node.kind == "llvm")

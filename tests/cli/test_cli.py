@@ -1,4 +1,4 @@
-"""The command line: what it prints, and that bad input is one line with exit code 1."""
+"""The command line: the printed reports, and one line with exit code 1 for bad input."""
 
 import json
 import subprocess
@@ -34,23 +34,23 @@ def test_the_main_job_prints_what_ran_where(cli):
     assert report["subgraphs"][1]["ops"] == ["fc1"]
 
 
-def test_run_prints_for_people(cli):
+def test_run_prints_text_for_people(cli):
     code, out, _ = cli(*MAIN_JOB, "--check")
     assert code == 0
-    assert "@cpu by tvm: 1 ops in cpu_gemm_" in out
+    assert "@cpu by tvm: 1 op in cpu_gemm_" in out
     assert "accuracy: 99.56 %" in out
 
 
-def test_check_fails_above_a_tolerance_after_it_has_printed_all(cli):
+def test_check_fails_above_the_tolerance_after_printing_the_report(cli):
     code, out, err = cli(*MAIN_JOB, "--check", "--rtol", "0", "--atol", "0", "--json")
     (output,) = json.loads(out)["check"]["outputs"]
     assert code == 1
     assert output["different"] > 0
     assert (output["name"], output["elements"], output["agrees"]) == ("logits", 4500, False)
-    assert err.startswith(f"error: differs from the undivided model: logits: {output['different']} of 4500 values")
+    assert err.startswith(f"error: differs from the unpartitioned model: logits: {output['different']} of 4500 values")
     assert cli(*MAIN_JOB, "--check", "--rtol", "0", "--atol", "0.01")[0] == 0
     code, _, err = cli(*MAIN_JOB, "--atol", "1")
-    assert (code, err) == (1, "error: --rtol and --atol are for comparing; they need --check\n")
+    assert (code, err) == (1, "error: --rtol and --atol need --check\n")
 
 
 def test_check_reports_nan_and_infinities(cli, tmp_path):
@@ -61,15 +61,15 @@ def test_check_reports_nan_and_infinities(cli, tmp_path):
     code, out, _ = cli(*words)
     assert code == 0
     assert "compared y: 0 of 6 values differ; 5 NaN are expected; 1 infinities are expected" in out
-    assert "largest difference from the undivided model, by onnxruntime: none" in out
+    assert "largest difference from the unpartitioned model, run by onnxruntime: none" in out
     found = json.loads(cli(*words, "--json")[1])
     assert (found["max_abs_error"], found["check"]["outputs"][0]["nans"]) == (None, 5)
 
 
-def test_compile_writes_a_program_that_run_takes(cli, tmp_path):
+def test_run_reads_a_program_that_compile_wrote(cli, tmp_path):
     code, out, _ = cli("compile", DIGITS, "--target", "demo/rack", "-o", tmp_path / "digits.tta")
     assert code == 0
-    assert "1 functions by onnxruntime" in out
+    assert "1 function by onnxruntime" in out
     code, out, _ = cli("run", tmp_path / "digits.tta", "--input", NPZ, "--json", "--output", tmp_path / "out.npz")
     assert code == 0
     assert json.loads(out)["accuracy"] > 0.97
@@ -77,14 +77,14 @@ def test_compile_writes_a_program_that_run_takes(cli, tmp_path):
         assert stored["logits"].shape == (450, 10)
 
 
-def test_copies_are_told_with_their_bytes(cli):
+def test_copies_are_reported_with_their_bytes(cli):
     code, out, _ = cli("run", DIGITS, "-i", NPZ, "-t", "demo/rack", "--where", "op:Gemm=@node1/ort", "--json")
     copies = json.loads(out)["copies"]
     assert code == 0
     assert [copy["bytes"] for copy in copies] == [450 * 256 * 4, 450 * 64 * 4, 450 * 64 * 4, 450 * 10 * 4]
 
 
-def test_explain_chooses_by_costs_where_it_is_given_some(cli, tmp_path):
+def test_explain_uses_given_costs(cli, tmp_path):
     known = (("cpu", 3), ("ort", 30))
     times = [{"match": {"op": "Conv"}, "site": site, "time": us, "from": "log"} for site, us in known]
     board = {"schema": "tvmtarget.cost/1", "ops": times}
@@ -102,7 +102,7 @@ def test_explain_chooses_by_costs_where_it_is_given_some(cli, tmp_path):
     assert (code, "no field 'units'; did you mean 'unit'" in err) == (1, True)
 
 
-def test_explain_says_why(cli):
+def test_explain_gives_the_reason(cli):
     code, out, _ = cli("explain", DIGITS, "--target", "[ort=onnxruntime,cpu=llvm]", "--where", "op:Gemm=@cpu")
     assert code == 0
     assert out.startswith("11 ops in 4 subgraphs on 2 sites")
@@ -143,7 +143,7 @@ def test_tags_are_listed_and_searched(cli):
     assert cli("tags", "nothing-like-it")[0] == 1
 
 
-def test_tags_are_found_by_what_they_can_do(cli):
+def test_tags_are_found_by_constraint_or_tag(cli):
     code, out, _ = cli("tags", "--satisfying", "cuda(arch>=sm_80)", "a100", "--json")
     found = {tag["tag"] for tag in json.loads(out)}
     assert code == 0
@@ -204,7 +204,7 @@ def test_bad_input_is_one_line_and_exit_code_one(cli, words, text):
         ({"image": np.zeros((2, 1, 8, 8), "float32")}, "no input 'image'"),
     ],
 )
-def test_inputs_that_do_not_fit_are_refused(cli, tmp_path, arrays, text):
+def test_inputs_of_another_type_shape_or_name_are_errors(cli, tmp_path, arrays, text):
     np.savez(tmp_path / "in.npz", **arrays)
     code, _, err = cli("run", DIGITS, "-i", tmp_path / "in.npz", "-t", "onnxruntime")
     assert code == 1
@@ -222,7 +222,7 @@ def test_an_op_that_no_site_supports_is_one_line(cli, tmp_path):
     assert len(err.splitlines()) == 1
 
 
-def test_a_damaged_program_is_refused(cli, tmp_path):
+def test_a_damaged_program_is_an_error(cli, tmp_path):
     path = tmp_path / "a.tta"
     tt.build(tt.IRModule.from_onnx(DIGITS), "numpy").save(path)
     data = bytearray(path.read_bytes())
@@ -249,7 +249,7 @@ def test_a_full_disk_is_one_line(cli):
     assert done.stderr == "error: output cannot be written: No space left on device\n"
 
 
-def test_misuse_is_exit_code_two(cli):
+def test_wrong_usage_is_exit_code_two(cli):
     assert cli("explain")[0] == 2
     assert cli("no-such-command")[0] == 2
 
@@ -267,7 +267,7 @@ def test_it_is_installed_as_a_command():
     assert "nvidia/a100" in done.stdout
 
 
-def test_explain_answers_questions_about_the_plan(cli, tmp_path):
+def test_explain_prints_other_reports_on_the_plan(cli, tmp_path):
     common = ("explain", DIGITS, "--target", "[ort=onnxruntime,cpu=numpy](host=@cpu)", "--where", "fc1=@cpu")
     code, out, _ = cli(*common, "--what-if", "op:Gemm=ort")
     assert (code, out) == (1, "")

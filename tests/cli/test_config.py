@@ -49,7 +49,7 @@ def test_the_command_line_overrides_a_configuration(capsys, folder):
     assert shown(capsys, "c", "--config", "m55") == tt.Target.parse("c(executor=aot(unpacked-api=true),runtime=crt)")
 
 
-def test_options_of_a_command_may_stand_in_a_configuration(folder):
+def test_a_configuration_may_hold_options_of_the_command(folder):
     output, other = folder / "a.tvmt", folder / "b.tvmt"
     (folder / "digits.json").write_text(json.dumps({"targets": [{"kind": "numpy"}], "output": str(output)}))
     assert main(["compile", str(DIGITS), "--config", "digits"]) == 0
@@ -58,7 +58,7 @@ def test_options_of_a_command_may_stand_in_a_configuration(folder):
     assert other.exists()
 
 
-def test_the_default_is_that_of_tvm(capsys):
+def test_the_default_configuration_is_that_of_tvm(capsys):
     assert shown(capsys, "--config", "default") == tt.Target.parse("llvm")
 
 
@@ -93,7 +93,7 @@ def test_targets_are_a_list_as_on_the_command_line(targets, text):
         ({"targets": [{"kind": "llvm"}], "output": "x"}, "'output' of a configuration is an option of a command"),
     ],
 )
-def test_wrong_configurations_are_refused(data, problem):
+def test_invalid_configurations_are_errors(data, problem):
     with pytest.raises(TvmTargetError, match=problem):
         tt.read_configuration(data)
 
@@ -103,12 +103,15 @@ def test_wrong_configurations_are_refused(data, problem):
     [
         ('{"targets": [{"kind": "c"}], "pass-config": {"tir.disable_vectorize": "1"}}', "pass-config: tir.disable_vec"),
         ('{"targets": [{"kind": "c"}], "tuning-records": "x"}', "'tuning-records' of configuration"),
-        ('{"targets": [{"kind": "c"}], "trial": "2"}', "'trial' of configuration 'bad' is no option of this command"),
+        (
+            '{"targets": [{"kind": "c"}], "trial": "2"}',
+            "'trial' of configuration 'bad' is not an option of this command",
+        ),
         ("[]", "is an object, not []"),
         ("{", "bad.json"),
     ],
 )
-def test_what_a_command_does_not_take_is_refused_by_name(capsys, folder, text, problem):
+def test_an_option_of_another_command_is_an_error_that_names_it(capsys, folder, text, problem):
     (folder / "bad.json").write_text(text)
     assert main(["show", "--config", "bad"]) == 1
     assert problem in capsys.readouterr().err

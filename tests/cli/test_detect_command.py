@@ -14,7 +14,7 @@ C5 = MACHINES / "composed-aws-c5-2xlarge.json"
 PI = MACHINES / "composed-raspberry-pi-4.json"
 
 
-def test_detect_prints_a_text_that_reads_back(cli):
+def test_detect_prints_a_text_that_parses_to_the_same_target(cli):
     code, out, err = cli("detect")
     assert (code, err) == (0, "")
     assert Target.parse(out.strip()) == Target.detect()
@@ -34,7 +34,7 @@ def test_a_capture_is_read_back_to_the_same_machine(cli, tmp_path):
     assert cli("detect", "--machine", file) == (0, here, "")
 
 
-def test_a_board_says_its_name_beside_the_target(cli):
+def test_the_name_of_the_board_is_printed_after_the_target(cli):
     code, out, err = cli("detect", "--machine", PI)
     assert code == 0
     assert out.startswith("llvm(")
@@ -73,11 +73,11 @@ def test_bad_input_is_one_line_and_exit_code_one(cli, words, text):
     assert len(err.splitlines()) == 1
 
 
-def test_misuse_is_exit_code_two(cli):
+def test_wrong_usage_is_exit_code_two(cli):
     assert cli("detect", "--no-such-option")[0] == 2
 
 
-def test_native_is_this_machine_wherever_a_target_is_read(cli, tmp_path):
+def test_native_is_this_machine_in_every_command(cli, tmp_path):
     code, out, _ = cli("show", "native", "--json")
     assert code == 0
     assert Target.from_json(json.loads(out)) == Target.detect()

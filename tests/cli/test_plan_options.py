@@ -1,4 +1,4 @@
-"""What explain, compile and run ask of a plan: the options of `decompose`, and a log; and questions about the plan."""
+"""Options of `decompose` and of tuning logs in explain, compile and run; reports on a plan."""
 
 import inspect
 import json
@@ -49,7 +49,7 @@ def test_run_and_compile_choose_sites_by_costs_as_explain_does(cli, costs, tmp_p
     assert sites(json.loads(out)["subgraphs"]) == planned
 
 
-def test_operations_share_a_site_or_do_not_as_they_are_asked(cli):
+def test_same_site_and_apart_constrain_operations(cli):
     rules = ("--where", "conv1=@cpu")
     code, out, err = cli("run", DIGITS, "-t", BOTH, *rules, "--same-site", "conv1,fc1", "-i", NPZ, "--json")
     assert code == 0, err
@@ -60,9 +60,9 @@ def test_operations_share_a_site_or_do_not_as_they_are_asked(cli):
     assert found["conv1"] != found["fc1"]
 
 
-def test_costs_are_measured_where_they_are_asked_for_and_can_be_kept(cli, tmp_path):
+def test_costs_are_measured_on_request_and_can_be_saved(cli, tmp_path):
     kept = tmp_path / "here.json"
-    code, _, err = cli("explain", DIGITS, "-t", TWO, "--costs", "measured", "--size", "batch=1", "--save-costs", kept)
+    code, _, err = cli("explain", DIGITS, "-t", TWO, "--costs", "measured", "--dim", "batch=1", "--save-costs", kept)
     assert code == 0, err
     assert [line.split(":")[0] for line in err.splitlines() if line.startswith("@")] == ["@a", "@b"]
     code, out, _ = cli("explain", DIGITS, "-t", TWO, "--costs", kept, "--json")
@@ -82,13 +82,13 @@ def test_explain_shows_the_placement_in_a_log(cli, tmp_path):
     assert set(sites(json.loads(out)["subgraphs"]).values()) == {"cpu"}
 
 
-def test_all_that_decompose_takes_is_an_option():
+def test_every_parameter_of_decompose_is_an_option():
     options = set(inspect.signature(PlanOptions).parameters)
     own = {"module", "target", "entry", "since"}  # an ONNX file has one entry; an earlier plan is of the same process
     assert set(inspect.signature(tt.decompose).parameters) - own <= options
 
 
-def test_functions_are_formed_as_they_are_asked(cli):
+def test_boundaries_limits_and_constants_shape_the_functions(cli):
     rules = ("--where", "relu1=@cpu", "--boundary-after", "pool", "--max-subgraphs", "ort=2", "--constants", "lift")
     code, out, err = cli("explain", DIGITS, "-t", BOTH, *rules, "--json")
     assert code == 0, err
@@ -108,7 +108,7 @@ def test_functions_are_formed_as_they_are_asked(cli):
 
 @pytest.fixture
 def fast(tmp_path):
-    """Return a file of costs by which all is fastest on the first site, but for copies."""
+    """Return a file of costs by which every operation is faster on the first site; copies have no cost."""
     kinds = sorted({call.kind for call in tt.IRModule.from_onnx(DIGITS).main.body})
     times = [(kind, *fact) for kind in kinds for fact in (("ort", 2), ("cpu", 5))]
     ops = [{"match": {"op": kind}, "site": site, "time": time, "from": "log"} for kind, site, time in times]
@@ -117,7 +117,7 @@ def fast(tmp_path):
     return path
 
 
-def test_questions_are_answered_as_the_plan_does(cli, fast, tmp_path):
+def test_reports_are_those_of_the_plan(cli, fast, tmp_path):
     common, kept = ("explain", DIGITS, "-t", BOTH, "--costs", fast), tmp_path / "a.plan"
     assert cli(*common, "--where", "fc1=@cpu", "--save", kept)[0] == 0
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), BOTH, fast)
@@ -133,36 +133,39 @@ def test_questions_are_answered_as_the_plan_does(cli, fast, tmp_path):
         assert data == ([one.to_json() for one in found] if isinstance(found, tuple) else found.to_json())
 
 
-def test_a_saved_plan_is_explained_and_compared_as_it_is(cli, tmp_path):
+def test_a_saved_plan_is_reported_and_compared_unchanged(cli, tmp_path):
     before, after = tmp_path / "before.plan", tmp_path / "after.plan"
     assert cli("explain", DIGITS, "-t", BOTH, "--where", "fc1=@cpu", "--save", before)[0] == 0
     assert cli("explain", DIGITS, "-t", BOTH, "--save", after)[0] == 0
     assert (
         json.loads(cli("explain", before, "--op", "fc1", "--json")[1]) == tt.Plan.load(before).explain("fc1").to_json()
     )
-    assert cli("explain", after, "--diff", before) == (1, "fc1: @cpu -> @ort\nregions: 3 -> 1\n", "")
+    assert cli("explain", after, "--diff", before) == (1, "fc1: @cpu -> @ort\nsubgraphs: 3 -> 1\n", "")
     assert cli("explain", before, "--diff", before) == (0, "no difference\n", "")
     for words in (["-t", BOTH], ["--where", "fc1=@ort"], ["--max-subgraphs", "ort=1"], ["--set", "cpu/num-cores=8"]):
         code, _, err = cli("explain", before, *words)
         assert (code, err) == (
             1,
-            f"error: {str(before)!r} is a plan, which has its own target and requests; leave out all but questions\n",
+            f"error: {str(before)!r} is a plan, which has its own target and constraints; only request reports on it\n",
         )
     code, _, err = cli("explain", DIGITS)
-    assert (code, err) == (1, f"error: {str(DIGITS)!r} is no saved plan, so it needs --target, such as --target llvm\n")
+    assert (code, err) == (
+        1,
+        f"error: {str(DIGITS)!r} is not a saved plan, so it needs --target, such as --target llvm\n",
+    )
     assert cli("explain", tmp_path / "absent.plan")[0] == 1
 
 
-def test_one_question_is_answered_at_a_time(cli):
+def test_one_report_is_printed_at_a_time(cli):
     code, _, err = cli("explain", DIGITS, "-t", BOTH, "--blockers", "--op", "fc1")
-    assert (code, err) == (1, "error: --op and --blockers are 2 questions; ask one at a time\n")
+    assert (code, err) == (1, "error: --op and --blockers are 2 reports; request one at a time\n")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--objective", "latencyy"], "--objective is latency or throughput, not 'latencyy'; did you mean 'latency'?"),
-        (["--objective", "throughput"], "--objective throughput is about time, so it needs --costs"),
+        (["--objective", "throughput"], "--objective throughput needs --costs"),
         (["--same-site", "conv1"], "--same-site 'conv1' is not NAME,NAME,..."),
         (["--same-site", "conv1,,fc1"], "--same-site 'conv1,,fc1' is not NAME,NAME,..."),
         (["--same-site", "conv1,fc9"], "no op 'fc9' in the model"),
@@ -170,37 +173,37 @@ def test_one_question_is_answered_at_a_time(cli):
         (["--atomic", "conv1,fc9"], "no op 'fc9' in the model"),
         (["--atomic", "conv1,fc1"], "ops 'conv1', 'fc1' are asked to be atomic, but 'relu1', 'conv2',"),
         (["--boundary-before", "fc8", "--boundary-after", "fc9"], "(in boundary_before)\nerror: no op 'fc9'"),
-        (["--max-subgraphs", "ort"], "--max-subgraphs 'ort' is not NAME=NUMBER, such as 'npu=4'"),
-        (["--max-subgraphs", "ort=-1"], "--max-subgraphs 'ort=-1' is not NAME=NUMBER"),
+        (["--max-subgraphs", "ort"], "--max-subgraphs 'ort' is not NAME=N, such as 'npu=4'"),
+        (["--max-subgraphs", "ort=-1"], "--max-subgraphs 'ort=-1' is not NAME=N"),
         (["--max-subgraphs", "npu=1"], "no site of the target is or bears 'npu'"),
         (["--constants", "lifted"], "--constants is bind or lift or share, not 'lifted'; did you mean 'lift'?"),
         (["--log", "none.db"], "there is no log 'none.db'"),
         (["--costs", "none.json"], "(in --costs 'none.json')"),
-        (["--costs", "roofline", "--size", "batch"], "--size 'batch' is not NAME=NUMBER, such as 'batch=1'"),
-        (["--size", "batch=1"], "--size is for costs; it needs --costs"),
+        (["--costs", "roofline", "--dim", "batch"], "--dim 'batch' is not NAME=N, such as 'batch=1'"),
+        (["--dim", "batch=1"], "--dim has no effect without costs; add --costs"),
     ],
 )
 @pytest.mark.parametrize("command", ["explain", "run"])
-def test_mistakes_name_the_option(cli, command, words, said):
+def test_errors_name_the_option(cli, command, words, message):
     inputs = ["-i", NPZ] if command == "run" else []
     code, _, err = cli(command, DIGITS, "-t", BOTH, *inputs, *words)
     assert code == 1
-    assert said in err
+    assert message in err
     assert err.startswith("error: ")
 
 
-def test_there_are_no_costs_to_keep_without_costs(cli, tmp_path):
+def test_costs_are_saved_only_if_some_are_given(cli, tmp_path):
     code, _, err = cli("explain", DIGITS, "-t", BOTH, "--save-costs", tmp_path / "x.json")
-    assert (code, "--save-costs has nothing to write; it needs --costs" in err) == (1, True)
+    assert (code, "--save-costs needs --costs" in err) == (1, True)
 
 
-def test_sizes_of_dimensions_that_the_model_does_not_have_are_refused(cli):
-    code, _, err = cli("explain", DIGITS, "-t", BOTH, "--costs", "roofline", "--size", "btch=1")
+def test_a_value_for_an_unknown_dimension_is_an_error(cli):
+    code, _, err = cli("explain", DIGITS, "-t", BOTH, "--costs", "roofline", "--dim", "btch=1")
     assert code == 1
-    assert "--size btch=1: the model has no symbolic dimension 'btch'; did you mean 'batch'?" in err
+    assert "--dim btch=1: the model has no symbolic dimension 'btch'; did you mean 'batch'?" in err
 
 
-def test_a_prediction_that_is_mostly_unknown_is_announced_in_the_first_line(cli):
+def test_the_first_line_warns_if_a_prediction_is_mostly_unknown(cli):
     _, out, _ = cli("explain", DIGITS, "-t", BOTH, "--costs", "roofline")
     assert out.splitlines()[0].endswith("; prediction mostly unknown (11 of 11 times)")
     _, out, _ = cli("explain", DIGITS, "-t", BOTH, "--costs", "roofline", "--json")

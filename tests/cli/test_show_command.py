@@ -1,4 +1,4 @@
-"""`tvmtarget show` and `diff`, and the options by which every command changes its target."""
+"""`tvmtarget show` and `diff`, and the options of all commands that edit the target."""
 
 import json
 
@@ -24,7 +24,7 @@ def shown(cli, *words):
         (["c", "--with", "config/vm"], "c(executor=vm,runtime=python)"),
         (["[cpu=llvm]", "--with", "[cpu=composite(model=x)]"], "[cpu=llvm(model=x)]"),
         (["[cpu=llvm]", "--with", "[cpu=llvm(model=x),gpu=cuda]"], "[cpu=llvm(model=x),gpu=cuda]"),
-        # tvmc's spellings, as its parser makes them: --target-KIND-ATTRIBUTE and --executor-KIND-OPTION
+        # options of tvmc, as its parser generates them: --target-KIND-ATTRIBUTE and --executor-KIND-OPTION
         (["llvm", "--target-llvm-mcpu=haswell"], "llvm(mcpu=haswell)"),
         (["[cuda,a=llvm,b=llvm]", "--target-llvm-num-cores", "2"], "[cuda,a=llvm(num-cores=2),b=llvm(num-cores=2)]"),
         (["[cmsis-nn,c]", "--target-cmsis-nn-mcpu=cortex-m55"], "[cmsis-nn(mcpu=cortex-m55),c]"),
@@ -52,7 +52,7 @@ def shown(cli, *words):
         (["ethos-n -variant=n78, llvm", "--target-ethos-n-tops=4"], "[ethos-n(variant=n78,tops=4),llvm]"),
     ],
 )
-def test_targets_are_changed_on_the_command_line(cli, words, expected):
+def test_options_edit_the_target(cli, words, expected):
     if "runtime=crt)" in expected:
         words = [*words, "--set", "runtime/system-lib=true"]
         expected = expected.replace("runtime=crt)", "runtime=crt(system-lib=true))")
@@ -62,7 +62,7 @@ def test_targets_are_changed_on_the_command_line(cli, words, expected):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["llvm", "--set", "num-cores"], "--set 'num-cores' is not PATH=VALUE, such as cpu/num-cores=8, nor a feature"),
+        (["llvm", "--set", "num-cores"], "--set 'num-cores' is not PATH=VALUE, such as cpu/num-cores=8, or a feature"),
         (["llvm", "--set", "=4"], "--set '=4' is not PATH=VALUE"),
         (["llvm", "--set", "num-core=4"], "no attribute 'num-core' in kind 'llvm'; did you mean 'num-cores'?"),
         (["llvm", "--unset", "mcpu"], "'mcpu' is not set"),
@@ -71,12 +71,12 @@ def test_targets_are_changed_on_the_command_line(cli, words, expected):
         (["llvm", "--executor-aot-unpacked-api=1"], "no such option --executor-aot-unpacked-api"),
         (["llvm", "--target-llvm-mcpux=1"], "no attribute 'mcpux' in kind 'llvm'; did you mean 'mcpu'?"),
         (["llvm", "surplus"], "unexpected argument 'surplus'"),
-        (["llvm", "--pass-config", "a=1"], "--pass-config is an option of tvmc that is not here; passes of TVM"),
+        (["llvm", "--pass-config", "a=1"], "--pass-config is an option of tvmc that is not supported; passes of TVM"),
         (
             ["llvm", "--opt-level=3"],
-            "--opt-level is an option of tvmc that is not here; write --target-llvm-opt-level=3",
+            "--opt-level is an option of tvmc that is not supported; write --target-llvm-opt-level=3",
         ),
-        (["cuda", "--target-host", "llvm"], "write it behind the device, as in --target 'cuda, llvm'"),
+        (["cuda", "--target-host", "llvm"], "write it after the device: --target 'cuda, llvm'"),
         (["llvm, llvm"], "'llvm' is given twice in a list; children of one kind have names: [a=llvm,b=llvm]"),
         (["llvm", "--target-opencl-max_num_threads=404"], "no such option --target-opencl-max_num_threads"),
         (["c", "--executor=aot", "--executor-graph-link-params=1"], "there are: --executor-aot-..."),
@@ -85,14 +85,14 @@ def test_targets_are_changed_on_the_command_line(cli, words, expected):
         (["llvm", "--executor", "atom"], "unknown executor kind 'atom'; known: aot, graph, vm"),
     ],
 )
-def test_a_change_that_cannot_be_made_is_one_line(cli, words, message):
+def test_an_impossible_edit_is_one_line(cli, words, message):
     code, out, err = cli("show", *words)
     assert (code, out) == (1, "")
     assert message in err
     assert len(err.splitlines()) == 1
 
 
-def test_a_target_may_stand_in_a_file(cli, tmp_path):
+def test_a_target_is_read_from_a_file(cli, tmp_path):
     path = tmp_path / "board.json"
     path.write_text('{"kind": "cuda", "arch": "sm_53", "host": "llvm"}', encoding="utf-8")
     assert shown(cli, str(path)) == Target.parse("cuda(arch=sm_53,host=llvm)")
@@ -100,14 +100,14 @@ def test_a_target_may_stand_in_a_file(cli, tmp_path):
     assert cli("show", str(path)) == (1, "", f"error: target file {str(path)!r} is not UTF-8 text: byte 0 is 0xff\n")
 
 
-def test_a_target_is_printed_in_the_form_that_is_asked_for(cli):
+def test_a_target_is_printed_in_the_requested_form(cli):
     tree = Target.parse("nvidia/jetson-nano")
     assert Target.parse(cli("show", "nvidia/jetson-nano", "--text")[1]) == tree
     assert Target.from_toml(cli("show", "nvidia/jetson-nano", "--toml")[1]) == tree
     assert shown(cli, "nvidia/jetson-nano", "--resolved").executor.kind == "graph"
 
 
-def test_origins_and_groups_are_shown_for_people_and_machines(cli):
+def test_origins_and_groups_are_printed_as_text_and_json(cli):
     words = ["[a=[gpu=nvidia/a100(count=2),cpu=llvm](executor=vm),b=[gpu=nvidia/a100,cpu=llvm]](host=@b/cpu)"]
     _, out, _ = cli("show", *words, "--origin", "--codegen")
     assert "a/gpu/arch" in out
@@ -123,7 +123,7 @@ def test_origins_and_groups_are_shown_for_people_and_machines(cli):
     assert data["codegen"][0]["codegen_key"] == data["codegen"][2]["codegen_key"]
 
 
-def test_a_difference_is_told_and_is_exit_code_1(cli):
+def test_a_difference_is_printed_and_is_exit_code_1(cli):
     assert cli("diff", "arm/rasp4b", "arm/rasp4b64") == (
         1,
         "~ cpu/mtriple: armv8l-linux-gnueabihf -> aarch64-linux-gnu\n",
@@ -144,7 +144,7 @@ def test_a_difference_is_told_and_is_exit_code_1(cli):
         ("zzz", []),
     ],
 )
-def test_a_shell_completes_what_could_stand_there(typed, expected):
+def test_a_shell_completes_targets(typed, expected):
     found = complete_target(typed)
     assert set(expected) <= set(found)
     assert all(word.startswith(typed) for word in found)

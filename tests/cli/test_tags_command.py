@@ -1,4 +1,4 @@
-"""`tvmtarget tags`: what it lists, checks and adds."""
+"""`tvmtarget tags`: listing, checking and adding tags."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ base = "arm/rasp4b"
 
 @pytest.fixture(autouse=True)
 def project(tmp_path, monkeypatch):
-    """Work in an empty folder with a home of its own; what tags are seen there is asked anew by every command."""
+    """Work in an empty folder with its own home; every command searches the tags again."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     default_registry.cache_clear()
@@ -40,7 +40,7 @@ def cli(cli):
     return run
 
 
-def test_words_need_not_be_a_command(cli):
+def test_list_is_the_default_command(cli):
     code, out, _ = cli("tags", "raspberry", "4b")
     assert code == 0
     assert all("raspberry" in line.lower() and "4" in line for line in out.splitlines())
@@ -53,19 +53,19 @@ def test_families_are_listed_without_their_sizes(cli):
     assert "aws/c5.large" not in out
 
 
-def test_configurations_are_listed_where_they_are_asked_for(cli):
+def test_configurations_are_listed_on_request(cli):
     assert "config/aot-crt" in cli("tags", "--abstract", "config")[1]
     assert cli("tags", "config/aot-crt")[0] == 1
 
 
-def test_tags_are_found_by_what_they_can_do(cli):
+def test_tags_are_found_by_constraint(cli):
     _, out, _ = cli("tags", "nvidia", "--satisfying", "cuda(arch>=sm_100)", "--json")
     names = {row["tag"] for row in json.loads(out)}
     assert "nvidia/dgx-b200" in names
     assert "nvidia/jetson-nano" not in names
 
 
-def test_a_project_s_tags_are_there_and_a_broken_file_is_a_warning(cli, tmp_path):
+def test_tags_of_the_project_are_found_and_a_broken_file_is_a_warning(cli, tmp_path):
     file = tmp_path / "tvmtarget.toml"
     file.write_text(BOX)
     assert cli("tags", "acme")[1].startswith("acme/box")
@@ -77,18 +77,18 @@ def test_a_project_s_tags_are_there_and_a_broken_file_is_a_warning(cli, tmp_path
     assert err.startswith(f"warning: tag file {str(file)!r} is not")
 
 
-def test_a_file_that_is_right_has_nothing_wrong(cli, tmp_path):
+def test_valid_files_have_no_problems(cli, tmp_path):
     (tmp_path / "tvmtarget.toml").write_text(BOX)
     shutil.copy(shipped_folder() / "demo.toml", tmp_path / "mine.toml")
-    assert cli("tags", "check", "tvmtarget.toml", "mine.toml") == (0, "2 files, nothing wrong\n", "")
+    assert cli("tags", "check", "tvmtarget.toml", "mine.toml") == (0, "2 files, no problems found\n", "")
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in shipped_folder().glob("*.toml")))
-def test_the_shipped_files_have_nothing_wrong(cli, name):
-    assert cli("tags", "check", shipped_folder() / name) == (0, "1 file, nothing wrong\n", "")
+def test_the_shipped_files_have_no_problems(cli, name):
+    assert cli("tags", "check", shipped_folder() / name) == (0, "1 file, no problems found\n", "")
 
 
-def test_all_that_is_wrong_with_a_file_is_told_with_its_place(cli, tmp_path):
+def test_all_problems_of_a_file_are_printed_with_their_places(cli, tmp_path):
     file = tmp_path / "acme.toml"
     file.write_text(
         'schema = 1\n[tag.a]\nkind = "llvm"\nnum-core = 2\n[tag.b]\nkind = "llvm"\n[tag.c]\nbase = "acme/d"\n'
@@ -136,7 +136,7 @@ def test_a_target_is_added_to_a_new_file(cli):
         (["acme/box", "--file", "broken/tvmtarget.toml"], "tag file 'broken/tvmtarget.toml' is not UTF-8 text"),
     ],
 )
-def test_what_cannot_be_added_leaves_everything_as_it_was(cli, tmp_path, words, message):
+def test_a_tag_that_cannot_be_added_leaves_all_files_unchanged(cli, tmp_path, words, message):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/tvmtarget.toml").write_bytes(b"\xff")
     before = sorted(path.name for path in tmp_path.rglob("*"))
@@ -146,14 +146,14 @@ def test_what_cannot_be_added_leaves_everything_as_it_was(cli, tmp_path, words, 
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
-def test_a_deprecated_tag_is_listed_with_what_to_use_instead(cli, tmp_path):
+def test_a_deprecated_tag_is_listed_with_its_replacement(cli, tmp_path):
     old = '[tag."acme/old"]\nbase = "acme/box"\ndeprecated = "acme/box"\n'
     (tmp_path / "tvmtarget.toml").write_text(f"{BOX}\n{old}")
     assert "acme/old   (deprecated; use acme/box)" in cli("tags", "acme")[1]
     assert json.loads(cli("tags", "acme/old", "--json")[1])[0]["deprecated"] == "acme/box"
 
 
-def test_check_looks_at_what_notes_name(cli, tmp_path):
+def test_check_reports_unknown_names_in_notes(cli, tmp_path):
     file = tmp_path / "tvmtarget.toml"
     file.write_text(f'{BOX}tvm = ":gpu"\ndeprecated = "acme/boxx"\n')
     code, _, err = cli("tags", "check", str(file))

@@ -1,4 +1,4 @@
-"""What is printed: names of strangers do not drive the terminal, and outputs are written whole or not at all."""
+"""Output: control characters in names are escaped, and files are written completely or not at all."""
 
 import io
 import json
@@ -29,11 +29,11 @@ DIGITS, NPZ = "examples/digits.onnx", "examples/digits.npz"
         ("größe 日本 🙂", "größe 日本 🙂"),
     ],
 )
-def test_controls_become_escapes(text, expected):
+def test_control_characters_are_escaped(text, expected):
     assert printable(text) == expected
 
 
-def test_a_terminal_gets_colours_and_nothing_else():
+def test_a_terminal_gets_colours_and_no_other_escape_sequence():
     class Terminal(io.StringIO):
         def isatty(self):
             return True

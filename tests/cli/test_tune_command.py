@@ -40,7 +40,7 @@ def test_a_matmul_is_tuned_and_run_from_the_log(cli, model):
     assert "tuned: kernel matmul: exact" in err
 
 
-def test_explain_tells_what_a_log_knows_of_a_model(cli, tmp_path):
+def test_explain_lists_the_records_of_a_model(cli, tmp_path):
     log, tree = tmp_path / "log.db", "[ort=onnxruntime,cpu=llvm](host=@cpu)"
     assert cli("tune", DIGITS, "-t", tree, "--log", log, "--level", "placement", "--trials", 2)[0] == 0
     code, out, err = cli("explain", DIGITS, "-t", tree, "--log", log, "--where", "op:Gemm=@cpu")
@@ -53,7 +53,7 @@ def test_explain_tells_what_a_log_knows_of_a_model(cli, tmp_path):
     assert (code, err) == (1, f"error: there is no log '{tmp_path / 'none.db'}'\n")
 
 
-def test_machines_read_json(cli, tmp_path):
+def test_tune_prints_json(cli, tmp_path):
     log = tmp_path / "log.jsonl"
     code, out, _ = cli("tune", DIGITS, "-t", "onnxruntime", "--log", log, "--level", "executor", "--json")
     found = json.loads(out)
@@ -77,7 +77,7 @@ def test_a_target_that_cannot_be_built_is_an_error_and_not_an_empty_result(cli, 
     assert not log.exists()
 
 
-def test_tune_takes_what_build_takes(tmp_path):
+def test_tune_has_the_options_of_build(tmp_path):
     log = tt.TuningLog("memory:")
     config = tt.CompilationConfig("llvm", ["onnxruntime", "llvm"])
     result = tt.tune(
@@ -99,14 +99,14 @@ def test_tune_takes_what_build_takes(tmp_path):
         tt.tune(tt.decompose(DIGITS, "numpy"), executor="aot", options={"same_site": [["a", "b"]]}, log=log)
 
 
-def test_interpreting_is_allowed_to_a_tuner_too(cli, tmp_path):
+def test_tune_accepts_allow_interpreter(cli, tmp_path):
     words = "tune", DIGITS, "-t", "[a=c,b=onnxruntime]", "--log", tmp_path / "x.jsonl", "--level", "placement"
     code, out, err = cli(*words, "--trials", 2, "--allow-interpreter", "--json")
     assert code == 0, err
     assert json.loads(out)["statuses"]["ok"] >= 2
 
 
-def test_mistakes_are_one_line_each(cli, tmp_path):
+def test_errors_are_one_line_each(cli, tmp_path):
     log = tmp_path / "x.jsonl"
     code, _, err = cli("tune", DIGITS, "-t", "llvm", "--log", log, "--level", "kernle")
     assert (code, err) == (1, "error: unknown level 'kernle'; did you mean 'kernel'?\n")
@@ -118,7 +118,7 @@ def test_mistakes_are_one_line_each(cli, tmp_path):
     assert (code, err) == (1, "error: costs are for the level 'placement' of a module; a plan keeps its own\n")
 
 
-def test_the_placement_by_costs_is_tried_right_after_the_one_by_preference(cli, tmp_path):
+def test_the_placement_by_costs_is_measured_second(cli, tmp_path):
     costs, log = tmp_path / "costs.json", tmp_path / "log.jsonl"
     slow = {"launch": 1, "flops": {"float32": 1e6}, "mem_bw": 1e6}
     fast = {"launch": 1, "flops": {"float32": 1e12}, "mem_bw": 1e12}

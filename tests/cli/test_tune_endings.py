@@ -1,4 +1,4 @@
-"""`tvmtarget tune` is told to end, or loses terminal or reader: no worker is left, and nothing measured is lost."""
+"""`tvmtarget tune` is interrupted, or loses its terminal: no worker stays, and no measurement is lost."""
 
 import os
 import pty
@@ -37,7 +37,7 @@ def words(model, log, trials=100000):
 
 
 def started(model, log, **options):
-    """Start to tune, and return the process after a few trials."""
+    """Start tuning, and return the process after a few trials."""
     process = subprocess.Popen(
         words(model, log), stderr=subprocess.PIPE, text=True, start_new_session=True, stdout=subprocess.PIPE, **options
     )
@@ -61,7 +61,7 @@ def trials(log):
         pytest.param([signal.SIGHUP], 129, id="no terminal", marks=pytest.mark.slow),
     ],
 )
-def test_when_told_to_end_it_tells_what_it_found_and_how_to_go_on_and_leaves_no_worker(model, numbers, code):
+def test_after_a_signal_it_prints_the_result_and_how_to_continue_and_leaves_no_worker(model, numbers, code):
     log = model.with_name("log.jsonl")
     process = started(model, log)
     workers = processes(WORKER, parent=process.pid)
@@ -72,8 +72,8 @@ def test_when_told_to_end_it_tells_what_it_found_and_how_to_go_on_and_leaves_no_
     assert process.returncode == code
     assert found.startswith(tuple(f"{count} candidates measured, 0 known" for count in range(4, 100)))
     assert "kernel matmul[48,64]" in found
-    (told,) = [line for line in rest.splitlines() if not line.startswith("trial ")]
-    assert told.startswith(f"interrupted; what was measured is in {log}, go on with: tvmtarget tune ")
+    (message,) = [line for line in rest.splitlines() if not line.startswith("trial ")]
+    assert message.startswith(f"interrupted; all measurements are in {log}; continue with: tvmtarget tune ")
     assert trials(log) >= 4
     assert workers
     wait(lambda: all(map(is_gone, workers)))
@@ -81,7 +81,7 @@ def test_when_told_to_end_it_tells_what_it_found_and_how_to_go_on_and_leaves_no_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_ignored", [False, True])
-def test_a_terminal_that_is_closed_ends_it_unless_that_is_ignored_as_nohup_does(model, is_ignored):
+def test_a_closed_terminal_ends_it_unless_sighup_is_ignored(model, is_ignored):
     log = model.with_name("log.jsonl")
     pid, terminal = pty.fork()
     if pid == 0:
@@ -100,7 +100,7 @@ def test_a_terminal_that_is_closed_ends_it_unless_that_is_ignored_as_nohup_does(
 
 
 @pytest.mark.slow
-def test_who_reads_neither_progress_nor_result_ends_nothing_before_its_time(model):
+def test_tuning_finishes_without_a_reader_of_its_output(model):
     log = model.with_name("log.jsonl")
     process = subprocess.Popen(words(model, log, 6), stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     process.stderr.close()
@@ -110,7 +110,7 @@ def test_who_reads_neither_progress_nor_result_ends_nothing_before_its_time(mode
 
 
 @pytest.mark.slow
-def test_on_a_disk_that_is_full_the_log_keeps_what_it_has_and_the_rest_is_told(model):
+def test_on_a_full_disk_the_log_stays_valid_and_lost_trials_are_reported(model):
     log = model.with_name("log.jsonl")
     process = started(model, log)
     workers = processes(WORKER, parent=process.pid)
@@ -129,7 +129,7 @@ def test_on_a_disk_that_is_full_the_log_keeps_what_it_has_and_the_rest_is_told(m
 
 
 @pytest.mark.slow
-def test_after_a_kill_nothing_is_left_running_the_log_is_whole_and_the_same_command_goes_on(cli, model):
+def test_after_a_kill_no_worker_runs_the_log_is_valid_and_the_same_command_continues(cli, model):
     log = model.with_name("log.jsonl")
     process = started(model, log)
     workers = processes(WORKER, parent=process.pid)

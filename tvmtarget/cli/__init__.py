@@ -1,7 +1,7 @@
-"""The command line: read, call the library, print."""
+"""The command line: each command parses its options, calls the library and prints the result."""
 
 import os
 
-# pydantic reads the metadata of all installed packages for plugins of its own, and one broken package would end every
-# command. This has to be set before the first model is defined.
+# pydantic loads plugins from the metadata of all installed packages, and one broken package would stop every command.
+# The variable has to be set before the first model is defined.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

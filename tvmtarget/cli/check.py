@@ -1,4 +1,4 @@
-"""`tvmtarget check`: whether a target is consistent, and whether it meets constraints."""
+"""`tvmtarget check`: validate a target and test whether it satisfies constraints."""
 
 from __future__ import annotations
 
@@ -6,38 +6,47 @@ from typing import Annotated
 
 import typer
 
-from tvmtarget.cli.groups import with_groups
+from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import Json, print_json
-from tvmtarget.cli.targets import Changes, TargetArgument, read_target
+from tvmtarget.cli.targets import TargetArgument, TargetEdits, read_target
 
 __all__ = ["check"]
 
 
-@with_groups
+@with_option_groups
 def check(
     context: typer.Context,
     target: TargetArgument,
-    changes: Changes,
+    edits: TargetEdits,
     satisfies: Annotated[
         list[str] | None,
-        typer.Option("--satisfies", help="A constraint, or a tag as one: at least that.", show_default=False),
+        typer.Option(
+            "--satisfies",
+            help="A constraint, such as 'gpu(arch>=sm_80)', or a tag that the target has to match or exceed.",
+            show_default=False,
+        ),
     ] = None,
-    unknown: Annotated[bool, typer.Option("--unknown", help="Take what the target does not say for a yes.")] = False,
+    unknown: Annotated[
+        bool, typer.Option("--unknown", help="Accept constraints on values that the target does not state.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say whether a target is consistent, and whether it meets constraints and why; exit code 1 if not."""
+    """Check that a target is consistent, and that it satisfies constraints.
+
+    The reason is printed for each constraint. The exit code is 1 if one is not satisfied.
+    """
     from tvmtarget.tags.finding import answer, read_constraint
     from tvmtarget.tags.registry import default_registry
 
-    tree, registry = read_target(target, changes, context.args), default_registry()
+    tree, registry = read_target(target, edits, context.args), default_registry()
     tree.resolve()
-    asked = {text: read_constraint(registry, text) for text in satisfies or ()}
-    measured = target == "native" and not changes and not context.args
-    answers = {text: answer(registry, tree, constraint, measured=measured) for text, constraint in asked.items()}
+    constraints = {text: read_constraint(registry, text) for text in satisfies or ()}
+    measured = target == "native" and not edits and not context.args
+    answers = {text: answer(registry, tree, constraint, measured=measured) for text, constraint in constraints.items()}
     met = {text: one.reason.is_possible if unknown else bool(one.reason) for text, one in answers.items()}
     if as_json:
-        told = [{"constraint": text, "is_met": met[text], **one.to_json()} for text, one in answers.items()]
-        print_json({"target": tree.to_json(), "is_consistent": True, "constraints": told})
+        rows = [{"constraint": text, "is_met": met[text], **one.to_json()} for text, one in answers.items()]
+        print_json({"target": tree.to_json(), "is_consistent": True, "constraints": rows})
     else:
         typer.echo("\n".join([f"consistent: {tree}", *map(str, answers.values())]))
     if not all(met.values()):

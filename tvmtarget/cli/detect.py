@@ -1,4 +1,4 @@
-"""`tvmtarget detect`: what this machine is, or why it is not another."""
+"""`tvmtarget detect`: print this machine as a target, or why it does not match another target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tvmtarget.files import atomic_write
 from tvmtarget.untrusted import read_text
 
 if TYPE_CHECKING:
-    from tvmtarget.target.constraints.reasons import Reason
     from tvmtarget.target.detection.machine import Machine
 
 __all__ = ["detect"]
@@ -21,47 +20,43 @@ __all__ = ["detect"]
 
 def detect(
     as_json: Json = False,
-    wanted: Annotated[
+    why_not: Annotated[
         str | None,
         typer.Option(
-            "--why-not", metavar="TARGET", help="Say why this machine is not that tag or target, or that it is."
+            "--why-not", metavar="TARGET", help="Print whether this machine matches a tag or target, and why not."
         ),
     ] = None,
     capture: Annotated[
-        Path | None, typer.Option("--capture", metavar="FILE", help="Write what was read of this machine to a file.")
+        Path | None, typer.Option("--capture", metavar="FILE", help="Write the facts read from this machine to a file.")
     ] = None,
     machine: Annotated[
         Path | None, typer.Option("--machine", metavar="FILE", help="Read a captured machine instead of this one.")
     ] = None,
 ) -> None:
-    """Measure this machine and print it as a target."""
+    """Detect the hardware of this machine and print it as a target."""
     from tvmtarget.target.detection.detect import board
     from tvmtarget.target.detection.machine import Machine
     from tvmtarget.target.tree import Target
 
-    read = Machine.capture() if machine is None else _read(machine)
+    facts = Machine.capture() if machine is None else _read(machine)
     if capture is not None:
-        _write(capture, read)
-    found = Target.detect(read)
-    if wanted is not None:
-        _tell(found.why_not(wanted), as_json=as_json)
+        _write(capture, facts)
+    found = Target.detect(facts)
+    if why_not is not None:
+        reason = found.why_not(why_not)
+        if as_json:
+            print_json(reason.to_json())
+        else:
+            typer.echo(str(reason))
+        if not reason:  # UNKNOWN counts as no: scripts that test the exit code need a proven match
+            raise typer.Exit(1)
         return
     if as_json:
         print_json(found.to_json())
         return
     typer.echo(str(found))
-    if board(read):
-        typer.echo(f"board: {board(read)}", err=True)
-
-
-def _tell(reason: Reason, *, as_json: bool) -> None:
-    """Print an answer; only a yes is exit code 0."""
-    if as_json:
-        print_json(reason.to_json())
-    else:
-        typer.echo(str(reason))
-    if not reason:
-        raise typer.Exit(1)
+    if board(facts):
+        typer.echo(f"board: {board(facts)}", err=True)
 
 
 def _read(path: Path) -> Machine:

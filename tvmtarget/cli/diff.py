@@ -1,4 +1,4 @@
-"""`tvmtarget diff`: how two targets differ."""
+"""`tvmtarget diff`: print the differences between two targets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ __all__ = ["diff"]
 
 
 def diff(left: TargetArgument, right: TargetArgument, as_json: Json = False) -> None:
-    """Say how two targets differ, by path; exit code 1 if they do."""
+    """Print the differences between two targets, by path.
+
+    The exit code is 1 if the targets differ.
+    """
     found = read_target(left).diff(read_target(right))
     if as_json:
         print_json(found.to_json())

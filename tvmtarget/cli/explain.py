@@ -1,39 +1,42 @@
-"""`tvmtarget explain`: how a model is split over a target, and why."""
+"""`tvmtarget explain`: partition a model without compiling it, and report on the plan."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from tvmtarget.artifact import is_artifact
-from tvmtarget.cli.groups import with_groups
-from tvmtarget.cli.options import Json, print_json
+from tvmtarget.cli.option_groups import with_option_groups
+from tvmtarget.cli.options import Json, print_json, split_rules
 from tvmtarget.cli.plans import PlanOptions
-from tvmtarget.cli.questions import Answer, Question
-from tvmtarget.cli.targets import Changes, OwnTarget, read_target
-from tvmtarget.errors import ArtifactError, TextError, TvmTargetError
+from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target
+from tvmtarget.errors import ArtifactError, BackendError, TextError, TvmTargetError
 from tvmtarget.files import atomic_write
+from tvmtarget.human_units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tvmtarget.autotune.log.match import Match, Policy
     from tvmtarget.autotune.log.tuning_log import TuningLog
     from tvmtarget.partition.plan import Plan
+    from tvmtarget.partition.reports.difference import PlanDifference
+    from tvmtarget.partition.reports.explain import Explanation
+    from tvmtarget.partition.reports.sensitivity import Sensitivity
 
 __all__ = ["explain"]
 
 ModelOrPlan: TypeAlias = Annotated[
-    Path, typer.Argument(help="An ONNX file, or a plan that --save wrote.", show_default=False)
+    Path, typer.Argument(help="An ONNX file, or a plan written by --save.", show_default=False)
 ]
 
 
 @dataclass(frozen=True)
-class Files:
-    """What is written beside what is printed."""
+class PlanFiles:
+    """Options that name files to write in addition to the printed report."""
 
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to a file.", show_default=False)
@@ -47,88 +50,198 @@ class Files:
         typer.Option(
             "--mark",
             metavar="FILE",
-            help="Write the model with the site of every node in its metadata, as Netron shows it.",
+            help="Write the model with the site of each node in its metadata, for viewers such as Netron.",
             show_default=False,
         ),
     ] = None
 
     def write(self, plan: Plan) -> None:
-        """Write what is asked for."""
+        """Write the files that the options name.
+
+        Args:
+            plan: The plan to write.
+
+        Raises:
+            ArtifactError: A file cannot be written.
+            TextError: `--save-costs` is given for a plan without costs.
+        """
         if self.save is not None:
             plan.save(self.save)
         if self.save_costs is not None:
             _write_costs(plan, self.save_costs)
         if self.mark is not None:
-            _write(plan, self.mark)
+            _write_model(plan, self.mark)
 
 
-@with_groups
+class GraphLanguage(StrEnum):
+    """Languages of `--draw`."""
+
+    dot = "dot"
+    mermaid = "mermaid"
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report on a plan as text and as data; `is_difference` if it lists differences from the plan of `--diff`."""
+
+    text: str
+    data: object
+    is_difference: bool = False
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Options that replace the summary of a plan by another report; at most one may be given."""
+
+    op: Annotated[
+        str | None, typer.Option("--op", help="Explain the site of one operation.", metavar="OP", show_default=False)
+    ] = None
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what-if",
+            metavar="OP=SITE",
+            help="Report the effect of moving operations to a site, both named as in --where; may be repeated.",
+            show_default=False,
+        ),
+    ] = None
+    sensitivity: Annotated[
+        str | None,
+        typer.Option(
+            "--sensitivity",
+            metavar="OP",
+            help="Report from which time on an operation is better on another site; needs --costs.",
+            show_default=False,
+        ),
+    ] = None
+    blockers: Annotated[
+        bool,
+        typer.Option("--blockers", help="List the unsupported operators whose support would improve the plan most."),
+    ] = False
+    alternatives: Annotated[
+        bool,
+        typer.Option("--alternatives", help="Compare with the plan without costs, and with each leaf alone."),
+    ] = False
+    diff: Annotated[
+        Path | None,
+        typer.Option(
+            "--diff",
+            metavar="FILE",
+            help="Report the differences from a plan written by --save; exit code 1 if there are any.",
+            show_default=False,
+        ),
+    ] = None
+    draw: Annotated[
+        GraphLanguage | None, typer.Option("--draw", help="Print the graph of subgraphs.", show_default=False)
+    ] = None
+
+    def __post_init__(self) -> None:
+        given = [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value]
+        if len(given) > 1:
+            raise TextError(f"{' and '.join(given)} are {len(given)} reports; request one at a time")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether a report other than the summary is requested."""
+        return any(vars(self).values())
+
+    def report(self, plan: Plan) -> Report:
+        """Return the report that the options request.
+
+        Args:
+            plan: The plan to report on.
+        """
+        if self.draw is not None:
+            graph = plan.dot() if self.draw is GraphLanguage.dot else plan.mermaid()
+            return Report(graph.rstrip("\n"), {"draw": self.draw.value, "text": graph})
+        if self.blockers:
+            blockers = plan.blockers()
+            text = "\n".join(map(str, blockers)) or "no operator alone would improve the plan"
+            return Report(text, [blocker.to_json() for blocker in blockers])
+        if self.alternatives:
+            alternatives = plan.alternatives()
+            return Report("\n".join(map(str, alternatives)), [one.to_json() for one in alternatives])
+        found = self._structured_report(plan)
+        return Report(str(found), found.to_json(), is_difference=self.diff is not None and bool(found))
+
+    def _structured_report(self, plan: Plan) -> Explanation | PlanDifference | Sensitivity:
+        if self.what_if:
+            return plan.diff(plan.what_if(split_rules(self.what_if, "--what-if")))
+        if self.sensitivity is not None:
+            return plan.sensitivity(self.sensitivity)
+        if self.diff is not None:
+            return type(plan).load(self.diff).diff(plan)
+        return plan.explain(self.op or "")
+
+
+@with_option_groups
 def explain(
     context: typer.Context,
     model: ModelOrPlan,
-    changes: Changes,
-    asked: PlanOptions,
-    question: Question,
-    files: Files,
-    target: OwnTarget = None,
+    edits: TargetEdits,
+    options: PlanOptions,
+    reports: ReportOptions,
+    files: PlanFiles,
+    target: OptionalTarget = None,
     as_json: Json = False,
 ) -> None:
-    """Split a model over a target and say what went where, without compiling anything.
+    """Partition a model over a target and report the sites and the reasons, without compiling.
 
-    With --log, the placement that was measured best is taken, as a build does, if no --costs choose another, and what
-    the log knows is told. A saved plan is read as it is. Exit code 1 if --diff tells a difference.
+    With --log and without --costs, the placement that was measured fastest is used, as a build uses it, and the
+    matching records of the log are listed. A saved plan is reported as it is.
     """
-    with asked.opened_log() as log:
+    with options.opened_log() as log:
         if is_artifact(model):
-            plan = _saved(model, is_changed=bool(target or changes or context.args or asked or asked.where or log))
+            plan = _load_plan(model, is_changed=bool(target or edits or context.args or options.is_given))
         else:
-            plan = _made(model, target, changes, context.args, asked, log)
-        known = [] if log is None or question else list(_known(plan, log, asked.policy))
+            plan = _make_plan(model, target, edits, context.args, options, log)
+        matches = [] if log is None or reports.is_given else list(_matches(plan, log, options.policy))
     files.write(plan)
-    if question:
-        answer = question.answer(plan)
+    if reports.is_given:
+        report = reports.report(plan)
     else:
-        text = "\n".join([*_lines(plan), *(match.explain() for match in known)])
-        answer = Answer(text, plan.to_json() | ({} if log is None else {"known": [one.to_json() for one in known]}))
+        text = "\n".join([*_summary(plan), *(match.explain() for match in matches)])
+        report = Report(text, plan.to_json() | ({} if log is None else {"known": [one.to_json() for one in matches]}))
     if as_json:
-        print_json(answer.data)
+        print_json(report.data)
     else:
-        typer.echo(answer.text)
-    if answer.is_difference:
+        typer.echo(report.text)
+    if report.is_difference:
         raise typer.Exit(1)
 
 
-def _saved(path: Path, *, is_changed: bool) -> Plan:
+def _load_plan(path: Path, *, is_changed: bool) -> Plan:
     from tvmtarget.partition.plan import Plan
 
     if is_changed:
-        raise TextError(f"{str(path)!r} is a plan, which has its own target and requests; leave out all but questions")
+        raise TextError(
+            f"{str(path)!r} is a plan, which has its own target and constraints; only request reports on it"
+        )
     return Plan.load(path)
 
 
-def _made(
-    model: Path, target: str | None, changes: Changes, extra: list[str], asked: PlanOptions, log: TuningLog | None
+def _make_plan(
+    model: Path, target: str | None, edits: TargetEdits, extra: list[str], options: PlanOptions, log: TuningLog | None
 ) -> Plan:
     from tvmtarget.ir.module import IRModule
 
     if target is None:
-        raise TextError(f"{str(model)!r} is no saved plan, so it needs --target, such as --target llvm")
-    tree = read_target(target, changes, extra)
-    return asked.plan(IRModule.from_onnx(model), tree, log)
+        raise TextError(f"{str(model)!r} is not a saved plan, so it needs --target, such as --target llvm")
+    tree = read_target(target, edits, extra)
+    return options.plan(IRModule.from_onnx(model), tree, log)
 
 
-def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
-    """Yield what a log answers to all that a build of a plan would ask of it."""
+def _matches(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
+    """Yield the result of every lookup in the log that a build of the plan performs."""
     from tvmtarget.backends.protocol import TunableBackend
     from tvmtarget.building.compile_plan import choose_backend, part_of, standing_alone
     from tvmtarget.building.tuned_schedules import alone, kernel_match, whole_match
-    from tvmtarget.errors import BackendError
 
     root = plan.topology.root
     if root.is_composite:
         yield whole_match(log, plan, "graph", policy, is_default=False)
     yield whole_match(log, plan, "executor", policy)
-    asked = set[tuple[str, str]]()
+    looked_up = set[tuple[str, str]]()
     for subgraph in plan.subgraphs:
         leaf = standing_alone(plan.topology, subgraph.site)
         try:
@@ -140,12 +253,12 @@ def _known(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
             typer.echo(f"note: {'; '.join(error.problems)}", err=True)
             continue
         for key, space in spaces.items():
-            if (key, subgraph.site) not in asked:
-                asked.add((key, subgraph.site))
+            if (key, subgraph.site) not in looked_up:
+                looked_up.add((key, subgraph.site))
                 yield kernel_match(log, space.kernel, alone(leaf), policy)
 
 
-def _write(plan: Plan, path: Path) -> None:
+def _write_model(plan: Plan, path: Path) -> None:
     import onnx
 
     try:
@@ -163,7 +276,7 @@ def _write_costs(plan: Plan, path: Path) -> None:
     from tvmtarget.partition.costs.cost_file import write_costs
 
     if plan.request.costs is None:
-        raise TextError("--save-costs has nothing to write; it needs --costs, such as --costs measured")
+        raise TextError("--save-costs needs --costs, such as --costs measured; there are no costs to write")
     try:
         with atomic_write(path) as file:
             file.write((json.dumps(write_costs(plan.request.costs), indent=2) + "\n").encode())
@@ -171,9 +284,10 @@ def _write_costs(plan: Plan, path: Path) -> None:
         raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
 
 
-def _lines(plan: Plan) -> list[str]:
-    lines = [plan.summary()]
+def _summary(plan: Plan) -> Iterator[str]:
+    yield plan.summary()
     for subgraph in plan.subgraphs:
-        shown = ", ".join(subgraph.ops[:4]) + (f", ... ({len(subgraph.ops)} ops)" if len(subgraph.ops) > 4 else "")
-        lines.append(f"{subgraph.function} on @{subgraph.site or '.'}: {shown}")
-    return lines
+        ops = ", ".join(subgraph.ops[:4])
+        if len(subgraph.ops) > 4:
+            ops += f", ... ({counted(len(subgraph.ops), 'op')})"
+        yield f"{subgraph.function} on @{subgraph.site or '.'}: {ops}"

@@ -1,4 +1,4 @@
-"""How a command that takes long ends when it is told to: by Ctrl-C, by `kill`, or as its terminal is closed."""
+"""Let a long command end cleanly on Ctrl-C, `kill`, or a closed terminal."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from types import FrameType
 __all__ = ["StopRequested", "graceful_shutdown"]
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-_TWICE = 1.0  # seconds in which a second signal means the same as the first: a key that was pressed twice
+# Seconds in which a second signal counts as the first: terminals and process groups often deliver Ctrl-C twice.
+_SAME_REQUEST = 1.0
 
 
 class StopRequested(KeyboardInterrupt):
-    """This process was told to end, by a signal."""
+    """A signal requested this process to end; `number` is the number of the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -25,25 +26,28 @@ class StopRequested(KeyboardInterrupt):
 
 @contextmanager
 def graceful_shutdown() -> Iterator[None]:
-    """Raise `StopRequested` at the first signal to end; one after the second in which ending should be done ends at
-    once.
+    """Raise `StopRequested` at the first signal, and end the process at a later one.
 
-    Signals that are ignored stay so: `nohup` is how people say that a closed terminal is no reason to end. Once that is
-    told, which is the last thing that a command does, no signal changes its exit code any more.
+    Signals that are ignored stay ignored: `nohup` ignores SIGHUP so that a command outlives its terminal. Once a
+    signal has been handled, all signals are ignored after the block, because a command then only prints its result,
+    and no signal may change its exit code.
+
+    Yields:
+        Nothing; the handlers are installed while the block runs.
     """
     first: float | None = None
 
-    def tell(number: int, _frame: FrameType | None) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
         nonlocal first
         now = time.monotonic()
         if first is None:
             first = now
             raise StopRequested(number)
-        if now - first > _TWICE:
-            os._exit(128 + number)  # whatever measures ends once this process is gone
+        if now - first > _SAME_REQUEST:
+            os._exit(128 + number)  # worker processes end by themselves once this process is gone
 
-    heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, tell) for number in heeded}
+    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in handled}
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""`tvmtarget kinds`: what kinds of targets, executors and runtimes there are, and their attributes."""
+"""`tvmtarget kinds`: list the kinds of targets, executors and runtimes, and their attributes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ __all__ = ["kinds"]
 
 
 def kinds(
-    name: Annotated[str | None, typer.Argument(help="Show the attributes of this kind.", show_default=False)] = None,
-    classes: Annotated[bool, typer.Option("--classes", help="Show what each attribute counts as, in keys.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Print the attributes of this kind.", show_default=False)] = None,
+    classes: Annotated[
+        bool, typer.Option("--classes", help="Print the class of each attribute, which decides the keys it is in.")
+    ] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of targets.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the kinds of targets, executors and runtimes, or the attributes of one."""
+    """List the kinds of targets, executors and runtimes, or the attributes of one kind."""
     if schema:
         from tvmtarget.target.schema import json_schema
 
@@ -35,9 +37,9 @@ def kinds(
             print_json([kind.model_dump(mode="json") for kind in found])
             return
         for kind in found:
-            gone = f" (until TVM {kind.until})" if kind.until else ""
+            removed = f" (until TVM {kind.until})" if kind.until else ""
             device = kind.device if kind.role == "target" else ""
-            typer.echo(f"{kind.name:20} {kind.role:9} {device:8} {kind.doc}{gone}")
+            typer.echo(f"{kind.name:20} {kind.role:9} {device:8} {kind.doc}{removed}")
             if classes:
                 _print_classes(kind)
         return
@@ -45,7 +47,7 @@ def kinds(
     if as_json:
         print_json(kind.model_dump(mode="json"))
     else:
-        _print(kind, classes=classes)
+        _print_attributes(kind, classes=classes)
 
 
 def _print_classes(kind: Kind) -> None:
@@ -56,14 +58,14 @@ def _print_classes(kind: Kind) -> None:
             typer.echo(f"  {class_:9} {', '.join(names)}")
 
 
-def _print(kind: Kind, *, classes: bool) -> None:
+def _print_attributes(kind: Kind, *, classes: bool) -> None:
     typer.echo(f"{kind.name}: {kind.doc}")
     if kind.role == "target":
         typer.echo(f"device {kind.device}; keys {', '.join(kind.keys) or 'none'}")
     for row in kind.attributes:
         default = "" if row.default is None else f" = {str(row.default).lower()}"
         if row.derived is not None:
-            beside = f" with {row.derived_if[0]}={str(row.derived_if[1]).lower()}" if row.derived_if else ""
-            default = f"{default}{',' if default else ' ='} {row.derived}{beside}"
+            condition = f" with {row.derived_if[0]}={str(row.derived_if[1]).lower()}" if row.derived_if else ""
+            default = f"{default}{',' if default else ' ='} {row.derived}{condition}"
         class_ = f"{row.class_:9} " if classes else ""
         typer.echo(f"  {row.name:40} {row.type:10} {class_}{row.doc}{default}")

@@ -1,4 +1,4 @@
-"""`tvmtarget log`: what tuning logs hold, what they answer, and how they are put together and mended."""
+"""`tvmtarget log`: read, query, combine, check and repair tuning logs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import typer
 from tvmtarget.cli.options import Json, print_json
 from tvmtarget.cli.targets import TargetText, read_target
 from tvmtarget.errors import LogError, TvmTargetError
+from tvmtarget.human_units import counted
 from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import parse_json
 
@@ -28,14 +29,34 @@ if TYPE_CHECKING:
 __all__ = ["app", "read_log"]
 
 Log: TypeAlias = Annotated[
-    str, typer.Argument(help="NAME.jsonl, NAME.db, or another URL of a log.", show_default=False)
+    str, typer.Argument(help="A tuning log: a .jsonl or .db file, or a URL.", show_default=False)
+]
+WorkloadText: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="WORKLOAD",
+        help="A workload: its key (w1:...) or the start of it, an ONNX file, or a JSON body.",
+        show_default=False,
+    ),
 ]
 
-app = typer.Typer(help="Read, look up, merge, import, check and mend tuning logs.", no_args_is_help=True)
+app = typer.Typer(help="Read, query, merge, import, check and repair tuning logs.", no_args_is_help=True)
 
 
 def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> TuningLog:
-    """Open a log; one that is only read has to be there, and may be lines from standard input, `-`."""
+    """Open a tuning log.
+
+    Args:
+        url: A file or URL; `-` reads the lines of a log from standard input.
+        layers: Logs that are read after this one, and have to exist.
+        new: Whether the log may be created; otherwise it has to exist.
+
+    Returns:
+        The log; use it in a `with` block to close it.
+
+    Raises:
+        LogError: A log does not exist or cannot be read.
+    """
     from tvmtarget.autotune.log.store import path_of
     from tvmtarget.autotune.log.tuning_log import TuningLog
 
@@ -50,7 +71,7 @@ def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> Tuni
 def _from_stdin(layers: Sequence[str]) -> TuningLog:
     from tvmtarget.autotune.log.tuning_log import TuningLog
 
-    with NamedTemporaryFile(suffix=".jsonl") as file:  # an open log needs no name
+    with NamedTemporaryFile(suffix=".jsonl") as file:  # the log stays readable after its name is deleted
         shutil.copyfileobj(sys.stdin.buffer, file)
         file.flush()
         return TuningLog(file.name, layers=layers)
@@ -58,7 +79,7 @@ def _from_stdin(layers: Sequence[str]) -> TuningLog:
 
 @app.command("stats")
 def stats(log: Log, as_json: Json = False) -> None:
-    """Count what a log holds."""
+    """Print the numbers of lines, trials, candidates, targets and workloads in a log."""
     found = read_log(log).stats()
     if as_json:
         print_json(found.to_json())
@@ -69,67 +90,88 @@ def stats(log: Log, as_json: Json = False) -> None:
 @app.command("lookup")
 def lookup(
     log: Log,
-    workload: Annotated[
-        str, typer.Argument(help="A key (w1:...) or how it begins, an ONNX file, or a JSON body.", show_default=False)
-    ],
+    workload: WorkloadText,
     target: TargetText,
-    layer: Annotated[list[str] | None, typer.Option("--layer", help="A log to look into as well.")] = None,
-    max_distance: Annotated[float, typer.Option("--max-distance", help="How far a record may be carried.")] = 8.0,
-    strict: Annotated[bool, typer.Option("--strict", help="Only what was measured with these versions.")] = False,
-    require: Annotated[str | None, typer.Option("--require", help="Fail beyond this tier.", show_default=False)] = None,
+    layer: Annotated[
+        list[str] | None, typer.Option("--layer", help="Another log to search after LOG; may be repeated.")
+    ] = None,
+    max_distance: Annotated[
+        float, typer.Option("--max-distance", help="The largest distance between the devices of a match.")
+    ] = 8.0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Only match records measured with the installed versions.")
+    ] = False,
+    require: Annotated[
+        str | None,
+        typer.Option(
+            "--require",
+            metavar="TIER",
+            help="Fail unless the match is of this tier or a better one: pin, exact, equal, near, workload-near.",
+            show_default=False,
+        ),
+    ] = None,
     top: Annotated[
-        int | None, typer.Option("--top", min=1, help="List so many of the best measured here.", show_default=False)
+        int | None,
+        typer.Option(
+            "--top", min=1, help="List the N fastest records of this target.", metavar="N", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a log knows for a workload on a target, from which tier, and why nothing nearer."""
+    """Print the best record for a workload on a target, its tier, and why better tiers have none."""
     from tvmtarget.autotune.log.match import Policy
 
     opened = read_log(log, layers=layer or ())
     policy = Policy(max_distance=max_distance, strict=strict)
-    asked, tree = _workload(opened, workload), read_target(target)
+    key, tree = _workload(opened, workload), read_target(target)
     if require is not None:
-        opened.lookup(asked, tree, policy=policy).require(_tier(require))
+        opened.lookup(key, tree, policy=policy).require(_tier(require))
     if top is not None:
-        matches = opened.top_k(asked, tree, top)
+        matches = opened.top_k(key, tree, top)
         if as_json:
             print_json([match.to_json() for match in matches])
         else:
             typer.echo("\n".join(match.explain() for match in matches) or "no record")
         return
-    match = opened.lookup(asked, tree, policy=policy)
-    renamed = list(opened.renamed(asked, tree)) if match.tier == "default" else []
+    match = opened.lookup(key, tree, policy=policy)
+    renamed = list(opened.renamed(key, tree)) if match.tier == "default" else []
     if as_json:
         print_json(match.to_json() | {"renamed": [paths for _, paths in renamed]})
     else:
         typer.echo(match.explain())
         for source, paths in renamed:
             names = ", ".join(f"{old} is {new}" for old, new in paths.items() if old != new)
-            typer.echo(f"  note: builds take what was measured on {source}, where {names}")
+            typer.echo(f"  note: a build uses the records of {source}, where {names}")
 
 
 @app.command("merge")
-def merge(log: Log, others: Annotated[list[str], typer.Argument(help="Logs to take in.", show_default=False)]) -> None:
-    """Take the lines of other logs into one; in which order does not matter."""
+def merge(
+    log: Log, others: Annotated[list[str], typer.Argument(help="Logs to merge into LOG.", show_default=False)]
+) -> None:
+    """Merge other logs into one. The result does not depend on the order."""
     sources = [_with_warnings(read_log(other)) for other in others]
     with read_log(log, new=True) as opened:
-        typer.echo(f"{opened.merge(*sources)} lines new")
+        typer.echo(counted(opened.merge(*sources), "new line"))
 
 
 @app.command("import")
 def import_(
     log: Log,
     sources: Annotated[
-        list[Path], typer.Argument(help="Files of AutoTVM or TopHub, or folders of MetaSchedule.", show_default=False)
+        list[Path], typer.Argument(help="AutoTVM or TopHub files, or MetaSchedule folders.", show_default=False)
     ],
     target: Annotated[
         list[str] | None,
-        typer.Option("--target", help="What was measured on this as TVM writes it, without caches, is of this."),
+        typer.Option(
+            "--target",
+            help="A target of the records. TVM writes targets without caches and memories: its records are assigned "
+            "to the target given here that TVM writes the same way. May be repeated.",
+        ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail if a line is rejected.")] = False,
 ) -> None:
-    """Take in logs of other tools; every line that is rejected is told with its reason."""
-    taken, rejected, targets = 0, 0, [read_target(one) for one in target or ()]
+    """Import logs of other tools, and print each rejected line with the reason."""
+    accepted, rejected, targets = 0, 0, [read_target(one) for one in target or ()]
     with read_log(log, new=True) as opened:
         for source in sources:
             outcome = _import(opened, source, targets)
@@ -137,9 +179,9 @@ def import_(
             for line in outcome.rejected:
                 typer.echo(f"warning: {source}: {line}", err=True)
             rejected += len(outcome.rejected)
-            taken += outcome.read - len(outcome.rejected)
-    if rejected and not taken:
-        raise LogError("nothing was taken in: every line was rejected")
+            accepted += outcome.read - len(outcome.rejected)
+    if rejected and not accepted:
+        raise LogError("nothing was imported: every line was rejected")
     if strict and rejected:
         raise typer.Exit(1)
 
@@ -147,21 +189,39 @@ def import_(
 @app.command("export")
 def export(
     log: Log,
-    output: Annotated[Path, typer.Argument(help="A new .jsonl or .jsonl.gz, '-', or a folder.", show_default=False)],
+    output: Annotated[
+        Path,
+        typer.Argument(
+            help="A new .jsonl or .jsonl.gz file, '-' for standard output, or a folder.", show_default=False
+        ),
+    ],
     format_: Annotated[
         Literal["lines", "metaschedule"],
-        typer.Option("--format", help="Our lines, sorted; or a folder with a database of TVM for each tuning key."),
+        typer.Option(
+            "--format", help="Sorted lines of this library, or a folder with a MetaSchedule database per tuning key."
+        ),
     ] = "lines",
     best: Annotated[
         int | None,
-        typer.Option("--best", min=1, help="Only so many candidates for each workload and target.", show_default=False),
+        typer.Option(
+            "--best",
+            min=1,
+            metavar="N",
+            help="Only the N fastest candidates of each workload and target.",
+            show_default=False,
+        ),
     ] = None,
     family: Annotated[
         str | None,
-        typer.Option("--target-family", help="Only what may be carried over to this target.", show_default=False),
+        typer.Option(
+            "--target-family",
+            metavar="TARGET",
+            help="Only records that lookups for this target may use.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Write a log to a file of lines that can be compared and mailed, or for TVM."""
+    """Export a log as sorted lines, or as databases of TVM's MetaSchedule."""
     opened = _with_warnings(read_log(log))
     relative = None if family is None else read_target(family)
     if format_ == "lines" and str(output) == "-":
@@ -169,21 +229,24 @@ def export(
             typer.echo(line)
         return
     if format_ == "lines":
-        typer.echo(f"{opened.export(output, best=best, family=relative)} lines written to {output}")
+        typer.echo(f"{counted(opened.export(output, best=best, family=relative), 'line')} written to {output}")
         return
     if relative is not None:
-        raise LogError("--target-family is for lines; a folder for TVM has one database for each tuning key anyway")
+        raise LogError("--target-family needs --format lines; --format metaschedule writes all tuning keys")
     from tvmtarget.autotune.log.importers.metaschedule import export_metaschedule, left_out
 
     for key, folder in export_metaschedule(opened, output, best=best or 1).items():
         typer.echo(f"{key}  {folder}")
     for reason, count in left_out(opened).items():
-        typer.echo(f"left out: {count} trials: {reason}", err=True)
+        typer.echo(f"not exported: {counted(count, 'trial')}: {reason}", err=True)
 
 
 @app.command("verify")
 def verify(log: Log) -> None:
-    """Read everything in a log again; exit code 1 if a line is bad, 2 if the log cannot be read."""
+    """Check every line of a log.
+
+    The exit code is 1 if a line is invalid, and 2 if the log cannot be read.
+    """
     try:
         problems = read_log(log).verify()
     except LogError as error:
@@ -194,14 +257,14 @@ def verify(log: Log) -> None:
         typer.echo(problem)
     if problems:
         raise typer.Exit(1)
-    typer.echo("nothing wrong")
+    typer.echo("no problems found")
 
 
 @app.command("repair")
 def repair(log: Log) -> None:
-    """Move the lines that cannot be read to NAME.rejected, beside the log.
+    """Move the unreadable lines of a log to the file NAME.rejected beside it.
 
-    Of a database that cannot be opened any more a new one is made of the whole lines that are in it.
+    A database that cannot be opened is replaced by a new one with all lines that can be recovered.
     """
     from tvmtarget.autotune.log.recover import is_damage, recover
     from tvmtarget.autotune.log.store import path_of
@@ -213,60 +276,70 @@ def repair(log: Log) -> None:
         path = path_of(log)
         if path is None or not is_damage(error):
             raise
-        count, aside = recover(path)
-        typer.echo(f"{error}\nmade anew of {count} whole lines; what was there is {aside}")
+        count, damaged = recover(path)
+        typer.echo(f"{error}\nrebuilt with {counted(count, 'recovered line')}; the damaged file is {damaged}")
     else:
-        typer.echo(f"{moved} lines moved")
+        typer.echo(f"{counted(moved, 'line')} moved")
 
 
 @app.command("retract")
 def retract(
     log: Log,
-    digest: Annotated[str, typer.Argument(help="The digest of a line (d1:...), or how it begins.", show_default=False)],
-    why: Annotated[str, typer.Option("--why", help="What is wrong with it.", show_default=False)],
+    digest: Annotated[
+        str, typer.Argument(help="The digest of a line (d1:...), or the start of it.", show_default=False)
+    ],
+    why: Annotated[str, typer.Option("--why", help="Why the line is wrong.", show_default=False)],
 ) -> None:
-    """Say that a line no longer counts; it stays, and so does the reason."""
+    """Mark a line as invalid, with a reason. The line stays in the log."""
     typer.echo(f"{read_log(log).retract(digest, why).of} retracted")
 
 
 @app.command("pin")
 def pin(
     log: Log,
-    workload: Annotated[
-        str, typer.Argument(help="A key (w1:...) or how it begins, an ONNX file, or a JSON body.", show_default=False)
-    ],
+    workload: WorkloadText,
     target: TargetText,
     candidate: Annotated[
-        str, typer.Option("--candidate", help='{"format": ..., "body": ...}, or the digest of a trial (d1:...).')
+        str,
+        typer.Option(
+            "--candidate", help='The candidate: JSON {"format": ..., "body": ...}, or the digest of a trial (d1:...).'
+        ),
     ],
-    why: Annotated[str, typer.Option("--why", help="Why this one.", show_default=False)],
+    why: Annotated[str, typer.Option("--why", help="Why this candidate is chosen.", show_default=False)],
 ) -> None:
-    """Choose a candidate for a workload on a target, whatever was or will be measured."""
+    """Fix the candidate for a workload on a target, whatever was or will be measured."""
     opened = read_log(log)
     chosen = _candidate(opened, candidate)
-    asked, tree = _workload(opened, workload), read_target(target)
-    pinned = opened.pin(asked, tree, chosen, why)
-    found = opened.lookup(asked, tree).record
+    key, tree = _workload(opened, workload), read_target(target)
+    pinned = opened.pin(key, tree, chosen, why)
+    found = opened.lookup(key, tree).record
     if found is None or found.digest != pinned.digest:
         other = "nothing" if found is None else found.digest
-        raise LogError(f"{pinned.digest} is written, but a lookup finds {other}; retract that, or pin again")
+        raise LogError(f"{pinned.digest} is written, but a lookup returns {other}; retract that, or pin again")
     typer.echo(f"{pinned.digest} pinned")
 
 
 @app.command("compact")
 def compact(
     log: Log,
-    best: Annotated[int, typer.Option("--best", min=1, help="Candidates to keep for each workload and target.")],
+    best: Annotated[
+        int,
+        typer.Option("--best", min=1, metavar="N", help="Keep the N fastest candidates of each workload and target."),
+    ],
 ) -> None:
-    """Drop the trials of all but the best candidates; the only command that takes records out of a log."""
-    for trial in (dropped := read_log(log).compact(best=best)):
-        typer.echo(f"dropped {trial.digest}  {trial.workload}  {trial.measured.status}")
-    typer.echo(f"{len(dropped)} trials dropped")
+    """Remove the trials of all but the fastest candidates. No other command removes records."""
+    removed = read_log(log).compact(best=best)
+    for trial in removed:
+        typer.echo(f"removed {trial.digest}  {trial.workload}  {trial.measured.status}")
+    typer.echo(f"{counted(len(removed), 'trial')} removed")
 
 
 @app.command("diff")
 def diff(left: Log, right: Log) -> None:
-    """Say how two logs differ, and where they would choose differently; exit code 1 if they do."""
+    """Print the differences between two logs, and between the candidates that they choose.
+
+    The exit code is 1 if the logs differ.
+    """
     found = read_log(left).diff(read_log(right))
     typer.echo(str(found))
     if found:
@@ -274,7 +347,7 @@ def diff(left: Log, right: Log) -> None:
 
 
 def _with_warnings(log: TuningLog) -> TuningLog:
-    """Return a log; the lines that cannot be read, and are left out of what is made of it, are told."""
+    """Return a log after printing a warning for each of its unreadable lines, which readers skip."""
     for line in log.problems():
         typer.echo(f"warning: {log.url}: {line}", err=True)
     return log
@@ -291,18 +364,18 @@ def _import(log: TuningLog, source: Path, targets: Sequence[Target]) -> Imported
 
 
 def _candidate(log: TuningLog, text: str) -> Candidate:
-    """Read a candidate: its JSON, or the trial of the log that tried it."""
+    """Parse the JSON of a candidate, or find the trial with a digest and return its candidate."""
     from tvmtarget.autotune.log.records import Candidate, Trial
 
     if text.startswith("{"):
         try:
             return Candidate(**parse_json(text, "it"))
         except (ValueError, TypeError, RecursionError, TvmTargetError) as error:
-            raise LogError(f"{shown(text)} is no candidate: {error}") from error
+            raise LogError(f"{shown(text)} is not a candidate: {error}") from error
     found = [one for one in log if isinstance(one, Trial) and one.digest.startswith(text)]
     if len(found) != 1:
         what = "no trial" if not found else f"{len(found)} trials"
-        raise LogError(f"{what} of the log with a digest that begins with {text!r}")
+        raise LogError(f"{what} of the log with a digest that starts with {text!r}")
     return found[0].candidate
 
 
@@ -317,7 +390,7 @@ def _tier(text: str) -> Tier:
 
 
 def _workload(log: TuningLog, text: str) -> Workload:
-    """Read a workload: a model, a body, or a key of the log."""
+    """Return the workload of an ONNX file, of a JSON body, or of a key in the log."""
     from tvmtarget.autotune.log.records import Workload
 
     if text.endswith(".onnx"):
@@ -329,9 +402,9 @@ def _workload(log: TuningLog, text: str) -> Workload:
         try:
             return Workload.of(parse_json(text, "it"))
         except (ValueError, RecursionError, TvmTargetError) as error:
-            raise LogError(f"{shown(text)} is no body of a workload: {error}") from error
+            raise LogError(f"{shown(text)} is not the body of a workload: {error}") from error
     found = {one.key: one for one in log.workloads() if one.key.startswith(text)}
     if len(found) != 1:
         what = "no workload" if not found else f"{len(found)} workloads"
-        raise LogError(f"{what} of the log with a key that begins with {text!r}; `tvmtarget log stats` counts them")
+        raise LogError(f"{what} of the log with a key that starts with {text!r}; `tvmtarget log stats` counts them")
     return next(iter(found.values()))

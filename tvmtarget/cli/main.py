@@ -1,4 +1,7 @@
-"""`tvmtarget`: one command per module; errors are one line each, exit codes 0 (done), 1 (refused), 2 (misused)."""
+"""The program `tvmtarget`: one module per command, one line per error.
+
+Exit codes: 0 for success, 1 for an error or a negative answer, 2 for wrong usage, 130 after Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,12 @@ from tvmtarget.version import __version__
 
 __all__ = ["app", "main"]
 
+_MAX_LINE = 4000  # letters of an error or a warning
+_COLOUR = re.compile("(\x1b\\[[0-9;]*m)")
+
 app = typer.Typer(
     name="tvmtarget",
-    help="Name what you deploy to, split a program over it, compile it and run it.",
+    help="Describe deployment targets, partition programs over them, compile, run and tune.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -42,8 +48,8 @@ app.command("diff")(diff.diff)
 app.add_typer(log.app, name="log")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"tvmtarget {__version__}")
         raise typer.Exit
 
@@ -69,9 +75,10 @@ def _print_warning(
 
 
 class _Printable(TextIOBase):
-    """A text stream without control characters: names and notes of strangers cannot drive the terminal.
+    """A text stream that escapes control characters.
 
-    On a terminal, sequences that set colours pass, as help texts and trees have them.
+    Names in models and logs come from other people, and control characters in them could take over the terminal. On a
+    terminal, escape sequences that only set colours pass, because help texts and trees use them.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -100,18 +107,15 @@ class _Printable(TextIOBase):
         return self.raw_stream.buffer
 
 
-_COLOUR = re.compile("(\x1b\\[[0-9;]*m)")
-
-
 def _with_colours(text: str) -> str:
     return "".join(part if _COLOUR.fullmatch(part) else printable(part) for part in _COLOUR.split(text))
 
 
 @contextmanager
 def _printable_output() -> Iterator[None]:
-    """Let what is printed meanwhile be printable: no control characters, and escapes where the encoding lacks a letter.
+    """Escape control characters, and characters that the encoding lacks, in all output of the block.
 
-    Python escapes such letters on standard error alone.
+    Python itself escapes the latter on standard error only.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -124,7 +128,14 @@ def _printable_output() -> Iterator[None]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code; nothing a user can type makes a traceback."""
+    """Run a command line; every error that a user can cause is printed as one line.
+
+    Args:
+        argv: The words after the name of the program; those of this process by default.
+
+    Returns:
+        The exit code.
+    """
     with _printable_output():
         return _run(argv)
 
@@ -145,7 +156,8 @@ def _run(argv: Sequence[str] | None) -> int:
         print("error: interrupted", file=sys.stderr)
         return 130
     except OSError as error:
-        # Whoever read standard output is gone, or its disk is full; nothing more can be written to it.
+        # The reader of standard output is gone, or the disk is full. Python flushes the stream once more at exit, which
+        # would print another error: discard what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             print(f"error: output cannot be written: {error.strerror or error}", file=sys.stderr)
@@ -154,11 +166,8 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _shortened(line: str) -> str:
-    """Return a line, a very long one without its middle: a name can have a million letters."""
+    """Cut the middle out of a very long line: a name in a model can have a million letters."""
     return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 2 :]}"
-
-
-_MAX_LINE = 4000
 
 
 if __name__ == "__main__":

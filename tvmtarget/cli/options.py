@@ -1,35 +1,28 @@
-"""Options that several commands share, and how their texts are read."""
+"""Options that several commands share, and functions that parse their texts."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from tvmtarget.errors import TextError, TvmTargetError
-from tvmtarget.untrusted import printable
 
 if TYPE_CHECKING:
-    from tvmtarget.autotune.log.match import Policy
-    from tvmtarget.building.compile_plan import Progress
     from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = [
     "AllowInterpreter",
+    "Insecure",
     "Json",
     "Log",
     "Model",
     "Near",
     "Where",
     "print_json",
-    "progress",
-    "raw_stream",
-    "read_policy",
     "read_where",
     "split_rules",
 ]
@@ -39,25 +32,39 @@ Where: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--where",
-        help="NAME=CONSTRAINT or op:KIND=CONSTRAINT, as 'op:Gemm=@cpu'; NAME may be a glob; the last match counts.",
+        help="Constrain operations: NAME=CONSTRAINT or op:KIND=CONSTRAINT, such as 'op:Gemm=@cpu'; NAME may be a "
+        "glob, and the last rule that matches an operation applies.",
         show_default=False,
     ),
 ]
 AllowInterpreter: TypeAlias = Annotated[
     bool,
-    typer.Option("--allow-interpreter", help="Let numpy interpret a leaf that has no code generator installed."),
+    typer.Option("--allow-interpreter", help="Interpret leaves without an installed code generator by numpy."),
 ]
 Log: TypeAlias = Annotated[
-    str | None, typer.Option("--log", help="A tuning log to use: .jsonl, .db or a URL.", show_default=False)
+    str | None, typer.Option("--log", help="The tuning log to use: a .jsonl or .db file, or a URL.", show_default=False)
 ]
 Near: TypeAlias = Annotated[
-    bool, typer.Option("--near", help="Use what was tuned on a near device too, where the log has nothing nearer.")
+    bool, typer.Option("--near", help="Also use records of similar devices where the log has none of an equal device.")
 ]
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Insecure: TypeAlias = Annotated[
+    bool, typer.Option("--insecure", help="Accept a scheduler without TLS: anyone who reaches it may run code as you.")
+]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def read_where(rules: Sequence[str] | None) -> dict[str, Constraint]:
-    """Return the rules of `--where`; all bad ones in one error."""
+    """Parse the rules of `--where`.
+
+    Args:
+        rules: Texts `NAME=CONSTRAINT`, in the order of the command line.
+
+    Returns:
+        Constraints by name or `op:KIND`; later rules take precedence.
+
+    Raises:
+        TextError: Rules are malformed; the error lists all of them.
+    """
     from tvmtarget.target.constraints.constraint import Constraint
 
     found: dict[str, Constraint] = {}
@@ -73,7 +80,18 @@ def read_where(rules: Sequence[str] | None) -> dict[str, Constraint]:
 
 
 def split_rules(rules: Sequence[str], flag: str) -> dict[str, str]:
-    """Split `NAME=CONSTRAINT` at the last '=' outside parentheses; the last one of a name counts, and stands last."""
+    """Split texts `NAME=CONSTRAINT` at the last '=' outside parentheses.
+
+    Args:
+        rules: The texts, in the order of the command line.
+        flag: The name of the option, for error messages.
+
+    Returns:
+        Texts of constraints by name, in the order in which they apply: a repeated name keeps its last text and place.
+
+    Raises:
+        TextError: Texts have no name or no constraint; the error lists all of them.
+    """
     found: dict[str, str] = {}
     problems: list[str] = []
     for rule in rules:
@@ -90,6 +108,7 @@ def split_rules(rules: Sequence[str], flag: str) -> dict[str, str]:
 
 
 def _last_equals(rule: str) -> int:
+    """Return the position of the last '=' outside parentheses, or -1."""
     depth = 0
     for at in range(len(rule) - 1, -1, -1):
         depth += (rule[at] == ")") - (rule[at] == "(")
@@ -98,38 +117,10 @@ def _last_equals(rule: str) -> int:
     return -1
 
 
-def read_policy(*, near: bool) -> Policy:
-    """Return how far lookups in a tuning log may go."""
-    from tvmtarget.autotune.log.match import Policy
-    from tvmtarget.building.tuned_schedules import SAME_DEVICE
-
-    return Policy() if near else SAME_DEVICE
-
-
 def print_json(data: object) -> None:
-    """Print data as indented JSON."""
+    """Print data as indented JSON.
+
+    Args:
+        data: What `json.dumps` accepts.
+    """
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
-
-
-def raw_stream(stream: TextIO) -> TextIO:
-    """Return the stream below the one that `main` puts before it: for bars, which drive the terminal."""
-    return cast("TextIO", getattr(stream, "raw_stream", stream))
-
-
-@contextmanager
-def progress(*, quiet: bool) -> Iterator[Progress | None]:
-    """Show a bar on the error stream while work goes on, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    console = Console(file=raw_stream(sys.stderr))
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    with Bar(console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def tell(what: str, done: int, total: int) -> None:
-            bar.update(task, description=printable(what), completed=done, total=total)
-
-        yield tell

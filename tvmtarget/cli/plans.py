@@ -1,4 +1,4 @@
-"""What commands ask of a plan: the options of `decompose`, and a tuning log whose placement is taken."""
+"""Options that decide how a program is partitioned, and the plans and builds made with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from tvmtarget.cli.options import Log, Near, Where, progress, read_policy, read_where
+from tvmtarget.cli.options import Log, Near, Where, read_where
 from tvmtarget.errors import TextError, TvmTargetError, did_you_mean
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
     from tvmtarget.target.tree import Target
 
-__all__ = ["Division", "PlanOptions"]
+__all__ = ["PartitionArguments", "PlanOptions"]
 
 MEASURED = "measured"
 
-_PANEL = "How the program is divided"
+_PANEL = "Partitioning"
 
 _Texts: TypeAlias = list[str] | None
 _Word = TypeVar("_Word", bound=str)
@@ -38,53 +38,65 @@ def _option(name: str, help_text: str, metavar: str | None = None) -> Any:  # no
 
 
 @dataclass(frozen=True)
-class Division:
-    """The options that say how a program is divided, as they are typed."""
+class PartitionArguments:
+    """Options of `decompose` as texts of the command line."""
 
     where: Where = None
     costs: Annotated[
         str | None,
         _option(
             "--costs",
-            "Choose sites by cost: a JSON file, 'roofline' for what the target itself says, or 'measured', here.",
+            "Choose sites by cost: a JSON file; 'roofline' to estimate from the target; 'measured' to measure here.",
             "FILE",
         ),
     ] = None
-    sizes: Annotated[_Texts, _option("--size", "NAME=NUMBER: what --costs assume for a symbolic dimension.")] = None
+    dims: Annotated[
+        _Texts, _option("--dim", "NAME=N: value to assume for a symbolic dimension in costs; may be repeated.")
+    ] = None
     objective: Annotated[
         str | None,
-        _option("--objective", "What costs make small: latency of an input, or throughput of many on a cluster."),
+        _option(
+            "--objective",
+            "What to minimise by costs: the latency of one input, or the time of the busiest machine (throughput).",
+        ),
     ] = None
     same_site: Annotated[
-        _Texts, _option("--same-site", "NAME,NAME,...: operations that share a site; names as in --where.")
+        _Texts, _option("--same-site", "NAME,NAME,...: operations to place on one site; names as in --where.")
     ] = None
-    apart: Annotated[_Texts, _option("--apart", "NAME,NAME,...: operations of which no two share a site.")] = None
-    atomic: Annotated[_Texts, _option("--atomic", "NAME,NAME,...: operations that are in one function.")] = None
+    apart: Annotated[_Texts, _option("--apart", "NAME,NAME,...: operations of which no two may be on one site.")] = None
+    atomic: Annotated[_Texts, _option("--atomic", "NAME,NAME,...: operations to keep in one function.")] = None
     boundary_before: Annotated[
-        _Texts, _option("--boundary-before", "An operation that is in no function with what it reads.", "NAME")
+        _Texts, _option("--boundary-before", "Start a new function at an operation.", "NAME")
     ] = None
-    boundary_after: Annotated[
-        _Texts, _option("--boundary-after", "An operation that is in no function with what reads it.", "NAME")
-    ] = None
+    boundary_after: Annotated[_Texts, _option("--boundary-after", "End a function after an operation.", "NAME")] = None
     max_subgraphs: Annotated[
-        _Texts, _option("--max-subgraphs", "SITE=NUMBER: the most calls that a site, by path, kind or key, may get.")
+        _Texts,
+        _option("--max-subgraphs", "SITE=N: the most calls that a site may get; SITE is a path, a kind or a key."),
     ] = None
     constants: Annotated[
-        str | None, _option("--constants", "Weights: bind them in functions, lift them to parameters, or share those.")
+        str | None,
+        _option(
+            "--constants",
+            "Weights: bind them in functions, lift them to parameters, or share: lift those in which calls differ.",
+        ),
     ] = None
 
     @property
     def rules(self) -> dict[str, Constraint]:
-        """What `--where` says."""
+        """The constraints of `--where`."""
         return read_where(self.where)
 
     def options(self) -> dict[str, Any]:
-        """Return what is typed as arguments of `decompose`, without costs and `where`."""
+        """Return the arguments of `decompose` by name, without `costs` and `where`.
+
+        Raises:
+            TextError: A text is malformed, or `--objective throughput` has no costs.
+        """
         from tvmtarget.partition.outline.constant_binding import CONSTANTS
         from tvmtarget.partition.request import OBJECTIVES
 
         if self.objective == "throughput" and self.costs is None:
-            raise TextError("--objective throughput is about time, so it needs --costs, such as --costs roofline")
+            raise TextError("--objective throughput needs --costs, such as --costs roofline")
         return {
             "objective": _one_of("--objective", self.objective, OBJECTIVES) or "latency",
             "same_site": _groups("--same-site", self.same_site),
@@ -97,43 +109,67 @@ class Division:
         }
 
     def read_costs(self, module: IRModule, target: Target, *, allow_interpreter: bool) -> Costs | None:
-        """Read or measure the costs that are typed, with the sizes of symbolic dimensions of a model."""
-        sizes = _numbers("--size", self.sizes, "batch=1")
-        dims = _dims(module)
-        strays = [
-            f"--size {name}={size}: the model has no symbolic dimension {name!r}"
-            + (did_you_mean(name, dims, listing="it has") if dims else "; all of its dimensions are numbers")
-            for name, size in sizes.items()
-            if name not in dims
+        """Read or measure the costs that `--costs` names, with the values of `--dim`.
+
+        Args:
+            module: The program, whose symbolic dimensions `--dim` may name.
+            target: The target to measure for `--costs measured`.
+            allow_interpreter: Whether numpy may interpret leaves while they are measured.
+
+        Returns:
+            The costs; None without `--costs`.
+
+        Raises:
+            TextError: The file of costs cannot be read, or `--dim` names no dimension or is given without costs.
+        """
+        values = _numbers("--dim", self.dims, "batch=1")
+        known = _dims(module)
+        unknown = [
+            f"--dim {name}={value}: the model has no symbolic dimension {name!r}"
+            + (did_you_mean(name, known, listing="it has") if known else "; all of its dimensions are numbers")
+            for name, value in values.items()
+            if name not in known
         ]
-        if strays:
-            raise TextError("\n".join(strays))
+        if unknown:
+            raise TextError("\n".join(unknown))
         if self.costs is None:
-            if sizes:
-                raise TextError("--size is for costs; it needs --costs, such as --costs measured")
+            if values:
+                raise TextError("--dim has no effect without costs; add --costs, such as --costs measured")
             return None
         costs = _costs(self.costs, target, allow_interpreter=allow_interpreter)
-        return replace(costs, symbolic_hints={**costs.symbolic_hints, **sizes})
+        return replace(costs, symbolic_hints={**costs.symbolic_hints, **values})
 
 
 @dataclass(frozen=True)
-class PlanOptions(Division):
-    """How a program is divided, and a tuning log; true if an option but `--where`, `--log` and `--near` is typed."""
+class PlanOptions(PartitionArguments):
+    """The options of a plan: those of `decompose`, and a tuning log with the policy of its lookups."""
 
     log: Log = None
     near: Near = False
 
-    def __bool__(self) -> bool:
-        return any(value for name, value in vars(self).items() if name not in ("where", "log", "near"))
+    @property
+    def is_given(self) -> bool:
+        """Whether any of the options is given."""
+        return any(vars(self).values())
 
     @property
     def policy(self) -> Policy:
-        """How far lookups in the log may go."""
-        return read_policy(near=self.near)
+        """Which records of the log may be used."""
+        from tvmtarget.autotune.log.match import Policy
+        from tvmtarget.building.tuned_schedules import SAME_DEVICE
+
+        return Policy() if self.near else SAME_DEVICE
 
     @contextmanager
     def opened_log(self) -> Iterator[TuningLog | None]:
-        """Open the log of `--log`, which has to be there; None where none is asked for."""
+        """Open the log of `--log`, which has to exist.
+
+        Yields:
+            The log; None without `--log`.
+
+        Raises:
+            LogError: The log does not exist or cannot be read.
+        """
         if self.log is None:
             yield None
             return
@@ -143,27 +179,50 @@ class PlanOptions(Division):
             yield log
 
     def build(self, model: Path, target: Target, *, allow_interpreter: bool, quiet: bool) -> Executable:
-        """Compile a model as it is asked, with the log, and tell how far that is."""
+        """Compile a model with these options, and show the progress.
+
+        Args:
+            model: An ONNX file.
+            target: The target to compile for.
+            allow_interpreter: Whether numpy may interpret leaves without a code generator.
+            quiet: Whether to show no progress.
+
+        Returns:
+            The compiled program.
+        """
         from tvmtarget.building.compile_plan import build
+        from tvmtarget.cli.progress import compile_progress
         from tvmtarget.ir.module import IRModule
 
         module = IRModule.from_onnx(model)
+        # Without further options `build` makes the plan, and the executable records which placement of the log it used.
+        is_planned_here = any(value for name, value in vars(self).items() if name not in ("where", "log", "near"))
         with self.opened_log() as log:
-            plan = self.plan(module, target, log, allow_interpreter=allow_interpreter) if self else None
-            with progress(quiet=quiet) as tell:
+            plan = self.plan(module, target, log, allow_interpreter=allow_interpreter) if is_planned_here else None
+            with compile_progress(quiet=quiet) as report:
                 return build(
                     plan or module,
                     None if plan else target,
                     where=None if plan else self.rules,
                     allow_interpreter=allow_interpreter,
-                    progress=tell,
+                    progress=report,
                     mod_name=model.stem,
                     log=log,
                     policy=self.policy,
                 )
 
     def plan(self, module: IRModule, target: Target, log: TuningLog | None, *, allow_interpreter: bool = False) -> Plan:
-        """Divide a program as it is asked; without costs, by the placement in a log, if that has one."""
+        """Partition a program with these options.
+
+        Args:
+            module: The program.
+            target: The target to partition for.
+            log: A tuning log; the best placement that it holds is used unless `--costs` is given.
+            allow_interpreter: Whether numpy may interpret leaves while costs are measured.
+
+        Returns:
+            The plan.
+        """
         from tvmtarget.building.tuned_schedules import Advice
         from tvmtarget.partition.decompose import decompose
 
@@ -180,7 +239,7 @@ class PlanOptions(Division):
 
 
 def _dims(module: IRModule) -> set[str]:
-    """Return the symbolic dimensions of a model."""
+    """Return the symbolic dimensions of a program."""
     from tvmtarget.ir.types import TensorType
 
     types = (type_ for function in module.functions for type_ in function.types.values())
@@ -206,7 +265,7 @@ def _costs(text: str, target: Target, *, allow_interpreter: bool) -> Costs:
 
 
 def _one_of(flag: str, text: str | None, known: tuple[_Word, ...]) -> _Word | None:
-    """Return the word that is typed, one of those known; None if none is."""
+    """Return the known word that equals a text; None for no text."""
     chosen = next((each for each in known if each == text), None)
     if text is not None and chosen is None:
         raise TextError(f"{flag} is {' or '.join(known)}, not {text!r}{did_you_mean(text, known)}")
@@ -214,6 +273,7 @@ def _one_of(flag: str, text: str | None, known: tuple[_Word, ...]) -> _Word | No
 
 
 def _groups(flag: str, texts: Sequence[str] | None) -> list[list[str]]:
+    """Split texts `NAME,NAME,...`; a single name has to be a pattern, because one operation forms no group."""
     found: list[list[str]] = []
     problems: list[str] = []
     for text in texts or ():
@@ -227,9 +287,10 @@ def _groups(flag: str, texts: Sequence[str] | None) -> list[list[str]]:
 
 
 def _numbers(flag: str, texts: Sequence[str] | None, example: str) -> dict[str, int]:
+    """Split texts `NAME=N`."""
     split = [(text, *text.rpartition("=")) for text in texts or ()]
     problems = [
-        f"{flag} {text!r} is not NAME=NUMBER, such as {example!r}"
+        f"{flag} {text!r} is not NAME=N, such as {example!r}"
         for text, name, _, number in split
         if not name.strip() or not number.strip().isdecimal()
     ]

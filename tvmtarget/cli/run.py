@@ -1,4 +1,4 @@
-"""`tvmtarget run`: run a model or a compiled program on inputs from a file."""
+"""`tvmtarget run`: run a model or a compiled program on the inputs in a file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tvmtarget.cli.completion import complete_target
-from tvmtarget.cli.groups import with_groups
-from tvmtarget.cli.options import AllowInterpreter, Json, print_json
+from tvmtarget.cli.option_groups import with_option_groups
+from tvmtarget.cli.options import AllowInterpreter, Insecure, Json, print_json
 from tvmtarget.cli.plans import PlanOptions
-from tvmtarget.cli.targets import Changes, read_target
+from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target
 from tvmtarget.errors import ArtifactError, FileError, RunError, TextError
 from tvmtarget.files import atomic_write
+from tvmtarget.human_units import counted
 from tvmtarget.untrusted import open_regular, read_arrays
 
 if TYPE_CHECKING:
@@ -28,38 +28,40 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
-@with_groups
+@with_option_groups
 def run(
     context: typer.Context,
-    program: Annotated[Path, typer.Argument(help="An ONNX file, or a file that compile wrote.", show_default=False)],
-    inputs: Annotated[
-        Path, typer.Option("--input", "-i", help="Inputs by name, and labels: an .npz file.", show_default=False)
+    program: Annotated[
+        Path, typer.Argument(help="An ONNX file, or a file written by `tvmtarget compile`.", show_default=False)
     ],
-    changes: Changes,
-    asked: PlanOptions,
-    target: Annotated[
-        str | None,
+    inputs: Annotated[
+        Path,
         typer.Option(
-            "--target",
-            "-t",
-            help="What to run a model on: a tag, a text, JSON, or native.",
+            "--input",
+            "-i",
+            help="An .npz file with the inputs by name, and optionally 'labels' to compute the accuracy.",
             show_default=False,
-            autocompletion=complete_target,
         ),
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Compare with the undivided model; exit code 1 if apart.")] = (
-        False
-    ),
+    ],
+    edits: TargetEdits,
+    options: PlanOptions,
+    target: OptionalTarget = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Compare the outputs with those of the unpartitioned model; exit code 1 if they differ."
+        ),
+    ] = False,
     rtol: Annotated[
         float | None,
         typer.Option(
-            "--rtol", min=0, help="With --check: relative tolerance; by type unless given.", show_default=False
+            "--rtol", min=0, help="Relative tolerance of --check; by default by data type.", show_default=False
         ),
     ] = None,
     atol: Annotated[
         float | None,
         typer.Option(
-            "--atol", min=0, help="With --check: absolute tolerance; by type unless given.", show_default=False
+            "--atol", min=0, help="Absolute tolerance of --check; by default by data type.", show_default=False
         ),
     ] = None,
     output: Annotated[
@@ -69,45 +71,34 @@ def run(
     allow_interpreter: AllowInterpreter = False,
     trust: Annotated[
         bool,
-        typer.Option("--trust", help="Let whoever wrote a compiled program run code as you: use its native code."),
+        typer.Option("--trust", help="Use the native code of a compiled program; its author can run code as you."),
     ] = False,
     scheduler: Annotated[
         str | None,
         typer.Option("--scheduler", help="The Dask scheduler to run on: tls://HOST:PORT.", show_default=False),
     ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Use a scheduler without TLS: whoever reaches it may run code as you.")
-    ] = False,
+    insecure: Insecure = False,
 ) -> None:
-    """Run a model on a target, or a compiled program, and say what ran where."""
+    """Run a model on a target, or a compiled program, and report what ran on which site."""
     from tvmtarget.artifact import is_artifact
 
     if (rtol is not None or atol is not None) and not check:
-        raise TextError("--rtol and --atol are for comparing; they need --check")
+        raise TextError("--rtol and --atol need --check")
     arrays = _read_npz(inputs)
     if is_artifact(program):
-        if (
-            target is not None
-            or changes
-            or context.args
-            or asked
-            or asked.where
-            or asked.log
-            or check
-            or allow_interpreter
-        ):
-            options = (
-                "--target, what changes it, what says how a program is divided, --log, --check and --allow-interpreter"
+        if target is not None or edits or context.args or options.is_given or check or allow_interpreter:
+            raise ArtifactError(
+                f"{str(program)!r} is compiled already; --target and its edits, the options of partitioning, --log, "
+                "--check and --allow-interpreter need a model"
             )
-            raise ArtifactError(f"{str(program)!r} is compiled already; {options} go with a model")
         from tvmtarget.building.executable import load
 
         exe = load(program, trust=trust, scheduler=scheduler, insecure=insecure)
     else:
         if target is None:
-            raise TextError("--target is missing; a model runs on a target, such as --target llvm")
-        tree = _on(scheduler, read_target(target, changes, context.args), insecure=insecure)
-        exe = asked.build(program, tree, allow_interpreter=allow_interpreter, quiet=as_json)
+            raise TextError("--target is missing; a model needs one, such as --target llvm")
+        tree = _with_scheduler(read_target(target, edits, context.args), scheduler, insecure=insecure)
+        exe = options.build(program, tree, allow_interpreter=allow_interpreter, quiet=as_json)
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
     from tvmtarget.executors.graph import CopyEvent
 
@@ -135,15 +126,15 @@ def run(
     else:
         _print(report, results, exe.tuned, comparison)
     if comparison is not None and not comparison.agrees:
-        raise RunError(*(f"differs from the undivided model: {problem}" for problem in comparison.problems))
+        raise RunError(*(f"differs from the unpartitioned model: {problem}" for problem in comparison.problems))
 
 
-def _on(scheduler: str | None, target: Target, *, insecure: bool) -> Target:
-    """Return a target whose runtime is connected to a scheduler, if one is named."""
+def _with_scheduler(target: Target, scheduler: str | None, *, insecure: bool) -> Target:
+    """Return a target whose runtime connects to a Dask scheduler; the target itself without one."""
     if scheduler is None:
         return target
     if target.runtime is None or target.runtime.kind != "dask":
-        raise TextError(f"--scheduler {scheduler} goes with --runtime dask")
+        raise TextError(f"--scheduler {scheduler} needs --runtime dask")
     from tvmtarget.target.node import Runtime
 
     return target.replace(runtime=Runtime("dask", {**target.runtime.attrs, "address": scheduler, "insecure": insecure}))
@@ -152,7 +143,7 @@ def _on(scheduler: str | None, target: Target, *, insecure: bool) -> Target:
 def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     with open_regular(path, "input file", most="artifact-bytes", error=RunError) as stream:
         if stream.read(6) == b"\x93NUMPY":
-            raise RunError(f"input file {str(path)!r} holds one array without a name; write it with numpy.savez")
+            raise RunError(f"input file {str(path)!r} holds one unnamed array; write it with numpy.savez")
         try:
             return read_arrays(stream, f"input file {str(path)!r}")
         except FileError as error:
@@ -162,9 +153,9 @@ def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 def _write_npz(path: Path, results: dict[str, np.ndarray[Any, Any]]) -> None:
     import numpy as np
 
-    others = [name for name, value in results.items() if not isinstance(value, np.ndarray)]
-    if others:
-        raise RunError(f"output {others[0]!r} is no tensor, which an .npz file cannot hold; leave out --output")
+    not_tensors = [name for name, value in results.items() if not isinstance(value, np.ndarray)]
+    if not_tensors:
+        raise RunError(f"output {not_tensors[0]!r} is not a tensor, and an .npz file holds only these; omit --output")
     try:
         with atomic_write(path) as file:
             np.savez_compressed(file, **results)  # type: ignore[arg-type]
@@ -174,16 +165,18 @@ def _write_npz(path: Path, results: dict[str, np.ndarray[Any, Any]]) -> None:
 
 def _accuracy(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> float:
     if scores.ndim != 2 or labels.shape != scores.shape[:1]:
-        raise RunError(
-            f"labels have shape {labels.shape}, and scores {scores.shape}; they should be (n,) and (n, classes)"
-        )
+        raise RunError(f"labels have shape {labels.shape} and scores {scores.shape}; expected (n,) and (n, classes)")
     return float((scores.argmax(axis=1) == labels).mean()) if len(labels) else float("nan")
 
 
 def _check(
     model: Path, arrays: dict[str, Any], results: dict[str, Any], rtol: float | None, atol: float | None
 ) -> tuple[Comparison, str]:
-    """Run the undivided model, by onnxruntime if it is there, and compare the results; return who ran it, too."""
+    """Compare results with those of the unpartitioned model, run by onnxruntime if it is installed, else by numpy.
+
+    Returns:
+        The comparison, and the backend of the reference.
+    """
     from tvmtarget.building.compile_plan import build
     from tvmtarget.building.output_comparison import Tolerance, compare
     from tvmtarget.ir.module import IRModule
@@ -204,13 +197,20 @@ def _print(
 ) -> None:
     for subgraph in report["subgraphs"]:
         typer.echo(
-            f"@{subgraph['site'] or '.'} by {subgraph['backend']}: {len(subgraph['ops'])} ops in {subgraph['function']}"
+            f"@{subgraph['site'] or '.'} by {subgraph['backend']}: {counted(len(subgraph['ops']), 'op')} "
+            f"in {subgraph['function']}"
         )
     for applied in tuned:
         typer.echo(f"tuned: {applied}")
-    typer.echo(f"ran by {', '.join(report['backends'])}; {len(report['copies'])} copies")
+    typer.echo(f"ran by {', '.join(report['backends'])}; {counted(len(report['copies']), 'copy')}")
     for name, array in results.items():
-        typer.echo(f"output {name}: {_described(array)}")
+        # An output is an array, a sequence or a map.
+        described = (
+            f"{array.dtype}{list(array.shape)}"
+            if hasattr(array, "dtype")
+            else (f"{type(array).__name__} of {len(array)}")
+        )
+        typer.echo(f"output {name}: {described}")
     if "accuracy" in report:
         typer.echo(f"accuracy: {100 * report['accuracy']:.2f} %")
     if comparison is None:
@@ -219,8 +219,4 @@ def _print(
         if not output.agrees or output.nans or output.infinities or output.max_abs is None:
             typer.echo(f"compared {output}")
     worst = "none" if comparison.max_abs is None else f"{comparison.max_abs:.3g}"
-    typer.echo(f"largest difference from the undivided model, by {report['reference']}: {worst}")
-
-
-def _described(value: Any) -> str:  # noqa: ANN401 - an array, a sequence or a map
-    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else f"{type(value).__name__} of {len(value)}"
+    typer.echo(f"largest difference from the unpartitioned model, run by {report['reference']}: {worst}")

@@ -1,4 +1,4 @@
-"""`tvmtarget show`: a target as a tree."""
+"""`tvmtarget show`: print a target as a tree, or in another form."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tvmtarget.cli.groups import with_groups
+from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import Json, print_json
-from tvmtarget.cli.targets import Changes, TargetArgument, read_target
+from tvmtarget.cli.targets import TargetArgument, TargetEdits, read_target
+from tvmtarget.human_units import bytes_text, rate_text
 from tvmtarget.untrusted import printable
 
 if TYPE_CHECKING:
@@ -21,42 +22,46 @@ if TYPE_CHECKING:
 
 __all__ = ["show"]
 
-_UNBROKEN = 100_000  # letters in a line where nobody looks
+_UNBROKEN = 100_000  # letters of a line that is not written to a terminal, where rich would break it at 80
 
 
-@with_groups
+@with_option_groups
 def show(
     context: typer.Context,
     target: TargetArgument,
-    changes: Changes,
+    edits: TargetEdits,
     as_json: Json = False,
     as_toml: Annotated[bool, typer.Option("--toml", help="Print TOML.")] = False,
-    as_text: Annotated[bool, typer.Option("--text", help="Print the text form, a line for each node.")] = False,
-    resolved: Annotated[bool, typer.Option("--resolved", help="Fill in host, executor and runtime.")] = False,
-    origin: Annotated[bool, typer.Option("--origin", help="Say where every value comes from.")] = False,
-    codegen: Annotated[bool, typer.Option("--codegen", help="Group leaves by the code that serves them.")] = False,
+    as_text: Annotated[bool, typer.Option("--text", help="Print the text form, one line per node.")] = False,
+    resolved: Annotated[
+        bool, typer.Option("--resolved", help="Fill in the default host, executor and runtime.")
+    ] = False,
+    origin: Annotated[bool, typer.Option("--origin", help="Print where each value comes from.")] = False,
+    codegen: Annotated[
+        bool, typer.Option("--codegen", help="Print the groups of leaves that can run the same code.")
+    ] = False,
 ) -> None:
     """Draw a target tree, or print it in another form."""
-    tree = read_target(target, changes, context.args)
-    whole = tree.resolve()
-    shown = whole if resolved else tree
+    tree = read_target(target, edits, context.args)
+    resolved_tree = tree.resolve()
+    shown = resolved_tree if resolved else tree
     if as_json:
         print_json(_data(shown, origin=origin, codegen=codegen))
         return
     if as_toml or as_text:
         typer.echo(shown.to_toml() if as_toml else shown.pretty(), nl=as_text)
         return
-    _draw(whole)
+    _draw(resolved_tree)
     typer.echo(f"text    {shown}")
     typer.echo(f"digest  {tree.digest}")
     if origin:
         _print_origins(shown)
     if codegen:
-        _print_groups(whole)
+        _print_groups(resolved_tree)
 
 
 def _data(tree: Target, *, origin: bool, codegen: bool) -> dict[str, object]:
-    """Return flat JSON; with more than the tree asked for, each part under its name."""
+    """Return the target as flat JSON; with origins or groups, an object with each under its name."""
     from tvmtarget.target.keys import codegen_groups
 
     parts: dict[str, object] = {"target": tree.to_json()}
@@ -67,14 +72,14 @@ def _data(tree: Target, *, origin: bool, codegen: bool) -> dict[str, object]:
     return parts if len(parts) > 1 else tree.to_json()
 
 
-def _draw(whole: Target) -> None:
+def _draw(target: Target) -> None:
     from rich.console import Console
     from rich.tree import Tree
 
     from tvmtarget.target.topology import Topology
 
-    drawn = Tree(_label("", whole))
-    _grow(drawn, whole, "", Topology(whole))
+    drawn = Tree(_label("", target))
+    _grow(drawn, target, "", Topology(target))
     Console(highlight=False, width=None if sys.stdout.isatty() else _UNBROKEN).print(drawn)
 
 
@@ -101,6 +106,7 @@ def _label(name: str, node: Target) -> str:
 
 
 def _grow(tree: Tree, node: Target, path: str, topology: Topology) -> None:
+    """Add the facts and the children of a node to its branch of the drawn tree."""
     from rich.text import Text
 
     for line in _facts(node, path, topology):
@@ -117,13 +123,13 @@ def _facts(node: Target, path: str, topology: Topology) -> Iterator[str]:
     if attrs:
         yield ", ".join(attrs)
     if topology[path].host != path:
-        yield f"driven by @{topology[path].host}"
+        yield f"host @{topology[path].host}"
     for memory in node.memory:
         shared = f" of {', '.join(memory.of)}" if memory.of else ""
-        size = "size unknown" if memory.bytes is None else f"{memory.bytes} bytes"
+        size = "size unknown" if memory.bytes is None else bytes_text(memory.bytes)
         yield f"memory {memory.name}: {size}{shared}"
     for link in node.links:
-        speed = f" {link.bandwidth_Bps} B/s" if link.bandwidth_Bps is not None else ""
+        speed = f" {rate_text(link.bandwidth_Bps)}" if link.bandwidth_Bps is not None else ""
         yield f"link {link.src} - {link.dst}{speed}{', coherent' if link.coherent else ''}"
     for role in ("executor", "runtime"):
         configured = getattr(node, role)

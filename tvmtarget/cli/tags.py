@@ -1,4 +1,4 @@
-"""`tvmtarget tags`: what can be named; `check` lints a file of tags, `schema` describes one, `add` writes to one."""
+"""`tvmtarget tags`: list the named targets, check files that define them, and add one to a file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from tvmtarget.cli.options import Json, print_json
 from tvmtarget.cli.targets import read_target
 from tvmtarget.errors import TargetError, TvmTargetError
+from tvmtarget.human_units import counted
 
 if TYPE_CHECKING:
     from tvmtarget.tags.registry import Registry, TagInfo
@@ -22,36 +23,37 @@ _LIST = "list"
 
 
 class _ListsByDefault(TyperGroup):
-    """A group whose first word need not be a command: `tvmtarget tags aws` lists."""
+    """A group of commands with a default: `tvmtarget tags aws` means `tvmtarget tags list aws`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own context, not click's
         is_command = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
         return super().parse_args(ctx, args if is_command else [_LIST, *args])
 
 
-app = typer.Typer(cls=_ListsByDefault, help="List, check and add tags: names that stand for whole target trees.")
+app = typer.Typer(cls=_ListsByDefault, help="List, check and add tags: names of whole targets.")
 
 
 @app.command(_LIST)
 def list_tags(
     words: Annotated[
-        list[str] | None, typer.Argument(help="Show tags that contain all of these.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="List tags whose name or description contains all of these words.", show_default=False),
     ] = None,
     constraint: Annotated[
         str | None,
         typer.Option(
             "--satisfying",
-            help="Show tags that satisfy a constraint, 'gpu(arch>=sm_80)', or are at least a tag.",
+            help="List tags that satisfy a constraint, such as 'gpu(arch>=sm_80)', or match or exceed a tag.",
             show_default=False,
         ),
     ] = None,
-    families: Annotated[bool, typer.Option("--family", help="Show families, not the sizes they have.")] = False,
+    families: Annotated[bool, typer.Option("--family", help="List families, without the sizes of each.")] = False,
     abstract: Annotated[
-        bool, typer.Option("--abstract", help="Show what is no system: bases, and configurations for --with.")
+        bool, typer.Option("--abstract", help="List bases of other tags, and configurations for --with.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the tags: names of instances, boards and chips that stand for whole target trees (the default)."""
+    """List tags: the names of cloud instances, boards and chips (the default command)."""
     from tvmtarget.tags.registry import default_registry
 
     registry = default_registry()
@@ -60,8 +62,8 @@ def list_tags(
     names: Iterable[str] = registry.abstract() if abstract else registry
     if constraint is not None:
         names = _satisfying(registry, constraint)
-    wanted = [word.lower() for word in words or ()]
-    found = [info for info in map(registry.info, names) if _matches(info, wanted)]
+    lowered = [word.lower() for word in words or ()]
+    found = [info for info in map(registry.info, names) if _matches(info, lowered)]
     if families:
         found = [info for info in found if info.family is None]
     if as_json:
@@ -69,12 +71,12 @@ def list_tags(
         return
     width = max((len(info.name) for info in found), default=0)
     for info in found:
-        gone = f" (deprecated; use {info.deprecated})" if info.deprecated else ""
-        typer.echo(f"{info.name:{width}}  {info.doc}{gone}")
+        deprecation = f" (deprecated; use {info.deprecated})" if info.deprecated else ""
+        typer.echo(f"{info.name:{width}}  {info.doc}{deprecation}")
     if not found:
-        met = [] if constraint is None else [f"satisfies {constraint!r}"]
-        missed = " and ".join([*met, *(f"contains {word!r}" for word in wanted)])
-        typer.echo(f"no tag {missed}; `tvmtarget tags` lists all", err=True)
+        conditions = [] if constraint is None else [f"satisfies {constraint!r}"]
+        conditions += (f"contains {word!r}" for word in lowered)
+        typer.echo(f"no tag {' and '.join(conditions)}; `tvmtarget tags` lists all", err=True)
         raise typer.Exit(1)
 
 
@@ -100,7 +102,7 @@ def _satisfying(registry: Registry, text: str) -> tuple[str, ...]:
 def check(
     files: Annotated[list[Path], typer.Argument(help="Tag files: NAMESPACE.toml, tvmtarget.toml, pyproject.toml.")],
 ) -> None:
-    """Check files of tags: every row is read, built and resolved; all that is wrong is told."""
+    """Check tag files: parse, build and resolve every tag, and print all problems."""
     from tvmtarget.tags.checking import check_file
 
     problems = [problem for file in files for problem in check_file(file)]
@@ -108,12 +110,12 @@ def check(
         typer.echo(f"error: {problem}", err=True)
     if problems:
         raise typer.Exit(1)
-    typer.echo(f"{len(files)} file{'s' if len(files) != 1 else ''}, nothing wrong")
+    typer.echo(f"{counted(len(files), 'file')}, no problems found")
 
 
 @app.command("schema")
 def schema() -> None:
-    """Print the JSON Schema of files of tags, for editors."""
+    """Print the JSON Schema of tag files, for editors."""
     from tvmtarget.tags.schema import tag_file_schema
 
     print_json(tag_file_schema())
@@ -121,12 +123,14 @@ def schema() -> None:
 
 @app.command("add")
 def add(
-    name: Annotated[str, typer.Argument(help="The name to give, as acme/box.")],
-    target: Annotated[str, typer.Option("--target", "-t", help="What it names; this machine unless given.")] = "native",
-    file: Annotated[Path, typer.Option("--file", help="The file to add it to.")] = Path("tvmtarget.toml"),
-    doc: Annotated[str, typer.Option("--doc", help="What it is, for people.")] = "",
+    name: Annotated[str, typer.Argument(help="The name of the tag, such as acme/box.")],
+    target: Annotated[
+        str, typer.Option("--target", "-t", help="The target to name; this machine by default.")
+    ] = "native",
+    file: Annotated[Path, typer.Option("--file", help="The tag file to add it to.")] = Path("tvmtarget.toml"),
+    doc: Annotated[str, typer.Option("--doc", help="A description for people.")] = "",
 ) -> None:
-    """Write a tag of this machine, or of a target, to the project's tag file."""
+    """Add a tag for this machine, or for a target, to the tag file of the project."""
     from tvmtarget.tags.registry import default_registry
     from tvmtarget.tags.writing import add_tag
 

@@ -1,7 +1,7 @@
-"""What commands take as a target: a text, tags laid over it, and values set or taken back, in this order.
+"""The target of a command line, and the options that edit it: overlays, executor and runtime, values.
 
-tvmc's spellings are read too: `--target-llvm-mcpu=...` sets an attribute of every llvm in the tree,
-`--executor aot --executor-aot-unpacked-api=1` and `--runtime crt` choose executor and runtime.
+Options of tvmc, TVM's command line, are accepted too: `--target-llvm-mcpu=...` sets an attribute of every llvm in the
+tree, `--executor aot --executor-aot-unpacked-api=1` and `--runtime crt` set executor and runtime.
 """
 
 from __future__ import annotations
@@ -23,40 +23,52 @@ if TYPE_CHECKING:
     from tvmtarget.target.kinds import Role
     from tvmtarget.target.tree import Target
 
-__all__ = ["EXTRA", "Changes", "OwnTarget", "TargetArgument", "TargetText", "read_target"]
+__all__ = ["EXTRA", "OptionalTarget", "TargetArgument", "TargetEdits", "TargetText", "read_target"]
 
-# Commands that take tvmc's options leave the words they do not know to `read_target`.
+# Commands that accept tvmc's options pass unknown words on to `read_target`, which knows the kinds in the tree.
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 TargetArgument: TypeAlias = Annotated[
     str,
-    typer.Argument(help="A tag, a text, JSON, TOML, or native.", show_default=False, autocompletion=complete_target),
+    typer.Argument(
+        help="A target: a tag (aws/c5), its text (llvm(num-cores=4)), JSON, a .json or .toml file, or native.",
+        show_default=False,
+        autocompletion=complete_target,
+    ),
 ]
 _TARGET = typer.Option(
     "--target",
     "-t",
-    help="What to run on: a tag (aws/c5), a text, JSON, or native.",
+    help="A target: a tag (aws/c5), its text (llvm(num-cores=4)), JSON, a .json or .toml file, or native.",
     show_default=False,
     autocompletion=complete_target,
 )
 TargetText: TypeAlias = Annotated[str, _TARGET]
-OwnTarget: TypeAlias = Annotated[str | None, _TARGET]
+OptionalTarget: TypeAlias = Annotated[str | None, _TARGET]
 With: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--with", help="Lay a tag or a text over the target.", autocompletion=complete_target),
+    typer.Option(
+        "--with", help="Overlay the target with a tag or a text; may be repeated.", autocompletion=complete_target
+    ),
 ]
 Set: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--set", help="PATH=VALUE, as cpu/num-cores=8; +FEATURE or PATH/+FEATURE.")
+    list[str] | None,
+    typer.Option("--set", help="Set a value, PATH=VALUE (cpu/num-cores=8), or a feature, +FEATURE or PATH/+FEATURE."),
 ]
-Unset: TypeAlias = Annotated[list[str] | None, typer.Option("--unset", help="A path whose value is taken back.")]
-Executor: TypeAlias = Annotated[str | None, typer.Option("--executor", help="graph, aot or vm.", show_default=False)]
+Unset: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--unset", help="Remove the value at a path, such as cpu/num-cores.")
+]
+Executor: TypeAlias = Annotated[
+    str | None, typer.Option("--executor", help="The executor: graph, aot or vm.", show_default=False)
+]
 Runtime: TypeAlias = Annotated[
-    str | None, typer.Option("--runtime", help="python, processes, dask, cpp or crt.", show_default=False)
+    str | None,
+    typer.Option("--runtime", help="The runtime: python, processes, dask, cpp or crt.", show_default=False),
 ]
 
 
 def _configure(context: typer.Context, name: str | None) -> str | None:
-    """Take what a configuration file says for what the command line does not say; both count as given."""
+    """Make the values of a configuration file the defaults of the command's options."""
     if name is None or context.resilient_parsing:
         return name
     from tvmtarget.tags.configurations import configuration_of, split_configuration
@@ -72,14 +84,14 @@ def _configure(context: typer.Context, name: str | None) -> str | None:
         elif flag in _INSTEAD:
             option = f"{option}: {', '.join(value)}" if isinstance(value, dict) else option
             problems.append(
-                f"{option!r} of configuration {name!r} is an option of tvmc that is not here; {_INSTEAD[flag]}"
+                f"{option!r} of configuration {name!r} is an option of tvmc that is not supported; {_INSTEAD[flag]}"
             )
         else:
             tail = did_you_mean(flag, [one for one in parameters if one.startswith("--")])
-            problems.append(f"{option!r} of configuration {name!r} is no option of this command{tail}")
+            problems.append(f"{option!r} of configuration {name!r} is not an option of this command{tail}")
     raise_all(TextError, problems)
-    for part, said in (("target", target), ("executor", executor), ("runtime", runtime)):
-        values |= {} if said is None else {part: json.dumps(said.to_json())}
+    for part, value in (("target", target), ("executor", executor), ("runtime", runtime)):
+        values |= {} if value is None else {part: json.dumps(value.to_json())}
     context.default_map = {**(context.default_map or {}), **values}
     return name
 
@@ -88,7 +100,7 @@ Config: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--config",
-        help="A JSON file, or its name, with targets, executor, runtime and options, which other options override.",
+        help="A JSON configuration, by file or name: targets, executor, runtime and defaults of other options.",
         show_default=False,
         is_eager=True,
         callback=_configure,
@@ -97,8 +109,8 @@ Config: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True)
-class Changes:
-    """The options that change the target of a command line, in the order in which that is done."""
+class TargetEdits:
+    """The options that edit the target of a command line, in the order in which they are applied."""
 
     overlays: With = None
     executor: Executor = None
@@ -111,31 +123,44 @@ class Changes:
         return any(vars(self).values())
 
 
-def read_target(text: str, changes: Changes | None = None, extra: Iterable[str] = ()) -> Target:
-    """Read a target; `native` is this machine, measured at once, so that the word is nowhere in what is written.
+def read_target(text: str, edits: TargetEdits | None = None, extra: Iterable[str] = ()) -> Target:
+    """Parse a target and apply the edits of the command line.
 
-    A name that ends in .json or .toml is a file that holds a target, if there is one. `extra` are options in tvmc's
-    spelling, which are read after executor and runtime.
+    Args:
+        text: A tag, the text of a target, JSON, TOML, or the path of an existing .json or .toml file. `native` is this
+            machine; it is detected at once, so that saved files hold its facts and not the word.
+        edits: The options that edit the target.
+        extra: Options of tvmc, such as `--target-llvm-mcpu=skylake`; applied after executor and runtime.
+
+    Returns:
+        The edited target, not yet resolved.
+
+    Raises:
+        TargetFileError: A file cannot be read or holds no target.
+        TextError: A text or an option is malformed.
+        UnknownNameError: A tag, kind, attribute or option does not exist.
     """
     from tvmtarget.target.tree import Target
 
-    changes = changes or Changes()
-    if changes.config is not None and text.startswith("--"):  # tvmc's option stands where a positional target would
-        text, extra = _configured_target(changes.config), [text, *extra]
+    edits = edits or TargetEdits()
+    if edits.config is not None and text.startswith(
+        "--"
+    ):  # the target is in the file, and its place holds tvmc's option
+        text, extra = _configured_target(edits.config), [text, *extra]
 
     if text.endswith((".json", ".toml")) and Path(text).exists():
         tree = _read_file(text)
     else:
         tree = Target.detect() if text == "native" else Target.parse(text)
-    for overlay in changes.overlays or ():
+    for overlay in edits.overlays or ():
         tree = tree.merge(Target.parse(overlay))
-    for role, kind in (("executor", changes.executor), ("runtime", changes.runtime)):
-        tree = tree if kind is None else tree.override({role: _flat(role, kind)})
-    for path, value in _of_tvmc(tree, extra):
+    for role, kind in (("executor", edits.executor), ("runtime", edits.runtime)):
+        tree = tree if kind is None else tree.override({role: _driver(role, kind)})
+    for path, value in _tvmc_overrides(tree, extra):
         tree = tree.override({path: value})
-    for change in changes.values or ():
-        tree = tree.override(dict([_change(change)]))
-    for path in changes.unset or ():
+    for assignment in edits.values or ():
+        tree = tree.override(dict([_split_assignment(assignment)]))
+    for path in edits.unset or ():
         tree = tree.unset(path)
     return tree
 
@@ -161,49 +186,49 @@ def _read_file(path: str) -> Target:
         raise TargetFileError(*problems, path=path, offset=column) from error
 
 
-def _flat(role: str, text: str) -> object:
-    """Return an executor or runtime as flat JSON, or its kind."""
+def _driver(role: str, text: str) -> object:
+    """Parse an executor or runtime: flat JSON, or the name of its kind."""
     return parse_json(text, f"--{role}", error=TextError) if text.lstrip().startswith("{") else text
 
 
-def _change(text: str) -> tuple[str, object]:
-    """Split PATH=VALUE; a value is read as in a target's text, a feature as `+name` or `-name` after the path."""
+def _split_assignment(text: str) -> tuple[str, object]:
+    """Split PATH=VALUE, or a feature PATH/+NAME; values have the syntax of a target's text."""
     above, _, last = text.rpartition("/")
     if last[:1] in ("+", "-") and "=" not in last:
         return f"{above}/+".lstrip("/"), [last]
     path, equals, value = text.partition("=")
     if not equals or not path.strip():
-        raise TextError(f"--set {text!r} is not PATH=VALUE, such as cpu/num-cores=8, nor a feature, such as cpu/+avx2")
+        raise TextError(f"--set {text!r} is not PATH=VALUE, such as cpu/num-cores=8, or a feature, such as cpu/+avx2")
     return path.strip(), Word(value.strip())
 
 
-# Options of tvmc (python/tvm/driver/tvmc/{compiler,autotuner,runner}.py at v0.18.0) that are written otherwise here.
+# What replaces options of tvmc (python/tvm/driver/tvmc/{compiler,autotuner,runner}.py at v0.18.0).
 _INSTEAD = {
     **dict.fromkeys(("--opt-level", "-O"), "write --target-llvm-opt-level=3"),
     **dict.fromkeys(("--pass-config", "--disabled-pass"), "passes of TVM cannot be configured"),
-    **dict.fromkeys(("--output-format", "-f"), "the runtime decides what is written: --runtime crt"),
+    **dict.fromkeys(("--output-format", "-f"), "the runtime decides the format: --runtime crt"),
     **dict.fromkeys(("--cross-compiler", "--cross-compiler-options"), "write --target-llvm-mtriple=aarch64-linux-gnu"),
     **dict.fromkeys(("--desired-layout", "--desired-layout-ops"), "code generators choose layouts"),
-    **dict.fromkeys(("--dump-code", "--dump-offloads"), "`tvmtarget explain` says what runs where"),
-    "--input-shapes": "shapes stand in the model",
+    **dict.fromkeys(("--dump-code", "--dump-offloads"), "`tvmtarget explain` reports what runs on which site"),
+    "--input-shapes": "the model holds the shapes",
     "--model-format": "models are ONNX files",
-    "--target-host": "write it behind the device, as in --target 'cuda, llvm'",
-    "--tuning-records": "write --log FILE; `tvmtarget log import` reads records of TVM",
-    "--workspace-pools": "write memories of the target",
-    "--timeout": "write --seconds N, which is for all of it",
+    "--target-host": "write it after the device: --target 'cuda, llvm'",
+    "--tuning-records": "write --log FILE; `tvmtarget log import` imports records of TVM",
+    "--workspace-pools": "declare memories of the target",
+    "--timeout": "write --seconds N, for the whole command",
     "--inputs": "write --input FILE",
     "--outputs": "write --output FILE",
 }
 
 
-def _of_tvmc(tree: Target, words: Iterable[str]) -> Iterator[tuple[str, object]]:
-    """Yield overrides for `--target-KIND-ATTRIBUTE=VALUE` and the same of executors and runtimes."""
+def _tvmc_overrides(tree: Target, words: Iterable[str]) -> Iterator[tuple[str, object]]:
+    """Yield paths and values of `--target-KIND-ATTRIBUTE=VALUE`, and of the same options for executors and runtimes."""
     queue = list(words)
     while queue:
         word = queue.pop(0)
         name, equals, value = word.partition("=")
         if name in _INSTEAD:
-            raise UnknownNameError(f"{name} is an option of tvmc that is not here; {_INSTEAD[name]}")
+            raise UnknownNameError(f"{name} is an option of tvmc that is not supported; {_INSTEAD[name]}")
         if not word.startswith("--"):
             raise UnknownNameError(f"unexpected argument {word!r}")
         if not equals and queue and not queue[0].startswith("-"):
@@ -225,7 +250,7 @@ def _overrides(tree: Target, option: str, value: str) -> Iterator[tuple[str, obj
 
 
 def _value(role: Role, kind: str, name: str, value: str) -> object:
-    """Split a list at its commas, as TVM does; every other value is read as in a target's text."""
+    """Split the value of a list at its commas, as TVM does; other values have the syntax of a target's text."""
     from tvmtarget.target.kinds import find_kind
     from tvmtarget.target.tvm.quoting import split
     from tvmtarget.target.values import read_items
@@ -242,7 +267,7 @@ _ROLES: dict[str, Role] = {"target": "target", "executor": "executor", "runtime"
 
 
 def _kinds_of(tree: Target, role: str) -> Iterator[tuple[str, str]]:
-    """Yield the paths and kinds that options of a role may name; a host that is written in a node is one, too."""
+    """Yield the paths and kinds that options of a role may name, including hosts written inside a node."""
     if role == "target":
         for path, node in tree.walk():
             yield path, node.kind

@@ -1,4 +1,4 @@
-"""`tvmtarget tune`: measure what can be chosen for a model on a target, into a log that compile and run read."""
+"""`tvmtarget tune`: measure kernels, settings and placements of a model into a tuning log."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tvmtarget.cli.groups import with_groups
-from tvmtarget.cli.options import AllowInterpreter, Json, Model, print_json
-from tvmtarget.cli.plans import Division
-from tvmtarget.cli.targets import Changes, TargetText, read_target
+from tvmtarget.cli.option_groups import with_option_groups
+from tvmtarget.cli.options import AllowInterpreter, Insecure, Json, Model, print_json
+from tvmtarget.cli.plans import PartitionArguments
+from tvmtarget.cli.targets import TargetEdits, TargetText, read_target
 
 if TYPE_CHECKING:
     from tvmtarget.autotune.search.result import TuneResult
@@ -22,56 +22,66 @@ if TYPE_CHECKING:
 __all__ = ["tune"]
 
 
-@with_groups
+@with_option_groups
 def tune(
     context: typer.Context,
     model: Model,
     target: TargetText,
-    changes: Changes,
-    division: Division,
+    edits: TargetEdits,
+    partition: PartitionArguments,
     log: Annotated[
-        str, typer.Option("--log", help="Where to write: a file .jsonl or .db, or a URL.", show_default=False)
+        str,
+        typer.Option("--log", help="The tuning log to write: a .jsonl or .db file, or a URL.", show_default=False),
     ],
     trials: Annotated[
-        int | None, typer.Option("--trials", "-n", min=1, help="Candidates to measure at most.", show_default=False)
+        int | None,
+        typer.Option("--trials", "-n", min=1, help="The most candidates to measure.", show_default=False),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", "-s", min=0, help="How long all of it may take.", show_default=False)
+        float | None,
+        typer.Option("--seconds", "-s", min=0, help="The time limit for the whole command.", show_default=False),
     ] = None,
     level: Annotated[
         list[str] | None,
-        typer.Option("--level", help="kernel, executor or placement; all unless given.", show_default=False),
+        typer.Option(
+            "--level",
+            help="What to tune: kernel, executor or placement; all by default. May be repeated.",
+            show_default=False,
+        ),
     ] = None,
-    space: Annotated[str, typer.Option("--space", help="Candidates for kernels: auto, own or metaschedule.")] = "auto",
-    seed: Annotated[int, typer.Option("--seed", help="Makes the same search again.")] = 0,
+    space: Annotated[
+        str, typer.Option("--space", help="The candidates of kernels: auto, own or metaschedule.")
+    ] = "auto",
+    seed: Annotated[int, typer.Option("--seed", help="The seed of the search; equal seeds search equally.")] = 0,
     workers: Annotated[
         str | None,
-        typer.Option("--workers", help="A Dask scheduler, tls://HOST:PORT, whose workers measure.", show_default=False),
+        typer.Option(
+            "--workers", help="Measure on the workers of a Dask scheduler: tls://HOST:PORT.", show_default=False
+        ),
     ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Use a scheduler without TLS: whoever reaches it may run code as you.")
-    ] = False,
+    insecure: Insecure = False,
     allow_interpreter: AllowInterpreter = False,
     as_json: Json = False,
 ) -> None:
-    """Measure kernels, settings and placements of a model on this machine, into a log.
+    """Measure kernels, settings and placements of a model, and record them in a log.
 
-    Everything measured is in the log at once: after Ctrl-C the same command goes on.
+    `tvmtarget compile` and `tvmtarget run` use the log with --log. Each measurement is written at once: the same
+    command continues after Ctrl-C.
     """
-    begin = time.monotonic()  # what is imported takes seconds on a busy machine
+    begin = time.monotonic()  # --seconds includes the imports below, which take seconds on a busy machine
     from tvmtarget.autotune.search.result import TuneInterrupted, TuneStoppedError
     from tvmtarget.autotune.search.tuning import LEVELS
     from tvmtarget.autotune.search.tuning import tune as tune_module
     from tvmtarget.cli.graceful_shutdown import StopRequested, graceful_shutdown
-    from tvmtarget.cli.tune_progress import live
+    from tvmtarget.cli.progress import tune_progress
     from tvmtarget.ir.module import IRModule
 
     with graceful_shutdown():
         try:
-            rules, options = division.rules, division.options()
-            tree = read_target(target, changes, context.args)
+            rules, options = partition.rules, partition.options()
+            tree = read_target(target, edits, context.args)
             module = IRModule.from_onnx(model)
-            with live(quiet=as_json, seconds=seconds) as tell:
+            with tune_progress(quiet=as_json, seconds=seconds) as report:
                 result = tune_module(
                     module,
                     tree,
@@ -83,27 +93,27 @@ def tune(
                     seed=seed,
                     where=rules,
                     options=options,
-                    costs=division.read_costs(module, tree, allow_interpreter=allow_interpreter),
+                    costs=partition.read_costs(module, tree, allow_interpreter=allow_interpreter),
                     allow_interpreter=allow_interpreter,
                     workers=workers,
                     insecure=insecure,
-                    progress=tell,
+                    progress=report,
                 )
-            _tell_result(result, as_json=as_json)
+            _print_result(result, as_json=as_json)
         except TuneStoppedError as error:
-            _tell_result(error.result, as_json=as_json)
+            _print_result(error.result, as_json=as_json)
             raise
         except KeyboardInterrupt as interrupt:
-            told = interrupt.__cause__ if isinstance(interrupt, TuneInterrupted) else interrupt
-            with suppress(OSError):  # nobody may be left to tell
+            cause = interrupt.__cause__ if isinstance(interrupt, TuneInterrupted) else interrupt
+            with suppress(OSError):  # the terminal may be closed
                 if isinstance(interrupt, TuneInterrupted):
-                    _tell_result(interrupt.result, as_json=as_json)
+                    _print_result(interrupt.result, as_json=as_json)
                 again = shlex.join(["tvmtarget", *sys.argv[1:]])
-                typer.echo(f"interrupted; what was measured is in {log}, go on with: {again}", err=True)
-            raise typer.Exit(128 + (told.number if isinstance(told, StopRequested) else signal.SIGINT)) from None
+                typer.echo(f"interrupted; all measurements are in {log}; continue with: {again}", err=True)
+            raise typer.Exit(128 + (cause.number if isinstance(cause, StopRequested) else signal.SIGINT)) from None
 
 
-def _tell_result(result: TuneResult, *, as_json: bool) -> None:
+def _print_result(result: TuneResult, *, as_json: bool) -> None:
     if as_json:
         print_json(result.to_json())
     else:
