@@ -47,7 +47,7 @@ def explored(plan: Plan, estimates: Estimates, leaves: Sequence[str]) -> Iterato
 def predictions(plan: Plan, estimates: Estimates, inputs: Mapping[str, np.ndarray]) -> Iterator[Prediction]:
     """Run a plan, and yield what its functions take; `estimates` are of the same program."""
     import tvmtarget as tt
-    from tvmtarget.executors.graph import CallEvent
+    from tvmtarget.executors.protocol import CallEvent
 
     program = tt.build(plan)
     program.run(inputs)

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser):
     parser.addoption("--rewrite-goldens", action="store_true", help="write golden files anew instead of comparing")
+
+
+def pytest_configure():
+    """Stop if the entry points in the checkout are not those that are installed: plugins would silently be missing."""
+    for folder in (Path(__file__).parents[1], Path(__file__).parent / "plugin"):
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        try:
+            installed = {(one.group, one.name, one.value) for one in distribution(project["name"]).entry_points}
+        except PackageNotFoundError:
+            continue
+        stated = project.get("entry-points", {})
+        expected = {(group, name, value) for group, rows in stated.items() for name, value in rows.items()}
+        if not expected <= installed:
+            raise pytest.UsageError(
+                f"the entry points of {folder} changed; install it again: pip install -e . {folder}"
+            )
 
 
 @pytest.fixture

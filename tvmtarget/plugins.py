@@ -11,6 +11,8 @@ does not load is reported and left out; neither stops a program that does not ne
 | `tvmtarget.registry` | a function that returns the tags that a text may name |
 | `tvmtarget.strategies` | a `Strategy`: what a code generator supports |
 | `tvmtarget.backends` | a `Backend`: compiles functions and runs them |
+| `tvmtarget.executors` | a `ProgramExecutor`: opens a driver program of an executor kind |
+| `tvmtarget.runtimes` | a `ProgramRuntime`: where a program of a runtime kind runs |
 | `tvmtarget.logs` | a function that opens the tuning log at a URL |
 """
 

@@ -13,7 +13,7 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.errors import BackendError, InfeasibleError, RunError
-from tvmtarget.executors.graph import CallEvent, CopyEvent
+from tvmtarget.executors.protocol import CallEvent, CopyEvent
 
 pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 

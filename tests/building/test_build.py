@@ -19,7 +19,7 @@ from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import backend_named
 from tvmtarget.building.compile_plan import choose_backend
 from tvmtarget.errors import ArtifactError, BackendError, MissingExtraError, ModelError, RunError, TargetError
-from tvmtarget.executors.graph import CallEvent, CopyEvent
+from tvmtarget.executors.protocol import CallEvent, CopyEvent
 from tvmtarget.target.topology import Topology
 
 FLAT = "composite[a=onnxruntime,b=llvm]"

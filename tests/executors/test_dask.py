@@ -15,7 +15,7 @@ from processes import is_gone, wait
 
 import tvmtarget as tt
 from tvmtarget.errors import RunError
-from tvmtarget.executors.graph import CallEvent
+from tvmtarget.executors.protocol import CallEvent
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
@@ -60,8 +60,8 @@ def test_a_worker_that_dies_is_named_and_the_next_run_begins_anew(tmp_path):
     exe.save(tmp_path / "digits.tt")
     exe = tt.load(tmp_path / "digits.tt")
     exe.run(images())
-    crew = exe._engine._crew
-    os.kill(crew.client.run(os.getpid)[crew.workers["n1"]], signal.SIGKILL)
+    group = exe._engine._workers
+    os.kill(group.client.run(os.getpid)[group.workers["n1"]], signal.SIGKILL)
     with pytest.raises(RunError, match="machine 'n1' is gone"):
         exe.run(images())
     assert_same(exe.run(images()), whole(DIGITS, images()))
@@ -84,7 +84,7 @@ def test_squeezenet_on_three_workers_of_a_running_cluster():
         exe = built(["2", "0", "1"])
         assert_same(exe.run(inputs), whole(model, inputs))
         names = {fact["name"]: worker for worker, fact in cluster.scheduler_info["workers"].items()}
-        assert exe._engine._crew.workers == {"n.0": names[2], "n.1": names[0], "n.2": names[1]}
+        assert exe._engine._workers.workers == {"n.0": names[2], "n.1": names[0], "n.2": names[1]}
         exe.close()
         with pytest.raises(RunError, match=r"Dask has no worker 'five'(.|\n)*need a worker each, not 2"):
             built(["0", "five"]).run(inputs)
@@ -94,8 +94,8 @@ def test_a_worker_of_this_computer_that_is_stopped_is_named_and_ended(monkeypatc
     monkeypatch.setenv("TVMTARGET_MAX_SILENCE_SECONDS", "2")
     exe = tt.build(tt.IRModule.from_onnx(DIGITS), TWO, where=WHERE)
     exe.run(images())
-    crew = exe._engine._crew
-    pid = crew._processes()[crew.workers["n1"]]
+    group = exe._engine._workers
+    pid = group._processes()[group.workers["n1"]]
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(RunError, match=r"machine 'n1' is stopped: .* 2 s; .*TVMTARGET_MAX_SILENCE_SECONDS raises"):
         exe.run(images())
@@ -151,7 +151,7 @@ import numpy as np, tvmtarget as tt
 if __name__ == "__main__":
     exe = tt.build(tt.IRModule.from_onnx({str(DIGITS)!r}), {TWO!r}, where={WHERE!r})
     exe.run({{"input": np.zeros((1, 1, 8, 8), np.float32)}})
-    print(*exe._engine._crew._processes().values(), flush=True)
+    print(*exe._engine._workers._processes().values(), flush=True)
     sys.stdin.read()
     exe.close()
 """

@@ -18,7 +18,7 @@ from processes import is_gone, wait
 import tvmtarget as tt
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.errors import ArtifactError, RunError
-from tvmtarget.executors.graph import CallEvent
+from tvmtarget.executors.protocol import CallEvent
 
 pytest.importorskip("onnxruntime")
 
@@ -60,7 +60,7 @@ def test_every_call_of_the_plan_is_made_once(running):
 @pytest.mark.parametrize("machine", ["n0", "n1", "host"])
 def test_a_machine_that_dies_is_named_and_the_next_run_starts_anew(running, machine):
     running.run(images())
-    started = dict(running._engine._crew._processes)
+    started = dict(running._engine._workers._processes)
     os.kill(started[machine].pid, signal.SIGKILL)
     with pytest.raises(RunError, match=f"machine '{machine}' was ended by SIGKILL"):
         running.run(images())
@@ -83,7 +83,7 @@ def test_a_function_that_fails_is_named_with_its_machine():
 def test_a_stream_that_is_left_ends_the_processes(running):
     stream = running.stream(images(seed=seed) for seed in range(10))
     next(stream)
-    started = running._engine._crew._processes
+    started = running._engine._workers._processes
     stream.close()
     assert all(process.poll() is not None for process in started.values())
 
@@ -122,7 +122,7 @@ def test_squeezenet_on_three_machines():
 
 
 def stopping(exe, machine):
-    process = exe._engine._crew._processes[machine]
+    process = exe._engine._workers._processes[machine]
     os.kill(process.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     return process
@@ -166,7 +166,7 @@ def test_a_start_that_takes_too_long_is_ended(running, monkeypatch):
 
 def test_nothing_listens_for_strangers(running):
     running.run(images())
-    pids = [os.getpid(), *(process.pid for process in running._engine._crew._processes.values())]
+    pids = [os.getpid(), *(process.pid for process in running._engine._workers._processes.values())]
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     listening = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A"}
     for pid in pids:
@@ -175,13 +175,13 @@ def test_nothing_listens_for_strangers(running):
 
 def test_a_fork_leaves_the_machines_to_its_parent_and_starts_its_own(running):
     expected = running.run(images())
-    pids = {process.pid for process in running._engine._crew._processes.values()}
+    pids = {process.pid for process in running._engine._workers._processes.values()}
     child = os.fork()
     if child == 0:
         code = 1
         try:
             np.testing.assert_array_equal(running.run(images())["logits"], expected["logits"])
-            code = 2 if pids & {process.pid for process in running._engine._crew._processes.values()} else 0
+            code = 2 if pids & {process.pid for process in running._engine._workers._processes.values()} else 0
             running.close()
         finally:
             os._exit(code)
@@ -195,7 +195,7 @@ import numpy as np, tvmtarget as tt
 exe = tt.build(tt.IRModule.from_onnx({model!r}), {target!r}, where={{"fc*": "@n1"}})
 inputs = {{"input": np.zeros((1, 1, 8, 8), np.float32)}}
 exe.run(inputs)
-print(*(process.pid for process in exe._engine._crew._processes.values()), flush=True)
+print(*(process.pid for process in exe._engine._workers._processes.values()), flush=True)
 while {forever}:
     exe.run(inputs)
 """

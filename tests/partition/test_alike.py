@@ -14,7 +14,7 @@ from onnx import helper
 import tvmtarget as tt
 from tvmtarget.backends.protocol import backend_named
 from tvmtarget.errors import ModelError, TargetError
-from tvmtarget.executors.graph import CopyEvent
+from tvmtarget.executors.protocol import CopyEvent
 from tvmtarget.ir.function import Value
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.ir.types import TensorType

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError
-from tvmtarget.executors.graph import CopyEvent
+from tvmtarget.executors.protocol import CopyEvent
 from tvmtarget.ir.function import COPY
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.costs.memory_graph import MemoryGraph

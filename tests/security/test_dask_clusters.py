@@ -15,13 +15,13 @@ distributed = pytest.importorskip("distributed", reason="pip install tvmtarget[d
 
 
 @pytest.fixture(scope="module")
-def crew():
-    """Return the crew of a program that runs on workers of this machine."""
+def group():
+    """return the worker group of a program that runs on workers of this machine."""
     exe, inputs = built(f"{TREE}(runtime=dask)")
     before = dict(os.environ)
     exe.run(inputs)
     assert dict(os.environ) == before
-    yield exe._engine._crew
+    yield exe._engine._workers
     exe.close()
 
 
@@ -34,8 +34,8 @@ def listening():
     return found
 
 
-def test_our_cluster_listens_on_this_machine_only_shows_nothing_and_takes_nobody_without_its_key(crew):
-    address = crew.client.scheduler.address
+def test_our_cluster_listens_on_this_machine_only_shows_nothing_and_takes_nobody_without_its_key(group):
+    address = group.client.scheduler.address
     assert address.startswith("tls://127.0.0.1:")
     assert {place.ip for place in listening()} <= {"127.0.0.1", "::1"}
     for place in listening():
@@ -48,15 +48,15 @@ def test_our_cluster_listens_on_this_machine_only_shows_nothing_and_takes_nobody
             distributed.Client(address.replace("tls", scheme), security=security, timeout=1, set_as_default=False)
 
 
-def test_a_silent_connection_to_our_cluster_holds_up_nobody(crew):
-    host, port = crew.client.scheduler.address.removeprefix("tls://").split(":")
+def test_a_silent_connection_to_our_cluster_holds_up_nobody(group):
+    host, port = group.client.scheduler.address.removeprefix("tls://").split(":")
     with socket.create_connection((host, int(port))):
-        assert crew.client.run(os.getpid)
+        assert group.client.run(os.getpid)
 
 
-def test_the_folder_of_our_cluster_is_private_and_goes_with_it(crew):
-    folder = crew.folder
+def test_the_folder_of_our_cluster_is_private_and_goes_with_it(group):
+    folder = group.folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert any(folder.iterdir())
-    crew.close()
+    group.close()
     assert not folder.exists()

@@ -10,7 +10,7 @@ from clusters_of_machines import TREE, built, model
 import tvmtarget as tt
 from tvmtarget.errors import RunError, TargetError
 from tvmtarget.executors.driver_program import Signature
-from tvmtarget.executors.graph import check_outputs
+from tvmtarget.executors.signatures import check_outputs
 from tvmtarget.tags.registry import Registry
 
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")

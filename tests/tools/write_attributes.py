@@ -15,7 +15,7 @@ import typer
 
 import tvmtarget as tt
 from tvmtarget.backends.protocol import Backend, backend_named
-from tvmtarget.building.honoured_attributes import BUILT, effect_of, honoured
+from tvmtarget.building.honoured_attributes import driver_honours, effect_of, honoured
 from tvmtarget.cli.main import app
 from tvmtarget.target.builtin_kinds import KINDS
 from tvmtarget.target.kinds import Attribute, Role, kind_names, kind_of
@@ -194,7 +194,8 @@ def _planned(row: Attribute, kind: str) -> str:
 def _driver_rows(role: Role) -> Iterator[Sequence[str]]:
     for name in kind_names(role):
         rows = kind_of(name, role).attributes
-        if name not in BUILT[role]:
+        honours = driver_honours(role, name)
+        if honours is None:
             yield (
                 name,
                 ", ".join(f"`{row.name}`" for row in rows) or "",
@@ -203,7 +204,7 @@ def _driver_rows(role: Role) -> Iterator[Sequence[str]]:
             )
             continue
         for row in rows:
-            effect = RESULT if row.name in BUILT[role][name] else f"refused (by build, unless {_default(row)})"
+            effect = RESULT if row.name in honours else f"refused (by build, unless {_default(row)})"
             yield name, f"`{row.name}`", effect, row.doc
         if not rows:
             yield name, "", RESULT, kind_of(name, role).doc

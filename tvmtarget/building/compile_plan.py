@@ -248,6 +248,7 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
             problems += not_honoured_by_driver(node.executor, "executor", path)
         if node.runtime is not None:
             problems += not_honoured_by_driver(node.runtime, "runtime", path)
+        problems += _ignored_drivers(plan.topology.root, node, path)
         if node.is_composite:
             problems += not_honoured(node, frozenset(), "a system", path)
     problems += undistributable(plan.topology, {unnumbered(path) for path in used})
@@ -274,6 +275,17 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
             problems += not_honoured(host, frozenset(), "the graph executor, which drives in its place,", path)
     raise_all(BackendError, list(dict.fromkeys(problems)))
     return chosen
+
+
+def _ignored_drivers(root: Target, node: Target, path: str) -> Iterator[str]:
+    """Yield the executor and runtime of an inner node that have no effect, as those of the root run the program."""
+    used = root.executor.kind if root.executor is not None else "graph"
+    if node.executor is not None and node.executor.kind != used:
+        yield f"executor {node.executor.kind!r} of @{path} would be ignored: executor {used!r} runs all drivers"
+    used = root.runtime.kind if root.runtime is not None else "python"
+    # Each machine of a distributed runtime runs its drivers in one Python process.
+    if node.runtime is not None and not is_distributed(node) and node.runtime.kind not in (used, "python"):
+        yield f"runtime {node.runtime.kind!r} of @{path} would be ignored: runtime {used!r} runs the program"
 
 
 def _is_external(plan: Plan, site: str) -> bool:

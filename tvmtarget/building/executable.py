@@ -22,16 +22,16 @@ from tvmtarget.backends.protocol import Array, Backend, Compiled, CompileRequest
 from tvmtarget.backends.sharing import device_index
 from tvmtarget.errors import ArtifactError, MissingExtraError, RunError, TvmTargetError, raise_all
 from tvmtarget.executors.driver_program import DriverProgram
-from tvmtarget.executors.graph import Event, GraphExecutor, check_inputs, check_outputs
+from tvmtarget.executors.protocol import Event, RunProgram, executor_named
+from tvmtarget.executors.signatures import check_inputs, check_outputs
 from tvmtarget.executors.verify_driver import verify_program
 from tvmtarget.files import temporary_folder
 from tvmtarget.ir.onnx.reader import decode_model
 from tvmtarget.ir.onnx.tensors import external_tensors
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.partition.machines.machine import Machines, is_distributed
-from tvmtarget.runtimes.engines import engine_of
-from tvmtarget.runtimes.protocol import Cluster, Engine, RunProgram, unmatched
-from tvmtarget.target.node import Runtime
+from tvmtarget.runtimes.protocol import Cluster, Engine, WorkerEngine, WorkerGroup, runtime_named, unmatched_transfers
+from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import shown
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
@@ -82,7 +82,7 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
         with _reading(place, member):
             programs[name] = DriverProgram.read(files[member])
     program = programs.pop("")
-    raise_all(ArtifactError, [f"{place!r} cannot run: {problem}" for problem in unmatched(programs)][:5])
+    raise_all(ArtifactError, [f"{place!r} cannot run: {problem}" for problem in unmatched_transfers(programs)][:5])
     arities = {name: (len(leaf.part.inputs), len(leaf.part.outputs)) for name, leaf in leaves.items()}
     for name, part in {"": program, **programs}.items():
         whose = f"the program of machine {name!r} in {place!r}" if name else f"the program in {place!r}"
@@ -197,7 +197,7 @@ def open_machine(data: bytes) -> RunProgram:
     with temporary_folder() as folder:
         path = folder / "machine"
         path.write_bytes(data)
-        return load(path, trust=True).executor.run
+        return load(path, trust=True).run_here
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,11 +348,11 @@ class Executable:
         self._machines = dict(machines or {})
         self._calls = tuple(calls)
         topology = Topology(target)
-        self.executor = GraphExecutor(program, self._constants, self._call_leaf, self._copy)
-        self._engine: Engine | None = None
-        if self._machines and target.runtime is not None:
-            cluster = Cluster(Machines(topology).home, self._machines, self._pack, open_machine)
-            self._engine = engine_of(runtime or target.runtime, cluster)
+        executor = target.executor or Executor("graph")
+        self.run_here: RunProgram = executor_named(executor.kind).load(
+            program, self._constants, self._call_leaf, self._copy, executor
+        )
+        self._engine = self._engine_of(runtime or target.runtime or Runtime("python"), topology)
         self._domains = {name: topology[leaf.part.site].domain for name, leaf in self._leaves.items()}
         self._in_memory = {self._domains[name]: leaf for name, leaf in self._leaves.items()}
         self._shared = {leaf.domain for leaf in topology.leaves() if leaf.target.device == "cpu"}
@@ -417,7 +417,7 @@ class Executable:
         """
         values = check_inputs(self._program.inputs, inputs)
         raise_all(RunError, self._foreign_hosts)
-        results = (self._engine or self.executor).run(values, record)
+        results = self._engine.run(values, record)
         return self._outputs(results)
 
     @cached_property
@@ -438,7 +438,7 @@ class Executable:
     def _outputs(self, results: Sequence[Any]) -> dict[str, Array]:
         """Return results by name; those that come from other machines are what the program says, or an error."""
         here = list(map(_here, results))
-        if self._engine is not None:
+        if self._machines:
             check_outputs(self._program.outputs, here)
         return dict(zip(self.outputs, here, strict=True))
 
@@ -449,13 +449,11 @@ class Executable:
         """
         raise_all(RunError, self._foreign_hosts)
         checked = (check_inputs(self._program.inputs, given) for given in inputs)
-        results = map(self.executor.run, checked) if self._engine is None else self._engine.stream(checked, depth)
-        yield from map(self._outputs, results)
+        yield from map(self._outputs, self._engine.stream(checked, depth))
 
     def close(self) -> None:
         """End the processes that a distributed runtime has started; the next run starts new ones."""
-        if self._engine is not None:
-            self._engine.close()
+        self._engine.close()
 
     def profile(self, inputs: Mapping[str, object]) -> tuple[Event, ...]:
         """Run once and return every leaf call and copy in order, each with its duration in nanoseconds."""
@@ -467,9 +465,26 @@ class Executable:
         """Write the program into one file, whole or not at all; the same program makes the same bytes."""
         self._save(Path(path), self._program, self._leaves, self._machines)
 
+    def _engine_of(self, runtime: Runtime | str, topology: Topology) -> Engine:
+        """Return the engine of a runtime; of the reason why there is none, one that raises it at the first run."""
+        if isinstance(runtime, str):
+            reason = runtime
+
+            def reject() -> WorkerGroup:
+                raise RunError(reason)
+
+            return WorkerEngine(reject)
+        if not self._machines and is_distributed(self.target):  # the packed program of one machine of a cluster
+            runtime = Runtime("python")
+        home = Machines(topology).home if self._machines else ""
+        programs = self._machines or {home: self._program}
+        return runtime_named(runtime.kind).engine(
+            runtime, Cluster(home, programs, self.run_here, self._pack, open_machine)
+        )
+
     def _pack(self, machine: str) -> bytes:
         """Return a saved program that holds what one machine needs."""
-        program = self._machines[machine]
+        program = self._machines.get(machine, self._program)
         called = {step.call for driver in program.drivers.values() for step in driver.walk()} | {program.entry}
         with temporary_folder() as folder:
             path = folder / "machine"

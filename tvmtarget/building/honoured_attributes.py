@@ -1,6 +1,6 @@
 """What the attributes of a tree do when a program is built: change the result, describe, or be refused.
 
-Code generators name the attributes that they honour, and so does the table of executors and runtimes here. An attribute
+Code generators, executors and runtimes name the attributes that they honour. An attribute
 of another class than those that may only describe (`model`, `scale`, `capacity`) is refused where nothing honours it.
 """
 
@@ -9,25 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal, TypeAlias
 
+from tvmtarget import plugins
 from tvmtarget.backends.protocol import Backend
+from tvmtarget.executors.protocol import executor_named
+from tvmtarget.runtimes.protocol import runtime_named
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.text.printing import write_value
 from tvmtarget.target.tree import Target
 
-__all__ = ["BUILT", "Effect", "effect_of", "honoured", "not_honoured", "not_honoured_by_driver"]
+__all__ = ["Effect", "driver_honours", "effect_of", "honoured", "not_honoured", "not_honoured_by_driver"]
 
 Effect: TypeAlias = Literal["changes the result", "descriptive", "refused"]
-
-# The executors and runtimes that programs are built for, each with the attributes that it honours.
-BUILT: Mapping[Role, Mapping[str, frozenset[str]]] = {
-    "executor": {"graph": frozenset()},
-    "runtime": {
-        "python": frozenset(),
-        "processes": frozenset(),
-        "dask": frozenset({"address", "insecure", "workers"}),
-    },
-}
 
 # Classes of attributes that costs, constraints and tuning keys read, and code does not depend on.
 _DESCRIBING = frozenset({"model", "scale", "capacity"})
@@ -69,14 +62,33 @@ def not_honoured(target: Target, honours: frozenset[str] | None, by: str, path: 
             )
 
 
+def driver_honours(role: Role, kind: str) -> frozenset[str] | None:
+    """Return the attributes that the executor or runtime of a kind honours.
+
+    Args:
+        role: `executor` or `runtime`.
+        kind: the kind of the node.
+
+    Returns:
+        Names of attributes; None if no package registers an executor or runtime for the kind.
+
+    Raises:
+        BackendError: the registered executor or runtime does not load.
+    """
+    if kind not in plugins.names(f"tvmtarget.{role}s"):
+        return None
+    return (executor_named(kind) if role == "executor" else runtime_named(kind)).honours
+
+
 def not_honoured_by_driver(configured: Executor | Runtime, role: Role, path: str) -> Iterator[str]:
     """Yield why an executor or runtime of a node cannot be built for, or which of its attributes would be ignored."""
-    place, known = f"@{path or '.'}", BUILT[role]
-    if configured.kind not in known:
-        yield f"{role} {configured.kind!r} of {place} cannot be built for yet; there is {', '.join(known)}"
+    place, honours = f"@{path or '.'}", driver_honours(role, configured.kind)
+    if honours is None:
+        known = ", ".join(plugins.names(f"tvmtarget.{role}s"))
+        yield f"{role} {configured.kind!r} of {place} cannot be built for yet; there is {known}"
         return
     for row, value in _stated(find_kind(configured.kind, role), configured.attrs):
-        if row.name not in known[configured.kind]:
+        if row.name not in honours:
             why = _INSTEAD.get(row.name, f"the {configured.kind} {role} does not honour it")
             at = f"{path}/{role}/{row.name}".lstrip("/")
             yield (

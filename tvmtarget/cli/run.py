@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tvmtarget.autotune.log.applied import Applied
     from tvmtarget.building.output_comparison import Comparison
-    from tvmtarget.executors.graph import Event
+    from tvmtarget.executors.protocol import Event
     from tvmtarget.target.tree import Target
 
 __all__ = ["run"]
@@ -100,7 +100,7 @@ def run(
         tree = _with_scheduler(read_target(target, edits, context.args), scheduler, insecure=insecure)
         exe = options.build(program, tree, allow_interpreter=allow_interpreter, quiet=as_json)
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
-    from tvmtarget.executors.graph import CopyEvent
+    from tvmtarget.executors.protocol import CopyEvent
 
     events: list[Event] = []
     results = exe.run(arrays, record=events.append)

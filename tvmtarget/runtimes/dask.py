@@ -22,15 +22,15 @@ from typing import Any, NoReturn, TypeVar
 
 from tvmtarget.errors import MissingExtraError, RunError, TvmTargetError, did_you_mean, raise_all
 from tvmtarget.executors.driver_program import Driver
-from tvmtarget.executors.graph import Event
+from tvmtarget.executors.protocol import Event, Record, RunProgram
 from tvmtarget.files import temporary_folder
 from tvmtarget.python_process import is_stopped, python_environment
-from tvmtarget.runtimes.protocol import Cluster, OpenMachine, Record, RunProgram
+from tvmtarget.runtimes.protocol import Cluster, OpenMachine, ProgramRuntime, WorkerEngine
 from tvmtarget.runtimes.segments import Part, parts_of
 from tvmtarget.target.node import Runtime
 from tvmtarget.untrusted import LIMITS, limit
 
-__all__ = ["DaskWorkerGroup", "connected"]
+__all__ = ["RUNTIME", "DaskRuntime", "DaskWorkerGroup", "connected"]
 
 _R = TypeVar("_R")
 _VARIABLE = LIMITS["silence-seconds"].variable
@@ -415,3 +415,16 @@ def _distributed() -> Any:  # noqa: ANN401
         return import_module("distributed")
     except ImportError:
         raise MissingExtraError("distributed", "dask") from None
+
+
+class DaskRuntime(ProgramRuntime):
+    """Runs each machine on a worker of a Dask cluster: that of a scheduler, or one started on this computer."""
+
+    honours = frozenset({"address", "insecure", "workers"})
+
+    def engine(self, settings: Runtime, cluster: Cluster) -> WorkerEngine:
+        """Return an engine that connects to the scheduler at its first run."""
+        return WorkerEngine(lambda: DaskWorkerGroup(settings, cluster))
+
+
+RUNTIME = DaskRuntime()

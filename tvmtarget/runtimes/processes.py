@@ -20,13 +20,14 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from tvmtarget.errors import RunError
-from tvmtarget.executors.graph import CallEvent, CopyEvent, Event
+from tvmtarget.executors.protocol import CallEvent, CopyEvent, Event, Record
 from tvmtarget.python_process import is_stopped, python_command, python_environment, without_current_folder
 from tvmtarget.runtimes.messages import Message, Packed, receive
-from tvmtarget.runtimes.protocol import Cluster, Record
+from tvmtarget.runtimes.protocol import Cluster, ProgramRuntime, WorkerEngine
+from tvmtarget.target.node import Runtime
 from tvmtarget.untrusted import LIMITS, limit
 
-__all__ = ["ProcessWorkerGroup"]
+__all__ = ["RUNTIME", "ProcessWorkerGroup", "ProcessesRuntime"]
 
 POLL = 0.1  # seconds between looks at processes from which nothing comes
 GRACE = 2.0  # seconds in which a process that lost its connections, or was killed, has ended
@@ -261,3 +262,14 @@ def _end(owner: int, processes: Mapping[str, subprocess.Popen[bytes]], outboxes:
 def _read_event(written: Message) -> Event:
     kinds: dict[str, type[CallEvent] | type[CopyEvent]] = {"CallEvent": CallEvent, "CopyEvent": CopyEvent}
     return kinds[written["kind"]](**{name: value for name, value in written.items() if name != "kind"})
+
+
+class ProcessesRuntime(ProgramRuntime):
+    """Runs each machine in a process of this computer; the kind has no attributes."""
+
+    def engine(self, settings: Runtime, cluster: Cluster) -> WorkerEngine:
+        """Return an engine that starts the processes at its first run."""
+        return WorkerEngine(lambda: ProcessWorkerGroup(cluster))
+
+
+RUNTIME = ProcessesRuntime()

@@ -1,41 +1,262 @@
-"""What runs the programs of several machines: the engine, and what a runtime gives it."""
+"""The runtime protocol: where the machines of a program run, and the engine that runs them.
+
+Runtimes are found by the entry-point group `tvmtarget.runtimes`, under the name of the runtime kind.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from tvmtarget.executors.driver_program import Driver, DriverProgram
-from tvmtarget.executors.graph import Event, Transfers
+from tvmtarget import plugins
+from tvmtarget.errors import BackendError, did_you_mean
+from tvmtarget.executors.driver_program import DriverProgram
+from tvmtarget.executors.protocol import Record, RunProgram
+from tvmtarget.target.node import Runtime
 
-__all__ = ["Cluster", "Engine", "OpenMachine", "Record", "RunProgram", "WorkerGroup", "unmatched"]
+__all__ = [
+    "Cluster",
+    "Engine",
+    "LocalEngine",
+    "OpenMachine",
+    "ProgramRuntime",
+    "WorkerEngine",
+    "WorkerGroup",
+    "runtime_named",
+    "unmatched_transfers",
+]
 
-Record: TypeAlias = "Callable[[Event], None]"
+GROUP = "tvmtarget.runtimes"
+
 OpenMachine: TypeAlias = "Callable[[bytes], RunProgram]"
 
 
-class RunProgram(Protocol):
-    """The program of one machine, ready to run there."""
+@dataclass(frozen=True)
+class Cluster:
+    """The programs that a runtime runs, one per machine, by the path of the machine.
 
-    def __call__(
-        self,
-        inputs: Sequence[Any],
-        record: Record | None = None,
-        transfers: Transfers | None = None,
-        *,
-        entry: Driver | None = None,
-    ) -> list[Any]:
-        """Run once on the program's parameters in order, or on those of a part of it; return its results in order."""
+    Attributes:
+        home: the machine that takes the inputs and returns the results.
+        programs: the driver programs; of a program for one machine, that alone.
+        run_here: runs the program of one machine in this process. Runtimes that are distributed do not use it.
+        pack: returns the program of a machine with its code and constants, as bytes.
+        open: opens these bytes where the machine is. Other processes import it by its qualified name.
+    """
+
+    home: str
+    programs: Mapping[str, DriverProgram]
+    run_here: RunProgram
+    pack: Callable[[str], bytes]
+    open: OpenMachine
+
+    def sinks(self, machine: str) -> list[str]:
+        """List the machines that a machine sends to.
+
+        Args:
+            machine: path of the sending machine.
+
+        Returns:
+            Paths of machines, sorted.
+        """
+        drivers = self.programs[machine].drivers.values()
+        return sorted({step.to for driver in drivers for step in driver.steps if step.to})
+
+
+class Engine(ABC):
+    """Runs one program, any number of times."""
+
+    @abstractmethod
+    def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
+        """Run once.
+
+        Args:
+            inputs: the program's inputs, in order.
+            record: called with each leaf call and copy.
+
+        Returns:
+            The program's results, in order.
+
+        Raises:
+            RunError: a machine failed; the message names it.
+        """
+
+    @abstractmethod
+    def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
+        """Run on a sequence of inputs.
+
+        Args:
+            inputs: the inputs of each run, in order.
+            depth: the largest number of runs that are in progress at once.
+
+        Yields:
+            The results of each run, in the order of the inputs.
+        """
+
+    def close(self) -> None:  # noqa: B027 - an engine may have nothing to stop
+        """Stop all processes and connections of the engine; the next run starts new ones."""
+
+
+class LocalEngine(Engine):
+    """Runs a program in the calling thread; runs in several threads do not wait for each other."""
+
+    def __init__(self, run: RunProgram) -> None:
+        self._run = run
+
+    def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
+        """Run once."""
+        return self._run(inputs, record)
+
+    def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
+        """Run on a sequence of inputs, one at a time."""
+        return map(self._run, inputs)
+
+
+class WorkerGroup(Protocol):
+    """The started workers of a cluster; after an error of any method it is closed and not used again."""
+
+    def begin(self, inputs: Sequence[Any], *, is_recorded: bool) -> Any:  # noqa: ANN401 - only `finish` reads it
+        """Begin a run.
+
+        Args:
+            inputs: the program's inputs, in order.
+            is_recorded: whether `finish` is called with a `record`.
+
+        Returns:
+            A handle of the run, for `finish`.
+        """
+        ...
+
+    def finish(self, run: Any, record: Record | None = None) -> list[Any]:  # noqa: ANN401
+        """Wait for a run.
+
+        Args:
+            run: what `begin` returned.
+            record: called with each leaf call and copy of the run.
+
+        Returns:
+            The program's results, in order.
+
+        Raises:
+            RunError: a machine failed or died; the message names it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop everything that was started."""
         ...
 
 
-def unmatched(programs: Mapping[str, DriverProgram]) -> Iterator[str]:
-    """Yield why programs that were read from a file could hang: ends of transfers without a match, or out of order."""
+class WorkerEngine(Engine):
+    """Runs a cluster on a group of workers, started at the first run and again after a failure.
+
+    Args:
+        start: starts the workers.
+    """
+
+    def __init__(self, start: Callable[[], WorkerGroup]) -> None:
+        self._start = start
+        self._reset()
+
+    def _reset(self) -> None:
+        self._workers: WorkerGroup | None = None
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
+        """Run once; runs in several threads wait for each other."""
+        with self._running_workers() as workers:
+            return workers.finish(workers.begin(inputs, is_recorded=record is not None), record)
+
+    def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
+        """Run on a sequence of inputs, up to `depth` of them at once."""
+        with self._running_workers() as workers:
+            runs: deque[Any] = deque()
+            for values in inputs:
+                runs.append(workers.begin(values, is_recorded=False))
+                if len(runs) == depth:
+                    yield workers.finish(runs.popleft())
+            while runs:
+                yield workers.finish(runs.popleft())
+
+    def close(self) -> None:
+        """Stop the workers."""
+        workers, self._workers = self._workers, None
+        if workers is not None and self._process == os.getpid():
+            workers.close()
+
+    @contextmanager
+    def _running_workers(self) -> Iterator[WorkerGroup]:
+        """Start the workers if there are none, and stop them after any error, a keyboard interrupt included."""
+        if self._process != os.getpid():  # in a fork: the threads and processes of the workers are the parent's
+            self._reset()
+        with self._lock:
+            if self._workers is None:
+                self._workers = self._start()
+            try:
+                yield self._workers
+            except BaseException:
+                self.close()
+                raise
+
+
+class ProgramRuntime(ABC):
+    """Base class of runtimes.
+
+    `honours` names the attributes of the runtime kind that have an effect; a build rejects a target that sets another
+    one. Whether a runtime gets one program per machine is a fact of its kind (`Kind.is_distributed`).
+    """
+
+    honours: frozenset[str] = frozenset()
+
+    @abstractmethod
+    def engine(self, settings: Runtime, cluster: Cluster) -> Engine:
+        """Return the engine of a program; nothing is started before its first run.
+
+        Args:
+            settings: the runtime node of the target, with its attributes.
+            cluster: the programs of the machines.
+
+        Returns:
+            An engine of its own for each call.
+        """
+
+
+def runtime_named(kind: str) -> ProgramRuntime:
+    """Return the runtime of a kind.
+
+    Args:
+        kind: a runtime kind, such as `python`.
+
+    Returns:
+        The object that is registered for the kind.
+
+    Raises:
+        BackendError: no package registers a runtime for the kind, or what it registers is of another class.
+    """
+    known = plugins.names(GROUP)
+    if kind not in known:
+        raise BackendError(f"no runtime {kind!r} is installed{did_you_mean(kind, known)}")
+    runtime = plugins.load(GROUP, kind)
+    if not isinstance(runtime, ProgramRuntime):
+        raise BackendError(f"runtime {kind!r} is {runtime!r}, which does not derive from {ProgramRuntime.__name__}")
+    return runtime
+
+
+def unmatched_transfers(programs: Mapping[str, DriverProgram]) -> Iterator[str]:
+    """Find transfers for which the programs of several machines could wait forever.
+
+    Args:
+        programs: the driver programs by machine, read from a file.
+
+    Yields:
+        A sentence for each machine whose transfers are out of order, and each transfer that has one end only.
+    """
     sent: set[tuple[int, str, str]] = set()
     received: set[tuple[int, str, str]] = set()
     for machine, program in programs.items():
@@ -45,92 +266,9 @@ def unmatched(programs: Mapping[str, DriverProgram]) -> Iterator[str]:
             if order <= last:
                 yield f"machine {machine!r} makes transfer {order} after {last}"
             last = order
-            sent |= {(order, machine, step.to)} if step.to is not None else set()
-            received |= {(order, step.from_, machine)} if step.from_ is not None else set()
+            if step.to is not None:
+                sent.add((order, machine, step.to))
+            if step.from_ is not None:
+                received.add((order, step.from_, machine))
     for order, src, dst in sorted(sent ^ received):
         yield f"transfer {order} from {src!r} to {dst!r} has one end only"
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """The programs of all machines; the one at `home` takes the inputs and returns the results.
-
-    `pack` makes of a machine's program and functions what `open` reads where they run; `open` is a function that other
-    processes can import.
-    """
-
-    home: str
-    programs: Mapping[str, DriverProgram]
-    pack: Callable[[str], bytes]
-    open: OpenMachine
-
-    def sinks(self, machine: str) -> list[str]:
-        """List the machines that one sends to."""
-        return sorted(
-            {step.to for driver in self.programs[machine].drivers.values() for step in driver.steps if step.to}
-        )
-
-
-class WorkerGroup(Protocol):
-    """What runs a cluster once it is started: whatever it raises, it is then closed and never used again."""
-
-    def begin(self, inputs: Sequence[Any], *, is_recorded: bool) -> Any:  # noqa: ANN401 - only `finish` reads it
-        """Begin a run; return what `finish` calls it."""
-        ...
-
-    def finish(self, run: Any, record: Record | None = None) -> list[Any]:  # noqa: ANN401
-        """Wait for a run and return its results; `RunError` names the machine that failed or died."""
-        ...
-
-    def close(self) -> None:
-        """Stop everything that was started."""
-        ...
-
-
-class Engine:
-    """Runs a cluster, by a crew that it hires at the first run, and anew after a failure."""
-
-    def __init__(self, hire: Callable[[], WorkerGroup]) -> None:
-        self._hire = hire
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        self._crew: WorkerGroup | None = None
-        self._one_at_a_time = threading.Lock()
-        self._process = os.getpid()
-
-    def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
-        """Run once; `RunError` names the machine that failed or died."""
-        with self._crew_at_work() as crew:
-            return crew.finish(crew.begin(inputs, is_recorded=record is not None), record)
-
-    def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
-        """Run on inputs that follow each other, up to `depth` of them at a time; yield results in their order."""
-        with self._crew_at_work() as crew:
-            begun: deque[Any] = deque()
-            for values in inputs:
-                begun.append(crew.begin(values, is_recorded=False))
-                if len(begun) == depth:
-                    yield crew.finish(begun.popleft())
-            while begun:
-                yield crew.finish(begun.popleft())
-
-    def close(self) -> None:
-        """Stop everything that was started."""
-        crew, self._crew = self._crew, None
-        if crew is not None and self._process == os.getpid():
-            crew.close()
-
-    @contextmanager
-    def _crew_at_work(self) -> Iterator[WorkerGroup]:
-        """Lend the crew; it ends where anything goes wrong, the user's interrupt too."""
-        if self._process != os.getpid():  # a fork, in which neither the threads nor the processes of a crew are its own
-            self._begin_anew()
-        with self._one_at_a_time:
-            if self._crew is None:
-                self._crew = self._hire()
-            try:
-                yield self._crew
-            except BaseException:
-                self.close()
-                raise

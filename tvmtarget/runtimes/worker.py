@@ -19,11 +19,10 @@ from multiprocessing.reduction import recv_handle
 from typing import Any
 
 from tvmtarget.errors import TvmTargetError
-from tvmtarget.executors.graph import Event
+from tvmtarget.executors.protocol import Event, RunProgram
 from tvmtarget.python_process import end_with_parent
 from tvmtarget.runtimes.messages import Message, receive, send
 from tvmtarget.runtimes.peer_network import LostError, PeerNetwork
-from tvmtarget.runtimes.protocol import RunProgram
 
 __all__ = ["main"]
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.building.executable import Executable
-from tvmtarget.executors.graph import CallEvent, Event
+from tvmtarget.executors.protocol import CallEvent, Event
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.plan import Plan
 
