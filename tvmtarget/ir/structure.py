@@ -2,8 +2,8 @@
 
 Names of values, calls, symbolic dimensions and private functions do not matter, nor where operations came from. These
 matter: the order of parameters and results, operators with attributes and the versions of the operator sets used,
-    types, constants by type and digest, nested bodies, and, unless left out, constraints and memory scopes. Function
-    attributes that begin with `onnx.` only document the source and do not matter.
+types, constants by type and digest, nested bodies, and, unless left out, constraints and memory scopes. Function
+attributes that begin with `onnx.` only document the source and do not matter.
 
 The order of independent operations does not matter: they are numbered from the results backwards, in the order of
 operands. Three orders are kept as written: of operations with effects, of operations whose results are not read (remove
@@ -11,12 +11,15 @@ them first), and of operands, also of commutative operators.
 
 `structural_hash` is "s1:" and the SHA-256 of the RFC 8785 (canonical JSON) bytes of the body. All of this takes linear
 time.
+
+`op_fingerprint` identifies a single operation in the same sense. Partitioning computes it for every operation, compares
+operations of different functions by it, and derives canonical orders and the names of subgraph functions from it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +30,7 @@ from tvmtarget.ir.function import (
     CODE,
     DIMS,
     OPS,
+    Attribute,
     Call,
     Constant,
     Function,
@@ -44,7 +48,16 @@ from tvmtarget.target.identity import canonical, identity_of
 if TYPE_CHECKING:
     from tvmtarget.ir.module import IRModule
 
-__all__ = ["difference", "module_hash", "structural_hash", "structurally_equal", "structure_of"]
+__all__ = [
+    "OpFingerprint",
+    "difference",
+    "module_hash",
+    "op_fingerprint",
+    "structural_hash",
+    "structurally_equal",
+    "structure_of",
+    "type_pattern",
+]
 
 SCHEMA = 1
 # Prefix of function attributes that document the source model (`onnx/metadata.py`).
@@ -163,6 +176,79 @@ def difference(a: IRModule | Function, b: IRModule | Function) -> str | None:
     if module_hash(a) != module_hash(b):
         return "attributes differ" if dict(a.attrs) != dict(b.attrs) else f"target: {a.target}, not {b.target}"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class OpFingerprint:
+    """Name-independent identity of one operation, the same in every program and process.
+
+    Attributes:
+        text: 16 hexadecimal digits.
+        dims: symbolic dimensions of its types in order of occurrence. They are not part of `text`: whoever compares
+            several operations must compare which dimensions are equal.
+    """
+
+    text: str
+    dims: tuple[str, ...] = ()
+
+
+def op_fingerprint(call: Call, types: Mapping[str, Type], is_read: Callable[[str], bool]) -> OpFingerprint:
+    """Compute the fingerprint of an operation: operator, attributes, types, and which results are read.
+
+    Nested bodies are left out.
+
+    Args:
+        call: the operation.
+        types: types of values by name.
+        is_read: whether a value, by name, is read or returned.
+
+    Returns:
+        The fingerprint. Its text is part of the names of subgraph functions and must not change.
+    """
+    dims: list[str] = []
+    body = (
+        call.op,
+        call.has_effect,
+        tuple(_plain_attributes(call.attrs)),
+        tuple(type_pattern(types.get(name), dims) for name in call.inputs),
+        tuple((type_pattern(types.get(output.name), dims), is_read(output.name)) for output in call.outputs),
+    )
+    text = hashlib.sha256(repr(body).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return OpFingerprint(text, tuple(dims))
+
+
+def type_pattern(type_: Type, dims: list[str]) -> str:
+    """Write a type as text without the names of its symbolic dimensions.
+
+    Args:
+        type_: the type.
+        dims: list that the symbolic dimensions are appended to, in order of occurrence.
+
+    Returns:
+        Text such as `float32[$,64]`.
+    """
+    match type_:
+        case TensorType(dtype, shape) if shape is not None:
+            dims += (dim for dim in shape if isinstance(dim, str))
+            return f"{dtype}[{','.join('$' if isinstance(dim, str) else str(dim) for dim in shape)}]"
+        case SequenceType(element):
+            return f"sequence({type_pattern(element, dims)})"
+        case OptionalType(element):
+            return f"optional({type_pattern(element, dims)})"
+        case MapType(key, value):
+            return f"map({key},{type_pattern(value, dims)})"
+        case SparseType(tensor):
+            return f"sparse({type_pattern(tensor, dims)})"
+        case _:
+            return str(type_)
+
+
+def _plain_attributes(attrs: Sequence[tuple[str, Attribute]]) -> Iterator[Hashable]:
+    """Yield attributes with tensors replaced by their type and digest."""
+    for name, value in attrs:
+        items = value if isinstance(value, tuple) else (value,)
+        plain = tuple((str(item.type), item.digest) if isinstance(item, Constant) else item for item in items)
+        yield name, type(value).__name__, plain
 
 
 def _public(module: IRModule) -> set[str]:

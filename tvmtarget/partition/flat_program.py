@@ -20,12 +20,12 @@ from tvmtarget.ir.relax.partitionable import partitionable
 from tvmtarget.ir.relax.tuples import with_tuples_apart
 from tvmtarget.ir.relax.vdevice_constraints import constrained
 from tvmtarget.ir.rewrite import with_op_names
+from tvmtarget.ir.structure import OpFingerprint, op_fingerprint
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.costs.value_memories import check_input_memories, memory_requirements
 from tvmtarget.partition.dataflow import Dataflow, Kinds, dataflow_of, kinds_of, signatures_of
-from tvmtarget.partition.outline.canonical_order import canonical_order
-from tvmtarget.partition.outline.op_fingerprint import OpFingerprint, fingerprint_of
+from tvmtarget.partition.outline.canonical_order import canonical_ranks
 from tvmtarget.partition.placement.given_matches import imported_generators, imported_matches
 from tvmtarget.partition.placement.where_rules import ConstraintResolver, Requirement, names_of, rules_matching
 from tvmtarget.support.strategy import Op
@@ -104,7 +104,7 @@ class FlatProgram:
         """Return what an operation is apart from names; those of one signature are looked at once."""
         number = self.signatures[index]
         if number not in self._fingerprints:
-            self._fingerprints[number] = fingerprint_of(self.body[index], self.types, self.is_read)
+            self._fingerprints[number] = op_fingerprint(self.body[index], self.types, self.is_read)
         return self._fingerprints[number]
 
     @cached_property
@@ -147,7 +147,7 @@ class FlatProgram:
 
     def _ranks(self, scope: Scope) -> list[int] | None:
         if scope.calls not in self._ranked:
-            self._ranked[scope.calls] = canonical_order(
+            self._ranked[scope.calls] = canonical_ranks(
                 scope.function, lambda at: self.fingerprint(scope.calls.start + at).text
             )
         return self._ranked[scope.calls]

@@ -1,102 +1,194 @@
-"""Ranks of operations that their structure gives, so that what is decided does not depend on how they are listed.
+"""Canonical orders of operations: they depend on structure, not on how the program lists or names operations.
 
-Operations are taken depth first from those that nothing comes after, each behind what it reads, in the order in which
-it reads that: what belongs together stays together, as exporters list it. Of such ends the one with the least number
-is first, which tells what leads to it; where numbers are equal, what else comes of that counts too (a round of colour
-refinement up the graph and one down), and at last their place among the results.
+Both orders sort by labels from colour refinement (Weisfeiler and Leman, 1968), in which the label of an operation sums
+up what leads to it, or what its results lead to. One pass down an acyclic graph, or up, reaches everything. Labels are
+BLAKE2b digests, equal in every process and version of Python. Operations with equal labels stay in the order in which
+they are listed: structures that look different because of that are not shared, but never confused, since whoever
+compares them compares all of their operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from typing import TypeAlias
 
 from tvmtarget.ir.def_use import producers_of
-from tvmtarget.ir.function import Function
+from tvmtarget.ir.function import Call, Function
 from tvmtarget.partition.subgraphs.typed_fusion import is_large
 
-__all__ = ["canonical_order"]
+__all__ = ["CanonicalOrders", "canonical_ranks"]
+
+# For every operation the position of the producer of each operand, and which of its results that is.
+_Reads: TypeAlias = Sequence[Sequence[tuple[int, int]]]
+
+# Producer of an operand that is computed elsewhere.
+_OUTSIDE = (-1, 0)
+
+# Result number of the edge between successive operations with effects.
+_EFFECT = -1
 
 
-def canonical_order(function: Function, told: Callable[[int], str]) -> list[int] | None:
-    """Return for every operation of a function its place in an order in which they can run; None for large functions.
+class CanonicalOrders:
+    """Orders the operations of leaf functions; equal lists of operations are ordered once."""
 
-    `told` says in hexadecimal digits what an operation is by itself. Those with effects keep their order. In large
-    functions there are so many that the order they are listed in makes next to no difference. O(E + V log V).
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[int, ...]] = {}
+
+    def order(self, calls: Sequence[Call], fingerprints: Sequence[str]) -> tuple[int, ...]:
+        """Return the canonical topological order of operations. O(E log V).
+
+        Of the operations that can come next the one with the smallest label does, then the one whose operands were
+        computed first. Operations with effects keep their order.
+
+        Args:
+            calls: operations in any topological order.
+            fingerprints: text of the fingerprint of each operation.
+
+        Returns:
+            Positions in `calls`.
+        """
+        producer = {out.name: (place, k) for place, call in enumerate(calls) for k, out in enumerate(call.outputs)}
+        producer.pop("", None)
+        reads = tuple(tuple([producer.get(name, _OUTSIDE) for name in call.inputs]) for call in calls)
+        key = (tuple(fingerprints), reads)
+        if key not in self._known:
+            self._known[key] = _smallest_label_first(
+                calls, _refined_up(_refined_down(fingerprints, reads), reads), reads
+            )
+        return self._known[key]
+
+
+def canonical_ranks(function: Function, fingerprint: Callable[[int], str]) -> list[int] | None:
+    """Return the rank of every operation of a function in its canonical topological order. O(E + V log V).
+
+    The order is depth first from the operations whose results no other operation reads, each behind its operands, so
+    that connected operations stay together as exporters list them. Those last operations are sorted by their labels,
+    then by their position among the results. Operations with effects keep their order.
+
+    Args:
+        function: function whose operations are in topological order.
+        fingerprint: returns the text of the fingerprint of an operation, by position.
+
+    Returns:
+        Ranks from 0 up; None for a large function, where the given order is used: there, ties are so many that the
+        choice makes next to no difference.
     """
     if is_large(len(function.body), sum(len(call.inputs) for call in function.body)):
         return None
-    before = _before(function)
-    ends = set(range(len(before))).difference(*before)
-    ranks = [0] * len(before)
-    for rank, index in enumerate(_depth_first(_sorted(ends, function, told, before), before)):
+    reads = _reads_and_effects(function)
+    sinks = set(range(len(reads))).difference(place for read in reads for place, _ in read)
+    ranks = [0] * len(reads)
+    for rank, index in enumerate(_depth_first(_sorted_sinks(sinks, function, fingerprint, reads), reads)):
         ranks[index] = rank
     return ranks
 
 
-def _before(function: Function) -> list[list[int]]:
-    """Return what must run before every operation: what computes its operands, as it reads them, then effects."""
+def _refined_down(labels: Iterable[object], reads: _Reads) -> list[int]:
+    """Return a label per operation that sums up its given label and all that leads to it."""
+    refined: list[int] = []
+    for label, read in zip(labels, reads, strict=True):
+        refined.append(_digest(label, [(refined[place] if place >= 0 else -1, k) for place, k in read]))
+    return refined
+
+
+def _refined_up(labels: Sequence[int], reads: _Reads) -> list[int]:
+    """Return a label per operation that sums up its given label and all that its results lead to."""
+    below: list[list[tuple[int, int, int]]] = [[] for _ in labels]
+    refined = [0] * len(labels)
+    for place in reversed(range(len(labels))):
+        refined[place] = _digest(labels[place], sorted(below[place]))
+        for position, (before, k) in enumerate(reads[place]):
+            if before >= 0:
+                below[before].append((refined[place], position, k))
+    return refined
+
+
+def _digest(*parts: object) -> int:
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest())
+
+
+def _smallest_label_first(calls: Sequence[Call], labels: Sequence[int], reads: _Reads) -> tuple[int, ...]:
+    """Return the positions of operations in topological order, by label and then by when operands were computed."""
+    readers: list[list[int]] = [[] for _ in calls]
+    waiting = [0] * len(calls)
+    for place, before in enumerate(_predecessors(calls, reads)):
+        waiting[place] = len(before)
+        for one in before:
+            readers[one].append(place)
+    ready: list[tuple[int, tuple[int, ...], int]] = [
+        (labels[place], (), place) for place, count in enumerate(waiting) if not count
+    ]
+    heapify(ready)
+    order: list[int] = []
+    ranks = {-1: -1}
+    while ready:
+        place = heappop(ready)[-1]
+        ranks[place] = len(order)
+        order.append(place)
+        for reader in readers[place]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heappush(ready, (labels[reader], tuple(ranks[one] for one, _ in reads[reader]), reader))
+    return tuple(order)
+
+
+def _predecessors(calls: Sequence[Call], reads: _Reads) -> list[set[int]]:
+    """Return the operations that must run before each: producers of operands, and the previous effect."""
+    before = [{place for place, _ in read if place >= 0} for read in reads]
+    effects = [place for place, call in enumerate(calls) if call.has_effect]
+    for first, then in pairwise(effects):
+        before[then].add(first)
+    return before
+
+
+def _reads_and_effects(function: Function) -> list[list[tuple[int, int]]]:
+    """Return the producers of the operands and captures of each operation, in that order, then the previous effect."""
     producer = producers_of(function)
-    found: list[list[int]] = []
+    number = {out.name: k for call in function.body for k, out in enumerate(call.outputs)}
+    reads: list[list[tuple[int, int]]] = []
     effect: int | None = None
     for index, call in enumerate(function.body):
         names = call.uses() if call.regions else call.inputs
-        before = [producer[name] for name in names if name in producer]
+        read = [(producer[name], number[name]) for name in names if name in producer]
         if call.has_effect:
-            before += [] if effect is None else [effect]
+            read += [] if effect is None else [(effect, _EFFECT)]
             effect = index
-        found.append(before)
-    return found
+        reads.append(read)
+    return reads
 
 
-def _sorted(
-    ends: set[int], function: Function, told: Callable[[int], str], before: Sequence[Sequence[int]]
-) -> list[int]:
-    """Return what nothing comes after in the order of numbers, and of results where these are equal."""
-    if len(ends) == 1:
-        return [*ends]
-    numbers = _from_above([int(told(index), 16) for index in range(len(before))], before)
-    if len({numbers[end] for end in ends}) < len(ends):
-        numbers = _from_above(_from_below(numbers, before), before)
-    place = {name: place for place, name in enumerate(function.results)}
-    last = len(place)
+def _sorted_sinks(sinks: set[int], function: Function, fingerprint: Callable[[int], str], reads: _Reads) -> list[int]:
+    if len(sinks) == 1:
+        return [*sinks]
+    labels = _refined_down(map(fingerprint, range(len(reads))), reads)
+    if len({labels[sink] for sink in sinks}) < len(sinks):
+        # Sinks with equal labels may still differ in where else their operands are read.
+        labels = _refined_down(_refined_up(labels, reads), reads)
+    position = {name: number for number, name in enumerate(function.results)}
+    last = len(position)
 
-    def key(end: int) -> tuple[int, int, int]:
-        return numbers[end], min((place.get(out.name, last) for out in function.body[end].outputs), default=last), end
+    def key(sink: int) -> tuple[int, int, int]:
+        outputs = function.body[sink].outputs
+        return labels[sink], min((position.get(out.name, last) for out in outputs), default=last), sink
 
-    return sorted(ends, key=key)
-
-
-def _from_above(numbers: Sequence[int], before: Sequence[Sequence[int]]) -> list[int]:
-    """Number operations by what leads to them. Hashes of whole numbers are the same in every process."""
-    found: list[int] = []
-    for number, sources in zip(numbers, before, strict=True):
-        found.append(hash((number, *[found[source] for source in sources])))
-    return found
+    return sorted(sinks, key=key)
 
 
-def _from_below(numbers: Sequence[int], before: Sequence[Sequence[int]]) -> list[int]:
-    """Number operations by what comes of them."""
-    found = [0] * len(numbers)
-    below = [0] * len(numbers)
-    for index in reversed(range(len(numbers))):
-        found[index] = hash((numbers[index], below[index]))
-        for position, source in enumerate(before[index]):
-            below[source] += hash((found[index], position))
-    return found
-
-
-def _depth_first(ends: Sequence[int], before: Sequence[Sequence[int]]) -> list[int]:
-    """Return ends and all that leads to them, each behind what must run before it."""
+def _depth_first(sinks: Sequence[int], reads: _Reads) -> list[int]:
+    """Return the sinks and all that leads to them, each operation behind its predecessors (postorder)."""
     order: list[int] = []
-    is_done = [False] * len(before)
-    waiting = [*reversed(ends)]
-    while waiting:
-        index = waiting[-1]
-        missing = [] if is_done[index] else [source for source in reversed(before[index]) if not is_done[source]]
+    is_done = [False] * len(reads)
+    stack = [*reversed(sinks)]
+    while stack:
+        index = stack[-1]
+        missing = [] if is_done[index] else [place for place, _ in reversed(reads[index]) if not is_done[place]]
         if missing:
-            waiting += missing
+            stack += missing
             continue
-        waiting.pop()
+        stack.pop()
         if not is_done[index]:
             is_done[index] = True
             order.append(index)

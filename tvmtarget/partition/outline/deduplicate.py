@@ -15,10 +15,10 @@ from typing import Any
 import numpy.typing as npt
 
 from tvmtarget.ir.function import Constant
+from tvmtarget.ir.structure import type_pattern
 from tvmtarget.ir.tensors import bytes_of
 from tvmtarget.partition.flat_program import FlatProgram
-from tvmtarget.partition.outline.canonical_op_order import CanonicalOpOrder
-from tvmtarget.partition.outline.op_fingerprint import written
+from tvmtarget.partition.outline.canonical_order import CanonicalOrders
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
 from tvmtarget.partition.split import PartitionNode
 
@@ -77,7 +77,7 @@ class SubgraphStructures:
         self.groups = {group.calls[-1]: group for group in groups}
         self._matched = frozenset(index for group in self.groups.values() for index in group.calls)
         self._orders: dict[int, tuple[int, ...]] = {}  # of leaves, by their first operation
-        self._arranging = CanonicalOpOrder()
+        self._arranging = CanonicalOrders()
 
     def is_matched(self, index: int) -> bool:
         """Whether a pattern takes an operation together with others."""
@@ -169,7 +169,7 @@ class _Walk:
         scopes = self.program.bodies.get(index, ())
         for place, scope in enumerate(scopes):
             dims: list[str] = []
-            types = [written(param.type, dims) for param in scope.function.params]
+            types = [type_pattern(param.type, dims) for param in scope.function.params]
             self.key.append((scope.label, *types, *map(self.dim, dims)))
             self.key += [self.refer(param.name) for param in scope.function.params]
             if divided:
