@@ -31,7 +31,7 @@ def test_unknown_counts_as_no_without_the_option(cli, options, code):
     assert found == code
     assert answer["is_met"] is (code == 0)
     assert answer["reason"]["truth"] == "UNKNOWN"
-    assert answer["reason"]["parts"][0]["parts"][0]["text"] == "num-cores>=4: the target does not say"
+    assert answer["reason"]["parts"][0]["parts"][0]["text"] == "num-cores>=4: the target does not state it"
     assert answer["nearest"]
 
 

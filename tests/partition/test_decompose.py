@@ -166,7 +166,7 @@ def test_the_last_rule_that_matches_counts():
         ({"fc1": "@q"}, UnknownNameError, "no node 'q'"),
         ({"fc1": "gpux"}, UnknownNameError, "no target kind, key or child 'gpux'; did you mean 'gpu'"),
         ({"fc1": "cuda"}, InfeasibleError, "op 'fc1' (Gemm) fits no site of the target: @a: CONSTRAINT"),
-        ({"fc1": "llvm(num-cores>=4)"}, InfeasibleError, "num-cores>=4: the target does not say"),
+        ({"fc1": "llvm(num-cores>=4)"}, InfeasibleError, "num-cores>=4: the target does not state it"),
         ({"fc1": "a&@c"}, InfeasibleError, "it does not meet @a&@c"),
         (
             {"fc1": "[cuda,llvm]"},

@@ -79,20 +79,23 @@ def test_json_is_another_spelling(data, text):
         ({"kind": "two words"}, "'two words' is no word; use names, with '/' between them in a path"),
         ({"path": 5}, "'path' is a path of names, not 5"),
         ({"path": "a b"}, "'a b' is no path; use names, with '/' between them in a path"),
-        ({"path": "a", "num-cores": 4}, "'num-cores' says nothing beside 'path'; attributes belong to a kind or a key"),
+        (
+            {"path": "a", "num-cores": 4},
+            "'num-cores' has no meaning beside 'path'; attributes belong to a kind or a key",
+        ),
         ({"any": []}, "'any' is a list of constraints, not []"),
         ({"any": "cuda"}, "'any' is a list of constraints, not 'cuda'"),
         (
             {"any": [{"prefer": 1, "kind": "cuda"}, "llvm"]},
             "a preference cannot be one option of a choice; prefer the choice: (a|b)?",
         ),
-        ({"not": "cuda?"}, "'prefer' stands outside of 'not', not in 'cuda?'"),
+        ({"not": "cuda?"}, "'prefer' belongs outside of 'not', not in 'cuda?'"),
         ({"prefer": 3, "any": ["cuda?4"]}, "'prefer' is given twice in {'any': ['cuda?4'], 'prefer': 3}"),
         ({"prefer": "much", "kind": "cuda"}, "'weight' of a constraint is a whole number, not 'much'"),
         ({"prefer": -1, "kind": "cuda"}, "'weight' of a constraint is at least 0, not -1"),
         (
             {"kind": "llvm", "num-cores": {"atleast": 4}},
-            "'atleast' of 'num-cores' is no comparison; use one of has, lacks, eq, ne, in, ge, le, gt, lt",
+            "unknown operator 'atleast' of 'num-cores'; use one of has, lacks, eq, ne, in, ge, le, gt, lt",
         ),
         ({"kind": "llvm", "num-cores": {"ge": None}}, "attribute 'num-cores' of 'llvm' is a whole number, not None"),
         ({"kind": "llvm", "mattr": {"has": [5]}}, "a feature is a word such as 'avx2', not 5"),
@@ -117,7 +120,7 @@ def test_json_that_is_too_deep_is_refused():
     data = {"kind": "cuda"}
     for _ in range(5000):
         data = {"not": data}
-    with pytest.raises(TargetError, match="a constraint is not nested so deep"):
+    with pytest.raises(TargetError, match="the constraint is nested too deeply"):
         Constraint.from_json(data)
 
 
@@ -228,7 +231,7 @@ def test_reasons_are_a_tree():
         "NO cuda|llvm(+avx2,num-cores>=4)",
         "  NO cuda: this is llvm (cpu)",
         "  NO llvm: this is llvm",
-        "    UNKNOWN +avx2: the target does not say",
+        "    UNKNOWN +avx2: the target does not state it",
         "    NO num-cores>=4: it is 2",
     ]
 
@@ -426,7 +429,7 @@ def test_reasons_say_when_others_take_what_would_fit():
     reason = Target.parse(GPUS).satisfies("[small=cuda,cuda(arch<sm_80)]")
     assert str(reason.parts[0].parts[1]) == "\n".join(
         [
-            "NO child cuda(arch<sm_80): not found; the 1 that fit are asked for by others too",
+            "NO child cuda(arch<sm_80): not found; the 1 that fit are assigned to other children",
             "  NO gpu: cuda: this is cuda",
             "    NO arch<sm_80: it is sm_80",
             "  NO cpu: cuda: this is llvm (cpu)",
@@ -451,8 +454,8 @@ def test_a_word_that_nothing_bears_is_answered_with_the_nearest_ones():
             "NO mcpu>=x86-64-v4: it is znver3, without avx512bw, avx512cd, avx512dq, avx512f and 1 more",
         ),
         ("llvm(mcpu=haswell)", "llvm(mcpu>=cortex-a57)", "NO mcpu>=cortex-a57: it is haswell, of x86"),
-        ("llvm", "llvm(memory>=1GiB)", "UNKNOWN memory>=1073741824: the target does not say"),
-        ("cuda", "cuda(host=llvm)", "UNKNOWN host=llvm: the target does not say"),
+        ("llvm", "llvm(memory>=1GiB)", "UNKNOWN memory>=1073741824: the target does not state it"),
+        ("cuda", "cuda(host=llvm)", "UNKNOWN host=llvm: the target does not state it"),
         ("llvm(libs=mkl)", "llvm(libs+=cblas)", "NO libs+=cblas: it is mkl"),
     ],
 )

@@ -10,7 +10,7 @@ from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.tags.registry import Registry
 from tvmtarget.target.constraints.attribute_comparison import doublings
 from tvmtarget.target.constraints.constraint import Condition, Constraint, known_words
-from tvmtarget.target.constraints.node_context import NodeContext, places
+from tvmtarget.target.constraints.node_context import NodeContext, walk_contexts
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.constraints.satisfaction import meets
 from tvmtarget.target.kinds import find_kind
@@ -112,7 +112,7 @@ def _may_meet(constraint: Constraint, kinds: frozenset[str] | None) -> bool:
 
 
 def _distance(tree: Target, constraint: Constraint, like: Target) -> tuple[bool, bool, float, float]:
-    found = next((place.node for place in places(NodeContext(tree)) if meets(constraint, place)), tree)
+    found = next((context.node for context in walk_contexts(NodeContext(tree)) if meets(constraint, context)), tree)
     alike = [node for _, node in like.walk() if node.kind == found.kind]
     other = alike[0] if alike else like
     asked = {condition.name for condition in _conditions(constraint)}

@@ -1,1 +1,1 @@
-"""Constraints: what a program asks of a target, and what follows from it."""
+"""Constraints: requirements and preferences on targets, their text and JSON forms, and the check of a target."""

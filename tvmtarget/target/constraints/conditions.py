@@ -1,4 +1,4 @@
-"""Conditions on one attribute of a node: what they mean, how they are read, and how a node answers them."""
+"""Conditions on one attribute of a node: reading, printing and checking them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tvmtarget.target.values import read_items, read_opaque
 
 __all__ = ["FIELDS", "Condition", "conditions_from_json", "conditions_to_json", "read_conditions"]
 
-# What can be asked of a node beside the attributes of its kind.
+# Facts of every node that conditions can name besides the attributes of its kind.
 FIELDS = {
     row.name: row
     for row in (
@@ -60,9 +60,9 @@ _OPERATORS: tuple[Operator, ...] = ("has", "lacks", "eq", "ne", "in", *ORDERED)
 
 
 class Condition(Node):
-    """A comparison with one attribute: `num-cores>=4`, `arch=sm_80|sm_90`, `libs+=cblas`.
+    """Comparison of one attribute with a value: `num-cores>=4`, `arch=sm_80|sm_90`, `libs+=cblas`.
 
-    The name `+` means the features of a kind, which a node has or lacks: `+avx2`, `-sse4a`.
+    The name `+` means the instruction set features of a kind: `+avx2` (has), `-sse4a` (lacks).
     """
 
     name: str
@@ -78,95 +78,112 @@ class Condition(Node):
         options = [str(option) for option in self.value]
         if len(options) > 1 and all(map(is_word, options)):
             return f"{self.name}={'|'.join(options)}"
+        # The grammar has no alternatives of one value or with spaces; JSON is part of it, so the text parses again.
         return f"{self.name}={json.dumps({'in': list(self.value)}, ensure_ascii=False, separators=(',', ':'))}"
 
     @property
     def order(self) -> tuple[int, str, str]:
-        """Where it stands among others: features first, then by attribute."""
+        """Sort key in canonical order: features first, then attributes by name."""
         return _OPERATORS.index(self.operator) if self.name == "+" else len(_OPERATORS), self.name, str(self)
 
-    def check(self, place: NodeContext) -> Reason:
-        """Compare with what a node states, inherits or has by default."""
+    def check(self, context: NodeContext) -> Reason:
+        """Compare the condition with what a node states, inherits or has by default.
+
+        Args:
+            context: The node with its ancestors.
+
+        Returns:
+            The answer; UNKNOWN where the target does not state the attribute.
+        """
         match self.name:
             case "count":
-                return self._answer(place.node.count)
+                return self._compare(context.node.count)
             case "keys":
-                return self._check_keys(place)
+                return self._check_keys(context)
             case "memory":
-                return self._check_memory(place)
-        kind = find_kind(place.node.kind)
+                return self._check_memory(context)
+        kind = find_kind(context.node.kind)
         if self.name == "vector-width" and self.operator == "ge" and isinstance(self.value, int):
-            truth, said = check_vector_width(place.node, self.value)
-            return Reason(truth=truth, text=f"{self}: {said}")
-        if self._is_of_cpu(kind):
-            return self._check_instructions(place)
-        return self.check_attributes(place.node.kind, kind, place.node.attrs, measured=place.measured)
+            truth, finding = check_vector_width(context.node, self.value)
+            return Reason(truth=truth, text=f"{self}: {finding}")
+        if kind is not None and is_cpu_kind(kind.name) and self._is_on_cpu_features():
+            return self._check_instructions(context)
+        return self.check_attributes(context.node.kind, kind, context.node.attrs, measured=context.measured)
 
-    def _check_instructions(self, place: NodeContext) -> Reason:
-        if self.name != "+":
-            truth, said = check_cpu(place.node, self.operator, str(self.value), measured=place.measured)
-        else:
-            truth, said = check_feature(place.node, str(self.value), measured=place.measured)
-            truth = Truth(Truth.YES - truth) if self.operator == "lacks" else truth
-        return Reason(truth=truth, text=f"{self}: {said}")
-
-    def _is_of_cpu(self, kind: Kind | None) -> bool:
-        """Whether the features of a CPU answer this, and not one attribute alone."""
-        if kind is None or not is_cpu_kind(kind.name):
-            return False
+    def _is_on_cpu_features(self) -> bool:
+        """Whether the closed feature set of a CPU decides this, and not one attribute alone."""
         is_level = self.name == "mcpu" and self.operator in ORDERED and is_cpu(str(self.value))
         return is_level or self.name == "+"
 
-    def check_attributes(self, name: str, kind: Kind | None, attrs: Attributes, *, measured: bool = False) -> Reason:
-        """Compare with an attribute or its default; `kind` is None for one that nobody knows.
+    def _check_instructions(self, context: NodeContext) -> Reason:
+        if self.name != "+":
+            truth, finding = check_cpu(context.node, self.operator, str(self.value), measured=context.measured)
+        else:
+            truth, finding = check_feature(context.node, str(self.value), measured=context.measured)
+            truth = Truth(Truth.YES - truth) if self.operator == "lacks" else truth
+        return Reason(truth=truth, text=f"{self}: {finding}")
 
-        A default is what code is generated with, and says nothing of a machine that was measured.
+    def check_attributes(self, name: str, kind: Kind | None, attrs: Attributes, *, measured: bool = False) -> Reason:
+        """Compare the condition with an attribute or its default.
+
+        A default holds for generated code and is no measurement, so it is not used where `measured` is set.
+
+        Args:
+            name: The name of the kind, for the message.
+            kind: The kind, or None if it is not registered.
+            attrs: The attributes of a node, an executor or a runtime.
+            measured: Whether the attributes were measured on a machine.
+
+        Returns:
+            The answer; NO if the kind has no such attribute, UNKNOWN if no value is stated.
         """
         row = None
         if kind is not None:
             row = kind.features if self.name == "+" else kind.attribute(self.name)
             if row is None:
                 return Reason(truth=Truth.NO, text=f"{self}: kind {name!r} has no such attribute")
+        # Keys and kinds of other packages have no rows: the value is compared as it was read.
         default = row.default_beside(attrs) if row is not None and not measured else None
         actual = attrs.get(self.name if row is None else row.name, default)
         if actual is None:
-            return Reason(truth=Truth.UNKNOWN, text=f"{self}: the target does not say")
-        return self._answer(actual, row, measured=measured)
+            return Reason(truth=Truth.UNKNOWN, text=f"{self}: the target does not state it")
+        return self._compare(actual, row, measured=measured)
 
-    def _answer(self, actual: Value, row: Attribute | None = None, *, measured: bool = False) -> Reason:
+    def _compare(self, actual: Value, row: Attribute | None = None, *, measured: bool = False) -> Reason:
         if self.name == "+" and self.operator in ("has", "lacks"):
             truth = compare_feature(self.operator, actual, self.value)
         else:
-            wanted = self.value if row is None else self._as(row)
-            truth = compare_attribute(self.name, self.operator, actual, wanted, measured=measured)
+            required = self.value if row is None else self._as(row)
+            truth = compare_attribute(self.name, self.operator, actual, required, measured=measured)
         return Reason(truth=truth, text=f"{self}: it is {_shown(actual)}")
 
-    def _check_keys(self, place: NodeContext) -> Reason:
-        kind = find_kind(place.node.kind)
-        keys = tuple(dict.fromkeys([*place.node.all_keys, *(kind.keys if kind else ())]))
-        if kind is None and place.node.keys is None:
-            return Reason(truth=Truth.UNKNOWN, text=f"{self}: nobody knows the keys of {place.node.kind}")
-        return self._answer(keys)
+    def _check_keys(self, context: NodeContext) -> Reason:
+        kind = find_kind(context.node.kind)
+        keys = tuple(dict.fromkeys([*context.node.all_keys, *(kind.keys if kind else ())]))
+        if kind is None and context.node.keys is None:
+            return Reason(truth=Truth.UNKNOWN, text=f"{self}: the keys of {context.node.kind} are unknown")
+        return self._compare(keys)
 
-    def _check_memory(self, place: NodeContext) -> Reason:
-        sizes = [memory.bytes for memory in place.memories()]
+    def _check_memory(self, context: NodeContext) -> Reason:
+        sizes = [memory.bytes for memory in context.memories()]
         if not sizes:
-            return Reason(truth=Truth.UNKNOWN, text=f"{self}: the target does not say")
+            return Reason(truth=Truth.UNKNOWN, text=f"{self}: the target does not state it")
         total = sum(size for size in sizes if size is not None)
-        truth = compare_memory(self.operator, total, self.value, measured=place.measured)
+        truth = compare_memory(self.operator, total, self.value, measured=context.measured)
         reason = Reason(truth=truth, text=f"{self}: it is {total}")
+        # Memories of unknown size can only add to the total, which settles some answers.
         settled = {"ge": Truth.YES, "gt": Truth.YES, "le": Truth.NO, "lt": Truth.NO}.get(self.operator)
         if None not in sizes or reason.truth is settled:
             return reason
         return Reason(truth=Truth.UNKNOWN, text=f"{self}: it is {total} and more")
 
     def _as(self, row: Attribute) -> Value:
-        """Return the value as a row's type, which was not known if the condition is on a key."""
+        """Return the value in the type of an attribute; a condition on a key was read before its kind was known."""
         if row.type == "features" or self.operator in ("has", "lacks"):
             return self.value
         try:
             if self.operator == "in" and isinstance(self.value, tuple):
-                return cast(Value, tuple(_read_as(row, one) for one in self.value))
+                return cast(Value, tuple(_read_as(row, option) for option in self.value))
             return _read_as(row, self.value)
         except ValueError:
             return self.value
@@ -183,9 +200,21 @@ def _shown(value: Value) -> str:
 def read_conditions(
     word: str, name: str, operator: Operator, value: object, role: Role = "target"
 ) -> tuple[Condition, ...]:
-    """Read what is asked of an attribute of a kind, or of kinds with a key; one condition for each item or option.
+    """Read conditions on one attribute from its written value.
 
-    `TargetError` or `UnknownNameError` says what is wrong.
+    Args:
+        word: A kind, or a key of several kinds; of an unknown word every attribute is accepted.
+        name: The attribute in any spelling, or `+` for features.
+        operator: The comparison.
+        value: The value as text or JSON gives it; a list of items (`has`, `lacks`) or of alternatives (`in`).
+        role: Whether the word is a kind of targets, executors or runtimes.
+
+    Returns:
+        One condition for each item of `has` and `lacks`, else one condition.
+
+    Raises:
+        UnknownNameError: The kinds have no such attribute.
+        TargetError: The value has the wrong type, is out of range, or has no order that the operator needs.
     """
     if operator in ("has", "lacks") and _means_features(word, name, role):
         return tuple(_feature_condition(word, operator, item) for item in _items(value))
@@ -202,13 +231,14 @@ def _conditions(name: str, row: Attribute | None, operator: Operator, value: obj
     name = name if row is None else row.name
     if operator in ("has", "lacks"):
         if row is not None and not row.is_list:
-            raise ValueError(f"is one value, so {name}{_PRINTED[operator]} says nothing; use = or !=")
+            raise ValueError(f"is one value, so {name}{_PRINTED[operator]} has no meaning; use = or !=")
         for item in _items(value):
             yield Condition(name=name, operator=operator, value=_item(row, item))
     elif operator == "in":
         yield Condition(name=name, operator="in", value=_options(row, value))
     else:
         read = _read(row, value)
+        # CPUs have an order too, that of their feature sets, which is only known by their names.
         if operator in ORDERED and not has_order(operator, read) and not (name == "mcpu" and is_cpu(str(read))):
             raise TargetError(_without_order(name, row, operator, read))
         if (
@@ -223,9 +253,9 @@ def _conditions(name: str, row: Attribute | None, operator: Operator, value: obj
 
 
 def _without_order(name: str, row: Attribute | None, operator: Operator, value: Value) -> str:
-    said = f"{_shown(value)!r} has no order, so {name}{_PRINTED[operator]} says nothing"
+    problem = f"{_shown(value)!r} has no order, so {name}{_PRINTED[operator]} has no meaning"
     near = did_you_mean(str(value), cpu_names()) if name == "mcpu" else ""
-    return said + (near or f"; use {'+= or -=' if row is not None and row.is_list else '= or !='}")
+    return problem + (near or f"; use {'+= or -=' if row is not None and row.is_list else '= or !='}")
 
 
 def _items(value: object) -> tuple[object, ...]:
@@ -248,15 +278,15 @@ def _item(row: Attribute | None, item: object) -> int | str:
 
 
 def _options(row: Attribute | None, values: object) -> tuple[str, ...] | tuple[int, ...]:
-    """Read the values of which one is meant, sorted, each once."""
+    """Read alternative values, sorted and without duplicates."""
     if row is not None and (row.is_list or row.type == "bool"):
         raise ValueError("is a list, which has items: use +=" if row.is_list else "is true or false; use = or !=")
     if not isinstance(values, list | tuple) or not values:
         raise ValueError(f"is one of a list of values, not of {shown(values)}")
     read = [_read(row, value) for value in values]
-    if all(isinstance(one, int) and not isinstance(one, bool) for one in read):
-        return tuple(sorted({cast(int, one) for one in read}))
-    return tuple(sorted({str(one) for one in read}))
+    if all(isinstance(option, int) and not isinstance(option, bool) for option in read):
+        return tuple(sorted({cast(int, option) for option in read}))
+    return tuple(sorted({str(option) for option in read}))
 
 
 def _read(row: Attribute | None, value: object) -> Value:
@@ -280,7 +310,7 @@ def _feature_condition(word: str, operator: Operator, value: object) -> Conditio
 
 
 def _kinds_of(word: str, role: Role) -> list[Kind]:
-    """Return the kind that a word names, else all kinds that have it as a key; none for a word that nobody knows."""
+    """Return the kind that a word names, else all kinds with that key; an empty list for an unknown word."""
     named = find_kind(word, role)
     if named is not None:
         return [named]
@@ -288,7 +318,7 @@ def _kinds_of(word: str, role: Role) -> list[Kind]:
 
 
 def _row(word: str, name: str, role: Role) -> Attribute | None:
-    """Return the row of an attribute in the first kind that a word means; None for a word that nobody knows."""
+    """Return the attribute of the first kind that a word means; None for an unknown word."""
     if role == "target" and name in FIELDS:
         return FIELDS[name]
     kinds = _kinds_of(word, role)
@@ -303,7 +333,7 @@ def _row(word: str, name: str, role: Role) -> Attribute | None:
 
 
 def _literal(value: object) -> Value:
-    """Read a value whose type is not known before it meets a target: a number or a truth where it looks like one."""
+    """Read a value of unknown type: an integer or a boolean where it looks like one, as the kind is not known yet."""
     if isinstance(value, Word) and "+" in value.strip("+"):
         value = value.split("+")
     if isinstance(value, list | tuple):
@@ -318,9 +348,14 @@ def _scalar(value: object) -> object:
 
 
 def conditions_to_json(word: str, conditions: Iterable[Condition]) -> dict[str, object]:
-    """Return conditions by attribute: a value alone must be equal, an object holds operators.
+    """Convert conditions to JSON, by attribute.
 
-    Of features the attribute's name is the kind's, or `mattr` where the word is a key.
+    Args:
+        word: The kind or key that the conditions belong to; it names the attribute of features, else `mattr`.
+        conditions: Conditions in canonical order.
+
+    Returns:
+        For each attribute a plain value (equal), an object of operators, or a list of such objects.
     """
     kind = find_kind(word)
     features = kind.features.name if kind is not None and kind.features is not None else "mattr"
@@ -332,6 +367,7 @@ def conditions_to_json(word: str, conditions: Iterable[Condition]) -> dict[str, 
         if condition.operator in ("has", "lacks"):
             cast("list[object]", objects[0].setdefault(condition.operator, [])).append(value)
         elif condition.operator in objects[-1]:
+            # An operator can occur twice, as in `arch!=sm_80,arch!=sm_90`: each time starts another object.
             objects.append({condition.operator: value})
         else:
             objects[-1][condition.operator] = value
@@ -345,11 +381,24 @@ def _shortest(objects: list[dict[str, object]]) -> object:
 
 
 def conditions_from_json(word: str, name: str, value: object, role: Role = "target") -> Iterator[Condition]:
-    """Yield the conditions on one attribute that `conditions_to_json` writes."""
-    several = value if isinstance(value, list) and value and isinstance(value[0], Mapping) else [value]
-    for item in several:
-        for operator, wanted in (item if isinstance(item, Mapping) else {"eq": item}).items():
+    """Read the conditions on one attribute that `conditions_to_json` writes.
+
+    Args:
+        word: The kind or key that the conditions belong to.
+        name: The attribute in any spelling.
+        value: A value, an object of operators, or a list of such objects.
+        role: Whether the word is a kind of targets, executors or runtimes.
+
+    Yields:
+        Conditions in the order of the data.
+
+    Raises:
+        TargetError: An operator is unknown, or `read_conditions` rejects a value.
+    """
+    objects = value if isinstance(value, list) and value and isinstance(value[0], Mapping) else [value]
+    for item in objects:
+        for operator, operand in (item if isinstance(item, Mapping) else {"eq": item}).items():
             if operator not in _OPERATORS:
                 known = ", ".join(_OPERATORS)
-                raise TargetError(f"{shown(operator)} of {shown(name)} is no comparison; use one of {known}")
-            yield from read_conditions(word, name, operator, wanted, role)
+                raise TargetError(f"unknown operator {shown(operator)} of {shown(name)}; use one of {known}")
+            yield from read_conditions(word, name, operator, operand, role)

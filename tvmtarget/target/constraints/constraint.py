@@ -1,14 +1,14 @@
-"""Constraints: the one thing ever written on a function, a call or a `where` rule.
+"""Constraints on targets, as functions, calls and `where` rules state them.
 
     cuda                       a kind, then a key                 @rack/node0     a node of the tree, or below it
-    llvm(num-cores>=4,+avx2)   attributes with operators          !gpu            anything but
+    llvm(num-cores>=4,+avx2)   attributes with operators          !gpu            negation
     cuda|llvm                  an ordered choice                  gpu?  gpu?10    preferred, not required
-    gpu&@rack                  both                               !(cuda|llvm)    a group
-    [gpu=cuda,llvm](executor=aot)      a system: children, each given to another child of it; host, executor, runtime
+    gpu&@rack                  a conjunction                      !(cuda|llvm)    a group
+    [gpu=cuda,llvm](executor=aot)      a system with different children for each; host, executor and runtime
 
-The grammar is that of targets with operators (`grammar.py`). A condition speaks of leaves: a composite can
-meet it if one leaf below can. An attribute that a target does not state makes the answer unknown, which
-counts as no unless the caller asks.
+The grammar is that of targets with operators (`target/text/grammar.py`). A tree meets a constraint if one of its nodes
+does (`satisfaction.py`). An attribute that a target does not state makes the answer unknown, which counts as no unless
+the caller chooses otherwise.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.constraints.satisfaction import meets
 from tvmtarget.target.node import Node
 from tvmtarget.target.problems import shown
-from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
+from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.tree_paths import covers
 
 __all__ = ["Condition", "Constraint", "Reason", "Truth", "covers", "known_words"]
@@ -39,11 +39,11 @@ _Part: TypeAlias = Literal["host", "executor", "runtime"]
 
 
 class Constraint(Node):
-    """What a program asks of the target it runs on; read by `Constraint.parse`.
+    """Requirement or preference on the target of a program; `Constraint.parse` reads one from text.
 
-    One of `word` (a kind or key, with conditions, children and what drives it), `path` (a node), `any_of` (an
-    ordered choice) and `all_of` (a conjunction) is set; `is_negated` turns it round; a `weight` makes it a
-    preference that never excludes anything. `children` are pairs of a name, or None, and a constraint.
+    Exactly one of `word` (a kind or key, with conditions, children, host, executor and runtime), `path` (a node),
+    `any_of` (an ordered choice) and `all_of` (a conjunction) is set. `is_negated` inverts the constraint; a `weight`
+    makes it a preference, which never excludes a target. `children` are pairs of a name, or None, and a constraint.
     """
 
     word: str | None = None
@@ -59,7 +59,7 @@ class Constraint(Node):
     weight: int | None = Field(default=None, ge=0)
 
     def model_post_init(self, _context: object) -> None:
-        """Refuse what has no meaning; all problems at once."""
+        """Reject constraints without a meaning, and report all problems at once."""
         problems: list[str] = []
         if sum((self.word is not None, self.path is not None, bool(self.any_of), bool(self.all_of))) != 1:
             problems.append("a constraint is one of a word, a path, a choice and a conjunction")
@@ -74,6 +74,7 @@ class Constraint(Node):
             )
             if text is not None and not is_word(text)
         ]
+        # A constraint that no target can meet is a mistake of its author: better found here than as "no target".
         problems += contradictions(self.conditions)
         names = [name for name, _ in self.children if name is not None]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -85,16 +86,26 @@ class Constraint(Node):
     def _misplaced_preferences(self) -> Iterator[str]:
         if any(option.weight is not None for option in self.any_of):
             yield "a preference cannot be one option of a choice; prefer the choice: (a|b)?"
-        if any(one.weight is not None for one in self.all_of):
+        if any(part.weight is not None for part in self.all_of):
             yield "a preference cannot be one part of a conjunction; prefer all of it: (a&b)?"
-        if any(
-            one.weight is not None for one in (*(child for _, child in self.children), *dict(self.parts()).values())
-        ):
+        parts = (*(child for _, child in self.children), *dict(self.parts()).values())
+        if any(part.weight is not None for part in parts):
             yield "a preference cannot be a part of a system; prefer the system: [a,b]?"
 
     @classmethod
     def parse(cls, text: str | Constraint | TargetNode) -> Constraint:
-        """Read a text; `TextError` shows the column, unknown kinds and attributes come with the nearest names.
+        """Read a constraint.
+
+        Args:
+            text: A text in the grammar above. A constraint is returned as it is, a target is converted (`of`).
+
+        Returns:
+            The constraint.
+
+        Raises:
+            TextError: The text does not follow the grammar; the message shows the column.
+            TargetError: An attribute or value is unknown (the message suggests the nearest names), or the constraint
+                contradicts itself.
 
         >>> from tvmtarget import Target
         >>> Constraint.parse("llvm(num-cores>=4)").check(Target("llvm", {"num-cores": 8})).truth.name
@@ -112,10 +123,16 @@ class Constraint(Node):
 
     @classmethod
     def of(cls, target: TargetNode) -> Constraint:
-        """Return "at least this target": what it states, compared as the class of each attribute says.
+        """Convert a target to the constraint "at least this target".
 
-        Attributes that must be equal are, instructions are a superset, capacities and counts at least as large;
-        models, notes and what changes speed only are left out, and so are names, but of children, and links.
+        Hard attributes must be equal, instruction sets a superset, capacities and counts at least as large. Models,
+        notes, attributes that affect speed only, links and names other than those of children are omitted.
+
+        Args:
+            target: The root of a tree.
+
+        Returns:
+            The constraint, which the target itself satisfies.
 
         >>> from tvmtarget import Target
         >>> print(Constraint.of(Target.parse("[gpu=cuda(arch=sm_80,count=2),llvm(num-cores=8)]")))
@@ -125,22 +142,45 @@ class Constraint(Node):
 
     @classmethod
     def at(cls, path: str) -> Constraint:
-        """Return the constraint that names one node; the root's path is empty."""
+        """Make a constraint that names one node.
+
+        Args:
+            path: The path of the node; empty for the root.
+
+        Returns:
+            The constraint `@path`.
+        """
         return cls(path=path)
 
     @classmethod
     def at_any(cls, paths: Iterable[str]) -> Constraint:
-        """Return the constraint that is met by any of some nodes, none of them preferred; `a|b` is an ordered choice.
+        """Make a constraint that any of several nodes meets, without the order of `a|b`.
+
+        Args:
+            paths: The paths of the nodes.
+
+        Returns:
+            The constraint, a negated conjunction of negations where there are several paths.
 
         >>> str(Constraint.at_any(["gpu"])), str(Constraint.at_any(["a", "b"]))
         ('@gpu', '!(!@a&!@b)')
         """
+        # By De Morgan's law, as an ordered choice would rank the nodes.
         nodes = tuple(map(cls.at, paths))
         return nodes[0] if len(nodes) == 1 else cls(all_of=tuple(~node for node in nodes), is_negated=True)
 
     @classmethod
     def from_json(cls, data: object) -> Constraint:
-        """Read an object with 'kind', 'path', 'any', 'all' or 'not', and 'prefer' for a weight; or a text.
+        """Read a constraint from JSON data.
+
+        Args:
+            data: An object with 'kind', 'path', 'any', 'all' or 'not', and 'prefer' for a weight; or a text.
+
+        Returns:
+            The constraint.
+
+        Raises:
+            TargetError: The data is no constraint, or is nested too deeply.
 
         >>> str(Constraint.from_json({"kind": "llvm", "num-cores": {"ge": 4}, "mattr": {"has": ["avx2"]}}))
         'llvm(+avx2,num-cores>=4)'
@@ -148,10 +188,14 @@ class Constraint(Node):
         try:
             return constraint_json.read(cls, data)
         except RecursionError:
-            raise TargetError("a constraint is not nested so deep") from None
+            raise TargetError("the constraint is nested too deeply") from None
 
     def to_json(self) -> dict[str, object]:
-        """Return the object; `Constraint.from_json` reads it back to an equal constraint."""
+        """Convert the constraint to JSON data.
+
+        Returns:
+            An object from which `Constraint.from_json` makes an equal constraint.
+        """
         return constraint_json.write(self)
 
     def __str__(self) -> str:
@@ -162,11 +206,15 @@ class Constraint(Node):
 
     @property
     def is_required(self) -> bool:
-        """Whether it excludes targets, or only prefers some."""
+        """Whether the constraint is a requirement and not a preference."""
         return self.weight is None
 
     def parts(self) -> Iterator[tuple[_Part, Constraint]]:
-        """Yield what is asked of the host, the executor and the runtime."""
+        """List the constraints on the host, the executor and the runtime.
+
+        Yields:
+            Pairs of the role and its constraint, for those that are set.
+        """
         if self.host is not None:
             yield "host", self.host
         if self.executor is not None:
@@ -176,11 +224,15 @@ class Constraint(Node):
 
     @property
     def depth(self) -> int:
-        """Levels of the constraint, 1 for one that is made of no others."""
-        return 1 + max((one.depth for one in self.nested()), default=0)
+        """Levels of nesting; 1 without nested constraints."""
+        return 1 + max((nested.depth for nested in self.nested()), default=0)
 
     def nested(self) -> Iterator[Constraint]:
-        """Yield the constraints on nodes that this one is made of."""
+        """List the constraints on nodes directly inside this one.
+
+        Yields:
+            Options, parts of a conjunction, children and the host, in this order.
+        """
         yield from self.any_of
         yield from self.all_of
         yield from (child for _, child in self.children)
@@ -188,7 +240,14 @@ class Constraint(Node):
             yield self.host
 
     def map_nested(self, change: Callable[[Constraint], Constraint]) -> Constraint:
-        """Return it with every constraint of `nested` changed."""
+        """Replace the constraints directly inside this one.
+
+        Args:
+            change: The function that maps a constraint to its replacement.
+
+        Returns:
+            The constraint with every one of `nested` replaced.
+        """
         return self.replace(
             any_of=tuple(map(change, self.any_of)),
             all_of=tuple(map(change, self.all_of)),
@@ -197,62 +256,82 @@ class Constraint(Node):
         )
 
     def paths(self) -> Iterator[str]:
-        """Yield every `@path` in it."""
+        """Collect the paths of the constraint and of all nested ones.
+
+        Yields:
+            Paths without `@`, repeated where they occur repeatedly.
+        """
         if self.path is not None:
             yield self.path
-        for one in self.nested():
-            yield from one.paths()
+        for nested in self.nested():
+            yield from nested.paths()
 
     def words(self) -> Iterator[str]:
-        """Yield every kind and key in it."""
+        """Collect the kinds and keys of the constraint and of all nested ones.
+
+        Yields:
+            Words, repeated where they occur repeatedly.
+        """
         if self.word is not None:
             yield self.word
-        for one in self.nested():
-            yield from one.words()
+        for nested in self.nested():
+            yield from nested.words()
 
     def check(self, target: TargetNode, path: str = "", root: TargetNode | None = None) -> Reason:
-        """Say whether one node meets this, with the reasons; a preference is answered as if it were required.
+        """Decide whether one node meets the constraint.
 
-        `path` says where the node stands; with the `root` of its tree, what it inherits counts too. A node
-        without a path is a root itself.
+        A preference is checked as if it were required.
+
+        Args:
+            target: The node.
+            path: Its path in its tree; empty for a root.
+            root: The root of its tree, for attributes that the node inherits.
+
+        Returns:
+            The answer with its reasons.
         """
-        return meets(
-            self,
-            NodeContext(target, path) if root is None else NodeContext(root).below(path) or NodeContext(target, path),
-        )
+        context = NodeContext(root).below(path) if root is not None else None
+        return meets(self, context or NodeContext(target, path))
 
     def rank(self, target: TargetNode, path: str = "") -> int:
-        """Score a leaf: a preference its weight, an ordered choice one less for each option passed over."""
+        """Score a leaf by the preferences that it meets.
+
+        Args:
+            target: The leaf.
+            path: Its path in its tree.
+
+        Returns:
+            The weight of a preference that is met; for an ordered choice the negated index of the first option that is
+            met; for a conjunction the sum of its parts.
+        """
         if self.weight is not None:
             return self.weight if self.check(target, path) else 0
+        # A negation excludes targets but does not order those that are left.
         if self.is_negated:
             return 0
         if self.all_of:
-            return sum(one.rank(target, path) for one in self.all_of)
-        return next((-passed for passed, option in enumerate(self.any_of) if option.check(target, path)), 0)
-
-    # Algebra
+            return sum(part.rank(target, path) for part in self.all_of)
+        return next((-index for index, option in enumerate(self.any_of) if option.check(target, path)), 0)
 
     def __and__(self, other: Constraint) -> Constraint:
-        """Return the constraint that asks for both; equal parts are kept once."""
+        """Return the conjunction of both; equal parts occur once."""
         if not isinstance(other, Constraint):
             return NotImplemented
-        ones = [one for both in (self, other) for one in (both.all_of if _is_bare(both, both.all_of) else (both,))]
-        kept = tuple(dict.fromkeys(ones))
-        return kept[0] if len(kept) == 1 else Constraint(all_of=kept)
+        parts = tuple(dict.fromkeys((*_operands(self, self.all_of), *_operands(other, other.all_of))))
+        return parts[0] if len(parts) == 1 else Constraint(all_of=parts)
 
     def __or__(self, other: Constraint) -> Constraint:
-        """Return the ordered choice between the two; equal options are kept once."""
+        """Return the ordered choice between both; equal options occur once."""
         if not isinstance(other, Constraint):
             return NotImplemented
-        ones = [one for both in (self, other) for one in (both.any_of if _is_bare(both, both.any_of) else (both,))]
-        kept = tuple(dict.fromkeys(ones))
-        return kept[0] if len(kept) == 1 else Constraint(any_of=kept)
+        options = tuple(dict.fromkeys((*_operands(self, self.any_of), *_operands(other, other.any_of))))
+        return options[0] if len(options) == 1 else Constraint(any_of=options)
 
     def __invert__(self) -> Constraint:
-        """Return the constraint that this one is not met."""
+        """Return the negation."""
         return self.replace(is_negated=not self.is_negated)
 
 
-def _is_bare(constraint: Constraint, parts: tuple[Constraint, ...]) -> bool:
-    return bool(parts) and not constraint.is_negated and constraint.weight is None
+def _operands(constraint: Constraint, parts: tuple[Constraint, ...]) -> tuple[Constraint, ...]:
+    """Return the parts that a conjunction or choice adds to a larger one: its own, or itself as a whole."""
+    return parts if parts and not constraint.is_negated and constraint.weight is None else (constraint,)

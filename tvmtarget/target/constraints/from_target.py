@@ -1,7 +1,7 @@
-"""A target read as a constraint: at least this.
+"""Convert a target to the constraint "at least this target".
 
-What a value asks for follows from the class of its attribute: hard is equal; legal instructions are a superset;
-capacities and scales are at least as large; model, soft and none ask for nothing.
+The class of an attribute determines the condition: hard attributes are equal, instruction sets are supersets, capacities
+and scales are at least as large; model, soft and none give no condition.
 """
 
 from __future__ import annotations
@@ -24,47 +24,56 @@ if TYPE_CHECKING:
 
 __all__ = ["constraint_of"]
 
-_Read: TypeAlias = "Callable[[type[Constraint], NodeContext], Constraint]"
+_Convert: TypeAlias = "Callable[[type[Constraint], NodeContext], Constraint]"
 
 
-def constraint_of(make: type[Constraint], place: NodeContext) -> Constraint:
-    """Return what a node of a tree asks for, with its children and what drives it as far as it is stated there."""
-    node = place.node
-    return _counted(make, place, constraint_of).replace(
-        host=_host(make, place),
+def constraint_of(make: type[Constraint], context: NodeContext) -> Constraint:
+    """Convert a node of a tree to a constraint.
+
+    Args:
+        make: The class `Constraint`, whose module imports this one.
+        context: The node with its ancestors.
+
+    Returns:
+        The constraint, with those of the children, host, executor and runtime that the node states.
+    """
+    node = context.node
+    return _counted(make, context, constraint_of).replace(
+        host=_host(make, context),
         executor=None if node.executor is None else _configured(make, node.executor),
         runtime=None if node.runtime is None else _configured(make, node.runtime),
     )
 
 
-def _undriven(make: type[Constraint], place: NodeContext) -> Constraint:
-    """Return the same without hosts, executors and runtimes, so that hosts in a circle end."""
-    return _counted(make, place, _undriven)
+def _without_host(make: type[Constraint], context: NodeContext) -> Constraint:
+    """Convert without hosts, executors and runtimes, so that the recursion ends where hosts form a cycle."""
+    return _counted(make, context, _without_host)
 
 
-def _counted(make: type[Constraint], place: NodeContext, of_child: _Read) -> Constraint:
-    asked = _of_node(make, place, of_child)
-    if place.node.count == 1:
-        return asked
-    count = Condition(name="count", operator="ge", value=place.node.count)
-    return asked.replace(conditions=_sorted([*asked.conditions, count]))
+def _counted(make: type[Constraint], context: NodeContext, of_child: _Convert) -> Constraint:
+    single = _of_node(make, context, of_child)
+    if context.node.count == 1:
+        return single
+    count = Condition(name="count", operator="ge", value=context.node.count)
+    return single.replace(conditions=_sorted([*single.conditions, count]))
 
 
-def _of_node(make: type[Constraint], place: NodeContext, of_child: _Read) -> Constraint:
-    """Return what a node asks for, whatever drives it and however many there are."""
-    conditions = [*_instructions(place.node), *_conditions(find_kind(place.node.kind), place.node.attrs)]
-    sizes = [memory.bytes for memory in place.own_memories() if memory.bytes is not None]
+def _of_node(make: type[Constraint], context: NodeContext, of_child: _Convert) -> Constraint:
+    """Convert a node without its count, host, executor and runtime."""
+    conditions = [*_instructions(context.node), *_conditions(find_kind(context.node.kind), context.node.attrs)]
+    sizes = [memory.bytes for memory in context.own_memories() if memory.bytes is not None]
     if sizes:
         conditions.append(Condition(name="memory", operator="ge", value=sum(sizes)))
-    names = (child.node.name if child.node.name != child.node.kind else None for child in place.children())
-    children = tuple((name, of_child(make, child)) for name, child in zip(names, place.children(), strict=True))
-    return make(word=place.node.kind, conditions=_sorted(conditions), children=children)
+    # A child without a name of its own is called like its kind, which is no requirement on the name.
+    names = (child.node.name if child.node.name != child.node.kind else None for child in context.children())
+    children = tuple((name, of_child(make, child)) for name, child in zip(names, context.children(), strict=True))
+    return make(word=context.node.kind, conditions=_sorted(conditions), children=children)
 
 
-def _host(make: type[Constraint], place: NodeContext) -> Constraint | None:
-    """Return what a host that is written asks for; a reference to nowhere asks for nothing."""
-    host = place.host() if place.node.host is not None else None
-    return None if host is None or host is place else _of_node(make, host, _undriven)
+def _host(make: type[Constraint], context: NodeContext) -> Constraint | None:
+    """Convert the host that a node states; a reference to a node outside of the tree gives no constraint."""
+    host = context.host() if context.node.host is not None else None
+    return None if host is None or host is context else _of_node(make, host, _without_host)
 
 
 def _configured(make: type[Constraint], actual: Executor | Runtime) -> Constraint:
@@ -72,26 +81,28 @@ def _configured(make: type[Constraint], actual: Executor | Runtime) -> Constrain
 
 
 def _instructions(node: TargetNode) -> Iterator[Condition]:
-    """Yield what a CPU's node asks for: its CPU and more, but feature by feature where some are taken away."""
+    """Yield conditions on the instruction set of a CPU: `mcpu>=` of its CPU, or one by one where some are removed."""
     if not is_cpu_kind(node.kind):
         return
     cpu, written = node.attrs.get("mcpu"), node.attrs.get("mattr")
     names = {str(item)[1:] for item in (written if isinstance(written, tuple) else ()) if str(item)[0] == "+"}
+    # `mcpu>=haswell` would require what `mattr=-avx2` removes, so a reduced CPU is stated feature by feature.
     features = known_features(node) if is_reduced(node) else None
     if isinstance(cpu, str) and not is_reduced(node):
         yield Condition(name="mcpu", operator="ge" if is_cpu(cpu) else "eq", value=cpu)
     elif isinstance(cpu, str) and (features is None or not features.is_complete):
         yield Condition(name="mcpu", operator="eq", value=cpu)
-    elif features is not None:  # a level that lost a feature asks for what is left of it
+    elif features is not None:
+        # The remaining features, reduced to those that no other remaining one implies.
         table = table_of(features.family)
         closed = features.names - (table.system if table is not None else frozenset())
-        left = {one for one in closed if not any(one in needed(other) for other in closed - {one})}
-        names = left | {one for one in names if one in features}
+        maximal = {name for name in closed if not any(name in needed(other) for other in closed - {name})}
+        names = maximal | {name for name in names if name in features}
     yield from (Condition(name="+", operator="has", value=name) for name in names)
 
 
 def _conditions(kind: Kind | None, attrs: Attributes) -> Iterator[Condition]:
-    """Yield what attributes ask for by their class; of a kind that nobody knows, all must be equal."""
+    """Yield conditions on attributes by their class; for an unregistered kind all attributes must be equal."""
     for name, value in attrs.items():
         row = None if kind is None else kind.attribute(name)
         if row is None:

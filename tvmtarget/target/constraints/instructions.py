@@ -1,7 +1,7 @@
-"""What constraints on CPUs and features mean: a node's closed features decide, not what its CPU is called.
+"""Check constraints on CPUs and instruction set features against the closed feature set of a node.
 
-`mcpu>=skylake-avx512` is met by any CPU of the family that has all features code for that one may take for granted,
-those left out that hypervisors hide; `+avx2` by any node that is known to have it.
+`mcpu>=skylake-avx512` is met by any CPU of the family with all features that code for that CPU may use, except those
+that hypervisors hide; `+avx2` by any node that is known to have it.
 """
 
 from __future__ import annotations
@@ -35,29 +35,61 @@ __all__ = [
 
 
 def is_cpu(name: str) -> bool:
-    """Whether a table of features has a CPU."""
+    """Whether a feature table contains a CPU.
+
+    Args:
+        name: The name of a CPU as LLVM spells it.
+
+    Returns:
+        True if its features are known; False for `generic`.
+    """
     return name in cpu_names()
 
 
 def is_cpu_kind(kind: str) -> bool:
-    """Whether the `mcpu` of a kind is a CPU of a table."""
+    """Whether the `mcpu` attribute of a kind names a CPU of the feature tables.
+
+    Args:
+        kind: The name of a kind.
+
+    Returns:
+        True for kinds that generate CPU code.
+    """
     return kind in ("llvm", "c", "hexagon", "cmsis-nn")
 
 
 @cache
 def cpu_names() -> frozenset[str]:
-    """Return all CPUs whose features are known."""
+    """Collect the CPUs of all feature tables.
+
+    Returns:
+        Their names, without `generic`.
+    """
     return frozenset().union(*(table.cpus for table in _tables())) - {"generic"}
 
 
 def level(cpu: str) -> frozenset[str]:
-    """Return what code for a CPU may take for granted in every family that has it; nothing for an unknown one."""
+    """Return the features that code for a CPU may use.
+
+    Args:
+        cpu: The name of a CPU.
+
+    Returns:
+        The features common to all families with that CPU; empty for an unknown CPU.
+    """
     levels = [table.level(cpu) for table in _tables_with(cpu)]
     return frozenset.intersection(*levels) if levels else frozenset()
 
 
 def is_reduced(node: TargetNode) -> bool:
-    """Whether features are taken from a node's CPU, so that its name says too much."""
+    """Whether a node has fewer features than the name of its CPU implies.
+
+    Args:
+        node: A node of a CPU kind.
+
+    Returns:
+        True if `mattr` removes a feature, or `mcpu` has a modifier (`cortex-m55+nomve`).
+    """
     written = node.attrs.get("mattr")
     is_without = isinstance(written, tuple) and any(str(item).startswith("-") for item in written)
     return is_without or "+" in str(node.attrs.get("mcpu", ""))
@@ -65,45 +97,71 @@ def is_reduced(node: TargetNode) -> bool:
 
 @cache
 def needed(feature: str) -> frozenset[str]:
-    """Return a feature and what it needs in every family that has it."""
+    """Return the features that a feature implies in every family that has it.
+
+    Args:
+        feature: The name of a feature.
+
+    Returns:
+        The closure, with the feature itself.
+    """
     closures = [table.need([feature]) for table in _tables() if feature in table.implies]
     return frozenset({feature}).union(frozenset.intersection(*closures)) if closures else frozenset({feature})
 
 
 def all_needed(features: Iterable[str]) -> frozenset[str]:
-    """Return features and what they need in every family."""
+    """Return the features that several features imply.
+
+    Args:
+        features: Names of features.
+
+    Returns:
+        The union of their closures (`needed`).
+    """
     return frozenset().union(*map(needed, features))
 
 
-# An option of Arm's cores that LLVM takes to be there, and that a chip may lack (the Raspberry Pi's up to the 4);
-# only programs that ask for these instructions by name have them.
+# The cryptography extension is optional in Arm's cores: LLVM assumes it for Cortex-A72, the Raspberry Pi 4 lacks it.
+# Compilers do not emit these instructions by themselves, so only code that names the features needs them.
 _CRYPTOGRAPHY = frozenset({"aes", "sha2"})
 
 
 def missing(
     have: Features, names: Iterable[str], family: str, *, named: Collection[str] = (), measured: bool
 ) -> tuple[list[str], list[str]]:
-    """Return which of the features that code uses are not there, and of which nothing is known.
+    """Find the features that code uses and that a device lacks.
 
     Args:
-        have: What a node or a machine has.
-        names: Features that the code may use, closed under what they need.
-        family: The table that they are of.
-        named: Those of them that somebody wrote, which are needed whatever they are.
-        measured: Whether `have` was measured: then features that no code generator uses by itself are not missed,
-            and a version of the architecture is compared by what it consists of.
+        have: The features of a node or a machine.
+        names: The features that the code may use, closed under implication.
+        family: The family of the feature table that contains them.
+        named: The features that the target names explicitly; these are always needed.
+        measured: Whether `have` was measured. Features that no code generator uses by itself are then ignored, and an
+            architecture version is compared by its parts.
+
+    Returns:
+        The absent features and the features of unknown presence, each sorted.
     """
     table = table_of(family)
-    spared = implied_only(family, measured=measured)
-    needed = {name for name in names if name in named or name not in spared}
+    ignored = implied_only(family, measured=measured)
+    used = {name for name in names if name in named or name not in ignored}
     if measured and table is not None:
-        needed = {name for name in needed if not _is_of_parts(table, name)}
-    answers = {name: have.has(name) for name in sorted(needed)}
+        used = {name for name in used if not _is_composed(table, name)}
+    answers = {name: have.has(name) for name in sorted(used)}
     return [name for name in answers if answers[name] is False], [name for name in answers if answers[name] is None]
 
 
 def implied_only(family: str, *, measured: bool) -> frozenset[str]:
-    """Return the features of a family that code does not use because its CPU has them."""
+    """Return the features that a CPU implies and that compiled code does not use by itself.
+
+    Args:
+        family: The family of a feature table.
+        measured: Whether features that detection cannot see are included.
+
+    Returns:
+        The system features of the table; with `measured` also the cryptography extension of Arm and the features
+        that hypervisors hide.
+    """
     table = table_of(family)
     if table is None:
         return frozenset()
@@ -111,64 +169,87 @@ def implied_only(family: str, *, measured: bool) -> frozenset[str]:
     return table.system | (unasked() | cryptography if measured else frozenset())
 
 
-def _is_of_parts(table: FeatureTable, name: str) -> bool:
-    """Whether a feature is a level that consists of more than older levels."""
+def _is_composed(table: FeatureTable, name: str) -> bool:
+    """Whether a feature is an architecture level with features beyond those of older levels."""
     return table.is_level(name) and any(not table.is_level(part) for part in table.need([name]))
 
 
 def check_feature(node: TargetNode, name: str, *, measured: bool = False) -> tuple[Truth, str]:
-    """Say whether a node has a feature, and by what."""
+    """Decide whether a node has a feature.
+
+    Args:
+        node: A node of a CPU kind.
+        name: The feature.
+        measured: Whether the node was measured.
+
+    Returns:
+        The answer, and the attribute that decides it.
+    """
     written = node.attrs.get("mattr")
     signs = {str(item)[1:]: str(item)[0] for item in written} if isinstance(written, tuple) else {}
     features = known_features(node)
     if name in signs:
-        is_whole = features is None or name not in features.absent  # a level that lost a feature is not whole
-        said = f"it is {signs[name]}{name}"
-        return _truth(signs[name] == "+" and is_whole), said if is_whole or signs[
-            name
-        ] == "-" else f"{said} without all of it"
+        # `+v9a,-sve2` names a level of which a part was removed, so the level itself is absent.
+        is_complete = features is None or name not in features.absent
+        finding = f"it is {signs[name]}{name}"
+        if signs[name] == "+" and not is_complete:
+            finding += " without all of it"
+        return _truth(signs[name] == "+" and is_complete), finding
     if features is None:
         return Truth.UNKNOWN, "its features contradict each other"
     has = features.has(name)
-    if has is False and measured and (table := table_of(features.family)) and _is_of_parts(table, name):
+    if has is False and measured and (table := table_of(features.family)) and _is_composed(table, name):
         lacking, unknown = missing(features, table.need([name]), table.family, measured=True)
         has = False if lacking else None if unknown else True
+    # Added features imply others also where the family, and with it the table, is unknown.
     if has is None and name in all_needed(feature for feature, sign in signs.items() if sign == "+"):
         has = True
     if has is None or (not has and not any(name in table.implies for table in _tables())):
-        return Truth.UNKNOWN, "the target does not say"
+        return Truth.UNKNOWN, "the target does not state it"
     source = next((f"{key} {node.attrs[key]}" for key in ("mcpu", "mtriple", "march") if key in node.attrs), "mattr")
     return _truth(has), f"{source} {'has' if has else 'lacks'} it"
 
 
 def check_cpu(node: TargetNode, operator: Operator, cpu: str, *, measured: bool = False) -> tuple[Truth, str]:
-    """Say whether a node's features are those of a CPU and more (`ge`), no more (`le`), or one but not the other."""
+    """Compare the features of a node with those of a CPU.
+
+    Args:
+        node: A node of a CPU kind.
+        operator: `ge` (all features of the CPU), `le` (no others), `gt` or `lt`.
+        cpu: The name of a CPU.
+        measured: Whether the node was measured.
+
+    Returns:
+        The answer, and what the node states.
+    """
     features, own = known_features(node), node.attrs.get("mcpu")
-    said = f"it is {own}" if own is not None else "the target does not say"
+    finding = f"it is {own}" if own is not None else "the target does not state it"
     if features is None:
         return Truth.UNKNOWN, "its features contradict each other"
+    # A CPU has its own features also where no table lists them.
     if (
         operator in ("ge", "le")
         and own == cpu
         and not is_reduced(node)
         and (operator == "ge" or "mattr" not in node.attrs)
     ):
-        return Truth.YES, said
+        return Truth.YES, finding
     if features.family and features.family not in {table.family for table in _tables_with(cpu)}:
-        return Truth.NO, f"{said}, of {features.family}"
+        return Truth.NO, f"{finding}, of {features.family}"
     covers, lacking = _covers(features, cpu, measured=measured)
     if lacking:
-        said += f", without {', '.join(lacking[:4])}" + (f" and {len(lacking) - 4} more" if len(lacking) > 4 else "")
+        finding += f", without {', '.join(lacking[:4])}" + (f" and {len(lacking) - 4} more" if len(lacking) > 4 else "")
     if operator == "ge":
-        return covers, said
+        return covers, finding
     within = _is_within(features, cpu)
-    turned = Truth(Truth.YES - covers), Truth(Truth.YES - within)
-    answers = {"le": within, "gt": min(covers, turned[1]), "lt": min(within, turned[0])}
-    return answers.get(operator, Truth.UNKNOWN), said
+    # "Greater" is "at least, and not at most": strict inclusion of feature sets.
+    not_covers, not_within = Truth(Truth.YES - covers), Truth(Truth.YES - within)
+    answers = {"le": within, "gt": min(covers, not_within), "lt": min(within, not_covers)}
+    return answers.get(operator, Truth.UNKNOWN), finding
 
 
 def _covers(features: Features, cpu: str, *, measured: bool) -> tuple[Truth, list[str]]:
-    """Say whether features are all that code for a CPU takes for granted, and what is missing."""
+    """Decide whether features include all that code for a CPU may use, and list the missing ones."""
     table = table_of(features.family)
     if table is None or cpu not in table.cpus:
         answer = features.covers(cpu)
@@ -178,7 +259,15 @@ def _covers(features: Features, cpu: str, *, measured: bool) -> tuple[Truth, lis
 
 
 def check_vector_width(node: TargetNode, bits: int) -> tuple[Truth, str]:
-    """Say whether a node has vectors of so many bits: as it states, else as its instructions imply."""
+    """Decide whether a node has vectors of a width.
+
+    Args:
+        node: A node of a CPU kind.
+        bits: The required width in bits.
+
+    Returns:
+        The answer by the stated `vector-width`, else by the instruction set, and what the node states.
+    """
     stated, features = node.attrs.get("vector-width"), known_features(node)
     if isinstance(stated, int):
         return _truth(stated >= bits), f"it is {stated}"
@@ -186,16 +275,16 @@ def check_vector_width(node: TargetNode, bits: int) -> tuple[Truth, str]:
     if width >= bits:
         return Truth.YES, f"it is {width}"
     if features is None or not features.is_complete or not width or features.names & _SCALABLE:
-        return Truth.UNKNOWN, "the target does not say"
+        return Truth.UNKNOWN, "the target does not state it"
     return Truth.NO, f"it is {width}"
 
 
-# Vectors of which the instruction set leaves the length open.
+# Instruction sets with scalable vectors, which do not determine the width.
 _SCALABLE = frozenset({"sve", "sme", "zve32x"})
 
 
 def _is_within(features: Features, cpu: str) -> Truth:
-    """Say whether a node has nothing that a CPU has not."""
+    """Decide whether features are a subset of those of a CPU."""
     table = table_of(features.family)
     if table is None or cpu not in table.cpus:
         return Truth.UNKNOWN
@@ -205,7 +294,14 @@ def _is_within(features: Features, cpu: str) -> Truth:
 
 
 def known_features(node: TargetNode) -> Features | None:
-    """Return the features of a node, or None where those that are written contradict each other."""
+    """Compute the features of a node.
+
+    Args:
+        node: Any node.
+
+    Returns:
+        Its features, or None if the stated ones contradict each other.
+    """
     try:
         return node.features
     except TargetError:
@@ -221,5 +317,5 @@ def _tables() -> list[FeatureTable]:
 
 
 def _tables_with(cpu: str) -> list[FeatureTable]:
-    """Return the tables that have a CPU; many of Arm's run 64-bit code and 32-bit code."""
+    """Return the tables that contain a CPU; many of Arm's cores are in both the 64-bit and the 32-bit table."""
     return [table for table in _tables() if cpu in table.cpus]

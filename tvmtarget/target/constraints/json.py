@@ -1,4 +1,4 @@
-"""Constraints as JSON: the flat form of targets, with objects of operators for values.
+"""Convert constraints from and to JSON: the flat form of targets, with objects of operators for values.
 
 {"kind": "llvm", "num-cores": {"ge": 4}, "mattr": {"has": ["avx2"]}, "executor": {"kind": "aot"}}
 {"kind": "composite", "targets": [{"name": "gpu", "kind": "cuda", "arch": {"in": ["sm_80", "sm_90"]}}]}
@@ -25,13 +25,27 @@ _ROLES: dict[str, Role] = {"host": "target", "executor": "executor", "runtime": 
 
 
 def read(make: type[Constraint], data: object, role: Role = "target") -> Constraint:
-    """Read an object or a text as a constraint on a node, an executor or a runtime."""
+    """Read a constraint from JSON data.
+
+    Args:
+        make: The class `Constraint`, whose module imports this one.
+        data: An object as in the module docstring, or a text of the constraint grammar.
+        role: Whether it constrains a node, an executor or a runtime.
+
+    Returns:
+        The constraint.
+
+    Raises:
+        TextError: A text does not follow the grammar.
+        TargetError: The data has another form, or a condition is invalid; all problems of one object at once.
+    """
     if isinstance(data, str):
         return make.parse(data) if role == "target" else constraint_text.read(make, data, role)
     if not isinstance(data, Mapping):
         raise TargetError(f"a constraint is a text or an object, not {shown(data)}")
     flat = {str(key): value for key, value in data.items()}
     weight = flat.pop("prefer", None)
+    # Targets in JSON may omit the kind of a composite as well.
     if "targets" in flat and not flat.keys() & _HEADS.keys():
         flat["kind"] = "composite"
     heads = [head for head in _HEADS if head in flat]
@@ -39,7 +53,9 @@ def read(make: type[Constraint], data: object, role: Role = "target") -> Constra
         raise TargetError(f"a constraint has one of {', '.join(map(repr, _HEADS))}, not {shown(data)}")
     value = flat.pop(heads[0])
     if heads[0] != "kind" and flat:
-        raise TargetError(f"{shown(min(flat))} says nothing beside {heads[0]!r}; attributes belong to a kind or a key")
+        raise TargetError(
+            f"{shown(min(flat))} has no meaning beside {heads[0]!r}; attributes belong to a kind or a key"
+        )
     read = _HEADS[heads[0]](make, value, flat, role)
     if read.weight is not None and weight is not None:
         raise TargetError(f"'prefer' is given twice in {shown(data)}")
@@ -111,14 +127,14 @@ def _conjunction(make: type[Constraint], parts: object, _: Mapping[str, object],
 def _several(make: type[Constraint], head: str, data: object, role: Role) -> tuple[Constraint, ...]:
     if not isinstance(data, list | tuple) or not data:
         raise TargetError(f"{head!r} is a list of constraints, not {shown(data)}")
-    return tuple(read(make, one, role) for one in data)
+    return tuple(read(make, part, role) for part in data)
 
 
 def _negation(make: type[Constraint], data: object, _: Mapping[str, object], role: Role) -> Constraint:
-    one = read(make, data, role)
-    if one.weight is not None:
-        raise TargetError(f"'prefer' stands outside of 'not', not in {shown(data)}")
-    return one.replace(is_negated=not one.is_negated)
+    negated = read(make, data, role)
+    if negated.weight is not None:
+        raise TargetError(f"'prefer' belongs outside of 'not', not in {shown(data)}")
+    return negated.replace(is_negated=not negated.is_negated)
 
 
 _HEADS: dict[str, Callable[[type[Constraint], object, Mapping[str, object], Role], Constraint]] = {
@@ -131,7 +147,14 @@ _HEADS: dict[str, Callable[[type[Constraint], object, Mapping[str, object], Role
 
 
 def write(constraint: Constraint) -> dict[str, object]:
-    """Return the object; `read` gives an equal constraint."""
+    """Convert a constraint to JSON data.
+
+    Args:
+        constraint: The constraint.
+
+    Returns:
+        An object from which `read` makes an equal constraint.
+    """
     flat: dict[str, object] = {} if constraint.weight is None else {"prefer": constraint.weight}
     if constraint.is_negated:
         return flat | {"not": write(constraint.replace(is_negated=False, weight=None))}

@@ -1,6 +1,6 @@
-"""Giving each thing that is wanted a thing that is there, none of them twice: a flow in a bipartite graph.
+"""Maximum bipartite flow between required and available devices.
 
-Capacities are numbers, so that 65536 replicas cost what one does.
+Demands and supplies are integers, so 65536 replicas cost as much as one.
 """
 
 from __future__ import annotations
@@ -11,30 +11,37 @@ __all__ = ["assign"]
 
 
 def assign(demands: Sequence[int], supplies: Sequence[int], edges: Sequence[Collection[int]]) -> list[dict[int, int]]:
-    """Return how much of each supply serves each demand, so that as much as possible is served.
+    """Distribute supplies over demands so that as much as possible is served.
 
-    `edges[i]` lists the supplies that can serve demand `i`. Shortest augmenting paths, as Edmonds and Karp do.
+    Shortest augmenting paths (Edmonds and Karp, 1972).
+
+    Args:
+        demands: Units that each demand needs.
+        supplies: Units that each supply has.
+        edges: For each demand, the indices of the supplies that can serve it; earlier ones are tried first.
+
+    Returns:
+        For each demand, the units taken by index of the supply.
 
     >>> assign([1, 1], [1, 1], [[0, 1], [0]])
     [{1: 1}, {0: 1}]
     """
     served: list[dict[int, int]] = [{} for _ in demands]
     spare = list(supplies)
-    for wanted, demand in enumerate(demands):
-        need = demand
-        while need and (path := _augmenting(wanted, served, spare, edges)):
+    for start, need in enumerate(demands):
+        while need and (path := _augmenting_path(start, served, spare, edges)):
             need -= _shift(path, need, served, spare)
     return served
 
 
-def _augmenting(
-    wanted: int, served: Sequence[dict[int, int]], spare: Sequence[int], edges: Sequence[Collection[int]]
+def _augmenting_path(
+    start: int, served: Sequence[dict[int, int]], spare: Sequence[int], edges: Sequence[Collection[int]]
 ) -> list[int]:
-    """Return demands and supplies by turns, from a demand to a supply with something to spare; empty if none is."""
+    """Return an alternating path from a demand to a supply with spare units, or an empty list."""
     came_from: dict[int, int] = {}  # of a supply, the demand that reached it
-    through: dict[int, int | None] = {wanted: None}  # of a demand, the supply that it can give up
-    waiting = [wanted]
-    for demand in waiting:  # grows while it is walked
+    through: dict[int, int | None] = {start: None}  # of a demand, the supply that it can give up
+    queue = [start]
+    for demand in queue:  # breadth-first: the list grows during the loop
         for supply in edges[demand]:
             if supply in came_from:
                 continue
@@ -44,7 +51,7 @@ def _augmenting(
             for other, taken in enumerate(served):
                 if other not in through and taken.get(supply):
                     through[other] = supply
-                    waiting.append(other)
+                    queue.append(other)
     return []
 
 
@@ -57,7 +64,7 @@ def _trace(supply: int, came_from: dict[int, int], through: dict[int, int | None
 
 
 def _shift(path: list[int], need: int, served: list[dict[int, int]], spare: list[int]) -> int:
-    """Move as much as the path carries: each demand on it takes the next supply and gives up the one before."""
+    """Augment along a path: each demand takes from the next supply and returns units to the one before."""
     moves = list(zip(path[::2], path[1::2], strict=True))
     returns = list(zip(path[2::2], path[1::2], strict=False))
     amount = min([need, spare[path[-1]], *(served[demand][supply] for demand, supply in returns)])

@@ -1,4 +1,4 @@
-"""A node where it stands in its tree: what it inherits from the nodes around it is seen from there."""
+"""A node with its ancestors, from which it inherits memories, an executor, a runtime and a host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvmtarget.target.node import Executor, Memory, Runtime
 from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
 from tvmtarget.target.tree_paths import join
 
-__all__ = ["NodeContext", "answers_to", "known_words", "places"]
+__all__ = ["NodeContext", "known_words", "matches_word", "walk_contexts"]
 
 # Memories that hold programs and constants, not tensors.
 _FIXED = frozenset({"flash", "rom", "nvm"})
@@ -20,40 +20,59 @@ _FIXED = frozenset({"flash", "rom", "nvm"})
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """A node, its path, and the place around it; a node at a path with nothing around it was taken out of its tree."""
+    """A node, its path, and the context of its parent.
+
+    `around` is None for a root, and for a node that was taken out of its tree, which has a path all the same.
+    """
 
     node: TargetNode
     path: str = ""
     around: NodeContext | None = None
     measured: bool = False  # whether the values of the tree were measured on this machine
-    _driven: dict[str, HostChoice] = field(default_factory=dict, repr=False, compare=False)  # of a root, once asked for
+    _driven: dict[str, HostChoice] = field(default_factory=dict, repr=False, compare=False)  # cache of a root's hosts
 
     @property
     def is_root(self) -> bool:
-        """Whether nothing can be around it."""
+        """Whether the node is the root of its tree."""
         return self.around is None and not self.path
 
     def children(self) -> Iterator[NodeContext]:
-        """Yield the places of the children."""
+        """Enter the children.
+
+        Yields:
+            The context of each child, in order.
+        """
         for child in self.node.targets:
             yield NodeContext(child, join(self.path, child.slot), self, self.measured)
 
     def below(self, path: str) -> NodeContext | None:
-        """Return the place at a path of names below this one, or None; `host` is a host that is written there."""
-        place = self
+        """Find a node below this one.
+
+        Args:
+            path: Names of children, separated by `/`; `host` names the host node that is written in a node.
+
+        Returns:
+            The context of that node, or None if there is none.
+        """
+        context = self
         for segment in path.split("/") if path else []:
-            child = place.node.child(segment)
-            if child is None and segment == "host" and isinstance(place.node.host, TargetNode):
-                child = place.node.host
+            child = context.node.child(segment)
+            if child is None and segment == "host" and isinstance(context.node.host, TargetNode):
+                child = context.node.host
             if child is None:
                 return None
             name = segment if segment == "host" or child.has_replica(segment) else child.slot
-            place = NodeContext(child, join(place.path, name), place, self.measured)
-        return place
+            context = NodeContext(child, join(context.path, name), context, self.measured)
+        return context
 
     def host(self) -> NodeContext | None:
-        """Return what drives this node, or None where nobody said."""
+        """Find the CPU node that drives this node.
+
+        Returns:
+            Its context, or None if the target does not state a host.
+        """
         root, slots = self._root()
+        # The hosts of a whole tree are computed at once, so constraints on many nodes share one result.
         if not root._driven:
             root._driven.update(hosts_by_path(root.node))
         driver = root._driven[slots]
@@ -62,24 +81,40 @@ class NodeContext:
         return self if driver.effective == slots else root.below(driver.effective)
 
     def executor(self) -> Executor | None:
-        """Return how the program of this node is driven: said here or around it, else the default of a root."""
+        """Look up the executor of this node.
+
+        Returns:
+            The executor stated here or by the nearest ancestor, else the default of a root, else None.
+        """
         if self.node.executor is not None or self.around is None:
             return self.node.executor or (Executor("graph") if self.is_root else None)
         return self.around.executor()
 
     def runtime(self) -> Runtime | None:
-        """Return what the program of this node runs by: said here or around it, else the default of a root."""
+        """Look up the runtime of this node.
+
+        Returns:
+            The runtime stated here or by the nearest ancestor, else the default of a root, else None.
+        """
         if self.node.runtime is not None or self.around is None:
             return self.node.runtime or (Runtime("python") if self.is_root else None)
         return self.around.runtime()
 
     def memories(self) -> Iterator[Memory]:
-        """Yield the memories for tensors that this node sees: its own, and those around it that are shared with it."""
+        """Find the memories for tensors that this node can use.
+
+        Yields:
+            Its own memories, then those that its ancestors share with it.
+        """
         yield from self.own_memories()
         yield from self._shared()
 
     def own_memories(self) -> Iterator[Memory]:
-        """Yield the memories for tensors that are stated here."""
+        """Find the memories for tensors that this node states itself.
+
+        Yields:
+            Memories other than flash, ROM and other nonvolatile memory.
+        """
         yield from (memory for memory in self.node.memory if memory.kind not in _FIXED)
 
     def _shared(self) -> Iterator[Memory]:
@@ -90,9 +125,9 @@ class NodeContext:
         yield from self.around._shared()
 
     def _root(self) -> tuple[NodeContext, str]:
-        """Return the outermost place, and the path from it to here without replica numbers.
+        """Return the outermost context, and the path from it to here without replica numbers.
 
-        A host that is written inside a node is a tree of its own.
+        A host node written inside another node is the root of its own tree.
         """
         is_host = (
             self.path.rpartition("/")[2] == "host" and self.around is not None and self.around.node.host is self.node
@@ -103,18 +138,35 @@ class NodeContext:
         return root, join(slots, self.node.slot)
 
 
-def places(root: NodeContext) -> Iterator[NodeContext]:
-    """Yield a place, those below it, and hosts that are written in a system; parents first."""
+def walk_contexts(root: NodeContext) -> Iterator[NodeContext]:
+    """Walk a tree with the host nodes that its composites contain.
+
+    Args:
+        root: The context to start from.
+
+    Yields:
+        The contexts of the root and of all nodes below, parents first.
+    """
     yield root
     for child in root.children():
-        yield from places(child)
+        yield from walk_contexts(child)
     if root.node.targets and isinstance(root.node.host, TargetNode):
         yield NodeContext(root.node.host, join(root.path, "host"), root, root.measured)
 
 
-def answers_to(node: TargetNode, word: str) -> Truth:
-    """Say whether a word means a node: its kind, a key of its kind, or a key of its own that names no kind."""
+def matches_word(node: TargetNode, word: str) -> Truth:
+    """Decide whether a word of a constraint means a node.
+
+    Args:
+        node: The node.
+        word: A kind, or a dispatch key.
+
+    Returns:
+        YES if the word is its kind, a key of its kind, or a key of its own that names no kind; UNKNOWN if the node's
+        kind is not registered and it states no keys.
+    """
     kind = find_kind(node.kind)
+    # Kinds are checked before own keys: a node cannot pass for another kind by a key of that name.
     if word == node.kind or (kind is not None and word in kind.keys):
         return Truth.YES
     if find_kind(word) is not None:
@@ -126,6 +178,10 @@ def answers_to(node: TargetNode, word: str) -> Truth:
 
 @plugins.cached
 def known_words() -> frozenset[str]:
-    """Return every kind and key that some registered kind has, for spelling advice."""
+    """Collect the words that constraints can use.
+
+    Returns:
+        The names and keys of all registered kinds.
+    """
     kinds = [kind for name in kind_names() if (kind := find_kind(name)) is not None]
     return frozenset({kind.name for kind in kinds} | {key for kind in kinds for key in kind.keys})

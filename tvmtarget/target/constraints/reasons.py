@@ -1,4 +1,4 @@
-"""Answers of three values, and what they rest on."""
+"""Three-valued answers with the reasons for them (Kleene's strong logic of indeterminacy)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Reason", "Truth"]
 
 
 class Truth(IntEnum):
-    """The three values of an answer, ordered so that `min` is "and" and `max` is "or"."""
+    """Truth value of a check, ordered so that `min` is "and" and `max` is "or"."""
 
     NO = 0
     UNKNOWN = 1
@@ -19,7 +19,7 @@ class Truth(IntEnum):
 
 
 class Reason(Node):
-    """An answer and what it rests on; only a yes counts as true."""
+    """Result of a check with the results of its parts; only YES is true in a condition."""
 
     truth: Truth
     text: str
@@ -30,15 +30,26 @@ class Reason(Node):
 
     @property
     def is_possible(self) -> bool:
-        """Whether the answer is not a no: the question to ask where unknown counts as yes."""
+        """Whether the answer is YES or UNKNOWN."""
         return self.truth is not Truth.NO
 
     def to_json(self) -> dict[str, object]:
-        """Return the tree of reasons as data: truth (YES, NO, UNKNOWN), text, parts."""
+        """Return the tree of reasons as data.
+
+        Returns:
+            `truth` (YES, NO or UNKNOWN), `text`, and `parts` with the nested reasons.
+        """
         return {"truth": self.truth.name, "text": self.text, "parts": [part.to_json() for part in self.parts]}
 
     def lines(self, depth: int = 0) -> Iterator[str]:
-        """Yield the tree of reasons, one line each, indented."""
+        """Print the tree of reasons.
+
+        Args:
+            depth: Indentation levels of the first line.
+
+        Yields:
+            One line for each reason, indented by two spaces a level.
+        """
         yield f"{'  ' * depth}{self.truth.name} {self.text}"
         for part in self.parts:
             yield from part.lines(depth + 1)

@@ -1,4 +1,4 @@
-"""Constraints as texts: from the grammar's parse tree, and the canonical printer."""
+"""Parse constraints from text, and print them in canonical form."""
 
 from __future__ import annotations
 
@@ -34,12 +34,25 @@ _ROLES: dict[str, Role] = {"host": "target", "executor": "executor", "runtime": 
 
 
 def read(make: type[Constraint], text: str, role: Role = "target") -> Constraint:
-    """Read a whole text as a constraint on a node, an executor or a runtime."""
+    """Parse a text as a constraint.
+
+    Args:
+        make: The class `Constraint`, whose module imports this one.
+        text: The text, such as `llvm(num-cores>=4)|@cpu`.
+        role: Whether it constrains a node, an executor or a runtime.
+
+    Returns:
+        The constraint.
+
+    Raises:
+        TextError: The text does not follow the grammar; the message shows the column.
+        TargetError: A condition is invalid (`read_conditions`), or the constraint contradicts itself.
+    """
     return _Reader(make, text).choice(parse_choice(text), role)
 
 
 class _Reader:
-    """Makes constraints of one text."""
+    """Converter from the parse tree of one text to constraints."""
 
     def __init__(self, make: type[Constraint], text: str) -> None:
         self.make = make
@@ -51,7 +64,7 @@ class _Reader:
             return options[0]
         for term, option in zip(choice, options, strict=True):
             if option.weight is not None:
-                problem = "'?' prefers a whole choice, not one option of it; write (a|b)?10"
+                problem = "'?' applies to a whole choice, not to one option of it; write (a|b)?10"
                 raise syntax_error(problem, self.text, term.column)
         return self.make(any_of=tuple(options))
 
@@ -66,6 +79,7 @@ class _Reader:
             read = self.conjunction(term.body, role)
         else:
             read = self.choice(term.body, role)
+        # A group may carry the weight, as in `(!gpu)?10`, but then nothing outside of it may.
         if read.weight is not None and (term.negated or term.weight is not None):
             raise syntax_error("'?' stands at the end, once: (!gpu)?10", self.text, term.column)
         weight = term.weight if read.weight is None else read.weight
@@ -75,7 +89,7 @@ class _Reader:
         parts = [self.term(term, role) for term in conjunction.terms]
         for term, part in zip(conjunction.terms, parts, strict=True):
             if part.weight is not None:
-                problem = "'?' prefers a whole conjunction, not one part of it; write (a&b)?10"
+                problem = "'?' applies to a whole conjunction, not to one part of it; write (a&b)?10"
                 raise syntax_error(problem, self.text, term.column)
         return self.make(all_of=tuple(parts))
 
@@ -83,11 +97,12 @@ class _Reader:
         if spec.part is not None or "/" in spec.head:
             name = spec.head if spec.part is None else f"{spec.head}:{spec.part}"
             problem = f"a constraint names a kind, a key or @path, not the tag {shown(name)}"
-            raise syntax_error(f"{problem}; Constraint.of(target) asks for what a tag says", self.text, spec.column)
+            raise syntax_error(f"{problem}; Constraint.of(target) makes a constraint of a tag", self.text, spec.column)
         if role != "target":
             kind_of(spec.head, role)
             if spec.children:
                 raise syntax_error(f"{role} {shown(spec.head)} has no children", self.text, spec.column)
+        # A set, as `+avx2,+avx2` is one condition; canonical order makes the text independent of the spelling.
         conditions, problems = set[Condition](), Problems()
         children: list[tuple[str | None, Constraint]] = []
         parts: dict[str, Constraint] = {}
@@ -113,7 +128,7 @@ class _Reader:
 
     def required(self, read: Constraint, column: int) -> Constraint:
         if read.weight is not None:
-            raise syntax_error("'?' prefers a whole system, not a part of it; write [a,b]?10", self.text, column)
+            raise syntax_error("'?' applies to a whole system, not to a part of it; write [a,b]?10", self.text, column)
         return read
 
     def part(self, item: Item, parts: dict[str, Constraint]) -> None:
@@ -122,7 +137,7 @@ class _Reader:
             raise syntax_error(f"{shown(item.path)} is given twice", self.text, item.column)
         if item.operator not in ("=", "=="):
             problem = (
-                f"{shown(item.path)} is met or not, so {item.operator!r} says nothing; write {item.path}=kind(...)"
+                f"{shown(item.path)} is met or not, so {item.operator!r} has no meaning; write {item.path}=kind(...)"
             )
             raise syntax_error(problem, self.text, item.column)
         value = item.value
@@ -157,24 +172,31 @@ class _Reader:
         if operator == "eq":
             return read_conditions(word, item.path, "in", values, role)
         if operator != "ne":
-            problem = f"several values stand behind = or != only, not behind {item.operator!r}"
+            problem = f"several values may follow = or != only, not {item.operator!r}"
             raise syntax_error(problem, self.text, item.column)
         return tuple(one for value in values for one in read_conditions(word, item.path, "ne", value, role))
 
 
 def _plain(term: Term) -> Word | None:
-    """Return the word that a term is, or None if it is more."""
+    """Return the word of a term that is a bare word, or None for other terms."""
     body = term.body
     is_plain = isinstance(body, Spec) and not (body.part or body.children or body.items)
     return Word(body.head) if is_plain and not term.negated and term.weight is None and isinstance(body, Spec) else None
 
 
 def write(constraint: Constraint) -> str:
-    """Print the canonical text; `read` gives an equal constraint."""
+    """Print a constraint in canonical form.
+
+    Args:
+        constraint: The constraint.
+
+    Returns:
+        A text from which `read` makes an equal constraint.
+    """
     if constraint.any_of:
-        body = "|".join(f"({one})" if _is_bare_choice(one) else str(one) for one in constraint.any_of)
+        body = "|".join(f"({option})" if _is_bare_choice(option) else str(option) for option in constraint.any_of)
     elif constraint.all_of:
-        body = "&".join(f"({one})" if _is_bare(one) else str(one) for one in constraint.all_of)
+        body = "&".join(f"({part})" if _is_bare(part) else str(part) for part in constraint.all_of)
     elif constraint.path is not None:
         body = f"@{constraint.path or '.'}"
     else:
@@ -192,7 +214,7 @@ def _write_word(constraint: Constraint) -> str:
 
 
 def _is_bare(constraint: Constraint) -> bool:
-    """Whether it is printed with '|' or '&' between its parts and nothing around them."""
+    """Whether a constraint prints as parts with '|' or '&' between them, without parentheses."""
     return bool(constraint.any_of or constraint.all_of) and not constraint.is_negated and constraint.weight is None
 
 
