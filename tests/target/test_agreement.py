@@ -101,7 +101,7 @@ def test_attributes_are_changed_one_by_one_and_judged_together():
     board = Target.parse("llvm(mtriple=aarch64-linux-gnu,mcpu=cortex-a72)")
     other = board.override({"mtriple": "x86_64-linux-gnu", "mcpu": "skylake", "mattr": ["+avx2"]})
     assert "avx2" in other.resolve().features
-    with pytest.raises(TargetError, match="mcpu 'cortex-a72' is no CPU of 'x86_64'"):
+    with pytest.raises(TargetError, match="mcpu 'cortex-a72' is not a CPU of 'x86_64'"):
         board.override({"mtriple": "x86_64-linux-gnu"}).resolve()
 
 

@@ -8,7 +8,7 @@ from archspec_flags import in_llvm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvmtarget.target.cpu.chips import chips_of, cpu_name
+from tvmtarget.target.cpu.chips import chips_of, llvm_cpu_name
 from tvmtarget.target.cpu.features import families, table_of
 
 LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
@@ -54,9 +54,9 @@ def changes(draw):
 @given(changes())
 def test_what_features_need_is_closed_and_found_at_once(drawn):
     table, _, added, removed = drawn
-    need, gone = table.need(added), table.gone(removed)
-    assert set(added) <= need == table.need(need)
-    assert set(removed) <= gone == table.gone(gone)
+    need, gone = table.closure(added), table.dependents(removed)
+    assert set(added) <= need == table.closure(need)
+    assert set(removed) <= gone == table.dependents(gone)
     assert all(set(table.implies[name]) <= need for name in need)
 
 
@@ -76,11 +76,11 @@ def test_features_contradict_exactly_where_one_is_needed_and_gone(drawn):
     problems = list(table.contradictions(added, removed))
     plain, levels = ([name for name in added if table.is_level(name) is one] for one in (False, True))
     older = [name for name in removed if table.is_level(name)]
-    is_plain_gone = bool(table.need(plain) & table.gone(removed))
-    assert bool(problems) == (is_plain_gone or bool(set(levels) & (table.gone(older) | set(removed))))
+    is_plain_gone = bool(table.closure(plain) & table.dependents(removed))
+    assert bool(problems) == (is_plain_gone or bool(set(levels) & (table.dependents(older) | set(removed))))
     if not problems:
         result = table.combine(table.of_cpu(cpu), added, removed)
-        assert result == table.need(result)
+        assert result == table.closure(result)
         assert set(plain) <= result
         assert not result & set(removed)
 
@@ -108,7 +108,7 @@ def test_every_name_in_a_table_is_in_it_and_nothing_needs_itself(family):
     for names in (*table.implies.values(), *table.cpus.values(), *table.baselines.values(), table.system):
         assert set(names) <= table.implies.keys()
     assert not table.implies.keys() & table.tuning
-    assert all(name not in table.need(needs) for name, needs in table.implies.items())
+    assert all(name not in table.closure(needs) for name, needs in table.implies.items())
     assert table.cpus.keys() == chips_of(family)
 
 
@@ -135,10 +135,10 @@ def test_archspec_and_llvm_list_the_same_instructions_but_for_known_exceptions()
         marches = [march for march in cpu.TARGETS.values() if march.family.name == root]
         shared = in_llvm(family, set().union(*(march.features for march in marches)), table.implies)
         for march in marches:
-            if cpu_name(march.name) not in table.cpus:
+            if llvm_cpu_name(march.name) not in table.cpus:
                 continue
-            theirs = table.need(in_llvm(family, march.features, table.implies)) - table.system
-            ours = table.level(cpu_name(march.name))
+            theirs = table.closure(in_llvm(family, march.features, table.implies)) - table.system
+            ours = table.level(llvm_cpu_name(march.name))
             if theirs - ours or (ours & shared) - theirs:
                 found[march.name] = (" ".join(sorted(theirs - ours)), " ".join(sorted((ours & shared) - theirs)))
     assert found == DISAGREEMENTS
@@ -150,7 +150,7 @@ def test_every_cpu_of_archspec_has_a_name_in_llvm_but_for_levels_and_one_that_is
     unknown = {
         march.name
         for march in cpu.TARGETS.values()
-        if (family := roots.get(march.family.name)) and cpu_name(march.name) not in chips_of(family)
+        if (family := roots.get(march.family.name)) and llvm_cpu_name(march.name) not in chips_of(family)
     }
     assert {name for name in unknown if not name.startswith("armv")} == {"zen6"}
 
@@ -168,6 +168,8 @@ def test_the_tables_are_what_the_installed_llvm_says():
         forced = ask(triple, changes=off)
         for name in rng.sample(sorted(table.implies), min(len(table.implies), 12)):
             on = ask(triple, changes=(*off, f"+{name}"))
-            assert (on - forced | {name}) & table.implies.keys() == table.need([name]), name
+            assert (on - forced | {name}) & table.implies.keys() == table.closure([name]), name
             if name not in forced:
-                assert ask(triple, changes=(*off, f"+{name}", f"-{name}")) == forced | (on - table.gone([name])), name
+                assert ask(triple, changes=(*off, f"+{name}", f"-{name}")) == forced | (
+                    on - table.dependents([name])
+                ), name

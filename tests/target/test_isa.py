@@ -254,7 +254,7 @@ def test_the_features_of_a_node(text, family, is_complete, there, not_there):
     assert not set(not_there.split()) & set(features)
     assert list(features) == sorted(features.names)
     if family:
-        assert features.names == table_of(family).need(features.names)
+        assert features.names == table_of(family).closure(features.names)
 
 
 def test_nobody_knows_what_a_machine_that_is_not_named_can_do():

@@ -73,15 +73,18 @@ def test_the_architecture_says_which_end_of_a_number_comes_first(text, endian):
             "architecture 'aarch46' of triple 'aarch46-linux-gnu' is unknown; "
             "did you mean 'aarch64' or 'aarch64_be' or 'aarch64_32'?",
         ),
-        ("aarch64-linx-gnu", "triple 'aarch64-linx-gnu' has no word 'linx'; did you mean 'linux'?"),
-        ("x86_64-pc-linus-gnu", "triple 'x86_64-pc-linus-gnu' has no word 'linus'; did you mean 'linux' or 'gnusf'?"),
+        ("aarch64-linx-gnu", "triple 'aarch64-linx-gnu' has an unknown component 'linx'; did you mean 'linux'?"),
+        (
+            "x86_64-pc-linus-gnu",
+            "triple 'x86_64-pc-linus-gnu' has an unknown component 'linus'; did you mean 'linux' or 'gnusf'?",
+        ),
         (
             "aarch64-linux-darwin20.1",
-            "triple 'aarch64-linux-darwin20.1' has no word 'darwin20.1'; did you mean 'darwin'?",
+            "triple 'aarch64-linux-darwin20.1' has an unknown component 'darwin20.1'; did you mean 'darwin'?",
         ),
         (
             "arm-a-b-c-d-e",
-            "triple 'arm-a-b-c-d-e' has 6 words; write at most arch-vendor-os-environment",
+            "triple 'arm-a-b-c-d-e' has 6 components; write at most arch-vendor-os-environment",
         ),
         ("", "architecture '' is unknown"),
     ],

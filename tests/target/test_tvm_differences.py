@@ -13,7 +13,7 @@ SECTION = PAGE.partition("## Differences on purpose")[2].partition("\n## ")[0]
 WRITTEN = [line.split("`")[1] for line in SECTION.splitlines() if line.startswith("| `")]
 
 REFUSED = {
-    "llvm -mcpu=dummy": "mcpu 'dummy' of kind 'llvm' is no chip that LLVM knows",
+    "llvm -mcpu=dummy": "mcpu 'dummy' of kind 'llvm' is not a chip that LLVM knows",
     "llvm -num-cores=12abc": "is a whole number, not '12abc'",
     "ethos-n -myopt=value, llvm": "kind 'ethos-n' has no attribute 'myopt'",
     "llvm -mtriple=aarch64-linux-gnu -mattr=+sve2,-sve": r"features \+sve2 and -sve contradict",

@@ -49,19 +49,19 @@ def _empty_composite():
 
 
 def _chips():
-    refused("is no chip that LLVM knows", lambda: parse("llvm -mcpu=arm64"))
+    refused("is not a chip that LLVM knows", lambda: parse("llvm -mcpu=arm64"))
     assert Target.from_tvm({"kind": "llvm", "mcpu": "cake"})["unchecked"] == ("mcpu",)
 
 
 def _two_architectures():
     read = Target.from_tvm({"kind": "llvm", "mattr": ["+neon", "-avx512f"]})
-    refused("are of no one architecture", read.resolve)
+    refused("belong to no single architecture", read.resolve)
 
 
 def _feature_names():
     read = parse("llvm -mcpu=cortex-m55 -mattr=+nomve,+woof")
     assert (read.features.has_dsp, read.features.has_mve) == (True, False)
-    refused(r"'\+woof' of kind 'llvm' is no feature of arm", read.resolve)
+    refused(r"'\+woof' of kind 'llvm' is not a feature of arm", read.resolve)
     parse("llvm -mcpu=cortex-m55 -mattr=+nomve,+woof -unchecked=mattr").resolve()
 
 

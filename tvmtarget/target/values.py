@@ -163,7 +163,7 @@ def _features(items: Iterable[str]) -> tuple[str, ...]:
     table = table_of("riscv") if removed and any(is_isa_string(word.lstrip("+")) for word in words) else None
     if table is not None:
         written = {feature for word in words if not is_isa_string(word.lstrip("+")) for feature in _signed(word)}
-        signed = {feature for feature in signed if feature in written or feature[1:] not in table.gone(removed)}
+        signed = {feature for feature in signed if feature in written or feature[1:] not in table.dependents(removed)}
     for item in sorted(signed):
         if not is_word(item[1:]):
             raise ValueError(f"holds features such as '+avx2', not {shown(item)}")

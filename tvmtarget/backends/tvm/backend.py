@@ -36,7 +36,7 @@ from tvmtarget.backends.tvm.kernels import FORMAT, CpuKernelTuningContext, Tuned
 from tvmtarget.backends.tvm.tir_programs import CudaTirModule, TirModule, built_code, is_code
 from tvmtarget.backends.tvm.traces import TRACE_FORMAT
 from tvmtarget.errors import BackendError, raise_all
-from tvmtarget.target.cpu.isa import spelled_for_llvm
+from tvmtarget.target.cpu.isa import spell_for_llvm
 from tvmtarget.target.kinds import kind_of
 from tvmtarget.target.tree import Target
 
@@ -255,7 +255,7 @@ def _never_empty(graph: GraphProto) -> frozenset[int]:
 def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
     """Return TVM's target of a leaf, with the attributes TVM has; an mcpu that LLVM does not know is an error."""
     theirs = {row.name for row in kind_of(leaf.kind).attributes if row.since != "tt1"}
-    attributes = {name: value for name, value in spelled_for_llvm(leaf.kind, leaf.attrs).items() if name in theirs}
+    attributes = {name: value for name, value in spell_for_llvm(leaf.kind, leaf.attrs).items() if name in theirs}
     if leaf.kind == "cuda":
         host = leaf.host if isinstance(leaf.host, Target) and leaf.host.kind == "llvm" else Target("llvm")
         return cuda_target(tvm, attributes, _target(tvm, host))

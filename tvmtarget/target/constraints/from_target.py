@@ -1,7 +1,7 @@
 """Convert a target to the constraint "at least this target".
 
-The class of an attribute determines the condition: hard attributes are equal, instruction sets are supersets, capacities
-and scales are at least as large; model, soft and none give no condition.
+The class of an attribute determines the condition: hard attributes are equal, instruction sets are supersets,
+capacities and scales are at least as large; model, soft and none give no condition.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def needed(feature: str) -> frozenset[str]:
     Returns:
         The closure, with the feature itself.
     """
-    closures = [table.need([feature]) for table in _tables() if feature in table.implies]
+    closures = [table.closure([feature]) for table in _tables() if feature in table.implies]
     return frozenset({feature}).union(frozenset.intersection(*closures)) if closures else frozenset({feature})
 
 
@@ -171,7 +171,7 @@ def implied_only(family: str, *, measured: bool) -> frozenset[str]:
 
 def _is_composed(table: FeatureTable, name: str) -> bool:
     """Whether a feature is an architecture level with features beyond those of older levels."""
-    return table.is_level(name) and any(not table.is_level(part) for part in table.need([name]))
+    return table.is_level(name) and any(not table.is_level(part) for part in table.closure([name]))
 
 
 def check_feature(node: TargetNode, name: str, *, measured: bool = False) -> tuple[Truth, str]:
@@ -199,7 +199,7 @@ def check_feature(node: TargetNode, name: str, *, measured: bool = False) -> tup
         return Truth.UNKNOWN, "its features contradict each other"
     has = features.has(name)
     if has is False and measured and (table := table_of(features.family)) and _is_composed(table, name):
-        lacking, unknown = missing(features, table.need([name]), table.family, measured=True)
+        lacking, unknown = missing(features, table.closure([name]), table.family, measured=True)
         has = False if lacking else None if unknown else True
     # Added features imply others also where the family, and with it the table, is unknown.
     if has is None and name in all_needed(feature for feature, sign in signs.items() if sign == "+"):

@@ -1,1 +1,1 @@
-"""CPUs: triples, instruction sets and their features, by the tables of LLVM."""
+"""CPUs: target triples, chip names and instruction set features, from the tables of LLVM."""

@@ -1,7 +1,7 @@
-"""Whether a chip's name is one that LLVM knows: the names are data (`data/chips.json`), read at first use.
+"""Check names of chips against those that LLVM knows (`data/chips.json`, read at first use).
 
-TVM takes `sm_999` or an mcpu in no table and goes on with a generic chip; here that is an error with the nearest
-names. For a chip newer than the table, `unchecked=mcpu` says that the name is meant.
+TVM accepts `sm_999` or an unknown mcpu and silently compiles for a generic chip; here it is an error with the nearest
+names. `unchecked=mcpu` accepts the name of a chip that is newer than the table.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tvmtarget.target.cpu.riscv import is_isa_string
 from tvmtarget.target.cpu.triples import Triple
 from tvmtarget.target.problems import shown
 
-__all__ = ["chip_problems", "chips_of", "cpu_name", "is_unchecked"]
+__all__ = ["chip_problems", "chips_of", "is_unchecked", "llvm_cpu_name"]
 
-# Tables by attribute of a kind; a CPU's table depends on its triple.
+# The table of names for an attribute of a kind; "cpu" means that of the architecture of the triple.
 _TABLES = {
     ("llvm", "mcpu"): "cpu",
     ("c", "mcpu"): "cpu",
@@ -33,13 +33,13 @@ _TABLES = {
 
 _CPU_TABLES = ("x86", "aarch64", "arm", "riscv", "hexagon", "wasm")
 
-# The only triple that a kind's code is for, in its spellings.
+# Kinds that generate code for one triple only, with its spellings.
 _FIXED = {
     "nvptx": ("nvptx64-nvidia-cuda",),
     "rocm": ("amdgcn-amd-amdhsa-hcc", "amdgcn-amd-amdhsa"),
 }
 
-# What a chip's name looks like, though no table has it.
+# The form of names that may be newer than the table.
 _SHAPES = {"nvptx": re.compile(r"sm_[0-9]+[af]?"), "amdgcn": re.compile(r"gfx[0-9a-f]+(-.*)?")}
 
 
@@ -50,18 +50,41 @@ def _chips() -> dict[str, frozenset[str]]:
 
 
 def chips_of(table: str) -> frozenset[str]:
-    """Return the names of a table: x86, aarch64, arm, riscv, hexagon, nvptx, amdgcn or wasm."""
+    """Return the chips of one table.
+
+    Args:
+        table: x86, aarch64, arm, riscv, hexagon, nvptx, amdgcn or wasm.
+
+    Returns:
+        The names as LLVM spells them.
+    """
     return _chips()[table]
 
 
 def is_unchecked(attrs: Mapping[str, Value], name: str) -> bool:
-    """Whether who wrote an attribute says that its value is newer than the tables."""
+    """Whether a node exempts an attribute from the check against the tables.
+
+    Args:
+        attrs: The attributes of the node.
+        name: The attribute.
+
+    Returns:
+        True if `unchecked` lists the attribute.
+    """
     unchecked = attrs.get("unchecked", ())
     return isinstance(unchecked, tuple) and name in unchecked
 
 
 def chip_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
-    """Yield a message for each attribute that names a chip which is in no table, or a machine that is none."""
+    """Check the chip names and the triple of a node.
+
+    Args:
+        kind: The kind of the node.
+        attrs: Its attributes.
+
+    Yields:
+        A message for each attribute whose value is unknown to LLVM, with the nearest names.
+    """
     yield from _triple_problems(kind, attrs)
     for name, value in attrs.items():
         table = _TABLES.get((kind, name))
@@ -71,27 +94,27 @@ def chip_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
             if table in _SHAPES and not _SHAPES[table].fullmatch(value):
                 yield f"{name} {value!r} of kind {kind!r} is not written as {'sm_90' if table == 'nvptx' else 'gfx90a'}"
             continue
-        if table == "cpu" and _is_foreign(attrs.get("mtriple")):
+        if table == "cpu" and _has_no_table(attrs.get("mtriple")):
             continue
         known = frozenset().union(*map(chips_of, _CPU_TABLES if table == "cpu" else (table,)))
-        # Arm's own tools write options behind the name: cortex-m33+nodsp.
+        # Compilers for Arm accept modifiers after the name: cortex-m33+nodsp.
         if value.partition("+")[0] not in known:
-            yield f"{name} {shown(value)} of kind {kind!r} is no chip that LLVM knows{_instead(name, value, known)}"
+            yield f"{name} {shown(value)} of kind {kind!r} is not a chip that LLVM knows{_advice(name, value, known)}"
 
 
-def _is_foreign(text: Value | None) -> bool:
-    """Whether a triple is of an architecture that has no table, so that nothing is known of its CPUs."""
+def _has_no_table(text: Value | None) -> bool:
+    """Whether a triple is of an architecture whose CPUs are in no table."""
     try:
         return isinstance(text, str) and Triple.parse(text).family not in _CPU_TABLES
     except TargetError:
         return False
 
 
-def _instead(name: str, value: str, known: frozenset[str]) -> str:
+def _advice(name: str, value: str, known: frozenset[str]) -> str:
     if is_isa_string(value):
         return f"; an instruction set is features: +{value}"
-    other = cpu_name(value)
-    near = f"; did you mean {other!r}?" if other in known else did_you_mean(value, known)
+    translated = llvm_cpu_name(value)
+    near = f"; did you mean {translated!r}?" if translated in known else did_you_mean(value, known)
     return f"{near}; if it is new, add unchecked={name}"
 
 
@@ -111,16 +134,20 @@ def _triple_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
         yield f"mtriple {shown(text)} of kind 'hexagon' is for another machine; write mtriple=hexagon"
 
 
-def cpu_name(name: str) -> str:
-    """Return LLVM's name of a CPU that archspec names: zen3 is znver3, neoverse_v1 is neoverse-v1.
+def llvm_cpu_name(name: str) -> str:
+    """Translate archspec's name of a CPU to LLVM's.
 
-    A name that archspec has not comes back with hyphens for underscores.
+    Args:
+        name: A name such as `zen3` or `neoverse_v1`.
+
+    Returns:
+        LLVM's name (`znver3`, `neoverse-v1`); of names that are not in archspec, the same with hyphens for underscores.
     """
     folded = name.lower().replace("-", "_")
     return _ARCHSPEC.get(folded, folded.replace("_", "-"))
 
 
-# Where LLVM's name is not archspec's with hyphens (`cpu/microarchitectures.json`, the flags for clang).
+# Names that differ in more than hyphens (archspec, `cpu/microarchitectures.json`, the flags for clang).
 _ARCHSPEC = {
     **{f"zen{version or ''}": f"znver{version or 1}" for version in (0, 2, 3, 4, 5, 6)},
     "k10": "amdfam10",

@@ -1,7 +1,7 @@
-"""What a node's instructions are: its CPU or architecture, and the features written beside it.
+"""Derive the instruction set of a node from its CPU, its architecture and its stated features.
 
-Nothing is probed. A node that names neither CPU nor triple leaves the machine open, so a feature that is not in its
-list is neither there nor absent. The derived flags are those of TVM's canonicalizers
+Nothing is probed. For a node that names neither CPU nor triple, the presence of a feature that it does not list is
+unknown. The derived flags are those of TVM's canonicalizers
 (`src/target/canonicalizer/llvm/arm_{aprofile,mprofile}.cc`).
 """
 
@@ -20,23 +20,23 @@ from tvmtarget.target.cpu.triples import Triple
 
 __all__ = [
     "Features",
-    "Written",
+    "StatedIsa",
     "family_of",
     "features_of",
     "is_arm",
     "is_cpu",
     "read_isa",
-    "spelled_for_llvm",
+    "spell_for_llvm",
     "vector_bits",
 ]
 
-# Kinds whose code is for a CPU, and the family where it is not in the attributes.
+# Kinds that generate CPU code, with the family where the kind determines it.
 _FAMILIES = {"llvm": "", "c": "", "hexagon": "hexagon", "cmsis-nn": "arm"}
 
-# A CPU that is in both tables of a pair is taken to run 64-bit code unless a triple says otherwise.
+# Families in the order of search: a CPU that is in two tables runs 64-bit code unless a triple is stated.
 _BY_NAME = ("x86", "aarch64", "arm", "riscv", "hexagon", "wasm")
 
-# TVM's flags, and the feature each one asks for.
+# TVM's flags, with the feature that sets each of them.
 _FLAGS = {
     "has_asimd": "neon",
     "has_sve": "sve",
@@ -48,8 +48,8 @@ _FLAGS = {
     "has_mve": "mve",
 }
 
-# What compilers call Arm's features behind -mcpu and -march, where LLVM's feature has another name (GCC manual,
-# "AArch64 Options" and "ARM Options"; clang's --print-supported-extensions).
+# Names of Arm's features as modifiers of -mcpu and -march that differ from LLVM's (GCC manual, "AArch64 Options" and
+# "ARM Options"; clang's --print-supported-extensions).
 _ALIASES: dict[str, dict[str, str]] = {
     "aarch64": {
         "asimd": "neon",
@@ -78,10 +78,10 @@ _ALIASES: dict[str, dict[str, str]] = {
     },
 }
 
-# The same for `+no...`, where taking a feature away is not the opposite of adding it.
+# The same for `+no...`, where removal is not the inverse of addition.
 _WITHOUT: dict[str, dict[str, str]] = {"aarch64": {"crypto": "aes sha2 sm4"}, "arm": {"fp.dp": "fp64"}}
 
-# What a C compiler for 32-bit Arm takes; armv8-a is the name of 64-bit machines, too.
+# Values of -march for 32-bit Arm only; `armv8-a` means 32-bit or 64-bit machines.
 _ARMV7_OR_M = re.compile(r"armv([4-7].*|[89](\.[0-9])?-[mr].*)")
 _ARMV8_A = re.compile(r"armv([89](?:\.[0-9])?)-a")
 
@@ -96,11 +96,11 @@ _AMD = re.compile(r"gfx([0-9]+)([0-9])([0-9a-f])")
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The features of the instruction set that code for a node may use, closed under what they need.
+    """Instruction set features that code for a node may use, closed under implication.
 
-    `"avx2" in features` says whether one is there; `has` says None where nobody knows, which is only where
-    `is_complete` is false. Flags of TVM (`has_sve`, `is_aarch64`, ...) are attributes. A GPU has none of it, but a
-    `compute_capability` by which chips of one maker are ordered: (8, 0) of sm_80, (9, 0, 10) of gfx90a.
+    `"avx2" in features` tests for a feature; `has` returns None for unknown presence, which occurs only where
+    `is_complete` is false. TVM's flags (`has_sve`, `is_aarch64`, ...) are attributes. A GPU has no features but a
+    `compute_capability`, which orders the chips of one vendor: (8, 0) of sm_80, (9, 0, 10) of gfx90a.
     """
 
     family: str = ""
@@ -130,15 +130,27 @@ class Features:
         raise AttributeError(f"features have no flag {name!r}{tail}")
 
     def has(self, name: str) -> bool | None:
-        """Say whether a feature is there; None if nothing says so and the machine is not known."""
+        """Test for a feature.
+
+        Args:
+            name: LLVM's name of the feature.
+
+        Returns:
+            Whether it is present, or None if that is unknown.
+        """
         if name in self.names:
             return True
         return False if self.is_complete or name in self.absent else None
 
     def covers(self, cpu: str) -> bool | None:
-        """Say whether code for a CPU runs here; features that hypervisors hide are not asked for.
+        """Decide whether code for a CPU runs with these features.
 
-        None where the machine is not known, or the CPU; False for a CPU of another family.
+        Args:
+            cpu: LLVM's name of the CPU. Features that hypervisors hide are not required.
+
+        Returns:
+            The answer, or None if the family, the CPU or the presence of a feature is unknown; False for a CPU of
+            another family.
         """
         table = table_of(self.family)
         if table is None:
@@ -150,26 +162,38 @@ class Features:
 
     @property
     def isa(self) -> str:
-        """The instruction set as RISC-V's tools write it, `rv64imac_zicsr`; empty where no base is known."""
+        """Instruction set string of RISC-V, such as `rv64imac_zicsr`; empty without a known base."""
         if self.family != "riscv" or not self.names & {"i", "e"}:
             return ""
         return isa_string(64 if "64bit" in self.names else 32, self.names)
 
     def to_json(self) -> dict[str, object]:
-        """Return what JSON can hold."""
+        """Convert the features to JSON data.
+
+        Returns:
+            `family`, the sorted `features`, `is_complete`, and the `compute_capability` of a GPU.
+        """
         flat: dict[str, object] = {"family": self.family, "features": list(self), "is_complete": self.is_complete}
         capability = self.compute_capability
         return flat if capability is None else flat | {"compute_capability": list(capability)}
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What the attributes of a node say about its instructions, by the names of its table.
+class StatedIsa:
+    """Instruction set as the attributes of a node state it, in the names of its feature table.
 
-    `families` are those that the machine may be of, and `table` is of the only one. `words` are the features as
-    they are written: `added` and `removed` by LLVM's names, signed `options` that only tune, and signed `unknown`
-    ones that the table has not. `model` is what follows from CPU or architecture, None if the CPU is not known;
-    then `floor` is what every CPU of the architecture has.
+    Attributes:
+        families: The families that the machine may belong to.
+        table: The feature table, if there is one family.
+        triple: The parsed triple, or None if it is absent or invalid.
+        cpu: The CPU without modifiers; empty if absent.
+        model: The features of the CPU or the architecture; None for an unknown CPU.
+        baseline: The features that every CPU of the architecture has.
+        added: Added features by LLVM's names.
+        removed: Removed features by LLVM's names.
+        options: Signed features that affect tuning only.
+        unknown: Signed features that are not in the table.
+        words: The signed features and modifiers as they were stated.
     """
 
     families: tuple[str, ...]
@@ -177,7 +201,7 @@ class Written:
     triple: Triple | None
     cpu: str
     model: frozenset[str] | None
-    floor: frozenset[str]
+    baseline: frozenset[str]
     added: tuple[str, ...]
     removed: tuple[str, ...]
     options: tuple[str, ...]
@@ -186,84 +210,121 @@ class Written:
 
 
 def features_of(kind: str, attrs: Attributes) -> Features:
-    """Return the features of a node; a `TargetError` says which of them contradict each other."""
-    written = read_isa(kind, attrs)
-    if len(written.families) > 1:
-        return _common([_features(read_isa(kind, attrs, family)) for family in written.families])
-    if written.table is None:
+    """Compute the features of a node.
+
+    Args:
+        kind: The kind of the node.
+        attrs: Its attributes.
+
+    Returns:
+        The features; those that all families have in common where several are possible.
+
+    Raises:
+        TargetError: Added and removed features contradict each other.
+    """
+    stated = read_isa(kind, attrs)
+    if len(stated.families) > 1:
+        return _common([_features(read_isa(kind, attrs, family)) for family in stated.families])
+    if stated.table is None:
         capability = None if is_cpu(kind) else _capability(kind, attrs)
-        return Features("", frozenset(written.added), frozenset(written.removed), compute_capability=capability)
-    return _features(written)
+        return Features("", frozenset(stated.added), frozenset(stated.removed), compute_capability=capability)
+    return _features(stated)
 
 
-def _features(written: Written) -> Features:
-    table, claimed = written.table, frozenset(name[1:] for name in written.unknown if name[0] == "+")
-    assert table is not None  # the caller looks
-    raise_all(TargetError, [*table.contradictions(written.added, written.removed)])
+def _features(stated: StatedIsa) -> Features:
+    table, claimed = stated.table, frozenset(name[1:] for name in stated.unknown if name[0] == "+")
+    assert table is not None  # the caller checks
+    raise_all(TargetError, [*table.contradictions(stated.added, stated.removed)])
     return Features(
         family=table.family,
-        names=table.combine(written.model or written.floor, written.added, written.removed) | claimed,
-        absent=table.gone(written.removed),
-        is_complete=written.model is not None,
+        names=table.combine(stated.model or stated.baseline, stated.added, stated.removed) | claimed,
+        absent=table.dependents(stated.removed),
+        is_complete=stated.model is not None,
     )
 
 
 def _common(options: Sequence[Features]) -> Features:
-    """Return what is certain of a machine that is one of several."""
-    names = frozenset.intersection(*(one.names for one in options))
-    return Features("", names, frozenset.intersection(*(one.absent for one in options)))
+    """Return the features that all alternatives have in common."""
+    names = frozenset.intersection(*(option.names for option in options))
+    return Features("", names, frozenset.intersection(*(option.absent for option in options)))
 
 
 def _is_arm_of_any_width(kind: str, attrs: Mapping[str, Value]) -> bool:
-    """Whether a C compiler's `-march=armv8-a` is all that names the machine: 32-bit Arm has it, and AArch64."""
+    """Whether only `-march=armv8-a` names the machine, which may be 32-bit Arm or AArch64."""
     march = _text(attrs, "march").partition("+")[0]
     return _FAMILIES.get(kind) == "" and not _text(attrs, "mcpu") and _ARMV8_A.fullmatch(march) is not None
 
 
 def vector_bits(features: frozenset[str]) -> int:
-    """Return the bits of the widest vectors that features imply for certain; 0 where they do not say."""
+    """Return the width of the widest vectors that features guarantee.
+
+    Args:
+        features: LLVM's features, closed under implication.
+
+    Returns:
+        The width in bits; 0 without vector features.
+    """
     if width := next((bits for name, bits in _X86_WIDTHS if name in features), 0):
         return width
     if lengths := [int(found.group(1)) for name in features if (found := _ZVL.fullmatch(name))]:
         return max(lengths)
     hvx = next((name for name in features if name.startswith("hvx-length")), "")
-    if hvx:
+    if hvx:  # hvx-length64b: bytes
         return 8 * int("".join(letter for letter in hvx if letter.isdigit()))
+    # SVE is at least as wide, but its features do not state by how much.
     return 128 if features & {"neon", "mve"} else 0
 
 
 def is_cpu(kind: str) -> bool:
-    """Whether code of a kind is for a CPU, so that its attributes name one and its features."""
+    """Whether a kind generates CPU code.
+
+    Args:
+        kind: The name of a kind.
+
+    Returns:
+        True if its attributes may name a CPU and features.
+    """
     return kind in _FAMILIES
 
 
-def read_isa(kind: str, attrs: Mapping[str, Value], family: str = "") -> Written:
-    """Read CPU, triple and features of a node, even wrong ones, by the table of a family if one is given."""
+def read_isa(kind: str, attrs: Mapping[str, Value], family: str = "") -> StatedIsa:
+    """Read the CPU, triple and features that a node states.
+
+    Invalid values are kept, as `consistency.py` reports them.
+
+    Args:
+        kind: The kind of the node.
+        attrs: Its attributes.
+        family: The family to read features for; derived from the attributes if empty.
+
+    Returns:
+        The stated instruction set.
+    """
     triple = _triple(attrs)
-    cpu, *behind_cpu = _text(attrs, "mcpu").split("+")
-    march, *behind_march = _text(attrs, "march").split("+")
+    cpu, *cpu_modifiers = _text(attrs, "mcpu").split("+")
+    march, *march_modifiers = _text(attrs, "march").split("+")
     if is_isa_string(march):
-        behind_march += expand_isa(march)
-    features, modifiers = _signed(attrs), [f"+{word}" for word in (*behind_cpu, *behind_march) if word]
+        march_modifiers += expand_isa(march)
+    features, modifiers = _signed(attrs), [f"+{word}" for word in (*cpu_modifiers, *march_modifiers) if word]
     words = [*features, *modifiers]
     if family := family or _family(kind, attrs, triple):
-        tables = [one for one in (table_of(family),) if one is not None]
+        tables = [table for table in (table_of(family),) if table is not None]
     elif _is_arm_of_any_width(kind, attrs):
-        tables = [one for name in ("aarch64", "arm") if (one := table_of(name)) is not None]
+        tables = [found for name in ("aarch64", "arm") if (found := table_of(name)) is not None]
     else:
         tables = _tables_that_know(words) if is_cpu(kind) else []
     table = tables[0] if len(tables) == 1 else None
-    signed = [one for word in features for one in _read_feature(word, tables)]
-    signed += _rightmost([one for word in modifiers for one in _read_modifier(word, tables)], tables)
+    signed = [name for word in features for name in _read_feature(word, tables)]
+    signed += _resolve_modifiers([name for word in modifiers for name in _read_modifier(word, tables)], tables)
     known = [word for word in signed if table is None or word[1:] in table.implies]
     options = [word for word in signed if table is not None and word[1:] in table.tuning]
-    return Written(
-        families=tuple(one.family for one in tables),
+    return StatedIsa(
+        families=tuple(candidate.family for candidate in tables),
         table=table,
         triple=triple,
         cpu=cpu,
         model=None if table is None else _model(table, triple, cpu, march),
-        floor=(table and triple and _baseline(table, triple)) or frozenset(),
+        baseline=(table and triple and _baseline(table, triple)) or frozenset(),
         added=tuple(word[1:] for word in known if word[0] == "+"),
         removed=tuple(word[1:] for word in known if word[0] == "-"),
         options=tuple(options),
@@ -272,23 +333,38 @@ def read_isa(kind: str, attrs: Mapping[str, Value], family: str = "") -> Written
     )
 
 
-def spelled_for_llvm(kind: str, attrs: Mapping[str, Value]) -> Mapping[str, Value]:
-    """Return attributes of an llvm with modifiers as LLVM spells them: `mcpu=skylake+noavx2` takes `-avx2` away.
+def spell_for_llvm(kind: str, attrs: Mapping[str, Value]) -> Mapping[str, Value]:
+    """Replace compiler modifiers by LLVM's features.
 
-    LLVM knows CPUs and features alone; modifiers are those of compilers (GCC manual, "AArch64 Options", -mcpu).
-    Attributes without modifiers stay as they are.
+    `mcpu=skylake+noavx2` becomes `mcpu=skylake` and `mattr=-avx2`. LLVM has CPUs and features only; modifiers are those
+    of compilers (GCC manual, "AArch64 Options", -mcpu).
+
+    Args:
+        kind: The kind of the node.
+        attrs: Its attributes.
+
+    Returns:
+        The attributes of an `llvm` node with modifiers replaced; other attributes unchanged.
     """
-    written = read_isa(kind, attrs)
-    signed = [*(f"+{name}" for name in written.added), *(f"-{name}" for name in written.removed)]
-    signed += [*written.options, *written.unknown]
-    if kind != "llvm" or (written.cpu == _text(attrs, "mcpu") and set(signed) == set(_signed(attrs))):
+    stated = read_isa(kind, attrs)
+    signed = [*(f"+{name}" for name in stated.added), *(f"-{name}" for name in stated.removed)]
+    signed += [*stated.options, *stated.unknown]
+    if kind != "llvm" or (stated.cpu == _text(attrs, "mcpu") and set(signed) == set(_signed(attrs))):
         return attrs
-    cpu: dict[str, Value] = {"mcpu": written.cpu} if written.cpu else {}
+    cpu: dict[str, Value] = {"mcpu": stated.cpu} if stated.cpu else {}
     return {**attrs, **cpu, "mattr": tuple(signed)}
 
 
 def family_of(kind: str, attrs: Mapping[str, Value]) -> str:
-    """Return the table of CPUs that a node's triple, CPU or architecture is in; nothing where none of them says."""
+    """Return the CPU family that a node's triple, CPU or architecture determines.
+
+    Args:
+        kind: The kind of the node.
+        attrs: Its attributes.
+
+    Returns:
+        The family; empty if the attributes do not determine one.
+    """
     return _family(kind, attrs, _triple(attrs))
 
 
@@ -306,7 +382,15 @@ def _family(kind: str, attrs: Mapping[str, Value], triple: Triple | None) -> str
 
 
 def is_arm(kind: str, attrs: Mapping[str, Value]) -> bool:
-    """Whether a node is for an Arm CPU, so that TVM gives it the key `arm_cpu`."""
+    """Whether a node is for an Arm CPU, so that TVM gives it the key `arm_cpu`.
+
+    Args:
+        kind: The kind of the node.
+        attrs: Its attributes.
+
+    Returns:
+        True for `llvm` and `c` nodes whose triple, CPU or architecture is Arm.
+    """
     if kind not in ("llvm", "c"):
         return False
     return family_of(kind, attrs) in ("arm", "aarch64") or _text(attrs, "march").startswith("armv")
@@ -331,61 +415,63 @@ def _triple(attrs: Mapping[str, Value]) -> Triple | None:
 
 
 def _tables_that_know(words: Sequence[str]) -> list[FeatureTable]:
-    """Return the tables that have all features that are written where nothing else names the machine."""
+    """Return the tables with all stated features, for a node that names its machine by features only."""
     if not words:
         return []
     tables = [table for family in families() if (table := table_of(family)) is not None]
     return [
         table
         for table in tables
-        if all(one[1:] in table.implies for word in words for one in _read_feature(word, [table]))
+        if all(name[1:] in table.implies for word in words for name in _read_feature(word, [table]))
     ]
 
 
 def _read_feature(word: str, tables: Sequence[FeatureTable]) -> Sequence[str]:
-    """Read a signed feature as LLVM names it; what LLVM has not may be a modifier of compilers, as `+nomve`."""
+    """Translate a signed feature to LLVM's; an unknown one may be a compiler modifier such as `+nomve`."""
     is_known = any(word[1:] in table.implies for table in tables)
     return [word] if is_known else _read_modifier(word, tables)
 
 
 def _read_modifier(word: str, tables: Sequence[FeatureTable]) -> Sequence[str]:
-    """Read what stands behind a CPU or an architecture: `+fp16` adds features, and `+nofp16` takes them away."""
+    """Translate a modifier of a CPU or an architecture: `+fp16` adds features, `+nofp16` removes them."""
     sign, name = word[0], word[1:]
     for table in tables:
         if name in (aliases := _ALIASES.get(table.family, {})):
-            return [f"{sign}{one}" for one in aliases[name].split()]
+            return [f"{sign}{feature}" for feature in aliases[name].split()]
         if name in table.implies:
             return [word]
         if sign == "+" and name.startswith("no"):
             bare = name.removeprefix("no")
             removed = (_WITHOUT.get(table.family, {}).get(bare) or aliases.get(bare, bare)).split()
-            if all(one in table.implies for one in removed):
-                return [f"-{one}" for one in removed]
+            if all(feature in table.implies for feature in removed):
+                return [f"-{feature}" for feature in removed]
     return [word]
 
 
-def _rightmost(words: Sequence[str], tables: Sequence[FeatureTable]) -> list[str]:
-    """Settle modifiers that conflict: the right-most one holds (GCC manual, "AArch64 Options", feature modifiers)."""
+def _resolve_modifiers(words: Sequence[str], tables: Sequence[FeatureTable]) -> list[str]:
+    """Resolve conflicting modifiers: the right-most one wins (GCC manual, "AArch64 Options", feature modifiers)."""
     added: dict[str, None] = {}
     removed: dict[str, None] = {}
     for word in words:
         name = word[1:]
-        need, gone = (tables[0].need([name]), tables[0].gone([name])) if tables else ({name}, {name})
+        closure, dependents = (tables[0].closure([name]), tables[0].dependents([name])) if tables else ({name}, {name})
         if word[0] == "-":
-            added = {one: None for one in added if one not in gone}
+            added = {other: None for other in added if other not in dependents}
             removed[name] = None
             continue
-        if tables and need & tables[0].gone(removed):  # what else was removed stays so
-            removed = {one: None for one in sorted(tables[0].gone(removed)) if one not in need}
+        # `+nosimd+fp16` restores the features that fp16 implies; the others that nosimd removed stay removed.
+        if tables and closure & tables[0].dependents(removed):
+            removed = {other: None for other in sorted(tables[0].dependents(removed)) if other not in closure}
         added[name] = None
     return [*(f"+{name}" for name in added), *(f"-{name}" for name in removed)]
 
 
 def _model(table: FeatureTable, triple: Triple | None, cpu: str, march: str) -> frozenset[str] | None:
-    """Return what the CPU has, or what every machine of the architecture has; None if neither is known."""
+    """Return the features of the CPU, else those of the architecture; None if neither is known."""
     if cpu and cpu != "generic":
         if cpu not in table.cpus:
             return None
+        # LLVM adds the baseline of x86-64 to a 32-bit CPU that is compiled for a 64-bit triple.
         has_base = triple is not None and triple.arch == "x86_64"
         return table.of_cpu(cpu) | (table.of_cpu("x86-64") if has_base else frozenset())
     if triple is not None:
@@ -401,7 +487,7 @@ def _baseline(table: FeatureTable, triple: Triple) -> frozenset[str] | None:
     arch = triple.arch.removesuffix("eb")
     names = (triple.machine, f"arm{triple.sub}", f"thumb{triple.sub}", arch, "i386" if arch == "i386" else "arm")
     found = next((name for name in names if name in table.baselines), None)
-    return None if found is None else table.need(table.baselines[found])
+    return None if found is None else table.closure(table.baselines[found])
 
 
 def _family_of_march(march: str) -> str:
@@ -419,8 +505,8 @@ def _of_march(table: FeatureTable, march: str) -> frozenset[str] | None:
         return table.of_cpu(march)
     if table.family == "aarch64" and (found := _ARMV8_A.fullmatch(march)):
         level = f"v{found.group(1)}a"
-        return table.need((*table.baselines["aarch64"], level)) if level in table.implies else None
-    return table.need((march,)) if march in table.implies else None
+        return table.closure((*table.baselines["aarch64"], level)) if level in table.implies else None
+    return table.closure((march,)) if march in table.implies else None
 
 
 def _capability(kind: str, attrs: Mapping[str, Value]) -> tuple[int, ...] | None:

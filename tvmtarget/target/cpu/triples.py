@@ -1,7 +1,7 @@
-"""Target triples as LLVM reads them: `arm64-apple-macos` and `aarch64-apple-macosx` are one machine.
+"""Parse target triples as LLVM does: `arm64-apple-macos` and `aarch64-apple-macosx` are equal.
 
-The words and their order are LLVM's (`llvm/TargetParser/Triple.h`, `Triple::normalize`): two to four words, the
-architecture first, the others told apart by what they are. Nothing of this machine is asked.
+Components and their order are LLVM's (`llvm/TargetParser/Triple.h`, `Triple::normalize`): two to four components, the
+architecture first, the others recognized by their values. Parsing does not depend on the machine that it runs on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvmtarget.target.problems import shown
 
 __all__ = ["Triple", "looks_like_triple"]
 
-# Architectures by LLVM's name: family (the table of CPUs), bits of an address, and whether bytes go big end first.
+# Architectures by LLVM's name: family (the table of CPUs), bits of an address, and whether it is big-endian.
 _ARCHS: dict[str, tuple[str, int, bool]] = {
     "i386": ("x86", 32, False),
     "x86_64": ("x86", 64, False),
@@ -76,11 +76,11 @@ _SPELLINGS = {
     "spirv": "spirv64",
 }
 
-# The Arm architectures that LLVM knows by name (`llvm/TargetParser/ARMTargetParser.def`), behind arm or thumb.
+# Versions of the Arm architecture after `arm` or `thumb` (`llvm/TargetParser/ARMTargetParser.def`).
 _ARM = re.compile(r"(arm|thumb)(eb)?(v(?:[4-9]|[89]\.[0-9])[a-z0-9]*(?:\.(?:base|main))?)?(eb)?")
 _X86 = re.compile(r"i[3-9]86")
 
-# What uname and Linux distributions add to the name of an architecture: the byte order, and the float ABI.
+# uname and Linux distributions append the byte order and the float ABI to the name of an architecture.
 _ARM_SUBS = {
     "v7l": "v7",
     "v7hl": "v7",
@@ -112,10 +112,10 @@ _OS_SPELLINGS = {"macosx": "macos", "win32": "windows", "visionos": "xros"}
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """A machine to generate code for: `str` is LLVM's normal form, `key` what is left without the vendor.
+    """Platform to generate code for; `str` is LLVM's normal form, `key` omits the vendor.
 
-    `arch` is LLVM's name (aarch64 for arm64, i386 for i686), `sub` the version in it: v7a, i686. Empty words
-    were not said. `version` is what stands behind the name of the system: 20.1 in darwin20.1.
+    `arch` is LLVM's name (aarch64 for arm64, i386 for i686), `sub` the version in it: v7a, i686. `version` is that of
+    the system: 20.1 in darwin20.1. Omitted components are empty.
     """
 
     arch: str
@@ -127,7 +127,16 @@ class Triple:
 
     @classmethod
     def parse(cls, text: str) -> Triple:
-        """Read a triple of two, three or four words; `TargetError` with the nearest names.
+        """Parse a triple.
+
+        Args:
+            text: An architecture, and up to three more components in any order.
+
+        Returns:
+            The triple with canonical names.
+
+        Raises:
+            TargetError: A component is unknown; the message suggests the nearest names.
 
         >>> Triple.parse("arm64-apple-macos").arch, str(Triple.parse("aarch64-linux-gnu"))
         ('aarch64', 'aarch64-unknown-linux-gnu')
@@ -138,22 +147,22 @@ class Triple:
 
     @property
     def family(self) -> str:
-        """The table of CPUs and features that the architecture has: x86, aarch64, arm, riscv, ..."""
+        """Name of the table of CPUs and features: x86, aarch64, arm, riscv, ..."""
         return _ARCHS[self.arch][0]
 
     @property
     def bits(self) -> int:
-        """How wide an address is; 32 for the environments that keep pointers short."""
+        """Width of a pointer in bits; 32 for environments with short pointers (x32, ILP32)."""
         return 32 if self.environment in ("gnux32", "muslx32", "gnu_ilp32") else _ARCHS[self.arch][1]
 
     @property
     def endian(self) -> Literal["little", "big"]:
-        """Which end of a number comes first in memory."""
+        """Byte order."""
         return "big" if _ARCHS[self.arch][2] else "little"
 
     @property
     def float_abi(self) -> Literal["hard", "soft"] | None:
-        """How floats are passed where a 32-bit Arm has the choice; None elsewhere."""
+        """Float calling convention of 32-bit Arm; None elsewhere."""
         if self.family != "arm" or not self.environment:
             return None
         if self.environment.endswith("eabihf"):
@@ -162,12 +171,12 @@ class Triple:
 
     @property
     def machine(self) -> str:
-        """The first word of the triple: the architecture with its version."""
+        """First component of the triple: the architecture with its version."""
         return self.sub if self.arch == "i386" and self.sub else self.arch + self.sub
 
     @property
     def key(self) -> str:
-        """What two triples of one machine have in common, however vendors are spelled.
+        """Normal form that is equal for triples of one platform: without vendors that do not affect code.
 
         >>> Triple.parse("x86_64-pc-linux-gnu").key == Triple.parse("amd64-conda-linux-gnu").key
         True
@@ -183,7 +192,13 @@ class Triple:
 
 
 def looks_like_triple(word: str) -> bool:
-    """Whether a word of a text is meant as a triple: an architecture, a hyphen, and words that triples have.
+    """Whether a word has the form of a triple.
+
+    Args:
+        word: A word of a target text.
+
+    Returns:
+        True for an architecture, a hyphen, and components that only triples have.
 
     >>> [looks_like_triple(word) for word in ("arm64-apple-macos", "x86-64-v3", "hexagon", "cortex-a72")]
     [True, False, False, False]
@@ -201,7 +216,9 @@ def _parse(text: str) -> Triple:
     first, *words = re.sub(r"^x86-64(?=-|$)", "x86_64", text).split("-")
     arch, sub = _arch(first, text)
     if len(words) > 4:
-        raise TargetError(f"triple {shown(text)} has {len(words) + 1} words; write at most arch-vendor-os-environment")
+        raise TargetError(
+            f"triple {shown(text)} has {len(words) + 1} components; write at most arch-vendor-os-environment"
+        )
     os = version = environment = ""
     rest: list[str] = []
     for word in filter(None, words):
@@ -220,7 +237,7 @@ def _parse(text: str) -> Triple:
 
 
 def _stem(word: str) -> tuple[str, str]:
-    """Split a version off a word that is a known one without it."""
+    """Split a version number off a component."""
     if word in _OSES or word in _ENVIRONMENTS:
         return word, ""
     found = _VERSION.fullmatch(word)
@@ -242,11 +259,11 @@ def _arch(word: str, text: str) -> tuple[str, str]:
 
 
 def _check_words(text: str, vendor: str, rest: Sequence[str]) -> None:
-    """Refuse words that mean nothing, and a vendor that is nearly the name of a system."""
+    """Reject unknown components, and a vendor that is probably a misspelled system."""
     known = (*_OSES, *_ENVIRONMENTS)
     is_near = vendor not in ("", *_VENDORS) and bool(
         _stem(vendor)[0] in known or get_close_matches(vendor, known, cutoff=0.8)
     )
     wrong = next((word for word in rest if word not in _NOTHING and (word != vendor or is_near)), None)
     if wrong is not None:
-        raise TargetError(f"triple {shown(text)} has no word {shown(wrong)}{did_you_mean(wrong, known)}")
+        raise TargetError(f"triple {shown(text)} has an unknown component {shown(wrong)}{did_you_mean(wrong, known)}")

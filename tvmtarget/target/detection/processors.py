@@ -116,7 +116,7 @@ def _riscv(facts: Mapping[str, str], table: FeatureTable) -> dict[str, object]:
     if said is None:
         return {}
     letters = said[2].replace("g", "imafd")
-    has = table.need({*letters, *said[3].split("_")} & table.implies.keys())
+    has = table.closure({*letters, *said[3].split("_")} & table.implies.keys())
     name = _data()["riscv"].get(facts.get("uarch", ""), f"generic-rv{said[1]}")
     return _described(name, table, has, frozenset())
 
@@ -137,15 +137,15 @@ def _judge(table: FeatureTable, flags: Set[str]) -> tuple[frozenset[str], frozen
     rows = {feature: set(needed.split()) for feature, needed in _data()["flags"][table.family].items()}
     shown = frozenset(feature for feature, needed in rows.items() if needed <= flags) - table.system
     judged = frozenset(rows) - table.system
-    return shown - table.gone(judged - shown), judged
+    return shown - table.dependents(judged - shown), judged
 
 
 def _described(name: str, table: FeatureTable, has: frozenset[str], judged: frozenset[str]) -> dict[str, object]:
     """Return a name with what there is beyond it, and without what is hidden; both as short as can be."""
     model = table.of_cpu(name)
     hidden = (model & judged) - has
-    removed = {feature for feature in hidden if not (table.need({feature}) - {feature}) & hidden}
+    removed = {feature for feature in hidden if not (table.closure({feature}) - {feature}) & hidden}
     extra = has - model - unasked()
-    added = extra - {needed for feature in extra for needed in table.need({feature}) - {feature}}
+    added = extra - {needed for feature in extra for needed in table.closure({feature}) - {feature}}
     changes = [f"+{feature}" for feature in sorted(added)] + [f"-{feature}" for feature in sorted(removed)]
     return {"mcpu": name} | ({"mattr": changes} if changes else {})

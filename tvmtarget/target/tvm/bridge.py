@@ -17,7 +17,7 @@ from tvmtarget.errors import MissingExtraError, TargetError
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.builtin_kinds import KINDS
 from tvmtarget.target.cpu.chips import chip_problems
-from tvmtarget.target.cpu.isa import is_arm, read_isa, spelled_for_llvm
+from tvmtarget.target.cpu.isa import is_arm, read_isa, spell_for_llvm
 from tvmtarget.target.kinds import Attribute, Kind, find_kind
 from tvmtarget.target.problems import shown
 from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
@@ -250,7 +250,7 @@ def _as_llvm_reads(node: TargetNode) -> Mapping[str, Value]:
     TVM reads `+nomve` and `+nodsp` there (`src/target/parsers/mprofile.cc` at v0.18.0), and not `-mve`.
     """
     has = read_isa(node.kind, node.attrs).model or frozenset()
-    return node.attrs if "mclass" in has else spelled_for_llvm(node.kind, node.attrs)
+    return node.attrs if "mclass" in has else spell_for_llvm(node.kind, node.attrs)
 
 
 def _unsaid(node: TargetNode, path: str, minor: int) -> Iterator[str]:
