@@ -29,8 +29,8 @@ from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.constraints.satisfaction import meets
 from tvmtarget.target.node import Node
 from tvmtarget.target.problems import shown
-from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.target_node import TargetNode
+from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.tree_paths import covers
 
 __all__ = ["Condition", "Constraint", "Reason", "Truth", "covers", "known_words"]
