@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks._graphs import KINDS_OF_ONE, KINDS_OF_TWO, Graph, module_of, tree_of
 from tvmtarget.ir.def_use import readers_of
 from tvmtarget.partition.dataflow import dataflow_of, kinds_of
-from tvmtarget.partition.decompose import decompose
+from tvmtarget.partition.plan import decompose
 from tvmtarget.partition.subgraphs import typed_fusion
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits
 from tvmtarget.partition.subgraphs.portfolio import form_subgraphs

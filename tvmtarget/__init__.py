@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from tvmtarget.ir.function import Call, Constant, Function, Value
     from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.costs.costs import Costs, OpCost
-    from tvmtarget.partition.decompose import decompose
     from tvmtarget.partition.host_device.inference import infer_targets
     from tvmtarget.partition.host_device.splitting import split_host_device
     from tvmtarget.partition.host_device.tir import bind_targets
-    from tvmtarget.partition.plan import Plan
+    from tvmtarget.partition.plan import Plan, decompose
     from tvmtarget.support.decorators import strategy
     from tvmtarget.support.strategy import Strategy, reject
     from tvmtarget.tags.configurations import read_configuration
@@ -88,11 +87,10 @@ _HOMES = {
     "tvmtarget.ir.function": ("Call", "Constant", "Function", "Value"),
     "tvmtarget.ir.module": ("IRModule",),
     "tvmtarget.partition.costs.costs": ("Costs", "OpCost"),
-    "tvmtarget.partition.decompose": ("decompose",),
     "tvmtarget.partition.host_device.inference": ("infer_targets",),
     "tvmtarget.partition.host_device.splitting": ("split_host_device",),
     "tvmtarget.partition.host_device.tir": ("bind_targets",),
-    "tvmtarget.partition.plan": ("Plan",),
+    "tvmtarget.partition.plan": ("Plan", "decompose"),
     "tvmtarget.support.decorators": ("strategy",),
     "tvmtarget.support.strategy": ("Strategy", "reject"),
     "tvmtarget.tags.configurations": ("read_configuration",),

@@ -10,6 +10,8 @@ import tvmtarget as tt
 from tvmtarget.autotune.log.records import Candidate
 from tvmtarget.building.tuned_schedules import PLACEMENT, whole_workload
 from tvmtarget.cli.plans import PlanOptions
+from tvmtarget.errors import TargetError
+from tvmtarget.partition.options import OptionValues, PartitionOptions
 
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
 
@@ -82,10 +84,12 @@ def test_explain_shows_the_placement_in_a_log(cli, tmp_path):
     assert set(sites(json.loads(out)["subgraphs"]).values()) == {"cpu"}
 
 
-def test_every_parameter_of_decompose_is_an_option():
-    options = set(inspect.signature(PlanOptions).parameters)
-    own = {"module", "target", "entry", "since"}  # an ONNX file has one entry; an earlier plan is of the same process
-    assert set(inspect.signature(tt.decompose).parameters) - own <= options
+def test_all_options_of_decompose_are_options_of_the_command_line_and_known_to_type_checkers():
+    fields = set(PartitionOptions.model_fields)
+    assert fields <= set(inspect.signature(PlanOptions).parameters)
+    assert fields == {"costs", *OptionValues.__annotations__}
+    with pytest.raises(TargetError, match=r"unknown option 'atomics'; did you mean 'atomic'\?"):
+        tt.decompose(DIGITS, BOTH, atomics=[["fc1", "relu4"]])
 
 
 def test_boundaries_limits_and_constants_shape_the_functions(cli):

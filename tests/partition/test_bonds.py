@@ -125,7 +125,7 @@ def test_names_and_globs_are_those_of_where(tmp_path):
     assert sites["fc1"] != sites["fc2"]
     plan.save(tmp_path / "a.plan")
     loaded = tt.Plan.load(tmp_path / "a.plan")
-    assert (loaded.request.same_site, loaded.request.apart) == (plan.request.same_site, plan.request.apart)
+    assert (loaded.options.same_site, loaded.options.apart) == (plan.options.same_site, plan.options.apart)
     assert loaded.module == plan.module
     with pytest.raises(UnknownNameError, match="no op 'fc3'"):
         tt.decompose(module, FLAT, apart=[["fc3", "fc1"]])
@@ -212,7 +212,7 @@ def test_units_and_limits_are_in_the_file_of_a_plan(tmp_path):
     plan.save(tmp_path / "a.plan")
     loaded = tt.Plan.load(tmp_path / "a.plan")
     assert (loaded.module, loaded.to_json()) == (plan.module, plan.to_json())
-    assert [loaded.request.atomic, loaded.request.max_subgraphs] == [(("fc1", "relu4"),), {"b": 0}]
+    assert [loaded.options.atomic, loaded.options.max_subgraphs] == [(("fc1", "relu4"),), {"b": 0}]
     assert not plan.diff(plan.replay(module))
 
 

@@ -98,7 +98,7 @@ def test_the_command_line_speaks_of_functions(tmp_path, capsys):
         lambda wanted: tt.Function("f", (), (), (), constraint=wanted).constraint,
         lambda wanted: tt.Call("onnx.Relu", (), (), constraint=wanted).constraint,
         lambda wanted: tt.IRModule.parse(TEXT).constrain("main", wanted).main.constraint,
-        lambda wanted: tt.decompose(tt.IRModule.parse(TEXT), TREE, where={"main": wanted}).request.where["main"],
+        lambda wanted: tt.decompose(tt.IRModule.parse(TEXT), TREE, where={"main": wanted}).options.where["main"],
     ],
 )
 def test_a_constraint_is_read_where_it_is_set(make):

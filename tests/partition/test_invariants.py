@@ -158,7 +158,7 @@ def test_i2_sites_take_what_they_are_given(seed):
     plan = flat(seed)
     for op, site in plan.sites().items():
         assert plan.feasibility.unsupported_reason(plan.program.find(op), plan.topology[site]) is None
-        assert plan.request.where.get(op) in (None, tt.Constraint.parse(f"@{site}"))
+        assert plan.options.where.get(op) in (None, tt.Constraint.parse(f"@{site}"))
 
 
 def edges_of(plan):

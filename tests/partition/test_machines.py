@@ -188,9 +188,9 @@ def test_the_pace_of_a_branch_counts_what_each_machine_has_of_it():
     }
     tree = "[n0=[a=numpy](host=@a),n1=[a=numpy](host=@a)](host=@n0/a)"
     plan = tt.decompose(choosing(), tree, costs, where={"sum": "@n0", "relu": "@n0", "neg": "@n1"})
-    busy = {stage.machine: (stage.run / 10**6, round(stage.transfers / 10**6)) for stage in plan.pace.stages}
+    busy = {stage.machine: (stage.run / 10**6, round(stage.transfers / 10**6)) for stage in plan.throughput.stages}
     assert busy == {"n0": (4 + 2, 10), "n1": (4, 10)}
-    assert plan.pace.latency == plan.prediction.total
+    assert plan.throughput.latency == plan.prediction.total
 
 
 def changed(programs, machine, body):

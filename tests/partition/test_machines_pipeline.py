@@ -132,8 +132,8 @@ def test_throughput_uses_all_machines_where_latency_uses_one(squeezenet):
     near, fast = (tt.decompose(squeezenet, cluster(), costs(), objective=o) for o in ("latency", "throughput"))
     assert {subgraph.site for subgraph in near.subgraphs} == {"n.0/ort"}
     assert {subgraph.site for subgraph in fast.subgraphs} == {"n.0/ort", "n.1/ort", "n.2/ort"}
-    assert near.pace.latency == near.prediction.total <= fast.pace.latency
-    assert fast.pace.throughput > 2.5 * near.pace.throughput
+    assert near.throughput.latency == near.prediction.total <= fast.throughput.latency
+    assert fast.throughput.inputs_per_second > 2.5 * near.throughput.inputs_per_second
     assert "in a stream" in fast.summary()
     told = fast.to_json()["machines"]
     assert told["stages"][told["slowest"]]["busy"] == max(stage["busy"] for stage in told["stages"].values())
@@ -143,22 +143,22 @@ def test_throughput_uses_all_machines_where_latency_uses_one(squeezenet):
 def test_the_pace_adds_up_to_the_prediction(squeezenet):
     """What machines run and transfer, each transfer at both ends, is what the plan takes in all."""
     plan = tt.decompose(squeezenet, cluster(), costs(), objective="throughput")
-    run = sum(stage.run for stage in plan.pace.stages)
-    transfers = sum(stage.transfers for stage in plan.pace.stages)
+    run = sum(stage.run for stage in plan.throughput.stages)
+    transfers = sum(stage.transfers for stage in plan.throughput.stages)
     assert run + transfers // 2 == plan.prediction.total
 
 
 def test_it_does_not_matter_which_replica_is_at_home(squeezenet):
     plans = [tt.decompose(squeezenet, cluster(home=f"n.{n}/cpu"), costs(), objective="throughput") for n in range(3)]
-    assert len({plan.pace.slowest.busy for plan in plans}) == 1
-    assert len({tuple(sorted(stage.busy for stage in plan.pace.stages)) for plan in plans}) == 1
+    assert len({plan.throughput.slowest.busy for plan in plans}) == 1
+    assert len({tuple(sorted(stage.busy for stage in plan.throughput.stages)) for plan in plans}) == 1
 
 
 def test_the_faster_machine_does_more(squeezenet):
     fast = {"launch": 20, "flops": {"float32": 4e11}, "mem_bw": 8e10, "roofline": 0.5}
     plan = tt.decompose(squeezenet, cluster(), costs(**{"n.2/ort": fast}), objective="throughput")
     even = tt.decompose(squeezenet, cluster(), costs(), objective="throughput")
-    assert plan.pace.throughput > 1.5 * even.pace.throughput
+    assert plan.throughput.inputs_per_second > 1.5 * even.throughput.inputs_per_second
 
 
 def test_what_operations_demand_comes_first(squeezenet):
@@ -168,7 +168,7 @@ def test_what_operations_demand_comes_first(squeezenet):
 
 def test_links_that_nobody_knows_are_avoided(squeezenet):
     plan = tt.decompose(squeezenet, cluster(), costs(links=()), objective="throughput")
-    assert plan.pace.unknown == 0
+    assert plan.throughput.unknown == 0
     assert {subgraph.site for subgraph in plan.subgraphs} == {"n.0/ort"}
 
 
@@ -176,8 +176,8 @@ def test_an_objective_is_kept_in_a_saved_plan(tmp_path, squeezenet):
     plan = tt.decompose(squeezenet, cluster(2), costs(LINKS[:1]), objective="throughput")
     plan.save(tmp_path / "plan.tt")
     again = tt.Plan.load(tmp_path / "plan.tt")
-    assert again.request.objective == "throughput"
-    assert again.pace == plan.pace
+    assert again.options.objective == "throughput"
+    assert again.throughput == plan.throughput
 
 
 @pytest.mark.parametrize(

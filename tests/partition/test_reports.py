@@ -116,7 +116,7 @@ def test_a_plan_by_costs_keeps_them_in_its_file(tmp_path):
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), TWO, "roofline", where={"op:Gemm": "cpu?"})
     plan.save(tmp_path / "a.plan")
     loaded = tt.Plan.load(tmp_path / "a.plan")
-    assert loaded.request.costs == plan.request.costs
+    assert loaded.options.costs == plan.options.costs
     assert loaded.prediction == plan.prediction
 
 

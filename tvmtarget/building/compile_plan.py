@@ -25,11 +25,10 @@ from tvmtarget.ir.relax.leaf import external_text, leaf_text, speaks_relax
 from tvmtarget.ir.relax.safe_source import unsafe_parts
 from tvmtarget.ir.relax.tvm_library import is_tvm_module
 from tvmtarget.ir.types import TensorType
-from tvmtarget.partition.decompose import decompose
 from tvmtarget.partition.machines.machine import is_distributed, undistributable
 from tvmtarget.partition.outline.composites import with_composites
 from tvmtarget.partition.outline.outlining import SubgraphRecord
-from tvmtarget.partition.plan import Plan
+from tvmtarget.partition.plan import Plan, decompose
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.node import Executor, Runtime

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan
     from tvmtarget.partition.reports.difference import PlanDifference
     from tvmtarget.partition.reports.explain import Explanation
-    from tvmtarget.partition.reports.sensitivity import Sensitivity
+    from tvmtarget.partition.reports.what_if import Sensitivity
 
 __all__ = ["explain"]
 
@@ -275,11 +275,11 @@ def _write_costs(plan: Plan, path: Path) -> None:
 
     from tvmtarget.partition.costs.cost_file import write_costs
 
-    if plan.request.costs is None:
+    if plan.options.costs is None:
         raise TextError("--save-costs needs --costs, such as --costs measured; there are no costs to write")
     try:
         with atomic_write(path) as file:
-            file.write((json.dumps(write_costs(plan.request.costs), indent=2) + "\n").encode())
+            file.write((json.dumps(write_costs(plan.options.costs), indent=2) + "\n").encode())
     except OSError as error:
         raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
 

@@ -92,8 +92,7 @@ class PartitionArguments:
         Raises:
             TextError: A text is malformed, or `--objective throughput` has no costs.
         """
-        from tvmtarget.partition.outline.constant_binding import CONSTANTS
-        from tvmtarget.partition.request import OBJECTIVES
+        from tvmtarget.partition.options import CONSTANTS, OBJECTIVES
 
         if self.objective == "throughput" and self.costs is None:
             raise TextError("--objective throughput needs --costs, such as --costs roofline")
@@ -224,7 +223,7 @@ class PlanOptions(PartitionArguments):
             The plan.
         """
         from tvmtarget.building.tuned_schedules import Advice
-        from tvmtarget.partition.decompose import decompose
+        from tvmtarget.partition.plan import decompose
 
         options = self.options()
         costs = self.read_costs(module, target, allow_interpreter=allow_interpreter)

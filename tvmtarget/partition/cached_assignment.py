@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 
 from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
+from tvmtarget.partition.placement.level import Assignment, Level, decision_inputs
 from tvmtarget.partition.plan_cache import digest
-from tvmtarget.partition.split import Assignment, Level, parts_of
 
 __all__ = ["CachedChooser"]
 
@@ -30,6 +30,6 @@ class CachedChooser:
             return self.choose(level)
         numbers = cost_matrix_of(feasibility, estimates, level)
         placement = (getattr(numbers.placement, field.name) for field in fields(numbers.placement))
-        key = digest(*parts_of(level), *placement, numbers.beyond, numbers.shift, numbers.is_known)
+        key = digest(*decision_inputs(level), *placement, numbers.beyond, numbers.shift, numbers.is_known)
         found = feasibility.cache.find("choices of sites", key, lambda: self.choose(level))
         return replace(found, chosen=[*found.chosen], launches=[*found.launches])

@@ -7,11 +7,10 @@ few values pass into segments that take turns between the leaves, and sums of pr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from tvmtarget.partition.costs.work import Work
-from tvmtarget.partition.plan import Plan, planned
+from tvmtarget.partition.plan import Plan
 
 __all__ = ["Weigh", "plans_by_leaf", "plans_by_segment", "plans_by_work", "weight"]
 
@@ -50,7 +49,7 @@ def plans_by_work(plan: Plan, leaves: Sequence[str], is_sum: Callable[[int], boo
 def _with(plan: Plan, sites: Sequence[str]) -> Plan:
     """Return the plan with operations where they are wanted, as far as they may go there."""
     wanted = {call.source: site for call, site in zip(plan.program.body, sites, strict=True)}
-    return planned(replace(plan.request, costs=None), plan.feasibility, wanted)
+    return plan.replanned(plan.request.with_options(costs=None, objective="latency"), sites=wanted)
 
 
 def _bounds(plan: Plan, weigh: Weigh) -> list[int]:

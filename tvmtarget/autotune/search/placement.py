@@ -29,7 +29,7 @@ from tvmtarget.errors import TvmTargetError
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.work import Work
-from tvmtarget.partition.plan import Plan, planned
+from tvmtarget.partition.plan import Plan
 
 __all__ = ["PlacementTuner"]
 
@@ -105,7 +105,7 @@ class PlacementTuner(ProgramTuner):
                 return
 
     def _by(self, costs: Costs) -> Plan:
-        return planned(replace(self._plan.request, costs=costs), self._plan.feasibility)
+        return self._plan.replanned(self._plan.request.with_options(costs=costs))
 
     def _near(self) -> list[str]:
         """Return the leaves on which the whole program is not far behind the fastest of them."""

@@ -42,7 +42,7 @@ from tvmtarget.errors import BackendError, RunError, TvmTargetError
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.costs.work import Work, work_of
-from tvmtarget.partition.decompose import decompose
+from tvmtarget.partition.plan import decompose
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 

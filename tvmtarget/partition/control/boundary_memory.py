@@ -8,7 +8,7 @@ from tvmtarget.errors import InfeasibleError, raise_all
 from tvmtarget.ir.function import Call, Value
 from tvmtarget.partition.control.control_flow_ops import body_arguments
 from tvmtarget.partition.flat_program import FlatProgram
-from tvmtarget.partition.split import PartitionNode
+from tvmtarget.partition.partition_node import PartitionNode
 
 __all__ = ["check_boundary_memory"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tvmtarget.errors import TargetError
 from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.decomposition import Request
 from tvmtarget.partition.host_device.code import split_code
-from tvmtarget.partition.plan import planned
-from tvmtarget.partition.request import Request
+from tvmtarget.partition.pipeline import plan_request, prepare
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
@@ -35,5 +35,5 @@ def split_host_device(module: IRModule, target: Target | str | None = None) -> I
         placed = placed.with_function(function)
     if "main" not in placed or placed.main.code is not None:
         return placed.verify()
-    request = Request(placed, chosen, {})
-    return planned(request, request.feasibility(splits=True)).module
+    request = Request(placed, chosen)
+    return plan_request(request, prepare(request, splits=True)).module

@@ -55,7 +55,7 @@ class Throughput:
         return max(self.stages, key=lambda stage: stage.busy)
 
     @property
-    def throughput(self) -> float | None:
+    def inputs_per_second(self) -> float | None:
         """Inputs a second when they follow each other; None where nothing takes time."""
         return SECOND / self.slowest.busy if self.slowest.busy else None
 
@@ -70,7 +70,7 @@ class Throughput:
             parts = f"run {microseconds(stage.run)}, transfers {microseconds(stage.transfers)}"
             yield f"  machine @{stage.machine}: busy {microseconds(stage.busy)} ({parts})"
         beside = f", and {self.unknown} unknown" if self.unknown else ""
-        rate = "" if self.throughput is None else f"; in a stream {self.throughput:.4g} inputs a second"
+        rate = "" if self.inputs_per_second is None else f"; in a stream {self.inputs_per_second:.4g} inputs a second"
         yield f"  one input takes {microseconds(self.latency)}{rate}, as @{self.slowest.machine} allows{beside}"
 
     def to_json(self) -> dict[str, object]:
@@ -82,7 +82,7 @@ class Throughput:
         return {
             "stages": stages,
             "latency": self.latency / 10**6,
-            "throughput": self.throughput,
+            "throughput": self.inputs_per_second,
             "slowest": self.slowest.machine,
             "unknown": self.unknown,
         }

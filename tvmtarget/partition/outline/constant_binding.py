@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias
 
 from tvmtarget.ir.function import Constant, Function, Value
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.machines.machine import Machines
+from tvmtarget.partition.options import Constants
 from tvmtarget.partition.outline.deduplicate import SubgraphStructure, SubgraphStructures, same_data
+from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.pattern_groups import PatternGroup, groups_of
-from tvmtarget.partition.split import PartitionNode
 from tvmtarget.support.registry import strategy_at
 from tvmtarget.support.strategy import Strategy
 from tvmtarget.target.topology import Site
 
-__all__ = ["CONSTANTS", "Constants", "bound_weights", "lifted_constants"]
+__all__ = ["bound_weights", "lifted_constants"]
 
-Constants: TypeAlias = Literal["bind", "lift", "share"]
-CONSTANTS: tuple[Constants, ...] = get_args(Constants)
 
 Results: TypeAlias = Callable[[PartitionNode], Sequence[str]]
 

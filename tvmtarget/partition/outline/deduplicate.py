@@ -19,8 +19,8 @@ from tvmtarget.ir.structure import type_pattern
 from tvmtarget.ir.tensors import bytes_of
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.outline.canonical_order import CanonicalOrders
+from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
-from tvmtarget.partition.split import PartitionNode
 
 __all__ = ["SubgraphStructure", "SubgraphStructures", "same_data"]
 

@@ -14,10 +14,11 @@ from tvmtarget.partition.control.drivers import DriverBlock, DriverStep, write_d
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.host_device.attributes import SIDE_ATTRS, as_device, as_host
-from tvmtarget.partition.outline.constant_binding import Constants, lifted_constants
+from tvmtarget.partition.options import Constants
+from tvmtarget.partition.outline.constant_binding import lifted_constants
 from tvmtarget.partition.outline.deduplicate import Correspondence, SubgraphStructure, SubgraphStructures, same_data
+from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
-from tvmtarget.partition.split import PartitionNode
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["CopyRecord", "DrivenRecord", "Outlined", "SubgraphRecord", "outline"]

@@ -19,11 +19,12 @@ from tvmtarget.partition.placement.cost_matrix import CostMatrix, cost_matrix_of
 from tvmtarget.partition.placement.energy import Bools, LabelingProblem, energy_of, enumerated
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.lagrangian import within_capacity
+from tvmtarget.partition.placement.level import Assignment, Level, by_preference, preferred
 from tvmtarget.partition.placement.local_search import neighboring_assignments
 from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
 from tvmtarget.partition.placement.subgraph_moves import SubgraphMoves
-from tvmtarget.partition.split import Assignment, Level, by_preference, grouped, preferred
+from tvmtarget.partition.subgraphs.forming import quick_subgraphs
 from tvmtarget.partition.subgraphs.lower_bound import lower_bound
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 from tvmtarget.target.topology import Site
@@ -220,7 +221,7 @@ class _Judge:
                 break
 
     def _grouped(self, labels: Ints) -> list[list[int]]:
-        return grouped(self.level, labels.tolist(), self.placement.launches.tolist())
+        return quick_subgraphs(self.level, labels.tolist(), self.placement.launches.tolist())
 
 
 def _least(placement: LabelingProblem, without_launches: Ints | None) -> int:

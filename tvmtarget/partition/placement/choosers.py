@@ -8,9 +8,9 @@ from tvmtarget.partition.cached_assignment import CachedChooser
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.placement.level import Chooser, by_preference
 from tvmtarget.partition.placement.pinned_assignment import PinnedChooser
 from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
-from tvmtarget.partition.split import Chooser, by_preference
 
 __all__ = ["choosers_for"]
 

@@ -20,7 +20,7 @@ from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.energy import Bools, LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.split import Level, preferred
+from tvmtarget.partition.placement.level import Level, preferred
 from tvmtarget.partition.values import Values
 from tvmtarget.target.topology import Site
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tvmtarget.partition.split import Assignment, Chooser, Level
+from tvmtarget.partition.placement.level import Assignment, Chooser, Level
 from tvmtarget.target.topology import Site, is_below
 
 __all__ = ["PinnedChooser"]
@@ -38,4 +38,4 @@ class PinnedChooser:
 
 def _leads_to(level: Level, site: Site, path: str) -> bool:
     """Whether an option is, or has in it, a node; the level's own site, which runs control flow, only is itself."""
-    return path == site.path if site is level.site else is_below(path, site.path)
+    return path == site.path if site.path == level.site.path else is_below(path, site.path)

@@ -21,7 +21,7 @@ from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
 from tvmtarget.partition.placement.energy import Bools, LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.split import Assignment, Level
+from tvmtarget.partition.placement.level import Assignment, Level
 
 __all__ = ["Line", "PassedValues", "ThroughputChooser", "balanced"]
 

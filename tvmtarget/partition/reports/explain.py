@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimate, Estimates, microseconds
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.outline.outlining import CopyRecord, DrivenRecord, Outlined, SubgraphRecord
+from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.reports.move_delta import move_delta
 from tvmtarget.partition.reports.reasons import reason_for, released, why_driven
 from tvmtarget.partition.reports.separation_reasons import owners_of, separation_reasons
-from tvmtarget.partition.split import PartitionNode
+
+if TYPE_CHECKING:
+    from tvmtarget.partition.plan import Plan
 
 __all__ = ["Explanation", "explain_op"]
 
@@ -98,24 +102,27 @@ def _us(estimate: Estimate) -> float | None:
     return None if estimate.time is None else estimate.time / 10**6
 
 
-def explain_op(
-    program: FlatProgram,
-    feasibility: Feasibility,
-    root: PartitionNode,
-    outlined: Outlined,
-    op: str,
-    estimates: Estimates | None = None,
-    *,
-    objective: str = "latency",
-) -> Explanation:
-    """Explain one operation of a plan; `UnknownNameError` if there is none of that name."""
+def explain_op(plan: Plan, op: str) -> Explanation:
+    """Explain where one operation of a plan runs.
+
+    Args:
+        plan: the plan.
+        op: the name of an operation.
+
+    Returns:
+        The explanation, without what `where` rules do.
+
+    Raises:
+        UnknownNameError: if there is no such operation.
+    """
+    program, feasibility, estimates, outlined = plan.program, plan.feasibility, plan.estimates, plan.outlined
     index = program.find(op)
-    owner = owners_of(program, root)
+    owner = owners_of(program, plan.root)
     driven = next((one for one in outlined.driven if one.call == index), None)
     record = None if driven is not None else outlined.subgraphs[owner[index]]
     sites = {call: outlined.subgraphs[place].site for call, place in owner.items() if place >= 0}
     site, function, reason, members = (
-        _on_site(feasibility, index, record, outlined, estimates, objective)
+        _on_site(feasibility, index, record, outlined, estimates, plan.options.objective)
         if record is not None
         else _in_driver(program, feasibility, index, driven)
     )
@@ -126,13 +133,13 @@ def explain_op(
         function=function,
         reason=reason,
         verdicts=tuple(_verdicts(feasibility, index, "" if driven is not None else site)),
-        neighbours=tuple(separation_reasons(program, root, index, owner, outlined.subgraphs)),
+        neighbours=tuple(separation_reasons(program, plan.root, index, owner, outlined.subgraphs)),
         copies=tuple(_copied(copy, estimates) for copy in _caused(program, index, record, outlined.copies)),
         members=members,
         times=() if estimates is None else tuple(_times(feasibility, estimates, index)),
         structure=structure_of(program.op(index)),
         is_driven=driven is not None,
-        levels=tuple(_levels(root, index)),
+        levels=tuple(_levels(plan.root, index)),
         alone=() if estimates is None else tuple(move_delta(feasibility, estimates, sites, index)),
         released=() if record is None else released(program, index, program.topology[site]),
     )

@@ -39,7 +39,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         | ({"rules": rules} if rules else {})
         | ({"driven": driven} if driven else {})
         | ({} if plan.prediction is None else {"predicted": plan.prediction.to_json()})
-        | ({} if plan.pace is None else {"machines": plan.pace.to_json()})
+        | ({} if plan.throughput is None else {"machines": plan.throughput.to_json()})
     )
 
 

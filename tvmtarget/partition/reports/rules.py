@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.where_rules import Requirement
 
@@ -67,6 +68,22 @@ class RuleEffects:
         self.feasibility = feasibility
         self.program = feasibility.program
         self.sites = sites
+
+    @classmethod
+    def of(cls, plan: Decomposition) -> RuleEffects:
+        """Return the effects of the rules of a plan.
+
+        Args:
+            plan: a finished decomposition.
+
+        Returns:
+            What its rules do, by the sites on which operations run.
+        """
+        sites = {
+            index: subgraph.site for subgraph in plan.subgraphs for index in plan.program.with_nested(subgraph.calls)
+        }
+        sites |= {one.call: plan.topology[one.system].host for one in plan.outlined.driven}
+        return cls(plan.feasibility, sites)
 
     def reports(self) -> Iterator[RuleReport]:
         """Yield a report on each rule, in order."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.outline.outlining import SubgraphRecord
+from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.pattern_groups import check_caps
-from tvmtarget.partition.split import PartitionNode
 from tvmtarget.support.registry import strategy_at
 
 __all__ = ["owners_of", "separation_reasons"]

@@ -11,8 +11,8 @@ import numpy as np
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.work import Unknown
 from tvmtarget.partition.outline.constant_binding import bound_weights
+from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.reports.reasons import released
-from tvmtarget.partition.split import PartitionNode
 
 if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan
@@ -51,8 +51,8 @@ def summary_of(plan: Plan) -> Iterator[str]:
         yield f"  refused most: {', '.join(refused[:MAX_REFUSED])}"
     if plan.prediction is not None:
         yield from plan.prediction.lines()
-    if plan.pace is not None:
-        yield from plan.pace.lines()
+    if plan.throughput is not None:
+        yield from plan.throughput.lines()
     yield from _bound(plan)
     yield from _released(plan)
     idle = [rule for rule in plan.rules() if not rule.effective]
@@ -66,7 +66,7 @@ def _bound(plan: Plan) -> Iterator[str]:
     """Yield how many weights stay parts of functions though the plan was to lift all, and the first of them."""
     functions = [plan.module[name] for name in dict.fromkeys(subgraph.function for subgraph in plan.subgraphs)]
     held = [(weight, one.name) for one in functions for weight in bound_weights(one)]
-    if plan.request.constants == "lift" and held:
+    if plan.options.constants == "lift" and held:
         weight, name = held[0]
         why = "the code generator needs their values, or the function is called once from outside or another machine"
         yield f"  not lifted: {len(held)} weights such as {weight!r} of {name!r}; {why}"

@@ -8,8 +8,10 @@ from functools import cached_property
 
 from tvmtarget.partition.subgraphs.topological_orders import breadth_first, depth_first_backwards, fewest_new_inputs
 from tvmtarget.partition.values import Values
+from tvmtarget.support.registry import is_generator, strategy_at
+from tvmtarget.target.topology import Site
 
-__all__ = ["Limiter", "Limits"]
+__all__ = ["Limiter", "Limits", "limits_of"]
 
 # The outputs of a growing part can become fewer again: the search goes on to this multiple of the largest valid size.
 AHEAD = 4
@@ -41,6 +43,24 @@ class Limits:
     def is_unlimited(self) -> bool:
         """Whether there is no limit at all."""
         return self.shape in ("superstep", "program") and not self.is_capped
+
+
+def limits_of(site: Site, *, is_driver: bool = False) -> Limits:
+    """Return the limits of the subgraphs of a site.
+
+    Args:
+        site: where the subgraphs run.
+        is_driver: whether the driver of the site runs them itself: single operations with nested bodies.
+
+    Returns:
+        What the operator support of the site's code generator declares; no limits where none is known.
+    """
+    if is_driver:
+        return Limits("single")
+    strategy = strategy_at(site.target) if is_generator(site.target) else None
+    if strategy is None:
+        return Limits()
+    return Limits(strategy.subgraphs, strategy.max_ops, strategy.max_inputs, strategy.max_outputs)
 
 
 class Limiter:

@@ -1,0 +1,227 @@
+"""What the pipeline works on: the request, and the decomposition that its stages complete step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import Self
+
+from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
+from tvmtarget.ir.function import FUNCTION, Call, calls_in
+from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.costs.predict import Prediction
+from tvmtarget.partition.flat_program import FlatProgram, normalise
+from tvmtarget.partition.machines.throughput import Throughput
+from tvmtarget.partition.options import OpGroups, PartitionOptions
+from tvmtarget.partition.outline.outlining import CopyRecord, Outlined, SubgraphRecord
+from tvmtarget.partition.partition_node import PartitionNode
+from tvmtarget.partition.placement.constraint_paths import leaves_at
+from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.placement.hypotheses import Moves
+from tvmtarget.partition.placement.where_rules import names_of
+from tvmtarget.partition.plan_cache import NOTHING, CacheUse
+from tvmtarget.target.topology import Topology
+from tvmtarget.target.tree import Target
+
+__all__ = ["Decomposition", "Request"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to decompose: the module, the target, the options, and the moves of a what-if question."""
+
+    module: IRModule
+    target: Target
+    options: PartitionOptions = field(default_factory=PartitionOptions)
+    moves: Moves = ()
+
+    def with_options(self, **changes: object) -> Self:
+        """Return the request with some options changed.
+
+        Args:
+            **changes: fields of `PartitionOptions`.
+
+        Returns:
+            The new request.
+        """
+        return replace(self, options=self.options.replace(**changes))
+
+    def check_names(self, program: FlatProgram) -> None:
+        """Check the operation names of all options but `where`, whose rules are checked when they are matched.
+
+        Args:
+            program: the flat program of the request's module.
+
+        Raises:
+            UnknownNameError: with every name of no operation and the option it is in.
+        """
+        options = self.options
+        groups = {"same_site": options.same_site, "apart": options.apart, "atomic": options.atomic}
+        groups |= {"boundary_before": (options.boundary_before,), "boundary_after": (options.boundary_after,)}
+        if not any(chain(*groups.values())):
+            return
+        known = _OpNames(program.body)
+        unknown = ((name, option) for option, named in groups.items() for name in chain(*named) if name not in known)
+        sources = [call.source for call in program.body]
+        raise_all(
+            UnknownNameError,
+            [f"no op {name!r} in the model{did_you_mean(name, sources)} (in {option})" for name, option in unknown],
+        )
+
+    def on(self, module: IRModule) -> Request:
+        """Return the request for an edited module.
+
+        Args:
+            module: the edited module.
+
+        Returns:
+            The request without what it requires of operations that the edit removed.
+        """
+        flat = normalise(module.verify(), self.target, {})
+        known, options = _OpNames((*flat.body, *chain(*map(calls_in, module)))), self.options
+
+        def remaining(groups: OpGroups) -> OpGroups:
+            return tuple(tuple(name for name in names if name in known) for names in groups)
+
+        (before,) = remaining((options.boundary_before,))
+        (after,) = remaining((options.boundary_after,))
+        functions = (*module.by_name, "main")
+        edited = options.replace(
+            where={
+                name: rule
+                for name, rule in options.where.items()
+                if name in known or name.removeprefix(FUNCTION) in functions
+            },
+            same_site=remaining(options.same_site),
+            apart=remaining(options.apart),
+            atomic=remaining(options.atomic),
+            boundary_before=before,
+            boundary_after=after,
+        )
+        moves = tuple((name, site) for name, site in self.moves if name in known)
+        return replace(self, module=module, options=edited, moves=moves)
+
+
+class _OpNames:
+    """The names, globs and `op:KIND` that match an operation."""
+
+    def __init__(self, calls: Iterable[Call]) -> None:
+        self._known = {name for call in calls for name in names_of(call)}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known or any(fnmatchcase(own, name) for own in self._known)
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """A decomposed module with everything that was decided on the way; `module` alone is enough to build from.
+
+    `root` is the tree of subgraphs and `outlined` the functions made of it. `estimates` and `prediction` are there if
+    sites were chosen by cost, and `throughput` if there are several machines then. `reused` counts what an earlier
+    plan contributed.
+    """
+
+    module: IRModule
+    request: Request
+    program: FlatProgram
+    feasibility: Feasibility
+    root: PartitionNode
+    outlined: Outlined
+    estimates: Estimates | None = None
+    prediction: Prediction | None = None
+    throughput: Throughput | None = None
+    reused: CacheUse = NOTHING
+
+    @property
+    def options(self) -> PartitionOptions:
+        """The options that were decomposed by."""
+        return self.request.options
+
+    @property
+    def topology(self) -> Topology:
+        """The sites of the resolved target."""
+        return self.program.topology
+
+    @property
+    def subgraphs(self) -> tuple[SubgraphRecord, ...]:
+        """The leaf functions in the order in which they are called."""
+        return self.outlined.subgraphs
+
+    @property
+    def copies(self) -> tuple[CopyRecord, ...]:
+        """The copies between memories, in order."""
+        return self.outlined.copies
+
+    def leaves_of(self, name: str) -> frozenset[str]:
+        """Return the leaves of a part of the target.
+
+        Args:
+            name: a path, or a constraint such as a kind or key.
+
+        Returns:
+            The paths of the leaves at and below that node, or that meet the constraint.
+
+        Raises:
+            UnknownNameError: if there are none.
+        """
+        return leaves_at(name, self.topology)
+
+    def sites(self) -> dict[str, str]:
+        """Return where every operation runs.
+
+        Returns:
+            Paths by operation name: of the leaf that runs it; for control flow that a driver runs, of the system.
+        """
+        by_op = {op: subgraph.site for subgraph in self.subgraphs for op in (*subgraph.ops, *subgraph.inner)}
+        return by_op | {one.op: one.system for one in self.outlined.driven}
+
+    def site_of(self, op: str) -> str:
+        """Return where an operation runs.
+
+        Args:
+            op: its name.
+
+        Returns:
+            The path of the leaf that runs it; for control flow that a driver runs, of the driver's host.
+
+        Raises:
+            UnknownNameError: if there is no such operation.
+        """
+        index = self.program.find(op)
+        driven = next((one for one in self.outlined.driven if one.call == index), None)
+        if driven is not None:
+            return self.topology[driven.system].host
+        return next(subgraph.site for subgraph in self.subgraphs if op in subgraph.ops or op in subgraph.inner)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """What the objective compares, less is better: predicted times in picoseconds; (0,) without costs."""
+        if self.options.objective == "throughput" and self.throughput is not None:
+            return self.throughput.rank
+        return (self.prediction.total if self.prediction is not None else 0,)
+
+    def is_no_worse_than(self, other: Decomposition) -> bool:
+        """Tell whether known numbers show this to be no slower than another decomposition.
+
+        Args:
+            other: a decomposition of the same module.
+
+        Returns:
+            True also where one of them has no predicted time.
+        """
+        here, there = self.prediction, other.prediction
+        return here is None or there is None or (here.knows_all_of(there) and self.rank <= other.rank)
+
+    def moved_from(self, sites: Mapping[str, str]) -> int:
+        """Return how many operations are not where `sites` has them.
+
+        Args:
+            sites: paths by operation name; operations that it lacks do not count.
+
+        Returns:
+            The number of operations.
+        """
+        return sum(site != sites.get(op, site) for op, site in self.sites().items()) if sites else 0

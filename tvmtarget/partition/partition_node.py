@@ -1,0 +1,41 @@
+"""The result of splitting a function over a target: a tree of subgraphs that follows the tree of sites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tvmtarget.target.topology import Site
+
+__all__ = ["PartitionNode"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionNode:
+    """Operations that one site runs in one call, in the order it runs them; `parts` are the subgraphs in a system.
+
+    Where the driver of a system runs an operation with nested bodies, that is the only call of a subgraph which has the
+    system's site, and `bodies` are how the system divides them.
+    `least_parts` is a number of parts that no division can go below, given the sites of the operations;
+    `least_time` are picoseconds that no choice of sites can go below, None where nothing says so. `device` is the
+    path of the device, for device code and for what its host does for it; with parts it is the host that drives.
+    """
+
+    site: Site
+    calls: tuple[int, ...]
+    parts: tuple[PartitionNode, ...] = ()
+    least_parts: int = 0
+    least_time: int | None = None
+    bodies: tuple[PartitionNode, ...] = ()
+    device: str | None = None
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether this is one function of operations, not one that drives others, nor a part of its driver."""
+        return not self.site.is_system and not self.parts and not self.bodies
+
+    def walk(self) -> Iterator[PartitionNode]:
+        """Yield this and all subgraphs in it, in the order in which they run."""
+        yield self
+        for inner in (*self.parts, *self.bodies):
+            yield from inner.walk()

@@ -1,0 +1,530 @@
+"""The decomposition engine: the stages that make a plan, and the loops that make it again. Read this file first.
+
+`plan_request` decomposes a module over a target:
+
+    prepare     PREPARATION: normalise the module into one flat program, and judge which leaf can take which operation
+    loops       `within_limits` around `with_colocation` around `best_candidate`, each with a limit of its own
+    candidate   STAGES: partition, outline, predict; the best candidate is proven by VERIFY
+
+`partition` is the one recursive rule (`split`): at a system, give every atom a child (`assign`), form subgraphs whose
+graph has no cycle (`form`), have code generators check them (`check`), and split each subgraph further down. Values
+that pass between memories become copies when subgraphs are outlined.
+
+| stage | decides | in |
+|---|---|---|
+| normalise | one flat program; requirements of each operation | `flat_program.py`, `placement/where_rules.py` |
+| judge | which leaf can take which operation, and why not | `placement/feasibility.py` |
+| assign | the child of every atom | `placement/level.py`, `by_cost.py`, `throughput_balancing.py` |
+| form | the subgraphs of a level | `subgraphs/forming.py`, `portfolio.py` |
+| check | whether code generators accept them | `subgraphs/subgraph_check.py` |
+| outline | functions, drivers, copies and their routes | `outline/outlining.py`, `costs/memory_graph.py` |
+| predict | time and throughput by the costs | `costs/predict.py`, `machines/throughput.py` |
+| verify | proves the result on the module itself | `verify.py` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tvmtarget.errors import InfeasibleError, TargetError, raise_all
+from tvmtarget.ir.function import DRIVEN_DEVICE
+from tvmtarget.ir.module import IRModule
+from tvmtarget.partition.control.boundary_memory import check_boundary_memory
+from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.costs.memory_graph import MemoryGraph
+from tvmtarget.partition.costs.predict import Prediction, predict
+from tvmtarget.partition.decomposition import Decomposition, Request
+from tvmtarget.partition.flat_program import FlatProgram, normalise
+from tvmtarget.partition.host_device.mixed_functions import split_mixed_function
+from tvmtarget.partition.machines.throughput import Throughput, throughput_of
+from tvmtarget.partition.outline.outlining import Outlined, outline
+from tvmtarget.partition.partition_node import PartitionNode
+from tvmtarget.partition.placement.choosers import choosers_for
+from tvmtarget.partition.placement.colocation import (
+    Colocation,
+    ExcludedSites,
+    alternative_pins,
+    colocation_of,
+    colocation_pins,
+    with_atomic_groups,
+    with_pins,
+)
+from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.placement.hypotheses import assume_support, with_moves
+from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, level_of
+from tvmtarget.partition.plan_cache import PlanCache
+from tvmtarget.partition.subgraphs.forming import subgraphs_of_level
+from tvmtarget.partition.subgraphs.lower_bound import lower_bound
+from tvmtarget.partition.subgraphs.single_subgraph import leaving_ops
+from tvmtarget.partition.subgraphs.subgraph_budget import over_budget
+from tvmtarget.partition.subgraphs.subgraph_check import checked_subgraphs
+from tvmtarget.partition.verify import verify_plan
+from tvmtarget.support.registry import is_generator, strategy_at
+from tvmtarget.support.strategy import Reject
+from tvmtarget.target.topology import Site, Topology
+
+__all__ = ["STAGES", "Candidate", "plan_request", "prepare", "split"]
+
+# `within_limits`: rounds of moving operations off sites that get more subgraphs than they may.
+MAX_LIMIT_ROUNDS = 16
+
+# `improved_colocation`: colocated groups tried elsewhere, and the size of programs, in operations, for which they are.
+MAX_MOVES, MOVABLE = 16, 1000
+
+# `decide_level`: rounds of assigning a level again because a code generator rejects subgraphs.
+MAX_REJECTED_ROUNDS = 16
+
+
+def plan_request(
+    request: Request, feasibility: Feasibility | None = None, sites: Mapping[str, str] | None = None
+) -> Decomposition:
+    """Decompose a module.
+
+    Args:
+        request: the module, the target and the options.
+        feasibility: the prepared request, where it is known from before.
+        sites: paths by operation name that stay as they are wherever they are still allowed.
+
+    Returns:
+        The best decomposition found, verified.
+
+    Raises:
+        InfeasibleError: if an operation fits no site, or options contradict each other; all problems of a stage.
+        UnknownNameError: for names of no operation or site.
+        ModelError: if the module is not valid.
+    """
+    return within_limits(request, feasibility or prepare(request), sites)
+
+
+# Preparation: once for a request
+
+
+def prepare(request: Request, *, splits: bool = False, cache: PlanCache | None = None) -> Feasibility:
+    """Normalise the module of a request, and judge what fits where.
+
+    Args:
+        request: the module, the target and the options.
+        splits: split mixed functions of host and device code even where the code generator accepts them whole; always
+            so for a module that was split before.
+        cache: results of an earlier decomposition.
+
+    Returns:
+        What fits where, with the flat program.
+
+    Raises:
+        InfeasibleError: if an operation fits nowhere, with the reason of every leaf.
+        TargetError, UnknownNameError, ModelError: where target, names or module are not valid.
+    """
+    splits = splits or any(function.attr(DRIVEN_DEVICE) is not None for function in request.module)
+    feasibility = judge(request, normalised(request), splits=splits, cache=cache)
+    if not feasibility.is_complete:
+        # Of patterns that overlap others may count, with which everything fits somewhere.
+        feasibility = next(iter(feasibility.others), feasibility)
+    feasibility.check_all()
+    return feasibility
+
+
+def normalised(request: Request) -> FlatProgram:
+    """Return the module as one flat program with the requirements on each operation.
+
+    Args:
+        request: the module, the target and the options.
+
+    Returns:
+        The flat program.
+
+    Raises:
+        TargetError, UnknownNameError, ModelError: where target, names or module are not valid.
+    """
+    options = request.options
+    program = normalise(request.module.verify(), request.target, options.where)
+    raise_all(TargetError, list(_unsupported_systems(program.topology)))
+    request.check_names(program)
+    program = with_atomic_groups(program, options.atomic, options.boundary_before, options.boundary_after)
+    return with_moves(program, request.moves) if request.moves else program
+
+
+def judge(request: Request, program: FlatProgram, *, splits: bool, cache: PlanCache | None) -> Feasibility:
+    """Return which leaf can take which operation, assume_support what a what-if question supposes.
+
+    Args:
+        request: the options and moves.
+        program: the flat program.
+        splits: as in `prepare`.
+        cache: as in `prepare`.
+
+    Returns:
+        The answers, computed as they are needed.
+    """
+    feasibility = Feasibility(program, splits=splits, cache=cache)
+    return assume_support(feasibility, request.moves) if request.moves else feasibility
+
+
+def _unsupported_systems(topology: Topology) -> Iterator[str]:
+    """Yield which external generators with children declare what only holds for generators without any."""
+    for path, node in topology.root.walk():
+        strategy = strategy_at(node) if node.is_composite and is_generator(node) else None
+        if strategy is not None:
+            kind = f"@{path or '.'} is of kind {node.kind!r}, whose strategy has"
+            hint = "which is for generators without children; leave them out, or make it a 'composite'"
+            if strategy.subgraphs == "program":
+                yield f"{kind} subgraphs='program', {hint}"
+            if strategy.takes == "device":
+                yield f"{kind} takes='device', {hint}"
+            if strategy.constants != "bind":
+                yield f"{kind} constants={strategy.constants!r}, {hint}"
+
+
+# Loops: plan again until every option holds
+
+
+def within_limits(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Decomposition:
+    """Plan until no site has more subgraphs than `max_subgraphs`, or than its code generator takes, allows.
+
+    Each round moves the operations that gain least off the sites that got too many. At most MAX_LIMIT_ROUNDS rounds.
+
+    Args:
+        request: the module, the target and the options.
+        feasibility: what fits where.
+        sites: as in `plan_request`.
+
+    Returns:
+        The best decomposition found.
+
+    Raises:
+        InfeasibleError: if operations have nowhere else to go, or the rounds do not suffice.
+    """
+    plan = unconstrained = with_colocation(request, feasibility, sites)
+    excluded: list[ExcludedSites] = []
+    for _ in range(MAX_LIMIT_ROUNDS):
+        limits = [(name, plan.leaves_of(name), most) for name, most in request.options.max_subgraphs.items()]
+        surplus = over_budget(plan.feasibility, plan.estimates, plan.subgraphs, limits)
+        split_programs = leaving_ops(plan.feasibility, plan.estimates, plan.subgraphs)
+        if not surplus and not split_programs:
+            return _with_bound_of(plan, unconstrained)
+        excluded.append(ExcludedSites("max_subgraphs", surplus))
+        excluded.append(ExcludedSites("a site that takes one program", split_programs))
+        plan = with_colocation(request, feasibility, sites, excluded)
+    raise InfeasibleError(
+        f"no plan was found in {MAX_LIMIT_ROUNDS} rounds that keeps 'max_subgraphs', and gives one program to sites "
+        "that take one; allow more subgraphs, or place operations by 'where'"
+    )
+
+
+def with_colocation(
+    request: Request,
+    feasibility: Feasibility,
+    sites: Mapping[str, str] | None,
+    excluded: Sequence[ExcludedSites] = (),
+) -> Decomposition:
+    """Plan until `same_site` and `apart` hold: each round pins the groups that the plan before has not kept.
+
+    The pins only grow towards an assignment of groups, so a round for each pair and group suffices.
+
+    Args:
+        request: the module, the target and the options.
+        feasibility: what fits where.
+        sites: as in `plan_request`.
+        excluded: operations and the sites that they must leave.
+
+    Returns:
+        The best decomposition found.
+
+    Raises:
+        InfeasibleError: if no assignment keeps all groups.
+    """
+    colocation = colocation_of(feasibility.program, request.options.same_site, request.options.apart)
+    plain = with_pins(feasibility, {}, excluded) if excluded else feasibility
+    plan = unconstrained = best_candidate(request, plain, sites)
+    pins: dict[int, str] = {}
+    for _ in range(1 + 3 * len(colocation.apart) + len(colocation.same_site)):
+        wanted = colocation_pins(plain, colocation, plan.sites(), pins)
+        if wanted == pins:
+            if sites is None and plan.prediction is not None:
+                plan = improved_colocation(plan, plain, colocation, pins)
+            return _with_bound_of(plan, unconstrained)
+        pins = wanted
+        plan = best_candidate(request, with_pins(feasibility, pins, excluded), sites)
+    raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; ask less of it")
+
+
+def improved_colocation(
+    plan: Decomposition, plain: Feasibility, colocation: Colocation, pins: Mapping[int, str]
+) -> Decomposition:
+    """Try colocated groups on other sites, and go on from each plan that is better. At most MAX_MOVES tries.
+
+    Args:
+        plan: a plan with costs that keeps all groups.
+        plain: what fits where without pins.
+        colocation: the groups.
+        pins: the sites that the plan's groups are pinned to, by operation.
+
+    Returns:
+        The best plan found, `plan` itself if no other is better.
+    """
+    untried = alternative_pins(plain, colocation, plan.sites(), pins)
+    for _ in range(MAX_MOVES if len(plain.program.body) <= MOVABLE else 0):
+        moved = next(untried, None)
+        if moved is None:
+            return plan
+        try:
+            other = best_candidate(plan.request, with_pins(plain, moved), None)
+            keeps_groups = colocation_pins(plain, colocation, other.sites(), moved) == moved
+        except InfeasibleError:
+            continue
+        if keeps_groups and other.is_no_worse_than(plan) and other.rank < plan.rank:
+            plan, untried = other, alternative_pins(plain, colocation, other.sites(), moved)
+    return plan
+
+
+def _with_bound_of(plan: Decomposition, unconstrained: Decomposition) -> Decomposition:
+    """Return a plan with the lower bound of the unconstrained plan, which bounds this one too and may be tighter."""
+    if plan is unconstrained or plan.prediction is None or unconstrained.prediction is None:
+        return plan
+    return replace(plan, prediction=replace(plan.prediction, lower_bound=unconstrained.prediction.lower_bound))
+
+
+def best_candidate(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Decomposition:
+    """Plan once with each way of choosing sites, and return the best plan, verified.
+
+    Below the root and in nested bodies the choice by cost sees only what is best for each operation. There the choice
+    by preference is made too, and the choice by cost is taken if known numbers show that it is no slower; the same
+    holds for patterns that overlap.
+
+    Args:
+        request: the module, the target and the options.
+        feasibility: what fits where.
+        sites: as in `plan_request`.
+
+    Returns:
+        The best decomposition; of those with fewest operations moved from `sites`.
+
+    Raises:
+        InfeasibleError: if an operation fits no site.
+    """
+    options = request.options
+    estimates = None if options.costs is None else Estimates(feasibility.program, options.costs)
+    ways = [feasibility] if estimates is None else [feasibility, *feasibility.others]
+    plans = [
+        run_stages(Candidate(request, way, estimates, choose))
+        for way in ways
+        for choose in choosers_for(way, estimates, options.objective, sites)
+    ]
+    moved = [plan.moved_from(sites or {}) for plan in plans]
+    first, *others = [plan for plan, number in zip(plans, moved, strict=True) if number == min(moved)]
+    best = min([*(plan for plan in others if plan.is_no_worse_than(first)), first], key=lambda plan: plan.rank)
+    verify_plan(best.program, best.feasibility, best.module, best.outlined)
+    return best
+
+
+# Stages: once for a candidate
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to decompose a request, as far as its stages have come."""
+
+    request: Request
+    feasibility: Feasibility
+    estimates: Estimates | None
+    choose: Chooser
+    root: PartitionNode | None = None
+    outlined: Outlined | None = None
+    module: IRModule | None = None
+    prediction: Prediction | None = None
+    throughput: Throughput | None = None
+
+
+def partition(candidate: Candidate) -> Candidate:
+    """Assign every operation to a leaf, and form the tree of subgraphs.
+
+    Args:
+        candidate: a candidate without results.
+
+    Returns:
+        The candidate with `root`.
+
+    Raises:
+        InfeasibleError: if atoms fit no child, or values at the border of a body cannot be in their memory.
+    """
+    program = candidate.feasibility.program
+    root = split(program, candidate.feasibility, program.topology[""], program.top, candidate.choose)
+    check_boundary_memory(program, root)
+    return replace(candidate, root=root)
+
+
+def outline_subgraphs(candidate: Candidate) -> Candidate:
+    """Make a function of each subgraph, a driver of each system, and copies where memories differ.
+
+    Args:
+        candidate: a candidate with `root`.
+
+    Returns:
+        The candidate with `outlined` and `module`.
+    """
+    assert candidate.root is not None
+    program, estimates = candidate.feasibility.program, candidate.estimates
+    outlined = outline(
+        program,
+        candidate.root,
+        candidate.feasibility.groups.all,
+        constants=candidate.request.options.constants,
+        memory_graph=MemoryGraph(program.topology) if estimates is None else estimates.memory_graph,
+    )
+    functions = (*outlined.functions, *program.others)
+    module = candidate.request.module.replace(functions=functions, target=program.topology.root)
+    return replace(candidate, outlined=outlined, module=module)
+
+
+def predict_times(candidate: Candidate) -> Candidate:
+    """Predict time and throughput by the costs, if there are any.
+
+    Args:
+        candidate: a candidate with `outlined`.
+
+    Returns:
+        The candidate with `prediction` and `throughput`.
+    """
+    if candidate.estimates is None:
+        return candidate
+    assert candidate.root is not None
+    assert candidate.outlined is not None
+    assert candidate.module is not None
+    return replace(
+        candidate,
+        prediction=predict(candidate.estimates, candidate.outlined, candidate.module, candidate.root.least_time),
+        throughput=throughput_of(candidate.estimates, candidate.outlined, candidate.module),
+    )
+
+
+# The stages of one candidate, in order; `prepare` runs before them and `verify_plan` after the best one is chosen.
+STAGES: tuple[Callable[[Candidate], Candidate], ...] = (partition, outline_subgraphs, predict_times)
+
+
+def run_stages(candidate: Candidate) -> Decomposition:
+    """Run all stages on a candidate.
+
+    Args:
+        candidate: a candidate without results.
+
+    Returns:
+        The finished decomposition.
+    """
+    for stage in STAGES:
+        candidate = stage(candidate)
+    assert candidate.root is not None
+    assert candidate.outlined is not None
+    assert candidate.module is not None
+    return Decomposition(
+        candidate.module,
+        candidate.request,
+        candidate.feasibility.program,
+        candidate.feasibility,
+        candidate.root,
+        candidate.outlined,
+        candidate.estimates,
+        candidate.prediction,
+        candidate.throughput,
+    )
+
+
+# The recursive rule
+
+
+def split(
+    program: FlatProgram, feasibility: Feasibility, site: Site, calls: tuple[int, ...], choose: Chooser = by_preference
+) -> PartitionNode:
+    """Split operations over the sites below one site, recursively down to leaves.
+
+    Args:
+        program: the flat program.
+        feasibility: what fits where.
+        site: a system, whose children get subgraphs, or a leaf, which may be a device with a host.
+        calls: the operations, by number.
+        choose: chooses the child of every atom of a level.
+
+    Returns:
+        The subgraph at `site` with its parts, in an order in which they can run.
+
+    Raises:
+        InfeasibleError: if atoms fit no child, or their code generators reject every subgraph.
+    """
+    if not site.is_system:
+        return split_mixed_function(program, feasibility, site, calls)
+    level = level_of(program, feasibility, site, calls)
+    assignment, groups = decide_level(program, feasibility, level, choose)
+    parts = tuple(
+        _split_group(
+            program, feasibility, level, level.options[assignment.chosen[group[0]]], level.calls(group), choose
+        )
+        for group in groups
+    )
+    in_order = tuple(index for part in parts for index in part.calls)
+    # What a nested body reads that a driver runs is copied only as that needs, which no level above can see.
+    least_time = None if level.has_driver_option else assignment.least_time
+    least_parts = lower_bound(level.graph.labeled(assignment.chosen), len(groups))
+    return PartitionNode(site, in_order, parts, least_parts, least_time)
+
+
+def _split_group(
+    program: FlatProgram, feasibility: Feasibility, level: Level, site: Site, calls: tuple[int, ...], choose: Chooser
+) -> PartitionNode:
+    """Split what one option of a level got; its own site means that its driver runs the operation."""
+    if site.path != level.site.path:
+        return split(program, feasibility, site, calls, choose)
+    bodies = tuple(split(program, feasibility, site, tuple(scope.calls), choose) for scope in program.bodies[calls[0]])
+    return PartitionNode(site, calls, bodies=bodies)
+
+
+def decide_level(
+    program: FlatProgram, feasibility: Feasibility, level: Level, choose: Chooser
+) -> tuple[Assignment, list[list[int]]]:
+    """Assign a level and form its subgraphs until code generators accept all. At most MAX_REJECTED_ROUNDS rounds.
+
+    An atom that a code generator rejects even alone may no longer go to that site in the next round.
+
+    Args:
+        program: the flat program.
+        feasibility: what fits where.
+        level: the atoms of one system, and its children.
+        choose: chooses the child of every atom.
+
+    Returns:
+        The assignment, and the subgraphs as lists of atoms in an order in which they can run.
+
+    Raises:
+        InfeasibleError: if a rejected atom can go nowhere else, or the rounds do not suffice.
+    """
+    for _ in range(MAX_REJECTED_ROUNDS):
+        assignment = choose(level)
+        chosen = assignment.chosen
+        formed = subgraphs_of_level(level, assignment, feasibility.cache)
+        groups, rejected = checked_subgraphs(
+            formed, partial(_unsupported_reason, program, feasibility, level, chosen), level.limiter
+        )
+        if not rejected:
+            return assignment, groups
+        allowed = level.allowed.copy()
+        for atom in rejected:
+            allowed[atom, chosen[atom]] = False
+        problems = [
+            f"op {program.body[level.atoms[atom][0]].source!r} is refused by @{level.options[chosen[atom]].path}, "
+            f"where it would be alone ({reason}), and no other site can take it"
+            for atom, reason in rejected.items()
+            if not allowed[atom].any()
+        ]
+        raise_all(InfeasibleError, problems)
+        level = replace(level, allowed=allowed)
+    raise InfeasibleError(f"strategies still refuse subgraphs in {MAX_REJECTED_ROUNDS} rounds; take less in `check_op`")
+
+
+def _unsupported_reason(
+    program: FlatProgram, feasibility: Feasibility, level: Level, chosen: Sequence[int], group: Sequence[int]
+) -> Reject | None:
+    """Return why the code generator of a subgraph's site rejects it as a whole; None if it does not."""
+    strategy = feasibility.strategy(level.options[chosen[group[0]]])
+    if strategy is None or not strategy.is_vetoing:
+        return None
+    return strategy.check_together([program.op(index) for index in level.calls(group)])

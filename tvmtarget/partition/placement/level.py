@@ -1,0 +1,251 @@
+"""The decision at one system: which child each atom may go to, and everything that the choice depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tvmtarget.errors import InfeasibleError
+from tvmtarget.partition.control.control_scalars import control_scalars_of
+from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.flat_program import FlatProgram, open_frame
+from tvmtarget.partition.placement.feasibility import Feasibility, has_preference
+from tvmtarget.partition.placement.indivisible_groups import atoms_of
+from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
+from tvmtarget.partition.placement.minimal_conflict import conflict_text
+from tvmtarget.partition.subgraphs.forced_cuts import forced_cuts_of
+from tvmtarget.partition.subgraphs.limits import Limiter, Limits, limits_of
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, graph_from_edges
+from tvmtarget.partition.values import Values, owners, values_of
+from tvmtarget.target.topology import Site
+
+__all__ = ["Assignment", "Chooser", "Level", "atom_graph", "by_preference", "decision_inputs", "level_of", "preferred"]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What is to be decided at one system: which of its sites each atom goes to.
+
+    `allowed` says which of `options` (column) can take an atom (row) and are preferred by no less than any other
+    that can; `favoured`, which of them come before the others in order of preference: those that do not divide its
+    nested bodies, and for what only steers control flow those in the memory where that is read. `is_divided` says that
+    a division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
+    the site itself is the last of the options. `values` pass between atoms, and `limits` are what subgraphs of each
+    option may be; `capacity` is what memories hold of weights, None where they hold anything. `cuts` are pairs of atoms
+    that follow each other and are asked to be in different subgraphs.
+    """
+
+    site: Site
+    options: tuple[Site, ...]
+    atoms: tuple[tuple[int, ...], ...]
+    graph: AtomGraph
+    allowed: npt.NDArray[np.bool_]
+    favoured: npt.NDArray[np.bool_]
+    is_divided: bool
+    values: Values
+    limits: tuple[Limits, ...]
+    limiter: Limiter
+    capacity: MemoryCapacity | None
+    cuts: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def has_driver_option(self) -> bool:
+        """Whether the driver of the site itself may run operations with nested bodies."""
+        return bool(self.options) and self.options[-1].path == self.site.path
+
+    def calls(self, group: Sequence[int]) -> tuple[int, ...]:
+        """Return the operations of some atoms.
+
+        Args:
+            group: atoms, by number.
+
+        Returns:
+            Operations by number, in ascending order.
+        """
+        return tuple(sorted(index for atom in group for index in self.atoms[atom]))
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A place in the options for every atom, picoseconds that no choice can go below, and what calls cost by option."""
+
+    chosen: list[int]
+    least_time: int | None = None
+    launches: Sequence[int] = ()
+
+
+Chooser: TypeAlias = Callable[[Level], Assignment]
+
+
+def by_preference(level: Level) -> Assignment:
+    """Choose for every atom the first site that may take it, as children stand in order of preference."""
+    labels = preferred(level)
+    if level.capacity is not None and not level.capacity.is_kept(labels):
+        labels = level.capacity.repaired(labels, level.allowed, np.zeros(level.allowed.shape, dtype=np.int64))
+    return Assignment(labels.tolist())
+
+
+def preferred(level: Level) -> Ints:
+    """Return for every atom the first option that may take it, whatever memories hold."""
+    return _first(level.allowed, level.favoured)
+
+
+def _first(allowed: npt.NDArray[np.bool_], favoured: npt.NDArray[np.bool_]) -> Ints:
+    """Return the first column that is favoured among those allowed, else the first that is allowed, for each row."""
+    best = allowed & favoured
+    first: Ints = np.where(best.any(axis=1), best.argmax(axis=1), allowed.argmax(axis=1))
+    return first
+
+
+def level_of(program: FlatProgram, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
+    """Return what is to be decided at a system.
+
+    Args:
+        program: the flat program.
+        feasibility: what fits where.
+        site: the system.
+        calls: the operations that it got, by number.
+
+    Returns:
+        The atoms of these operations, and which child may take each.
+
+    Raises:
+        InfeasibleError: if operations that stay together fit no child, or others lie between them.
+    """
+    atoms = atoms_of(program, feasibility.groups.of, calls, site.path)
+    is_divided = _is_divided(program, atoms, site.path)
+    if not is_divided:
+        atoms = program.in_canonical_order(atoms)
+    graph = atom_graph(program, atoms)
+    _refuse_circles(program, atoms, graph)
+    is_body = bool(calls) and calls[0] not in program.scopes[0].calls
+    options = feasibility.options_of_bodies(site) if is_body else program.topology.options(site.path)
+    if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
+        options = (*options, site)
+    allowed = _allowed(program, feasibility, atoms, options, site)
+    favoured = np.ones_like(allowed)
+    if program.bodies:
+        for number, atom in enumerate(atoms):
+            if atom[0] in program.bodies:
+                favoured[number] = [
+                    option.path != site.path and feasibility.supports_whole(atom, option) for option in options
+                ]
+        chosen = zip(atoms, _first(allowed, favoured).tolist(), strict=True)
+        steering = control_scalars_of(
+            program, calls, {atom[0] for atom, choice in chosen if options[choice].path == site.path}
+        )
+        at_home = [option.path != site.path and option.domain == site.domain for option in options]
+        favoured[[number for number, atom in enumerate(atoms) if steering.issuperset(atom)]] = at_home
+    values = values_of(program.dataflow(atoms[0] if atoms else ()), owners(len(program.body), atoms), len(atoms))
+    return Level(
+        site=site,
+        options=options,
+        atoms=tuple(atoms),
+        graph=graph,
+        allowed=allowed,
+        favoured=favoured,
+        is_divided=is_divided,
+        values=values,
+        limits=tuple(limits_of(option, is_driver=option.path == site.path) for option in options),
+        limiter=Limiter(graph.successors, atoms, values),
+        capacity=capacity_of(program, site.domain, options, atoms, {}),
+        cuts=forced_cuts_of(program, atoms),
+    )
+
+
+# Fields of a level that only name its sites and operations, or follow from the others.
+_DERIVED = frozenset({"site", "options", "atoms", "values", "graph", "limiter", "capacity"})
+
+
+def decision_inputs(level: Level) -> Iterator[object]:
+    """Yield all that choosing sites and forming subgraphs goes by, but for costs and the capacity of memories."""
+    yield [len(atom) for atom in level.atoms]
+    yield from (getattr(level.values, field.name) for field in fields(level.values))
+    yield from (level.graph.starts, level.graph.ends)
+    yield from (getattr(level, field.name) for field in fields(level) if field.name not in _DERIVED)
+
+
+def _allowed(
+    program: FlatProgram,
+    feasibility: Feasibility,
+    atoms: Sequence[tuple[int, ...]],
+    options: tuple[Site, ...],
+    site: Site,
+) -> npt.NDArray[np.bool_]:
+    """Return the sites that can take each atom, less those that it prefers less than another of them."""
+    firsts = [atom[0] for atom in atoms]
+    columns = [
+        np.zeros(len(atoms), dtype=np.bool_)
+        if option.path == site.path
+        else feasibility.takes[firsts][:, feasibility.columns(option)].any(axis=1)
+        for option in options
+    ]
+    allowed = np.stack(columns, axis=1) if atoms else np.zeros((0, len(options)), dtype=np.bool_)
+    for number, atom in enumerate(atoms):
+        if len(atom) == 1 and not program.requirements[atom[0]] and atom[0] not in program.bodies:
+            continue
+        if len(atom) > 1 or atom[0] in program.bodies:
+            allowed[number] = [_can(feasibility, atom, option, site) for option in options]
+            if not allowed[number].any():
+                raise InfeasibleError(_no_child(program, atom, site))
+        if atom[0] in program.driven and options[-1].path == site.path and allowed[number, -1]:
+            allowed[number, :-1] = False
+        elif any(has_preference(asked) for index in program.with_nested(atom) for asked in program.requirements[index]):
+            able = np.flatnonzero(allowed[number])
+            ranks = np.array([feasibility.rank(atom, options[option]) for option in able.tolist()])
+            allowed[number, able[ranks < ranks.max()]] = False
+    return allowed
+
+
+def _no_child(program: FlatProgram, atom: tuple[int, ...], site: Site) -> str:
+    names = ", ".join(repr(program.body[index].source) for index in atom[:4])
+    guilty = conflict_text(
+        program, tuple(program.with_nested(atom)), lambda asking: Feasibility(asking).fits(atom, site)
+    )
+    return f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
+
+
+def _can(feasibility: Feasibility, atom: tuple[int, ...], option: Site, site: Site) -> bool:
+    return feasibility.drives(atom, site) if option.path == site.path else feasibility.fits(atom, option)
+
+
+def _is_divided(program: FlatProgram, atoms: Sequence[tuple[int, ...]], path: str) -> bool:
+    """Whether every operation is in a call of a constrained function: a division that was made before is kept."""
+    return all(_was_divided(program, atom[0], path) for atom in atoms)
+
+
+def _was_divided(program: FlatProgram, index: int, path: str) -> bool:
+    if open_frame(program.frames[index], path) is not None:
+        return True
+    inner = (inner for scope in program.bodies.get(index, ()) for inner in scope.calls)
+    return index in program.driven and all(_was_divided(program, one, path) for one in inner)
+
+
+def atom_graph(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> AtomGraph:
+    """Return which atoms come after each: what reads its results, and the next one with an effect."""
+    flow, count = program.dataflow(atoms[0] if atoms else ()), len(atoms)
+    owner = owners(len(program.body), atoms)
+    producer = np.repeat(flow.producer, np.diff(flow.start))
+    effects = program.effect_before
+    first, then = (np.fromiter(ends, dtype=np.int64, count=len(effects)) for ends in (effects.values(), effects.keys()))
+    before = np.concatenate([np.where(producer >= 0, owner[producer], -1), owner[first]])
+    after = np.concatenate([owner[flow.readers], owner[then]])
+    which = (before >= 0) & (after >= 0)
+    return graph_from_edges(count, before[which], after[which])
+
+
+def _refuse_circles(program: FlatProgram, atoms: Sequence[tuple[int, ...]], graph: AtomGraph) -> None:
+    if len(graph.topological_order) == len(atoms):
+        return
+    stuck = set(range(len(atoms))).difference(graph.topological_order)
+    wide = next((atom for atom in sorted(stuck) if len(atoms[atom]) > 1), None)
+    if wide is not None:
+        first, last = (program.body[index].source for index in (atoms[wide][0], atoms[wide][-1]))
+        raise InfeasibleError(
+            f"ops {first!r} and {last!r} must stay together, because a value between them is a tuple or has no known "
+            "type, but other ops lie between; take the tuple apart, or give the value a type"
+        )
