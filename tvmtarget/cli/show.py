@@ -41,7 +41,7 @@ def show(
         bool, typer.Option("--codegen", help="Print the groups of leaves that can run the same code.")
     ] = False,
 ) -> None:
-    """Draw a target tree, or print it in another form."""
+    """Print a target as a tree, or in another form."""
     tree = read_target(target, edits, context.args)
     resolved_tree = tree.resolve()
     shown = resolved_tree if resolved else tree
