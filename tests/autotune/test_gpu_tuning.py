@@ -46,11 +46,13 @@ def test_rates_of_a_gpu_are_those_of_its_memory_and_copies_are_told_apart():
 def test_kernels_of_a_gpu_are_proposed_and_scheduled_anywhere():
     pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
     from tvmtarget.backends.protocol import backend_named
-    from tvmtarget.building.compile_plan import part_of, standing_alone
+    from tvmtarget.building.compile_plan import codegen_target, compile_request
 
     plan = tt.decompose(tt.IRModule.from_onnx(NET), "cuda(arch=sm_80)")
     (subgraph,) = plan.subgraphs
-    workshop = backend_named("tvm").workshop(part_of(plan, subgraph, standing_alone(plan.topology, subgraph.site)))
+    workshop = backend_named("tvm").workshop(
+        compile_request(plan, subgraph, codegen_target(plan.topology, subgraph.site))
+    )
     ((key, space),) = workshop.spaces.items()
     assert space.choices == ()
     assert space.kernel.default.startswith("s1:")

@@ -25,7 +25,7 @@ from tvmtarget.autotune.search.measuring import Worker
 from tvmtarget.autotune.search.process import Limits
 from tvmtarget.autotune.search.result import Budget
 from tvmtarget.backends.protocol import CompileRequest
-from tvmtarget.building.tuned_schedules import alone
+from tvmtarget.building.tuned_schedules import kernel_target
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
@@ -135,7 +135,7 @@ def test_a_near_device_is_taken_only_where_that_is_asked_for_and_says_how_far_it
     assert [applied.tier for applied in exe.tuned if applied.level == "kernel"] == ["near"]
     with tt.TuningLog(url) as log:
         workload = next(found for found in log.workloads() if found.level == "kernel")
-        assert "num-cores 2 -> 4" in log.lookup(workload, alone(more)).explain()
+        assert "num-cores 2 -> 4" in log.lookup(workload, kernel_target(more)).explain()
 
 
 def test_the_weights_do_not_matter(tuned):
@@ -167,7 +167,7 @@ def test_a_build_by_the_log_repeats_no_function_of_which_the_log_says_what_it_sa
     workload = next(found for found in log.workloads() if found.level == "kernel")
     used = [applied.body for applied in exe.tuned if applied.level == "kernel"]
     other = next(trial.candidate for trial in kernel_trials(log) if trial.candidate.body not in used)
-    log.pin(workload, alone(NATIVE), other, "another one")
+    log.pin(workload, kernel_target(NATIVE), other, "another one")
     (changed,) = tt.build(module, NATIVE, log=log, since=exe)._leaves.values()
     assert changed.compiled is not leaf.compiled
 
@@ -192,7 +192,7 @@ def test_records_that_are_no_candidates_are_left_alone(tuned, body):
     good = kernel_trials(log)[0]
     beside = good.measured.baseline.replace(costs=(10**12,))
     ran = Measurement(status="ok", kind="confirm", costs=[1], baseline=beside)
-    log.add(workload, alone(NATIVE), good.candidate.replace(body=body), ran)
+    log.add(workload, kernel_target(NATIVE), good.candidate.replace(body=body), ran)
     (kernel,) = [
         applied
         for applied in tt.build(tt.IRModule.from_onnx(convolution()), NATIVE, log=log).tuned
@@ -222,7 +222,7 @@ def test_a_schedule_that_does_not_fit_is_refused_with_the_reason_and_the_default
         workload = next(found for found in known.workloads() if found.level == "kernel")
         candidate = kernel_trials(known)[0].candidate
     blocks = [{**candidate.body["blocks"][0], "lanes": 7}]
-    log.pin(workload, alone(NATIVE), candidate.replace(body={"blocks": blocks}), "a mistake")
+    log.pin(workload, kernel_target(NATIVE), candidate.replace(body={"blocks": blocks}), "a mistake")
     exe = tt.build(module, NATIVE, log=log)
     (kernel,) = [applied for applied in exe.tuned if applied.level == "kernel"]
     assert (kernel.tier, kernel.is_used) == ("pin", False)

@@ -19,9 +19,9 @@ from tvmtarget.building.tuned_schedules import (
     PLACEMENT,
     SETTINGS,
     placement_body,
-    placement_identity,
+    placement_key,
+    program_workload,
     sites_of,
-    whole_workload,
 )
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimates
@@ -61,9 +61,9 @@ def test_a_placement_and_settings_outlive_the_renaming_of_children(tmp_path):
     sites = ["ort" if number else "cpu" for number in range(len(sites_of(plan)))]
     log = tt.TuningLog(tmp_path / "log.db")
     placed = Candidate(format=PLACEMENT, body=placement_body(plan.with_sites(sites)))
-    beside = Baseline(name="preference", costs=(200,), identity=placement_identity(plan))
+    beside = Baseline(name="preference", costs=(200,), identity=placement_key(plan))
     ran = Measurement(status="ok", kind="confirm", costs=(100,), baseline=beside)
-    log.add(whole_workload(plan, "graph"), plan.topology.root, placed, ran)
+    log.add(program_workload(plan, "graph"), plan.topology.root, placed, ran)
     renamed = tt.Target.parse(str(QUICK).replace("cpu=", "first=").replace("ort=", "second="))
     built = tt.build(digits(), renamed, log=log)
     assert {subgraph["site"] for subgraph in built.report()["subgraphs"]} == {"first", "second"}
@@ -76,7 +76,7 @@ def test_a_placement_and_settings_outlive_the_renaming_of_children(tmp_path):
 def confirmed_ratio(module, log):
     """Return what the placement that a build takes cost by turns, over the one by preference."""
     plan = tt.decompose(module, BOTH)
-    match = log.lookup(whole_workload(plan, "graph"), plan.topology.root)
+    match = log.lookup(program_workload(plan, "graph"), plan.topology.root)
     assert match.tier == "exact"
     assert match.record.measured.kind == "confirm"
     return match.ratio
@@ -176,7 +176,7 @@ def test_a_placement_that_a_constraint_forbids_is_not_used_and_the_result_says_s
     module, log = digits(), tt.TuningLog("memory:")
     plan = tt.decompose(module, BOTH)
     everything = Candidate(format=PLACEMENT, body={"sites": [["ort", len(plan.program.body)]]})
-    log.pin(whole_workload(plan, "graph"), plan.topology.root, everything, "for a test")
+    log.pin(program_workload(plan, "graph"), plan.topology.root, everything, "for a test")
     assert {subgraph["site"] for subgraph in tt.build(module, BOTH, log=log).report()["subgraphs"]} == {"ort"}
     exe = tt.build(module, BOTH, log=log, where={"op:Gemm": "@cpu"})
     placed = next(applied for applied in exe.tuned if applied.level == "graph")
@@ -195,7 +195,7 @@ def test_a_placement_that_a_constraint_forbids_is_not_used_and_the_result_says_s
 def test_settings_that_do_not_fit_are_told_and_left_out(body, note):
     log = tt.TuningLog("memory:")
     plan = tt.decompose(digits(), BOTH)
-    log.pin(whole_workload(plan, "executor"), plan.topology.root, Candidate(format=SETTINGS, body=body), "for a test")
+    log.pin(program_workload(plan, "executor"), plan.topology.root, Candidate(format=SETTINGS, body=body), "for a test")
     settings = next(applied for applied in tt.build(digits(), BOTH, log=log).tuned if applied.level == "executor")
     assert not settings.is_used
     assert note in settings.note
@@ -206,7 +206,7 @@ def test_settings_in_the_log_are_set_on_the_leaf():
     plan = tt.decompose(digits(), "onnxruntime")
     one = Candidate(format=SETTINGS, body={"set": [["", "intra-op-threads", 1]]})
     ran = Measurement(status="ok", costs=[1])
-    log.add(whole_workload(plan, "executor"), plan.topology.root, one, ran)
+    log.add(program_workload(plan, "executor"), plan.topology.root, one, ran)
     exe = tt.build(digits(), "onnxruntime", log=log)
     assert [leaf.part.target["intra-op-threads"] for leaf in exe._leaves.values()] == [1]
 

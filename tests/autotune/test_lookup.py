@@ -246,11 +246,11 @@ def test_p8_settings_that_do_not_fit_make_way_for_the_next_best():
     from models import DIGITS
 
     import tvmtarget as tt
-    from tvmtarget.building.tuned_schedules import SETTINGS, whole_workload
+    from tvmtarget.building.tuned_schedules import SETTINGS, program_workload
 
     module = tt.IRModule.from_onnx(DIGITS)
     plan = tt.decompose(module, "onnxruntime")
-    workload, log = whole_workload(plan, "executor"), TuningLog("memory:")
+    workload, log = program_workload(plan, "executor"), TuningLog("memory:")
     for cost, row in ((10, ["npu", "threads", 1]), (20, ["", "no-such", 1]), (30, ["", "intra-op-threads", 1])):
         log.add(workload, plan.topology.root, Candidate(format=SETTINGS, body={"set": [row]}), ran(cost))
     (settings,) = [one for one in tt.build(module, "onnxruntime", log=log).tuned if one.level == "executor"]

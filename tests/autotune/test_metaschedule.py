@@ -15,7 +15,7 @@ from tvmtarget.autotune.log.records import Trial
 from tvmtarget.autotune.search.candidates import TraceSearch
 from tvmtarget.autotune.search.measuring import Worker
 from tvmtarget.backends.protocol import CompileRequest
-from tvmtarget.building.tuned_schedules import alone
+from tvmtarget.building.tuned_schedules import kernel_target
 
 tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
@@ -97,7 +97,7 @@ def test_a_trace_of_the_log_is_built_and_saved_programs_keep_it(proposed, tmp_pa
     log.merge(proposed[3])
     (trial,) = traces(log)
     workload = next(found for found in log.workloads() if found.level == "kernel")
-    log.pin(workload, alone(NATIVE), trial.candidate, "for a test")
+    log.pin(workload, kernel_target(NATIVE), trial.candidate, "for a test")
     module = tt.IRModule.from_onnx(product(32))
     exe = tt.build(module, NATIVE, log=log)
     (kernel,) = [applied for applied in exe.tuned if applied.level == "kernel"]
@@ -208,7 +208,7 @@ def test_t2_eight_trials_of_metaschedule_are_found_in_a_new_process_and_beat_no_
     with tt.TuningLog(url) as log:
         best = min(traces(log), key=lambda trial: min(trial.measured.costs))
         workload = next(found for found in log.workloads() if found.level == "kernel")
-        log.pin(workload, alone(target), best.candidate, "the best trace, whatever our own default costs")
+        log.pin(workload, kernel_target(target), best.candidate, "the best trace, whatever our own default costs")
     (tmp_path / "m.onnx").write_bytes(product().SerializeToString())
     arguments = [str(tmp_path / "m.onnx"), url, str(target)]
     done = subprocess.run([sys.executable, "-c", RATIO, *arguments], capture_output=True, text=True, check=False)

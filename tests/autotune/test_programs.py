@@ -16,7 +16,7 @@ from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
 from tvmtarget.autotune.search.process import Limits
 from tvmtarget.autotune.search.programs import Programs, Variant
 from tvmtarget.building.compile_plan import build_plan
-from tvmtarget.building.tuned_schedules import Advice, sites_of
+from tvmtarget.building.tuned_schedules import TunedChoices, sites_of
 
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
 
@@ -81,8 +81,8 @@ def test_programs_are_what_a_build_makes_of_the_same_sites():
 def test_a_build_by_a_log_takes_the_functions_of_earlier_ones_of_which_the_log_says_the_same():
     plan = tt.decompose(digits(), TREE, where={"op:Gemm": "@ort"})
     log = tt.TuningLog("memory:")
-    first = build_plan(plan, Advice(log))
-    again = build_plan(plan, Advice(log), since=[first])
+    first = build_plan(plan, TunedChoices(log))
+    again = build_plan(plan, TunedChoices(log), since=[first])
     plain = build_plan(plan, since=[first])
     for name, leaf in first._leaves.items():
         assert again._leaves[name].compiled is leaf.compiled

@@ -16,7 +16,7 @@ from tvmtarget.autotune.search.kernel import TunedKernel
 from tvmtarget.autotune.search.measuring import Worker
 from tvmtarget.autotune.search.warm_start import HINTS, recall
 from tvmtarget.backends.protocol import CompileRequest
-from tvmtarget.building.tuned_schedules import alone, kernel_workload
+from tvmtarget.building.tuned_schedules import kernel_target, kernel_workload
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
@@ -49,7 +49,7 @@ def kernel(worker):
     """Return the kernel of a product of which nothing is known."""
     opened, space = worker
     search = BlockSearch(space, 0, partial(opened.legal, space.kernel.key))
-    return TunedKernel("", alone(CPU), opened, space, kernel_workload(space.kernel), 1, search)
+    return TunedKernel("", kernel_target(CPU), opened, space, kernel_workload(space.kernel), 1, search)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def seen(log, kernel, target, candidate, cost, beside=None, **options):
     """Write that a candidate was measured; `beside` is the identity of a default that took 1000 ps."""
     baseline = None if beside is None else Baseline(costs=[1000], identity=beside)
     measured = Measurement(status="ok", costs=[cost], baseline=baseline)
-    return log.add(kernel.workload, alone(target), candidate, measured, **options)
+    return log.add(kernel.workload, kernel_target(target), candidate, measured, **options)
 
 
 def hints(log, kernel, space="auto"):
@@ -119,11 +119,11 @@ def test_what_is_not_legal_here_was_retracted_failed_or_is_no_candidate_is_no_hi
     log.retract(seen(log, kernel, NEAR, tiles[1], 1, beside=today).digest, "for a test")
     seen(log, kernel, NEAR, tiles[2].replace(body={"blocks": "none"}), 1, beside=today)
     seen(log, kernel, NEAR, tiles[3].replace(format="another/1"), 1, beside=today)
-    log.add(kernel.workload, alone(CPU), tiles[4], Measurement(status="wrong_output"))
+    log.add(kernel.workload, kernel_target(CPU), tiles[4], Measurement(status="wrong_output"))
     seen(log, kernel, NEAR, tiles[4], 1, beside=today)
     seen(log, kernel, CPU.override({"mcpu": "znver4"}), tiles[5], 1, beside=today)
     assert hints(log, kernel) == []
-    log.pin(kernel.workload, alone(CPU), tiles[6], "somebody knows")
+    log.pin(kernel.workload, kernel_target(CPU), tiles[6], "somebody knows")
     assert hints(log, kernel) == keys(tiles[6:7])
 
 
@@ -161,7 +161,7 @@ def test_an_imported_trace_is_measured_right_after_the_default_and_confirmed_if_
         workload = kernel_workload(replace(space.kernel, program=opened.program(space.kernel.key)))
         for cost, trace in enumerate(opened.propose(space.kernel.key, [], 3, 0), 1):
             ran = Measurement(status="ok", costs=[cost])
-            there.add(workload, alone(CPU), Candidate(format=TRACE_FORMAT, body=trace), ran)
+            there.add(workload, kernel_target(CPU), Candidate(format=TRACE_FORMAT, body=trace), ran)
     (folder,) = export_metaschedule(there, tmp_path / "ms", best=3).values()
     assert import_metaschedule(here, folder, targets=[CPU]).rejected == ()
     imported = [record.candidate.key for record in here if isinstance(record, Trial)]

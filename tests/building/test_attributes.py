@@ -13,7 +13,7 @@ from onnx import helper
 import tvmtarget as tt
 from tvmtarget import plugins
 from tvmtarget.backends.protocol import backend_named
-from tvmtarget.building.compile_plan import choose_backends, part_of, standing_alone
+from tvmtarget.building.compile_plan import choose_backends, codegen_target, compile_request
 from tvmtarget.building.honoured_attributes import driver_honours, effect_of, honoured
 from tvmtarget.target.kinds import kind_names, kind_of
 
@@ -59,7 +59,7 @@ def code(module, target):
     plan = tt.decompose(module, target)
     (subgraph,) = plan.subgraphs
     backend, _ = choose_backends(plan, allow_interpreter=False)[subgraph.site]
-    return backend.compile(part_of(plan, subgraph, standing_alone(plan.topology, subgraph.site))).native_files()
+    return backend.compile(compile_request(plan, subgraph, codegen_target(plan.topology, subgraph.site))).native_files()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from models import DIGITS
 
 import tvmtarget as tt
 from tvmtarget.autotune.log.records import Candidate
-from tvmtarget.building.tuned_schedules import PLACEMENT, whole_workload
+from tvmtarget.building.tuned_schedules import PLACEMENT, program_workload
 from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.errors import TargetError
 from tvmtarget.partition.options import OptionValues, PartitionOptions
@@ -77,7 +77,7 @@ def test_explain_shows_the_placement_in_a_log(cli, tmp_path):
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), BOTH)
     everything = Candidate(format=PLACEMENT, body={"sites": [["cpu", len(plan.program.body)]]})
     with tt.TuningLog(str(log)) as opened:
-        opened.pin(whole_workload(plan, "graph"), plan.topology.root, everything, "for a test")
+        opened.pin(program_workload(plan, "graph"), plan.topology.root, everything, "for a test")
     code, out, _ = cli("explain", DIGITS, "-t", BOTH, "--log", log, "--json")
     assert code == 0
     assert "pin" in {match["tier"] for match in json.loads(out)["known"]}

@@ -15,7 +15,14 @@ from tvmtarget.autotune.log.importers.metaschedule import RECORDS, WORKLOADS, im
 from tvmtarget.autotune.log.match import Policy
 from tvmtarget.autotune.log.records import Candidate, Measurement
 from tvmtarget.backends.protocol import CompileRequest, backend_named
-from tvmtarget.building.tuned_schedules import PLACEMENT, SETTINGS, alone, kernel_match, kernel_workload, whole_workload
+from tvmtarget.building.tuned_schedules import (
+    PLACEMENT,
+    SETTINGS,
+    kernel_target,
+    kernel_workload,
+    lookup_kernel,
+    program_workload,
+)
 from tvmtarget.errors import ArtifactError
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 
@@ -108,8 +115,8 @@ def test_a_trace_that_holds_more_than_choices_is_refused_with_the_place(name, co
     with pytest.raises(ValueError, match=r"the trace does not fit: (instruction|decision) "):
         applied(workshop._functions[kernel.key][0], trace)
     log = tt.TuningLog("memory:")
-    log.add(kernel_workload(kernel), alone(CPU), Candidate(format=TRACE_FORMAT, body=trace), ran(1))
-    match = kernel_match(log, kernel, CPU, Policy())
+    log.add(kernel_workload(kernel), kernel_target(CPU), Candidate(format=TRACE_FORMAT, body=trace), ran(1))
+    match = lookup_kernel(log, kernel, CPU, Policy())
     assert match.candidate is None
     assert "may not be applied" in match.explain()
     assert not (tmp_path / "mark").exists()
@@ -122,8 +129,12 @@ def ran(cost):
 def test_a_build_by_a_log_of_a_stranger_runs_no_code_of_it(code, kernel, tmp_path):
     log = tt.TuningLog("memory:")
     for trace in hostile(code).values():
-        log.add(kernel_workload(kernel), alone(CPU), Candidate(format=TRACE_FORMAT, body=json.dumps(trace)), ran(1))
-        log.pin(kernel_workload(kernel), alone(CPU), Candidate(format=TRACE_FORMAT, body=json.dumps(trace)), "best")
+        log.add(
+            kernel_workload(kernel), kernel_target(CPU), Candidate(format=TRACE_FORMAT, body=json.dumps(trace)), ran(1)
+        )
+        log.pin(
+            kernel_workload(kernel), kernel_target(CPU), Candidate(format=TRACE_FORMAT, body=json.dumps(trace)), "best"
+        )
     exe = tt.build(tt.IRModule.from_onnx(model()), CPU, log=log)
     x = np.ones((8, 16), "float32")
     np.testing.assert_allclose(exe(x), tt.build(tt.IRModule.from_onnx(model()), "numpy")(x), rtol=1e-4)
@@ -146,7 +157,9 @@ def test_a_database_of_a_stranger_is_not_imported(code, workshop, kernel, tmp_pa
     assert [line.number for line in outcome.rejected] == list(range(1, len(lines) + 1))
     assert all("its trace may not be applied: " in line.problem for line in outcome.rejected)
     for trace in hostile(code).values():
-        log.add(kernel_workload(kernel), alone(CPU), Candidate(format=TRACE_FORMAT, body=json.dumps(trace)), ran(1))
+        log.add(
+            kernel_workload(kernel), kernel_target(CPU), Candidate(format=TRACE_FORMAT, body=json.dumps(trace)), ran(1)
+        )
     module = tvm.IRModule({"main": workshop._functions[kernel.key][0].with_attr("global_symbol", "main")})
     assert LogDatabase(log, CPU).query_schedule(module, CPU.to_tvm().load(), "main") is None
 
@@ -155,7 +168,7 @@ def test_schedules_of_an_artifact_pass_the_same_door(code, kernel, tmp_path):
     good, bad = tmp_path / "good.tta", tmp_path / "bad.tta"
     log = tt.TuningLog("memory:")
     trace = json.dumps([[*LOOPS, ["Split", ["l1", "None", 4], [True, False], ["l4", "l5"]]], []])
-    log.pin(kernel_workload(kernel), alone(CPU), Candidate(format=TRACE_FORMAT, body=trace), "for a test")
+    log.pin(kernel_workload(kernel), kernel_target(CPU), Candidate(format=TRACE_FORMAT, body=trace), "for a test")
     tt.build(tt.IRModule.from_onnx(model()), CPU, log=log).save(good)
     for trace in hostile(code).values():
         manifest, files = read_files(good)
@@ -188,7 +201,9 @@ def test_register_blocks_are_numbers_within_bounds(workshop, kernel, change):
     assert workshop.is_legal(kernel.key, [block])
     assert not workshop.is_legal(kernel.key, [block | change])
     log = tt.TuningLog("memory:")
-    log.pin(kernel_workload(kernel), alone(CPU), Candidate(format=FORMAT, body={"blocks": [block | change]}), "x")
+    log.pin(
+        kernel_workload(kernel), kernel_target(CPU), Candidate(format=FORMAT, body={"blocks": [block | change]}), "x"
+    )
     (applied_,) = (one for one in tt.build(model(), CPU, log=log).tuned if one.level == "kernel")
     assert not applied_.is_used
 
@@ -213,7 +228,7 @@ TREE = tt.Target.parse("[a=onnxruntime,b=numpy](host=@b)")
 def test_placements_and_settings_are_choices_that_a_tuner_has(level, format_, body):
     pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
     plan, log = tt.decompose(tt.IRModule.from_onnx(model()), TREE), tt.TuningLog("memory:")
-    log.pin(whole_workload(plan, level), plan.topology.root, Candidate(format=format_, body=body), "mine")
+    log.pin(program_workload(plan, level), plan.topology.root, Candidate(format=format_, body=body), "mine")
     (applied_,) = (one for one in tt.build(model(), TREE, log=log).tuned if one.level == level)
     assert not applied_.is_used
 

@@ -16,7 +16,7 @@ from tvmtarget.backends.sharing import build_key, code_key
 from tvmtarget.building.executable import Executable, Leaf, LeafCall
 from tvmtarget.building.honoured_attributes import honoured, not_honoured, not_honoured_by_driver
 from tvmtarget.building.tir_modules import build_code, is_code_entry
-from tvmtarget.building.tuned_schedules import SAME_DEVICE, Advice, LeafAdvice, Settings, closing_log
+from tvmtarget.building.tuned_schedules import SAME_DEVICE, LogSchedules, Settings, TunedChoices, opened_log
 from tvmtarget.errors import BackendError, TargetError, did_you_mean, raise_all
 from tvmtarget.executors.driver_program import DriverProgram, constants_of
 from tvmtarget.ir.module import IRModule
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import onnx
     import tvm
 
-__all__ = ["Progress", "build", "build_plan", "choose_backend", "choose_backends", "part_of", "standing_alone"]
+__all__ = ["Progress", "build", "build_plan", "choose_backend", "choose_backends", "codegen_target", "compile_request"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -105,8 +105,8 @@ def build(
         return build_plan(
             plan, None, settings, mod_name, allow_interpreter=allow_interpreter, progress=progress, since=earlier
         )
-    with closing_log(log) as opened:
-        advice = Advice(opened, policy)
+    with opened_log(log) as opened:
+        advice = TunedChoices(opened, policy)
         if not isinstance(module, Plan):
             plan = advice.placed(plan)
         return build_plan(
@@ -180,7 +180,7 @@ def _unknown_sites(plan: Plan, settings: Settings) -> Iterator[str]:
 
 def build_plan(
     plan: Plan,
-    advice: Advice | None = None,
+    advice: TunedChoices | None = None,
     settings: Settings | None = None,
     name: str = "default",
     *,
@@ -337,7 +337,7 @@ def _configured(
 
 def _compile_all(
     plan: Plan,
-    advice: Advice | None,
+    advice: TunedChoices | None,
     settings: Settings | None,
     code: Mapping[str, Leaf],
     chosen: Mapping[str, tuple[Backend, str]],
@@ -348,7 +348,7 @@ def _compile_all(
     if settings is None:
         settings = {} if advice is None else advice.settings(plan)
     leaves: dict[str, Leaf] = {}
-    shared: dict[str | None, tuple[Compiled, LeafAdvice | None]] = {}
+    shared: dict[str | None, tuple[Compiled, LogSchedules | None]] = {}
     functions: dict[str, SubgraphRecord] = {}
     for subgraph in plan.subgraphs:
         functions.setdefault(subgraph.function, subgraph)
@@ -356,9 +356,9 @@ def _compile_all(
         if progress is not None:
             progress(f"compile {subgraph.function} for @{subgraph.site or '.'}", done, len(functions))
         backend, note = chosen[subgraph.site]
-        target = standing_alone(plan.topology, subgraph.site)
+        target = codegen_target(plan.topology, subgraph.site)
         schedules = None if advice is None else advice.for_leaf(target)
-        part = part_of(plan, subgraph, target.override(dict(settings.get(subgraph.site, {}))), schedules)
+        part = compile_request(plan, subgraph, target.override(dict(settings.get(subgraph.site, {}))), schedules)
         function = plan.module[subgraph.function]
         is_external = backend.name == "tvm" and target.kind not in backend.kinds
         if is_external:
@@ -385,10 +385,10 @@ def _compile_all(
     return leaves
 
 
-def _repeats(schedules: LeafAdvice | None, earlier: Leaf) -> bool:
+def _repeats(schedules: LogSchedules | None, earlier: Leaf) -> bool:
     """Whether a log says of a leaf function what it said when that was compiled."""
     said = earlier.part.schedules
-    return schedules is None or (isinstance(said, LeafAdvice) and schedules.repeats(said))
+    return schedules is None or (isinstance(said, LogSchedules) and schedules.repeats(said))
 
 
 def _source_of(module: IRModule, name: str) -> bytes:
@@ -398,7 +398,9 @@ def _source_of(module: IRModule, name: str) -> bytes:
     return bytes(module.to_onnx(name).SerializeToString(deterministic=True))
 
 
-def part_of(plan: Plan, subgraph: SubgraphRecord, target: Target, schedules: Schedules | None = None) -> CompileRequest:
+def compile_request(
+    plan: Plan, subgraph: SubgraphRecord, target: Target, schedules: Schedules | None = None
+) -> CompileRequest:
     """Return the leaf function of a subgraph as a backend takes it.
 
     Raises:
@@ -424,7 +426,7 @@ def part_of(plan: Plan, subgraph: SubgraphRecord, target: Target, schedules: Sch
     )
 
 
-def standing_alone(topology: Topology, path: str) -> Target:
+def codegen_target(topology: Topology, path: str) -> Target:
     """Return a leaf with its host, as code generators see it."""
     site = topology[path]
     host = topology[site.host].target.replace(name=None, host=None, count=1) if site.host != path else None

@@ -29,18 +29,18 @@ __all__ = [
     "PLACEMENT",
     "SAME_DEVICE",
     "SETTINGS",
-    "Advice",
-    "LeafAdvice",
+    "LogSchedules",
     "Settings",
-    "alone",
-    "closing_log",
-    "kernel_match",
+    "TunedChoices",
+    "kernel_target",
     "kernel_workload",
+    "lookup_kernel",
+    "lookup_program",
+    "opened_log",
     "placement_body",
-    "placement_identity",
+    "placement_key",
+    "program_workload",
     "sites_of",
-    "whole_match",
-    "whole_workload",
 ]
 
 PLACEMENT = "tvmtarget.placement/1"
@@ -54,7 +54,7 @@ _Read = TypeVar("_Read")
 
 
 @contextmanager
-def closing_log(log: TuningLog | str | Path) -> Iterator[TuningLog]:
+def opened_log(log: TuningLog | str | Path) -> Iterator[TuningLog]:
     """Give a log; one that is given by its URL is opened, and closed again."""
     if isinstance(log, TuningLog):
         yield log
@@ -63,7 +63,7 @@ def closing_log(log: TuningLog | str | Path) -> Iterator[TuningLog]:
         yield opened
 
 
-def alone(leaf: Target) -> Target:
+def kernel_target(leaf: Target) -> Target:
     """Return a leaf without what it inherits, as kernels are tuned on it: the same in every tree."""
     return leaf.replace(name=None, host=None, count=1, executor=None, runtime=None)
 
@@ -74,7 +74,7 @@ def kernel_workload(kernel: Kernel) -> Workload:
     return Workload.of(kernel.body, "kernel", {**kernel.program, **text, "name": kernel.name})
 
 
-def kernel_match(
+def lookup_kernel(
     log: TuningLog,
     kernel: Kernel,
     target: Target,
@@ -96,7 +96,7 @@ def kernel_match(
     return min(found, key=lambda match: TIERS.index(match.tier))
 
 
-def whole_workload(plan: Plan, level: Level) -> Workload:
+def program_workload(plan: Plan, level: Level) -> Workload:
     """Return the workload that the undivided program of a plan is."""
     return workload_of(plan.program.function, level)
 
@@ -120,12 +120,12 @@ def sites_of(plan: Plan) -> tuple[str, ...]:
     return tuple(found[call.source] for call in plan.program.body)
 
 
-def placement_identity(plan: Plan) -> str:
+def placement_key(plan: Plan) -> str:
     """Return `s1:` and a digest of where a plan has what: the default beside which placement and settings count."""
     return _identity(sites_of(plan))
 
 
-def whole_match(
+def lookup_program(
     log: TuningLog,
     plan: Plan,
     level: Level,
@@ -140,12 +140,12 @@ def whole_match(
     `refuses` gets the paths in the plan's target by those of the record; none where they are the same. A plan that is
     not `is_default`, as it has been placed by a log, is not what records were compared with.
     """
-    workload, root = whole_workload(plan, level), plan.topology.root
+    workload, root = program_workload(plan, level), plan.topology.root
     match = log.lookup(
         workload,
         root,
         policy=policy,
-        default=placement_identity(plan) if is_default else None,
+        default=placement_key(plan) if is_default else None,
         refuses=lambda candidate: refuses(candidate, {}),
     )
     if match.tier != "default":
@@ -171,7 +171,7 @@ def _refused_as(
     return refuses(candidate, paths)
 
 
-class Advice:
+class TunedChoices:
     """Asks a log for one build, and remembers what it said in `applied`, without that for kernels."""
 
     def __init__(self, log: TuningLog, policy: Policy = SAME_DEVICE) -> None:
@@ -197,9 +197,9 @@ class Advice:
 
         return self._whole(plan, "executor", SETTINGS, read) or {}
 
-    def for_leaf(self, leaf: Target) -> LeafAdvice:
+    def for_leaf(self, leaf: Target) -> LogSchedules:
         """Return what is known of the kernels of a leaf."""
-        return LeafAdvice(self.log, alone(leaf), self.policy)
+        return LogSchedules(self.log, kernel_target(leaf), self.policy)
 
     def _whole(
         self, plan: Plan, level: Level, format_: str, read: Callable[[object, Mapping[str, str]], _Read]
@@ -216,7 +216,7 @@ class Advice:
                 return str(error).splitlines()[0]
             return None
 
-        match = whole_match(self.log, plan, level, self.policy, reason)
+        match = lookup_program(self.log, plan, level, self.policy, reason)
         self.applied.append(Applied.of("whole program", match.workload.key, match))
         return None if match.candidate is None else known[match.candidate.key]
 
@@ -238,7 +238,7 @@ class _Refused:
     reason: str
 
 
-class LeafAdvice:
+class LogSchedules:
     """The schedules of the kernels of one leaf, as its backend asks for them."""
 
     def __init__(self, log: TuningLog, target: Target, policy: Policy = SAME_DEVICE) -> None:
@@ -262,7 +262,7 @@ class LeafAdvice:
                 return f"the candidate is of format {candidate.format!r}, not {' or '.join(map(repr, formats))}"
             return refused.get(candidate.key) if refused else None
 
-        match = kernel_match(self._log, kernel, self._target, self._policy, reason)
+        match = lookup_kernel(self._log, kernel, self._target, self._policy, reason)
         return Applied.of(kernel.name, kernel.key, match, kernel.calls)
 
     def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
@@ -283,7 +283,7 @@ class LeafAdvice:
         self._applied[kernel.key] = replace(found, body=None, note=reason, calls=found.calls - kernel.calls)
         self._events.append(_Refused(kernel, reason))
 
-    def repeats(self, earlier: LeafAdvice) -> bool:
+    def repeats(self, earlier: LogSchedules) -> bool:
         """Ask what was asked earlier; return whether the answers are the same, and if so take them for one's own."""
         again = copy(self)
         again._applied, again._refused, again._events = {}, {}, []

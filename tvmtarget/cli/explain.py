@@ -234,20 +234,22 @@ def _make_plan(
 def _matches(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
     """Yield the result of every lookup in the log that a build of the plan performs."""
     from tvmtarget.backends.protocol import TunableBackend
-    from tvmtarget.building.compile_plan import choose_backend, part_of, standing_alone
-    from tvmtarget.building.tuned_schedules import alone, kernel_match, whole_match
+    from tvmtarget.building.compile_plan import choose_backend, codegen_target, compile_request
+    from tvmtarget.building.tuned_schedules import kernel_target, lookup_kernel, lookup_program
 
     root = plan.topology.root
     if root.is_composite:
-        yield whole_match(log, plan, "graph", policy, is_default=False)
-    yield whole_match(log, plan, "executor", policy)
+        yield lookup_program(log, plan, "graph", policy, is_default=False)
+    yield lookup_program(log, plan, "executor", policy)
     looked_up = set[tuple[str, str]]()
     for subgraph in plan.subgraphs:
-        leaf = standing_alone(plan.topology, subgraph.site)
+        leaf = codegen_target(plan.topology, subgraph.site)
         try:
             backend, _ = choose_backend(plan.topology, subgraph.site, allow_interpreter=False)
             spaces = (
-                backend.workshop(part_of(plan, subgraph, leaf)).spaces if isinstance(backend, TunableBackend) else {}
+                backend.workshop(compile_request(plan, subgraph, leaf)).spaces
+                if isinstance(backend, TunableBackend)
+                else {}
             )
         except BackendError as error:
             typer.echo(f"note: {'; '.join(error.problems)}", err=True)
@@ -255,7 +257,7 @@ def _matches(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
         for key, space in spaces.items():
             if (key, subgraph.site) not in looked_up:
                 looked_up.add((key, subgraph.site))
-                yield kernel_match(log, space.kernel, alone(leaf), policy)
+                yield lookup_kernel(log, space.kernel, kernel_target(leaf), policy)
 
 
 def _write_model(plan: Plan, path: Path) -> None:

@@ -222,7 +222,7 @@ class PlanOptions(PartitionArguments):
         Returns:
             The plan.
         """
-        from tvmtarget.building.tuned_schedules import Advice
+        from tvmtarget.building.tuned_schedules import TunedChoices
         from tvmtarget.partition.plan import decompose
 
         options = self.options()
@@ -230,7 +230,7 @@ class PlanOptions(PartitionArguments):
         plan = decompose(module, target, costs, where=self.rules, **options)
         if log is None or self.costs is not None:
             return plan
-        advice = Advice(log, self.policy)
+        advice = TunedChoices(log, self.policy)
         plan = advice.placed(plan)
         for applied in advice.applied:
             typer.echo(f"tuned: {applied}", err=True)

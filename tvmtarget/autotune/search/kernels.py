@@ -25,8 +25,8 @@ from tvmtarget.autotune.search.remote import Remotes, RemoteWorker
 from tvmtarget.autotune.search.result import Budget, Finding, Progress, TuneProgress
 from tvmtarget.autotune.search.warm_start import HINT, recall
 from tvmtarget.backends.protocol import CompileRequest, Space, TunableBackend
-from tvmtarget.building.compile_plan import choose_backend, part_of, standing_alone
-from tvmtarget.building.tuned_schedules import alone, kernel_workload
+from tvmtarget.building.compile_plan import choose_backend, codegen_target, compile_request
+from tvmtarget.building.tuned_schedules import kernel_target, kernel_workload
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.tree import Target
@@ -126,11 +126,11 @@ class KernelTuner:
                 if backend is None or (task.structure, task.codegen_key) in opened:
                     continue
                 opened.add((task.structure, task.codegen_key))
-                leaf = standing_alone(plan.topology, task.subgraph.site)
-                worker = self._worker(backend, part_of(plan, task.subgraph, leaf))
+                leaf = codegen_target(plan.topology, task.subgraph.site)
+                worker = self._worker(backend, compile_request(plan, task.subgraph, leaf))
                 self._use(worker)
                 try:
-                    self._add(found, worker, task.subgraph.site, alone(leaf), task.weight)
+                    self._add(found, worker, task.subgraph.site, kernel_target(leaf), task.weight)
                 except (BackendError, RunError) as error:
                     self.left_out += error.problems
                 except LostError:
@@ -163,7 +163,7 @@ class KernelTuner:
         except BackendError as error:
             self.left_out += error.problems
             return None
-        refusal = backend.refuses(standing_alone(plan.topology, site)) if self._remotes is None else None
+        refusal = backend.refuses(codegen_target(plan.topology, site)) if self._remotes is None else None
         if refusal is not None:
             self.left_out.append(f"{place} cannot run on this machine: {refusal}")
         elif not isinstance(backend, TunableBackend):

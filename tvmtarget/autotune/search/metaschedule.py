@@ -16,7 +16,7 @@ from tvmtarget.autotune.log.match import Match
 from tvmtarget.autotune.log.records import Candidate, Measurement, Trial, Workload
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.backends.protocol import Kernel
-from tvmtarget.building.tuned_schedules import alone, kernel_workload
+from tvmtarget.building.tuned_schedules import kernel_target, kernel_workload
 from tvmtarget.errors import BackendError, MissingExtraError
 from tvmtarget.ir.traces import trace_problem
 from tvmtarget.target.tree import Target
@@ -49,7 +49,7 @@ class _LogDatabase(PyDatabase):  # type: ignore[misc]
     def __init__(self, log: TuningLog, target: Target) -> None:
         super().__init__()
         self._log = log
-        self._target = alone(target)
+        self._target = kernel_target(target)
         self._key = _key(target.to_tvm().load())
         self._size = -1
         self._workloads: dict[str, list[Workload]] = {}
@@ -100,7 +100,7 @@ class _LogDatabase(PyDatabase):  # type: ignore[misc]
 
     def _meant(self, target: TvmTarget) -> Target:
         """Return what TVM's target stands for: this one, of which TVM's leaves out caches and memories, or another."""
-        return self._target if _key(target) == self._key else alone(Target.from_tvm(target))
+        return self._target if _key(target) == self._key else kernel_target(Target.from_tvm(target))
 
     def _matches(self, mod: Module, target: Target, count: int) -> list[Match]:
         """Return the best traces for a program on a target or one equal to it, under whatever name it was measured."""
@@ -138,7 +138,7 @@ class _LogDatabase(PyDatabase):  # type: ignore[misc]
 
 
 def _key(target: TvmTarget) -> str:
-    return alone(Target.from_tvm(target)).tuning_key("kernel")
+    return kernel_target(Target.from_tvm(target)).tuning_key("kernel")
 
 
 def _no_trace(candidate: Candidate) -> str | None:

@@ -24,7 +24,7 @@ from tvmtarget.autotune.search.program_tuner import ProgramTuner
 from tvmtarget.autotune.search.programs import Programs, Variant
 from tvmtarget.autotune.search.result import Budget, Finding, Progress, TuneProgress
 from tvmtarget.autotune.search.timing import ROUNDS, open_sizes, seconds_of_turns
-from tvmtarget.building.tuned_schedules import PLACEMENT, Advice, placement_body, sites_of
+from tvmtarget.building.tuned_schedules import PLACEMENT, TunedChoices, placement_body, sites_of
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.costs.estimate import Estimates
@@ -184,7 +184,7 @@ class PlacementTuner(ProgramTuner):
 
     def _variant(self, plan: Plan) -> Variant:
         """Return how a build with the log would build a plan."""
-        settings = Advice(self._log).settings(plan)
+        settings = TunedChoices(self._log).settings(plan)
         return Variant(None if plan is self._plan else plan, settings)
 
     def _confirming(self) -> float:

@@ -12,7 +12,7 @@ from tvmtarget.autotune.log.records import FAILURES, Candidate, Level, Measureme
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.programs import ProgramRun, Programs
 from tvmtarget.autotune.search.result import Budget, Finding, Progress
-from tvmtarget.building.tuned_schedules import alone, placement_identity, whole_workload
+from tvmtarget.building.tuned_schedules import kernel_target, placement_key, program_workload
 from tvmtarget.partition.plan import Plan
 
 __all__ = ["ProgramTuner"]
@@ -33,8 +33,8 @@ class ProgramTuner:
         self._budget = budget
         self._programs = programs
         self._progress = progress
-        self._workload = whole_workload(plan, self.level)
-        self._identity = placement_identity(plan)
+        self._workload = program_workload(plan, self.level)
+        self._identity = placement_key(plan)
         self._finding: Finding | None = None
         self._failed: set[str] = set()
         self._longest = 0.0  # seconds that a trial took
@@ -49,8 +49,8 @@ class ProgramTuner:
         What failed is not yielded, but remembered.
         """
         topology, newest = self._plan.topology, 0
-        targets = {topology.root.digest, *(alone(leaf.target).digest for leaf in topology.leaves())}
-        here, placement = environment().key, whole_workload(self._plan, "graph").key
+        targets = {topology.root.digest, *(kernel_target(leaf.target).digest for leaf in topology.leaves())}
+        here, placement = environment().key, program_workload(self._plan, "graph").key
         for record in self._log:
             if isinstance(record, Trial) and record.target in targets and record.workload != self._workload.key:
                 is_built_on = record.level == "kernel" or record.workload == placement

@@ -28,7 +28,7 @@ from tvmtarget.autotune.search.worker_protocol import Server, failed, serve
 from tvmtarget.backends.protocol import Kernel
 from tvmtarget.building.compile_plan import build_plan
 from tvmtarget.building.executable import Executable
-from tvmtarget.building.tuned_schedules import Advice, LeafAdvice, alone
+from tvmtarget.building.tuned_schedules import LogSchedules, TunedChoices, kernel_target
 from tvmtarget.errors import BackendError
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.tree import Target
@@ -115,18 +115,18 @@ class ProgramServer(Server):
         return self._checks[name]
 
 
-class _AskedAdvice(Advice):
+class _AskedAdvice(TunedChoices):
     """What a log has for kernels, asked of the process that has the log."""
 
     def __init__(self, ask: Callable[[Mapping[str, object]], Any]) -> None:
         super().__init__(TuningLog("memory:"))
         self._ask = ask
 
-    def for_leaf(self, leaf: Target) -> LeafAdvice:
-        return _AskedLeafAdvice(self._ask, self.log, alone(leaf))
+    def for_leaf(self, leaf: Target) -> LogSchedules:
+        return _AskedLeafAdvice(self._ask, self.log, kernel_target(leaf))
 
 
-class _AskedLeafAdvice(LeafAdvice):
+class _AskedLeafAdvice(LogSchedules):
     def __init__(self, ask: Callable[[Mapping[str, object]], Any], log: TuningLog, target: Target) -> None:
         super().__init__(log, target)
         self._ask = ask

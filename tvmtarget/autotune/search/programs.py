@@ -12,7 +12,7 @@ from tvmtarget.autotune.log.records import Status
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.process import USUAL_LIMITS, Limits, LostError, Process
 from tvmtarget.backends.protocol import Kernel
-from tvmtarget.building.tuned_schedules import LeafAdvice, Settings, placement_body
+from tvmtarget.building.tuned_schedules import LogSchedules, Settings, placement_body
 from tvmtarget.errors import BackendError
 from tvmtarget.files import temporary_folder
 from tvmtarget.partition.plan import Plan
@@ -119,5 +119,5 @@ class Programs(Process):
 
     def _reply(self, question: Mapping[str, Any]) -> object:
         """Look up what the log knows of a kernel on a leaf."""
-        advice = LeafAdvice(self._log, Target.from_json(question["target"]))
+        advice = LogSchedules(self._log, Target.from_json(question["target"]))
         return advice.look_up(Kernel(**question["kernel"]), question["formats"], question["refused"]).to_json()

@@ -37,7 +37,7 @@ from tvmtarget.autotune.search.rate_programs import (
 )
 from tvmtarget.autotune.search.timing import made_up_inputs
 from tvmtarget.autotune.search.transfer_bench import links_of, run_in_place
-from tvmtarget.building.compile_plan import build, choose_backend, standing_alone
+from tvmtarget.building.compile_plan import build, choose_backend, codegen_target
 from tvmtarget.errors import BackendError, RunError, TvmTargetError
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
@@ -107,7 +107,7 @@ def measure_rates(target: Target | str, *, allow_interpreter: bool = False) -> M
     links: list[LinkCost] = []
     left_out: list[str] = []
     for leaf in topology.leaves():
-        alone = standing_alone(topology, leaf.path)
+        alone = codegen_target(topology, leaf.path)
         try:
             backend, _ = choose_backend(topology, leaf.path, allow_interpreter=allow_interpreter)
             refusal = backend.refuses(alone)

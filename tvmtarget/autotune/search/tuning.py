@@ -26,8 +26,8 @@ from tvmtarget.autotune.search.timing import ROUNDS, made_up_inputs, seconds_of_
 from tvmtarget.autotune.search.worker_protocol import is_serving
 from tvmtarget.backends.machine import load
 from tvmtarget.backends.protocol import Array
-from tvmtarget.building.compile_plan import choose_backend, choose_backends, plan_to_build, standing_alone
-from tvmtarget.building.tuned_schedules import Advice, closing_log
+from tvmtarget.building.compile_plan import choose_backend, choose_backends, codegen_target, plan_to_build
+from tvmtarget.building.tuned_schedules import TunedChoices, opened_log
 from tvmtarget.errors import BackendError, LogError, RunError, TargetError, did_you_mean, raise_all
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
@@ -137,7 +137,7 @@ def tune(
     if workers is None:
         raise_all(RunError, _not_here(plan, allow_interpreter=allow_interpreter))
     given = None if costs is None else _costs(costs, plan.topology.root, allow_interpreter=allow_interpreter)
-    with closing_log(log) as opened:
+    with opened_log(log) as opened:
         opened.append(environment())  # a log that cannot be written is refused before anything is measured
         budget = Budget(trials, None if seconds is None else begin + seconds)
         with nullcontext() if workers is None else Remotes(workers, insecure=insecure) as remotes:
@@ -155,7 +155,7 @@ def _not_here(plan: Plan, *, allow_interpreter: bool) -> list[str]:
             backend, _ = choose_backend(plan.topology, leaf.path, allow_interpreter=allow_interpreter)
         except BackendError:
             continue
-        refusal = backend.refuses(standing_alone(plan.topology, leaf.path))
+        refusal = backend.refuses(codegen_target(plan.topology, leaf.path))
         if refusal is None:
             return []
         refusals.append(
@@ -222,7 +222,7 @@ class _Tuning:
             self.left_out.append(f"placement and settings: {why_not}")
         if not has_inputs:
             return
-        best = self.plan if is_fixed else Advice(self.log).placed(self.plan)
+        best = self.plan if is_fixed else TunedChoices(self.log).placed(self.plan)
         if is_placed:
             part = self._part(PLACEMENT_SHARE if has_settings else 1.0, end)
             programs.until = part.deadline
@@ -303,7 +303,7 @@ class _Tuning:
         if self.is_short:
             self.left_out.append("the whole program was not run: building it takes too much of the seconds given")
             return
-        advice = Advice(self.log)
+        advice = TunedChoices(self.log)
         placed = advice.placed(self.plan) if is_placed else self.plan
         after = Variant(None if placed is self.plan else placed, advice.settings(placed))
         ran = programs.compare([UNTUNED, after], ROUNDS)
