@@ -116,7 +116,7 @@ def test_what_onnxruntime_is_said_to_honour_reaches_its_session():
 
 @pytest.mark.parametrize("role", ["executor", "runtime"])
 def test_what_a_driver_is_said_to_honour_is_an_attribute_of_it(role):
-    for kind in plugins.names(f"tvmtarget.{role}s"):
+    for kind in set(plugins.names(f"tvmtarget.{role}s")) & set(kind_names(role)):
         assert driver_honours(role, kind) <= {row.name for row in kind_of(kind, role).attributes}
 
 

@@ -17,6 +17,7 @@ import tvmtarget as tt
 from tvmtarget.backends.protocol import Backend, backend_named
 from tvmtarget.building.honoured_attributes import driver_honours, effect_of, honoured
 from tvmtarget.cli.main import app
+from tvmtarget.partition.options import PartitionOptions
 from tvmtarget.target.builtin_kinds import KINDS
 from tvmtarget.target.kinds import Attribute, Role, kind_names, kind_of
 from tvmtarget.untrusted import LIMITS
@@ -216,13 +217,28 @@ def _default(row: Attribute) -> str:
 
 def _parameters(function: object) -> Iterator[Sequence[str]]:
     documented = inspect.getdoc(function) or ""
-    for name in inspect.signature(function).parameters:
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            yield from _option_fields(set(inspect.signature(function).parameters))
+            continue
         found = re.search(
             rf"^ *(?:\w+, )*{name}(?:, \w+)*: (.+?)(?=\n\S|\n *(?:\w+, )*\w+: |\n\n|\Z)", documented, re.M | re.S
         )
         meaning = _DESCRIPTIVE_PARAMETERS.get(name) or _PARAMETERS.get(name) or (found[1] if found else "")
         assert meaning, f"{name} of {function} is not documented"
-        yield name, DESCRIPTIVE if name in _DESCRIPTIVE_PARAMETERS else RESULT, _first(meaning)
+        yield name, DESCRIPTIVE if name in _DESCRIPTIVE_PARAMETERS else RESULT, _sentence(meaning)
+
+
+def _sentence(text: str) -> str:
+    first = _first(text)
+    return first[:1].upper() + first[1:]
+
+
+def _option_fields(documented: set[str]) -> Iterator[Sequence[str]]:
+    """Yield the fields of `PartitionOptions`, which `decompose` accepts by name, unless they are documented already."""
+    for name, field in PartitionOptions.model_fields.items():
+        if name not in documented:
+            yield name, RESULT, _first(field.description or "")
 
 
 def _first(text: str) -> str:
