@@ -3,8 +3,8 @@
 Both orders sort by labels from colour refinement (Weisfeiler and Leman, 1968), in which the label of an operation sums
 up what leads to it, or what its results lead to. One pass down an acyclic graph, or up, reaches everything. Labels are
 BLAKE2b digests, equal in every process and version of Python. Operations with equal labels stay in the order in which
-they are listed: structures that look different because of that are not shared, but never confused, since whoever
-compares them compares all of their operations.
+they are listed: equal structures may then look different, and are not shared, but different ones are never confused,
+because deduplication compares all operations.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CanonicalOrders:
 
 
 def canonical_ranks(function: Function, fingerprint: Callable[[int], str]) -> list[int] | None:
-    """Return the rank of every operation of a function in its canonical topological order. O(E + V log V).
+    """Rank the operations of a function in its canonical topological order. O(E + V log V).
 
     The order is depth first from the operations whose results no other operation reads, each behind its operands, so
     that connected operations stay together as exporters list them. Those last operations are sorted by their labels,

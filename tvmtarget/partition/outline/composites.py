@@ -1,4 +1,4 @@
-"""What external generators take together, as TVM's inner functions with the attribute `Composite`."""
+"""Write pattern matches as inner functions, as TVM's `MergeCompositeFunctions` does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ __all__ = ["with_composites"]
 
 
 def with_composites(module: IRModule, topology: Topology) -> IRModule:
-    """Return a divided module in whose leaf functions matches of the strategies' patterns are inner functions."""
+    """Turn the pattern matches of leaf functions into inner functions.
+
+    Args:
+        module: partitioned module, whose leaf functions list their matches in the attribute `matches`.
+        topology: sites of its target.
+
+    Returns:
+        The module with an inner function for each match; its attribute `Composite` is `<kind>.<pattern>`.
+    """
     return module.replace(functions=tuple(_fused(function, topology) for function in module.functions))
 
 
@@ -28,9 +36,11 @@ def _fused(function: Function, topology: Topology) -> Function:
     if path is None or not matches:
         return function
     kind = topology[path].target.kind
-    place = {call.source: index for index, call in enumerate(function.body)}
+    position = {call.source: index for index, call in enumerate(function.body)}
     names = Names(function.types)
-    chosen = {place[sources[-1]]: (pattern, [place[source] for source in sources]) for pattern, *sources in matches}
+    chosen = {
+        position[sources[-1]]: (pattern, [position[source] for source in sources]) for pattern, *sources in matches
+    }
     inner = {index for _, calls in chosen.values() for index in calls}
     body: list[Call] = []
     for index, call in enumerate(function.body):
@@ -43,13 +53,13 @@ def _fused(function: Function, topology: Topology) -> Function:
 
 
 def _composite(function: Function, calls: Sequence[int], name: str, names: Names) -> Iterator[Call]:
-    """Yield the definition of an inner function and its call, where the last of its operations stood."""
+    """Yield the definition of an inner function and its call, which replace the last operation of the match."""
     root = function.body[calls[-1]]
     inputs, _ = boundary(function, calls, readers_of(function))
     texts = [type_text(function.types[value]) for value in inputs]
     params = "".join(f"{text}, " for text in texts)
     result = root.outputs[0]
-    if len(root.outputs) != 1:  # the tuple of all results, as some may be read by nobody and have no name
+    if len(root.outputs) != 1:  # the tuple of all results, as results that are not read have no name
         fields = ", ".join(type_text(output.type) for output in root.outputs)
         result = Value(names.fresh(root.source or "result"), OpaqueType(f"Tuple({fields})"))
     renamed = {value: names.fresh(value) for value in (*inputs, result.name)}

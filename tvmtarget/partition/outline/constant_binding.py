@@ -1,4 +1,7 @@
-"""Which weights are given to a function, so that it does for several of them, instead of being a part of it."""
+"""Constant binding: which constants are part of a leaf function, and which become its parameters.
+
+A function whose weights are parameters can be shared by subgraphs that differ only in their weights.
+"""
 
 from __future__ import annotations
 
@@ -24,56 +27,77 @@ Results: TypeAlias = Callable[[PartitionNode], Sequence[str]]
 
 
 def lifted_constants(
-    program: FlatProgram, shapes: SubgraphStructures, root: PartitionNode, results: Results, wanted: Constants | None
+    program: FlatProgram,
+    structures: SubgraphStructures,
+    root: PartitionNode,
+    results: Results,
+    requested: Constants | None,
 ) -> Mapping[int, frozenset[str]]:
-    """Return the constants that are parameters of leaf functions, by the first operation of their subgraph.
+    """Choose the constants that become parameters of leaf functions.
 
-    `bind` makes constants parts of functions; `lift` makes weights parameters: tensors of floating-point numbers with
-    more than one element, as far as the code generator takes the operations that read them without knowing them;
-    `share` does so where subgraphs differ in nothing else. What is `wanted` counts, else what the strategy of the site
-    says. The weights of a match are given to it if the strategy finds the match without their values, too. A subgraph
-    that another machine than its driver runs keeps its weights, so that they are not sent for each
-    input; so does what has no driver.
+    `bind` makes all constants part of the function. `lift` makes weights parameters: floating-point tensors with more
+    than one element, if the code generator supports the operations that read them without knowing their data. `share`
+    does so only where subgraphs differ in nothing else. The weights of a pattern match are lifted only if the pattern
+    also matches without their data. A subgraph without a driver keeps its weights, and so does one on another machine
+    than its driver, because they would be sent for each input.
+
+    Args:
+        program: the program.
+        structures: structures of its subgraphs.
+        root: the partition.
+        results: returns the values that the function of a subgraph returns.
+        requested: policy for all sites; None for that of each site's strategy.
+
+    Returns:
+        For each leaf, by the number of its first operation, the names of its constants that become parameters.
     """
-    found: dict[int, frozenset[str]] = {}
+    lifted: dict[int, frozenset[str]] = {}
     machines = Machines(program.topology)
-    shared: dict[object, list[tuple[PartitionNode, SubgraphStructure]]] = {}
-    subgraphs = [one for one in root.walk() if one.is_leaf and one is not root and not _is_sent(machines, one)]
-    policies = {one.site.path: _policy(one.site, wanted) for one in subgraphs}  # a host may be no leaf of the tree
+    by_key: dict[object, list[tuple[PartitionNode, SubgraphStructure]]] = {}
+    subgraphs = [one for one in root.walk() if one.is_leaf and one is not root and not _is_remote(machines, one)]
+    # By site of the subgraphs, because the host of a device may be no leaf of the tree.
+    policies = {one.site.path: _policy(one.site, requested) for one in subgraphs}
     subgraphs = [subgraph for subgraph in subgraphs if policies[subgraph.site.path] != "bind"]
-    unbound = _matched_without(program, shapes, subgraphs)
+    unbound = _matched_without(program, structures, subgraphs)
     for subgraph in subgraphs:
         if policies[subgraph.site.path] == "lift":
-            found[subgraph.calls[0]] = frozenset(_weights(program, shapes, unbound, subgraph))
+            lifted[subgraph.calls[0]] = frozenset(_weights(program, structures, unbound, subgraph))
         else:
-            shape = shapes.of(subgraph, results(subgraph), lambda _: program.constants)
-            shared.setdefault(shape.key, []).append((subgraph, shape))
-    for alike in shared.values():
-        found |= _differing(program, shapes, unbound, alike) if len(alike) > 1 else ()
-    return found
+            structure = structures.of(subgraph, results(subgraph), lambda _: program.constants)
+            by_key.setdefault(structure.key, []).append((subgraph, structure))
+    for identical in by_key.values():
+        lifted |= _differing_weights(program, structures, unbound, identical) if len(identical) > 1 else ()
+    return lifted
 
 
 def bound_weights(function: Function) -> tuple[str, ...]:
-    """Return the names of the weights that are parts of a function."""
+    """List the weights that are part of a function.
+
+    Args:
+        function: a leaf function.
+
+    Returns:
+        Names of its constants that are weights.
+    """
     return tuple(constant.name for constant in function.constants if _is_weight(constant))
 
 
 def _matched_without(
-    program: FlatProgram, shapes: SubgraphStructures, subgraphs: Sequence[PartitionNode]
+    program: FlatProgram, structures: SubgraphStructures, subgraphs: Sequence[PartitionNode]
 ) -> frozenset[int]:
-    """Return the operations of matches that the strategies find as well where weights are parameters."""
+    """Return the operations of pattern matches that are also found where all weights are parameters."""
     sites = {index: subgraph.site for subgraph in subgraphs for index in subgraph.calls}
-    groups = [group for group in shapes.groups.values() if sites.keys() >= set(group.calls)]
+    groups = [group for group in structures.groups.values() if sites.keys() >= set(group.calls)]
     weights = [constant for constant in program.constants.values() if _is_weight(constant)]
     if not groups or not weights:
         return frozenset()
     names = frozenset(weight.name for weight in weights)
     function = program.function
-    given = tuple(Value(one.name, one.type) for one in function.constants if one.name in names)
+    new_params = tuple(Value(one.name, one.type) for one in function.constants if one.name in names)
     without = replace(
         program,
         function=function.replace(
-            params=(*function.params, *given),
+            params=(*function.params, *new_params),
             constants=tuple(one for one in function.constants if one.name not in names),
         ),
         constants={name: one for name, one in program.constants.items() if name not in names},
@@ -86,36 +110,37 @@ def _matched_without(
 
 
 def _is_found(group: PatternGroup, again: PatternGroup, sites: Mapping[int, Site]) -> bool:
-    """Whether the code generator of its site takes a group by the same pattern both times."""
+    """Whether the code generator of the site matches a group by the same pattern both times."""
     kind = sites[group.calls[0]].target.kind
     return group.pattern_of(kind) == again.pattern_of(kind)
 
 
-def _policy(leaf: Site, wanted: Constants | None) -> Constants:
+def _policy(leaf: Site, requested: Constants | None) -> Constants:
     strategy = strategy_at(leaf.target)
-    return wanted or ("bind" if strategy is None else strategy.constants)
+    return requested or ("bind" if strategy is None else strategy.constants)
 
 
-def _is_sent(machines: Machines, subgraph: PartitionNode) -> bool:
+def _is_remote(machines: Machines, subgraph: PartitionNode) -> bool:
+    """Whether a machine other than that of the driver runs a subgraph of the root, so that operands are sent."""
     return "/" not in subgraph.site.path and machines.of_site(subgraph.site.path) != machines.home
 
 
-def _differing(
+def _differing_weights(
     program: FlatProgram,
-    shapes: SubgraphStructures,
+    structures: SubgraphStructures,
     unbound: frozenset[int],
-    alike: Sequence[tuple[PartitionNode, SubgraphStructure]],
+    identical: Sequence[tuple[PartitionNode, SubgraphStructure]],
 ) -> Iterator[tuple[int, frozenset[str]]]:
-    """Yield the weights in which subgraphs of one structure differ, where the code generator lets them go."""
-    first = alike[0][1].constants
-    places = [
-        place
-        for place in range(len(first))
-        if any(not _same(program, first[place], shape.constants[place]) for _, shape in alike[1:])
+    """Yield, for subgraphs of one structure, the weights in which they differ and that can be lifted."""
+    first = identical[0][1].constants
+    positions = [
+        position
+        for position in range(len(first))
+        if any(not _same(program, first[position], structure.constants[position]) for _, structure in identical[1:])
     ]
-    for subgraph, shape in alike:
-        weights = set(_weights(program, shapes, unbound, subgraph)) if places else set()
-        yield subgraph.calls[0], frozenset(shape.constants[place] for place in places) & weights
+    for subgraph, structure in identical:
+        weights = set(_weights(program, structures, unbound, subgraph)) if positions else set()
+        yield subgraph.calls[0], frozenset(structure.constants[position] for position in positions) & weights
 
 
 def _same(program: FlatProgram, one: str, other: str) -> bool:
@@ -123,11 +148,11 @@ def _same(program: FlatProgram, one: str, other: str) -> bool:
 
 
 def _weights(
-    program: FlatProgram, shapes: SubgraphStructures, unbound: frozenset[int], subgraph: PartitionNode
+    program: FlatProgram, structures: SubgraphStructures, unbound: frozenset[int], subgraph: PartitionNode
 ) -> Iterator[str]:
-    """Yield the weights of a subgraph that all operations which read them are taken without.
+    """Yield the weights of a subgraph whose readers are all supported without the data of weights.
 
-    `unbound` are operations of matches that are taken so.
+    `unbound` are operations of pattern matches of which this is known.
     """
     bound: set[str] = set()
     read: dict[str, None] = {}
@@ -136,23 +161,23 @@ def _weights(
         op = program.op(index)
         weights = [name for name in op.call.uses() if name in program.constants and _is_weight(program.constants[name])]
         read |= dict.fromkeys(weights)
-        if op.call.regions or not _is_taken_without(program, shapes, unbound, index, strategy):
+        if op.call.regions or not _is_supported_unbound(program, structures, unbound, index, strategy):
             bound.update(weights)
     yield from (name for name in read if name not in bound)
 
 
-def _is_taken_without(
-    program: FlatProgram, shapes: SubgraphStructures, unbound: frozenset[int], index: int, strategy: Strategy | None
+def _is_supported_unbound(
+    program: FlatProgram, structures: SubgraphStructures, unbound: frozenset[int], index: int, strategy: Strategy | None
 ) -> bool:
-    """Whether a code generator takes an operation, or the match that it is in, without knowing the weights."""
-    if strategy is None or shapes.is_matched(index):
+    """Whether a code generator supports an operation, or the match it is in, without the data of weights."""
+    if strategy is None or structures.is_matched(index):
         return index in unbound
     op = program.op(index)
-    return strategy.check(replace(op, constants=dict(_known(op.call.inputs, program)))) is None
+    return strategy.check(replace(op, constants=dict(_constants_but_weights(op.call.inputs, program)))) is None
 
 
-def _known(names: Sequence[str], program: FlatProgram) -> Iterator[tuple[str, Constant]]:
-    """Yield the constants among operands that are no weights."""
+def _constants_but_weights(names: Sequence[str], program: FlatProgram) -> Iterator[tuple[str, Constant]]:
+    """Yield the constants among operands that are not weights."""
     for name in names:
         if name in program.constants and not _is_weight(program.constants[name]):
             yield name, program.constants[name]

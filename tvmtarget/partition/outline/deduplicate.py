@@ -1,6 +1,8 @@
-"""Which subgraphs are alike: of one structure on one site, so that one function does for all of them.
+"""Structural identity of subgraphs, by which identical subgraphs of one site share one function.
 
-Neither names nor the order in which independent operations are given matter, nor what symbolic dimensions are called.
+Names of values, operations and symbolic dimensions do not matter, nor the order of independent operations. Unlike the
+canonical bodies of `ir/structure.py`, a structure here is taken before any function exists, leaves out the data of
+constants, and records which operation, value and dimension is where, so that two subgraphs can be mapped to each other.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
@@ -24,23 +26,28 @@ from tvmtarget.partition.placement.pattern_groups import PatternGroup
 
 __all__ = ["SubgraphStructure", "SubgraphStructures", "same_data"]
 
-# Elements of a constant that are compared, and named by, before all of them are read.
+# Elements of a constant that names contain, and that comparisons read before all others.
 _SAMPLE = 16
 
-# Hexadecimal digits in a function's name: of programs with ten thousand functions one in eighty has two of one name.
+# Hexadecimal digits in the name of a function. Two functions of the same name get numbered suffixes; by the birthday
+# bound that happens in one of eighty programs with ten thousand functions.
 _DIGITS = 8
 
-Held = Callable[[PartitionNode], Collection[str]]
+HeldConstants: TypeAlias = Callable[[PartitionNode], Collection[str]]
 
 
 @dataclass(frozen=True)
 class SubgraphStructure:
-    """What a subgraph is apart from names and the data of constants (`key`), and what stands where in it.
+    """Structure of one subgraph: a key for comparison, and the names behind it.
 
-    `ops` are its operations in an order that their structure gives, each before those in its bodies; `values` what
-    they read and compute, `constants` what they hold, and `dims` their symbolic dimensions, by first mention. Of
-    subgraphs with one key, those in one place belong to each other. The key is the same for every program, order of
-    operations and process.
+    In subgraphs with equal keys, the entries at the same position of each tuple correspond.
+
+    Attributes:
+        key: name-independent identity without the data of constants, the same in every program and process.
+        ops: operations by number in canonical order, each before those in its regions.
+        values: values that the operations read and compute, by first occurrence.
+        constants: constants that the function holds, by first occurrence.
+        dims: symbolic dimensions, by first occurrence.
     """
 
     key: tuple[Hashable, ...]
@@ -49,19 +56,27 @@ class SubgraphStructure:
     constants: tuple[str, ...]
     dims: tuple[str, ...]
 
-    def matched(self, other: SubgraphStructure, ran: Sequence[int]) -> Correspondence:
-        """Return what in another subgraph of a key belongs to what in this one, whose operations ran in that order."""
+    def correspondence(self, other: SubgraphStructure, execution_order: Sequence[int]) -> Correspondence:
+        """Map this subgraph to another one with an equal key.
+
+        Args:
+            other: structure of the other subgraph.
+            execution_order: operations of this subgraph as its function runs them.
+
+        Returns:
+            The counterparts of operations (in that order), values and symbolic dimensions.
+        """
         values = zip((*self.values, *self.constants), (*other.values, *other.constants), strict=True)
         dims = zip(self.dims, other.dims, strict=True)
         ops = dict(zip(self.ops, other.ops, strict=True))
-        return Correspondence({index: ops[index] for index in ran}, dict(values), dict(dims))
+        return Correspondence({index: ops[index] for index in execution_order}, dict(values), dict(dims))
 
 
 @dataclass(frozen=True, slots=True)
 class Correspondence:
-    """For the operations, values and symbolic dimensions of one subgraph those of another that is alike.
+    """Mapping of the operations, values and symbolic dimensions of one subgraph to those of an identical one.
 
-    The operations are in the order in which the one subgraph runs them.
+    Operations are in the order in which the first subgraph runs them.
     """
 
     ops: Mapping[int, int]
@@ -70,81 +85,117 @@ class Correspondence:
 
 
 class SubgraphStructures:
-    """Takes the shapes of subgraphs of one program; `groups` are what patterns take together."""
+    """Computes structures of the subgraphs of one program."""
 
     def __init__(self, program: FlatProgram, groups: Iterable[PatternGroup] = ()) -> None:
+        """Prepare for a program.
+
+        Args:
+            program: the program.
+            groups: operations that patterns of code generators match together.
+        """
         self.program = program
         self.groups = {group.calls[-1]: group for group in groups}
         self._matched = frozenset(index for group in self.groups.values() for index in group.calls)
         self._orders: dict[int, tuple[int, ...]] = {}  # of leaves, by their first operation
-        self._arranging = CanonicalOrders()
+        self._canonical_orders = CanonicalOrders()
 
     def is_matched(self, index: int) -> bool:
-        """Whether a pattern takes an operation together with others."""
+        """Return whether a pattern matches an operation together with others.
+
+        Args:
+            index: number of the operation.
+
+        Returns:
+            Whether it is in any group.
+        """
         return index in self._matched
 
-    def of(self, subgraph: PartitionNode, results: Sequence[str], held: Held) -> SubgraphStructure:
-        """Return the shape of a subgraph that returns these values; `held` are the constants that a leaf's function
-        has.
+    def of(self, subgraph: PartitionNode, results: Sequence[str], held: HeldConstants) -> SubgraphStructure:
+        """Compute the structure of a subgraph.
 
-        Constants that a function does not hold are given to it like other values.
+        Args:
+            subgraph: leaf or system.
+            results: values that its function returns.
+            held: returns the names of the constants that the function of a leaf may hold; all other constants are
+                parameters, like other values.
+
+        Returns:
+            Its structure.
         """
-        walk = _Walk(self, held)
-        walk.subgraph(subgraph)
-        return walk.shape(results)
+        writer = _StructureWriter(self, held)
+        writer.subgraph(subgraph)
+        return writer.structure(results)
 
     def order(self, calls: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a leaf's operations in an order that does not depend on the one they are given in."""
+        """Return the operations of a leaf in canonical order.
+
+        Args:
+            calls: numbers of its operations. With regions among them the given order is kept.
+
+        Returns:
+            The same numbers, reordered.
+        """
         program = self.program
         if len(calls) == 1 or any(index in program.bodies for index in calls):
             return calls
         if calls[0] not in self._orders:
-            told = [program.fingerprint(index).text for index in calls]
-            places = self._arranging.order([program.body[index] for index in calls], told)
-            self._orders[calls[0]] = tuple(calls[place] for place in places)
+            fingerprints = [program.fingerprint(index).text for index in calls]
+            positions = self._canonical_orders.order([program.body[index] for index in calls], fingerprints)
+            self._orders[calls[0]] = tuple(calls[position] for position in positions)
         return self._orders[calls[0]]
 
-    def name(self, subgraph: PartitionNode, shape: SubgraphStructure) -> str:
-        """Return a name: the site, of a leaf the first operator, and digits for structure and some of the weights."""
-        held = (self.program.constants[name] for name in shape.constants)
-        known = [(str(constant.type), bytes(bytes_of(_sample(constant))).hex()) for constant in held]
-        digits = sha256(repr((shape.key, known)).encode()).hexdigest()[:_DIGITS]
+    def name(self, subgraph: PartitionNode, structure: SubgraphStructure) -> str:
+        """Derive the name of a function from structure and a sample of the constants.
+
+        Args:
+            subgraph: leaf or system.
+            structure: its structure.
+
+        Returns:
+            Name of the site, of a leaf the first operator, and digits: `npu_conv_1c9f2b3d`.
+        """
+        held = (self.program.constants[name] for name in structure.constants)
+        samples = [(str(constant.type), bytes(bytes_of(_sample(constant))).hex()) for constant in held]
+        digits = sha256(repr((structure.key, samples)).encode()).hexdigest()[:_DIGITS]
         place = subgraph.site.path.rpartition("/")[2] or subgraph.site.target.kind
-        kind = self.program.body[shape.ops[0]].kind.rpartition(".")[2] if subgraph.is_leaf and shape.ops else ""
+        kind = self.program.body[structure.ops[0]].kind.rpartition(".")[2] if subgraph.is_leaf and structure.ops else ""
         return re.sub(r"\W+", "_", f"{place}_{kind}".lower()).strip("_") + f"_{digits}"
 
 
 @dataclass
-class _Walk:
-    """A walk over a subgraph that notes what it is."""
+class _StructureWriter:
+    """Writes the key of one subgraph while it numbers values, constants and dimensions by first occurrence."""
 
-    shapes: SubgraphStructures
-    held: Held
+    structures: SubgraphStructures
+    held: HeldConstants
     key: list[Hashable] = field(default_factory=list)
     ops: list[int] = field(default_factory=list)
     values: dict[str, int] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
-    own: Collection[str] = ()
-    is_named: bool = False  # whether symbolic dimensions may be spoken of by name
+    own: Collection[str] = ()  # constants that the function being written may hold
+    may_name_dims: bool = False
 
     @cached_property
     def program(self) -> FlatProgram:
-        return self.shapes.program
+        return self.structures.program
 
-    def shape(self, results: Sequence[str]) -> SubgraphStructure:
-        """Return what was noted, with what is returned; attributes of dialects other than ONNX may name dimensions."""
+    def structure(self, results: Sequence[str]) -> SubgraphStructure:
+        """Return the finished structure of a subgraph with these results."""
         self.key.append(tuple(sorted(map(self.refer, results))))
-        self.key += self.dims if self.is_named else ()
+        # Attributes of dialects other than ONNX may contain the names of dimensions, so there these count.
+        self.key += self.dims if self.may_name_dims else ()
         return SubgraphStructure(
             tuple(self.key), tuple(self.ops), tuple(self.values), tuple(self.constants), tuple(self.dims)
         )
 
     def subgraph(self, subgraph: PartitionNode) -> None:
+        # The literals "region" and "end" are part of the names of functions: do not rename them.
         self.key += ("region", subgraph.site.path, subgraph.device)
         if subgraph.is_leaf:
             self.own = self.held(subgraph)
-            calls = self.shapes.order(subgraph.calls) if subgraph.calls else ()
+            calls = self.structures.order(subgraph.calls) if subgraph.calls else ()
             for index in calls:
                 self.op(index)
             self.key += self.matches(calls, subgraph.site.target.kind)
@@ -156,14 +207,14 @@ class _Walk:
             self.op(index, subgraph.bodies)
         self.key.append("end")
 
-    def op(self, index: int, divided: Sequence[PartitionNode] = ()) -> None:
-        """Add an operation; where a driver runs it, `divided` are the subgraphs of its bodies."""
+    def op(self, index: int, partitioned: Sequence[PartitionNode] = ()) -> None:
+        """Add an operation; `partitioned` are the partitions of its regions if a driver runs it."""
         call = self.program.body[index]
         self.ops.append(index)
-        self.is_named = self.is_named or not call.op.startswith("onnx.")
-        told = self.program.fingerprint(index)
-        self.key.append(told.text)
-        self.key += map(self.dim, told.dims)
+        self.may_name_dims = self.may_name_dims or not call.op.startswith("onnx.")
+        fingerprint = self.program.fingerprint(index)
+        self.key.append(fingerprint.text)
+        self.key += map(self.dim, fingerprint.dims)
         self.key += [self.refer(name) for name in call.inputs]
         self.key += [self.refer(output.name) for output in call.outputs]
         scopes = self.program.bodies.get(index, ())
@@ -172,19 +223,19 @@ class _Walk:
             types = [type_pattern(param.type, dims) for param in scope.function.params]
             self.key.append((scope.label, *types, *map(self.dim, dims)))
             self.key += [self.refer(param.name) for param in scope.function.params]
-            if divided:
-                self.subgraph(divided[place])
+            if partitioned:
+                self.subgraph(partitioned[place])
                 self.own = self.program.constants
-            for inner in () if divided else scope.calls:
+            for inner in () if partitioned else scope.calls:
                 self.op(inner)
             self.key.append(tuple(map(self.refer, scope.function.results)))
 
     def dim(self, name: str) -> int:
-        """Return a number that stands for a symbolic dimension."""
+        """Return the number of a symbolic dimension."""
         return self.dims.setdefault(name, len(self.dims))
 
     def refer(self, name: str) -> int:
-        """Return a number that stands for a value: from 0 up, for constants that are held from -2 down."""
+        """Return the number of a value: from 0 up; for constants that are held, from -2 down; -1 for none."""
         if not name:
             return -1
         if name in self.own and name in self.program.constants:
@@ -192,24 +243,32 @@ class _Walk:
         return self.values.setdefault(name, len(self.values))
 
     def matches(self, calls: Sequence[int], kind: str) -> Iterator[Hashable]:
-        """Yield what patterns of the site take together, by place."""
-        groups = self.shapes.groups
-        place = {index: number for number, index in enumerate(calls)} if groups else {}
-        for index in place:
+        """Yield the matches of patterns of the site: pattern and positions of the operations."""
+        groups = self.structures.groups
+        position = {index: number for number, index in enumerate(calls)} if groups else {}
+        for index in position:
             group = groups.get(index)
             pattern = None if group is None else group.pattern_of(kind)
             if group is not None and pattern is not None:
-                yield pattern, tuple(place[one] for one in group.calls)
+                yield pattern, tuple(position[one] for one in group.calls)
 
 
 def _sample(constant: Constant) -> npt.NDArray[Any]:
-    """Return some elements of a constant, from all over it."""
+    """Return up to `_SAMPLE` evenly spaced elements of a constant."""
     flat = constant.data.reshape(-1)
     return flat[:: max(1, flat.size // _SAMPLE)][:_SAMPLE]
 
 
 def same_data(one: Constant, other: Constant) -> bool:
-    """Whether two constants of one type hold the same; where they differ early, the rest is not read."""
+    """Compare the data of two constants of one type, samples of it first.
+
+    Args:
+        one: a constant.
+        other: a constant of the same type.
+
+    Returns:
+        Whether all bytes are equal.
+    """
     if one.data is other.data:
         return True
     first, second = (bytes(bytes_of(_sample(constant))) for constant in (one, other))

@@ -1,4 +1,4 @@
-"""Stages E and G: a function for each subgraph, a driver for each system, and copies where memories differ."""
+"""Outlining: make a function for each subgraph and a driver for each system, with copies between memories."""
 
 from __future__ import annotations
 
@@ -26,12 +26,19 @@ __all__ = ["CopyRecord", "DrivenRecord", "Outlined", "SubgraphRecord", "outline"
 
 @dataclass(frozen=True, slots=True)
 class SubgraphRecord:
-    """A subgraph as a report tells it: its function, site, operations by source name, inputs and outputs.
+    """One call of a leaf function in the partitioned program. Identical subgraphs share one function.
 
-    `calls` are the operations by their number in the undivided function, `inner` names what is in their nested
-    bodies. `runs` is how often this call is made in one run of the program, as far as is known. `device` is the
-    path of the device that the function is for, if it is device code or what the host does for it. Subgraphs that are
-    alike have one function; `call` tells their calls apart: names of calls, those of drivers first, joined by `/`.
+    Attributes:
+        function: name of the leaf function.
+        site: path of the site that runs it.
+        calls: operations, by number in the original function.
+        ops: their source names.
+        inputs: names of the values that it reads.
+        outputs: names of the values that it returns.
+        inner: source names of the operations in regions of `calls`.
+        runs: expected number of times that this call is made in one run of the program.
+        device: path of the device that the function belongs to, if it is device code or runs on the host for it.
+        call: path of the call: names of the calls of drivers, then of this one, joined by `/`.
     """
 
     function: str
@@ -48,7 +55,14 @@ class SubgraphRecord:
 
 @dataclass(frozen=True, slots=True)
 class DrivenRecord:
-    """An operation with nested bodies that a driver runs: its number and name, the driver, and the system it is of."""
+    """An operation with regions that a driver runs.
+
+    Attributes:
+        driver: name of the driver function.
+        system: path of the system that the driver belongs to.
+        call: number of the operation in the original function.
+        op: its source name.
+    """
 
     driver: str
     system: str
@@ -58,9 +72,16 @@ class DrivenRecord:
 
 @dataclass(frozen=True, slots=True)
 class CopyRecord:
-    """A copy that a driver makes: which value, from and to which memory domain, its type, and how often.
+    """A copy between memory domains that a driver makes.
 
-    `call` is which call of the driver makes it, as in `SubgraphRecord`; '' for the entry.
+    Attributes:
+        driver: name of the driver function.
+        value: name of the value.
+        src: memory domain to copy from.
+        dst: memory domain to copy to.
+        type: type of the value.
+        runs: expected number of times that the copy is made in one run of the program.
+        call: path of the call of the driver, as in `SubgraphRecord`; '' for the entry function.
     """
 
     driver: str
@@ -73,13 +94,21 @@ class CopyRecord:
 
     @property
     def nbytes(self) -> int | None:
-        """What is moved at a time, in bytes, or None where the shape is open."""
+        """Bytes of one copy; None for a dynamic shape."""
         return self.type.nbytes if isinstance(self.type, TensorType) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Outlined:
-    """All functions of the decomposed program, the entry first, and what they do."""
+    """The functions of a partitioned program, and records of what they run and copy.
+
+    Attributes:
+        functions: entry function first, each driver before the functions that it calls.
+        subgraphs: calls of leaf functions, in execution order.
+        copies: copies of all drivers, in execution order.
+        driven: operations with regions that drivers run.
+        memory_graph: memories and the links between them.
+    """
 
     functions: tuple[Function, ...]
     subgraphs: tuple[SubgraphRecord, ...]
@@ -96,57 +125,69 @@ def outline(
     constants: Constants | None = None,
     memory_graph: MemoryGraph | None = None,
 ) -> Outlined:
-    """Make the functions of a tree of subgraphs; the entry keeps the signature of the original function.
+    """Make the functions of a partition; the entry keeps the signature of the original function.
 
-    Subgraphs that are alike become calls of one function; calls after the first say in their attribute `ops` what the
-    operations are called there, and in `dims` what symbolic dimensions are. Functions are named by site, structure and
-    constants, so that an edit elsewhere leaves their names: `npu_conv_1c9f2b3d` begins with a convolution. Calls in the
-    entry are named by one of their operations, those in other drivers by what they call.
+    Identical subgraphs become calls of one function. Calls after the first list the names of their operations in the
+    attribute `ops` and their symbolic dimensions in `dims`. Function names derive from site, structure and constants
+    (`npu_conv_1c9f2b3d` begins with a convolution), so that an edit elsewhere does not change them. Calls in the entry
+    are named after one of their operations, those in other drivers after their callee.
 
-    `constants` says which weights are parameters of functions (`weights.py`), `memory_graph` over which memories values
-    are copied: unless given, that of the target alone.
+    A leaf function lists its pattern matches in the attribute `matches`: for each the name of the pattern, then the
+    names of the operations.
 
-    A leaf function says in its attribute `matches` which of its operations patterns of the strategy take together:
-    for each match the pattern, then the names of the operations.
+    Args:
+        program: the program.
+        root: the partition of its main function.
+        groups: operations that patterns of code generators match together.
+        constants: policy for weights, as in `lifted_constants`; None for that of each site's strategy.
+        memory_graph: memories that values are copied over; by default those of the target, without measured costs.
+
+    Returns:
+        All functions, and records of calls and copies.
     """
     outliner = _Outliner(program, groups, memory_graph or MemoryGraph(program.topology))
-    outliner.given = lifted_constants(program, outliner.shapes, root, lambda leaf: outliner.border(leaf)[1], constants)
+    outliner.lifted = lifted_constants(
+        program, outliner.structures, root, lambda leaf: outliner.boundary(leaf)[1], constants
+    )
     function = program.function
     params = tuple(param.name for param in function.params)
-    around = _Around("", Fraction(1))
-    outliner.add(root, _Border(outliner.names.fresh(function.name), params, function.results), around)
+    context = _CallContext("", Fraction(1))
+    outliner.add(root, _Signature(outliner.names.fresh(function.name), params, function.results), context)
     functions, subgraphs, copies = tuple(outliner.functions), tuple(outliner.subgraphs), tuple(outliner.copies)
     return Outlined(functions, subgraphs, copies, tuple(outliner.driven), outliner.memory_graph)
 
 
 @dataclass(frozen=True, slots=True)
-class _Around:
-    """The call of a function that is made: its name behind those around it, and how often it is made in one run."""
+class _CallContext:
+    """The call of the function being made: its path, and the expected number of times that it runs."""
 
-    call: str
+    path: str
     runs: Fraction
 
-    def inner(self, name: str) -> _Around:
-        return _Around(f"{self.call}/{name}" if self.call else name, self.runs)
+    def inner(self, name: str) -> _CallContext:
+        return _CallContext(f"{self.path}/{name}" if self.path else name, self.runs)
 
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """The driver that is written, the names of its calls, and the call of it that is made."""
+    """The driver being written, the names of its calls, and its own call."""
 
     driver: str
     is_entry: bool
     calls: Names
-    around: _Around
+    context: _CallContext
 
     def name(self, callee: str, op: str) -> str:
-        """Return the name of a call that begins with an operation; in a driver that is shared, no operation's own."""
+        """Return a fresh name for a call whose first operation is `op`.
+
+        Only the entry names calls after operations: other drivers may be shared by subgraphs with other operations.
+        """
         return self.calls.fresh(op if self.is_entry and op else callee)
 
 
 @dataclass(frozen=True, slots=True)
-class _Border:
-    """What a function is called, what it is given and what it returns."""
+class _Signature:
+    """Name, parameters and results of a function."""
 
     name: str
     params: tuple[str, ...]
@@ -154,18 +195,17 @@ class _Border:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """A function that was made for a subgraph of some shape, for which call, and the records that came of it.
+class _OutlinedSubgraph:
+    """A function that was made for a subgraph, the context of that call, and the records that it added.
 
-    `ran` are the operations of the subgraph as the function runs them, each before those in its bodies; where a
-    function
-    in it was made for another subgraph, that one's order counts.
+    `execution_order` are the operations of the subgraph as the function runs them, each before those in its regions.
+    Where a function in it was shared with another subgraph, that function's order counts.
     """
 
-    border: _Border
-    shape: SubgraphStructure
-    around: _Around
-    ran: tuple[int, ...]
+    signature: _Signature
+    structure: SubgraphStructure
+    context: _CallContext
+    execution_order: tuple[int, ...]
     subgraphs: tuple[SubgraphRecord, ...]
     copies: tuple[CopyRecord, ...]
     driven: tuple[DrivenRecord, ...]
@@ -176,86 +216,97 @@ class _Outliner:
         self.program = program
         self.memory_graph = memory_graph
         self.groups = {group.calls[-1]: group for group in groups}
-        self.shapes = SubgraphStructures(program, self.groups.values())
-        self.given: Mapping[int, frozenset[str]] = {}  # constants that are parameters of leaf functions
-        self.made: dict[Hashable, list[_Made]] = {}
+        self.structures = SubgraphStructures(program, self.groups.values())
+        self.lifted: Mapping[int, frozenset[str]] = {}  # constants that are parameters of leaf functions
+        self.outlined: dict[Hashable, list[_OutlinedSubgraph]] = {}  # by key of their structure
         self.functions: list[Function] = []
         self.subgraphs: list[SubgraphRecord] = []
         self.copies: list[CopyRecord] = []
         self.driven: list[DrivenRecord] = []
-        self.ran: list[int] = []
+        self.execution_order: list[int] = []
         self.constants = program.constants
         self.names = Names(function.name for function in program.others)
         self.values = Names(program.types)
-        made = ("role", "matches", *SIDE_ATTRS)
-        self.kept = tuple(item for item in program.function.attrs if item[0] not in made)  # of the entry
+        derived = ("role", "matches", *SIDE_ATTRS)
+        self.entry_attrs = tuple(item for item in program.function.attrs if item[0] not in derived)
 
-    def add(self, subgraph: PartitionNode, border: _Border, around: _Around) -> None:
-        """Add the function of a subgraph, and those of its parts behind it."""
-        add = self._leaf if subgraph.is_leaf else self._driver
-        add(subgraph, border, around)
+    def add(self, subgraph: PartitionNode, signature: _Signature, context: _CallContext) -> None:
+        """Add the function of a subgraph, followed by those of its parts."""
+        add = self._add_leaf if subgraph.is_leaf else self._add_driver
+        add(subgraph, signature, context)
 
-    def shared(
-        self, subgraph: PartitionNode, params: tuple[str, ...], results: tuple[str, ...], caller: _Caller
+    def call(self, subgraph: PartitionNode, params: tuple[str, ...], results: tuple[str, ...], caller: _Caller) -> Call:
+        """Return a call of the function of an identical subgraph if there is one, else of a new function."""
+        structure = self.structures.of(subgraph, results, self._held_constants)
+        candidates = self.outlined.setdefault(structure.key, [])
+        is_same = self._has_same_constants if subgraph.is_leaf else self._is_same_driver
+        # The records of a function that never runs cannot be scaled to another number of runs.
+        shared = next((one for one in candidates if one.context.runs and is_same(one.structure, structure)), None)
+        first_op = self.program.body[structure.ops[0]].source if structure.ops else ""
+        if shared is not None:
+            correspondence = shared.structure.correspondence(structure, shared.execution_order)
+            name = caller.name(shared.signature.name, first_op)
+            self._repeat_records(shared, correspondence, caller.context.inner(name))
+            return self._call_of(shared.signature, name, structure, correspondence)
+        signature = _Signature(self.names.fresh(self.structures.name(subgraph, structure)), params, results)
+        name = caller.name(signature.name, first_op)
+        context = caller.context.inner(name)
+        starts = len(self.subgraphs), len(self.copies), len(self.driven), len(self.execution_order)
+        self.add(subgraph, signature, context)
+        candidates.append(
+            _OutlinedSubgraph(
+                signature,
+                structure,
+                context,
+                tuple(self.execution_order[starts[3] :]),
+                tuple(self.subgraphs[starts[0] :]),
+                tuple(self.copies[starts[1] :]),
+                tuple(self.driven[starts[2] :]),
+            )
+        )
+        return self._call_of(signature, name, structure)
+
+    def _call_of(
+        self,
+        signature: _Signature,
+        name: str,
+        structure: SubgraphStructure,
+        correspondence: Correspondence | None = None,
     ) -> Call:
-        """Return the call of a subgraph: of a function that was made for one like it, else of a new one."""
-        shape = self.shapes.of(subgraph, results, self._held)
-        alike = self.made.setdefault(shape.key, [])
-        is_same = self._is_same if subgraph.is_leaf else self._is_same_driver
-        made = next((one for one in alike if one.around.runs and is_same(one.shape, shape)), None)
-        if made is not None:
-            matched, name = made.shape.matched(shape, made.ran), caller.name(made.border.name, self._source(shape))
-            self._repeat(made, matched, caller.around.inner(name))
-            return self._called(made.border, name, shape, matched)
-        border = _Border(self.names.fresh(self.shapes.name(subgraph, shape)), params, results)
-        name = caller.name(border.name, self._source(shape))
-        around = caller.around.inner(name)
-        places = len(self.subgraphs), len(self.copies), len(self.driven), len(self.ran)
-        self.add(subgraph, border, around)
-        subgraphs, copies, driven = self.subgraphs[places[0] :], self.copies[places[1] :], self.driven[places[2] :]
-        ran = tuple(self.ran[places[3] :])
-        alike.append(_Made(border, shape, around, ran, tuple(subgraphs), tuple(copies), tuple(driven)))
-        return self._called(border, name, shape)
-
-    def _source(self, shape: SubgraphStructure) -> str:
-        return self.program.body[shape.ops[0]].source if shape.ops else ""
-
-    def _called(
-        self, border: _Border, name: str, shape: SubgraphStructure, matched: Correspondence | None = None
-    ) -> Call:
-        """Return a call of a function; if that was made for another subgraph, it tells what things are called here."""
-        inputs, outputs = border.params, border.results
+        """Return a call; of a function made for another subgraph, with the names that things have in this one."""
+        inputs, outputs = signature.params, signature.results
         attrs: tuple[tuple[str, Attribute], ...] = ()
-        if matched is not None:
-            inputs, outputs = (tuple(map(matched.values.__getitem__, names)) for names in (inputs, outputs))
-            attrs = ((OPS, tuple(self.program.body[index].source for index in matched.ops.values())), *_dims(matched))
-        has_effect = any(self.program.body[index].has_effect for index in shape.ops)
+        if correspondence is not None:
+            inputs, outputs = (tuple(map(correspondence.values.__getitem__, names)) for names in (inputs, outputs))
+            ops = tuple(self.program.body[index].source for index in correspondence.ops.values())
+            attrs = ((OPS, ops), *_renamed_dims(correspondence))
+        has_effect = any(self.program.body[index].has_effect for index in structure.ops)
         values = tuple(Value(value, self.program.types[value]) for value in outputs)
-        return Call(f"@{border.name}", inputs, values, attrs, source=name, has_effect=has_effect)
+        return Call(f"@{signature.name}", inputs, values, attrs, source=name, has_effect=has_effect)
 
-    def _held(self, leaf: PartitionNode) -> Collection[str]:
-        """Return the constants that a leaf function has, if it reads them: all but those that it is given."""
-        given = self.given.get(leaf.calls[0]) if leaf.calls else None
-        return self.constants.keys() - given if given else self.constants
+    def _held_constants(self, leaf: PartitionNode) -> Collection[str]:
+        """Return the constants that a leaf function holds if it reads them: all but its parameters."""
+        lifted = self.lifted.get(leaf.calls[0]) if leaf.calls else None
+        return self.constants.keys() - lifted if lifted else self.constants
 
-    def _is_same(self, one: SubgraphStructure, other: SubgraphStructure) -> bool:
+    def _has_same_constants(self, one: SubgraphStructure, other: SubgraphStructure) -> bool:
         pairs = zip(one.constants, other.constants, strict=True)
         return all(same_data(self.constants[first], self.constants[second]) for first, second in pairs)
 
     def _is_same_driver(self, one: SubgraphStructure, other: SubgraphStructure) -> bool:
-        """Whether what a driver copies has the same sizes in another subgraph, and so takes the same routes."""
+        """Whether the copies of two drivers also have equal sizes, and so take the same routes."""
         sizes = self.memory_graph.costs.symbolic_hints
-        return [*map(sizes.get, one.dims)] == [*map(sizes.get, other.dims)] and self._is_same(one, other)
+        return [*map(sizes.get, one.dims)] == [*map(sizes.get, other.dims)] and self._has_same_constants(one, other)
 
-    def _repeat(self, made: _Made, matched: Correspondence, around: _Around) -> None:
-        """Add the records of a function for another call of it."""
-        ops, names, body, types = matched.ops, matched.values, self.program.body, self.program.types
+    def _repeat_records(self, shared: _OutlinedSubgraph, correspondence: Correspondence, context: _CallContext) -> None:
+        """Add the records of a shared function for one more call of it."""
+        ops, values, body, types = correspondence.ops, correspondence.values, self.program.body, self.program.types
         sources = {body[one].source: body[other].source for one, other in ops.items()}
-        more = around.runs / made.around.runs
-        begin = len(made.around.call)
+        factor = context.runs / shared.context.runs
+        begin = len(shared.context.path)
 
-        def renamed(values: tuple[str, ...], new: Mapping[str, str]) -> tuple[str, ...]:
-            return tuple(new[value] for value in values)
+        def renamed(names: tuple[str, ...], new: Mapping[str, str]) -> tuple[str, ...]:
+            return tuple(new[name] for name in names)
 
         self.subgraphs += (
             replace(
@@ -263,88 +314,91 @@ class _Outliner:
                 calls=tuple(ops[index] for index in one.calls),
                 ops=renamed(one.ops, sources),
                 inner=renamed(one.inner, sources),
-                inputs=renamed(one.inputs, names),
-                outputs=renamed(one.outputs, names),
-                runs=one.runs * more,
-                call=around.call + one.call[begin:],
+                inputs=renamed(one.inputs, values),
+                outputs=renamed(one.outputs, values),
+                runs=one.runs * factor,
+                call=context.path + one.call[begin:],
             )
-            for one in made.subgraphs
+            for one in shared.subgraphs
         )
         self.copies += (
             replace(
                 one,
-                value=names[one.value],
-                type=types[names[one.value]],
-                runs=one.runs * more,
-                call=around.call + one.call[begin:],
+                value=values[one.value],
+                type=types[values[one.value]],
+                runs=one.runs * factor,
+                call=context.path + one.call[begin:],
             )
-            for one in made.copies
+            for one in shared.copies
         )
-        self.driven += (replace(one, call=ops[one.call], op=sources[one.op]) for one in made.driven)
-        self.ran += ops.values()
+        self.driven += (replace(one, call=ops[one.call], op=sources[one.op]) for one in shared.driven)
+        self.execution_order += ops.values()
 
-    def _leaf(self, subgraph: PartitionNode, border: _Border, around: _Around) -> None:
+    def _add_leaf(self, subgraph: PartitionNode, signature: _Signature, context: _CallContext) -> None:
         body = tuple(self.program.body[index] for index in subgraph.calls)
         inner = tuple(self.program.body[i].source for index in subgraph.calls for i in self.program.nested(index))
         used = [used for call in body for used in call.uses()]
-        function = self._function(subgraph, border, body, [*used, *border.results], "leaf")
+        function = self._function(subgraph, signature, body, [*used, *signature.results], "leaf")
         matches = self._matches(subgraph)
         self.functions.append(function.replace(attrs=(*function.attrs, ("matches", matches))) if matches else function)
-        self.ran += self.program.with_nested(subgraph.calls)
+        self.execution_order += self.program.with_nested(subgraph.calls)
         ops = tuple(call.source for call in body)
         self.subgraphs.append(
             SubgraphRecord(
-                border.name,
+                signature.name,
                 subgraph.site.path,
                 subgraph.calls,
                 ops,
-                border.params,
-                border.results,
+                signature.params,
+                signature.results,
                 inner,
-                around.runs,
+                context.runs,
                 subgraph.device,
-                around.call or border.name,
+                context.path or signature.name,
             )
         )
 
     def _matches(self, subgraph: PartitionNode) -> tuple[tuple[str, ...], ...]:
         kind, body = subgraph.site.target.kind, self.program.body
-        found = (self.groups[index] for index in subgraph.calls if index in self.groups)
-        patterns = ((one.pattern_of(kind), one.calls) for one in found)
+        groups = (self.groups[index] for index in subgraph.calls if index in self.groups)
+        patterns = ((group.pattern_of(kind), group.calls) for group in groups)
         return tuple((name, *(body[index].source for index in calls)) for name, calls in patterns if name is not None)
 
-    def _driver(self, subgraph: PartitionNode, border: _Border, around: _Around) -> None:
-        place, name = len(self.functions), border.name
-        steps = self._steps(subgraph, _Caller(name, name == self.program.function.name, Names(), around))
-        block = DriverBlock("", border.params, border.results, steps, runs=around.runs)
+    def _add_driver(self, subgraph: PartitionNode, signature: _Signature, context: _CallContext) -> None:
+        position, name = len(self.functions), signature.name
+        steps = self._steps(subgraph, _Caller(name, name == self.program.function.name, Names(), context))
+        block = DriverBlock("", signature.params, signature.results, steps, runs=context.runs)
         home = self.program.topology.home(subgraph.site.path)
         types = self.program.types.__getitem__
         domains = self.program.topology.domains()
         written = write_driver(block, home, self.constants, types, self.values, self.memory_graph, domains)
         self.copies += (
-            CopyRecord(name, copy.value, copy.src, copy.dst, self.program.types[copy.value], copy.runs, around.call)
+            CopyRecord(name, copy.value, copy.src, copy.dst, self.program.types[copy.value], copy.runs, context.path)
             for copy in written.copies
         )
-        border = replace(border, results=written.results)
-        function = self._function(subgraph, border, written.body, block.used(), "driver")
-        self.functions.insert(place, function)
+        signature = replace(signature, results=written.results)
+        function = self._function(subgraph, signature, written.body, block.used(), "driver")
+        self.functions.insert(position, function)  # before the functions that its steps added
 
     def _steps(self, subgraph: PartitionNode, caller: _Caller) -> tuple[DriverStep, ...]:
-        """Return what a driver does for the parts of a system."""
-        return tuple(self._run(part, caller) if part.bodies else self._call(part, caller) for part in subgraph.parts)
+        """Return the steps of a driver for the parts of a system."""
+        return tuple(
+            self._control_flow_step(part, caller) if part.bodies else self._call_step(part, caller)
+            for part in subgraph.parts
+        )
 
-    def _call(self, part: PartitionNode, caller: _Caller) -> DriverStep:
-        return DriverStep(self.shared(part, *self.border(part), caller), self.program.topology.home(part.site.path))
+    def _call_step(self, part: PartitionNode, caller: _Caller) -> DriverStep:
+        return DriverStep(self.call(part, *self.boundary(part), caller), self.program.topology.home(part.site.path))
 
-    def border(self, part: PartitionNode) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return what a part reads from outside, by first use, and what is read of it outside, as it is computed.
+    def boundary(self, part: PartitionNode) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the values that a part reads from outside, by first use, and those it computes for others, in order.
 
-        Constants are no inputs of drivers: whoever reads one holds it.
+        Constants are not inputs of drivers: every function that reads one holds it.
         """
         program, inside = self.program, set(part.calls)
         defined = [output.name for index in part.calls for output in program.body[index].outputs if output.name]
         own = set(defined)
-        held = self._held(part) if part.is_leaf else self.constants
+        held = self._held_constants(part) if part.is_leaf else self.constants
         inputs = dict.fromkeys(name for name in self._uses(part) if name not in own and name not in held)
         outputs = (
             name
@@ -354,7 +408,7 @@ class _Outliner:
         return tuple(inputs), tuple(outputs)
 
     def _uses(self, subgraph: PartitionNode) -> Iterator[str]:
-        """Yield what the operations of a subgraph read, as they run; of nested bodies only what they capture."""
+        """Yield the values that a subgraph reads, in execution order; of regions only what they capture."""
         for part in subgraph.parts:
             yield from self._uses(part)
         if not subgraph.is_leaf and not subgraph.bodies:
@@ -367,16 +421,16 @@ class _Outliner:
             own = scope.function.types
             yield from (name for name in (*self._uses(body), *scope.function.results) if name not in own)
 
-    def _run(self, part: PartitionNode, caller: _Caller) -> DriverStep:
-        """Return the step of an operation whose nested bodies the driver runs."""
+    def _control_flow_step(self, part: PartitionNode, caller: _Caller) -> DriverStep:
+        """Return the step of an operation whose regions the driver runs."""
         (index,) = part.calls
         call = self.program.body[index]
-        self.ran.append(index)
+        self.execution_order.append(index)
         self.driven.append(DrivenRecord(caller.driver, part.site.path, index, call.source))
         form = control_flow_form(call)
         repeats = form is not None and form.repeats
-        runs = caller.around.runs * expected_body_runs(self.program.op(index))
-        inside = replace(caller, around=replace(caller.around, runs=runs))
+        runs = caller.context.runs * expected_body_runs(self.program.op(index))
+        inside = replace(caller, context=replace(caller.context, runs=runs))
         blocks = tuple(
             DriverBlock(
                 scope.label,
@@ -393,33 +447,34 @@ class _Outliner:
     def _function(
         self,
         subgraph: PartitionNode,
-        border: _Border,
+        signature: _Signature,
         body: tuple[Call, ...],
         used: Iterable[str],
         role: str,
     ) -> Function:
         domain = self.program.topology.home(subgraph.site.path)
-        constants = dict.fromkeys(used for used in used if used in self.constants and used not in border.params)
+        constants = dict.fromkeys(name for name in used if name in self.constants and name not in signature.params)
+        is_entry = signature.name == self.program.function.name
         function = Function(
-            name=border.name,
-            params=tuple(Value(param, self.program.types[param], domain) for param in border.params),
+            name=signature.name,
+            params=tuple(Value(param, self.program.types[param], domain) for param in signature.params),
             body=body,
-            results=border.results,
+            results=signature.results,
             constants=tuple(self.constants[constant] for constant in constants),
             constraint=Constraint.at(subgraph.site.path),
             opsets=self.program.function.opsets,
-            attrs=(*(self.kept if border.name == self.program.function.name else ()), ("role", role)),
+            attrs=(*(self.entry_attrs if is_entry else ()), ("role", role)),
         )
-        return function if subgraph.device is None else self._sided(function, subgraph, subgraph.device)
-
-    def _sided(self, function: Function, subgraph: PartitionNode, device: str) -> Function:
+        device = subgraph.device
+        if device is None:
+            return function
         if subgraph.is_leaf and subgraph.site.path == device:
             return as_device(function)
         return as_host(function, self.program.topology[device].host, device)
 
 
-def _dims(matched: Correspondence) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield what a call tells of the symbolic dimensions of its function, unless they are called alike here."""
-    changed = tuple(name for pair in matched.dims.items() if pair[0] != pair[1] for name in pair)
+def _renamed_dims(correspondence: Correspondence) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the attribute with the symbolic dimensions that have another name here, as pairs of old and new name."""
+    changed = tuple(name for pair in correspondence.dims.items() if pair[0] != pair[1] for name in pair)
     if changed:
         yield DIMS, changed
