@@ -360,7 +360,7 @@ def test_a_saved_program_is_interpreted_only_if_it_was_built_to_be(tmp_path):
     [
         ("micro/stm32f746xx", "mcpu cortex-m7: that is arm"),
         ("c(march=armv7e-m)", "that is arm"),
-        ("c(mcpu=future-chip,unchecked=mcpu)", "what it has is not known"),
+        ("c(mcpu=future-chip,unchecked=mcpu)", "its features are not known"),
         ("[x=[soc=c(mcpu=cortex-m4)]]", "@x/soc cannot be compiled"),
         ("c(device=arm_cpu)", "this is no Arm CPU"),
     ],

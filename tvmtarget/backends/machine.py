@@ -6,7 +6,7 @@ import os
 from functools import cache
 
 from tvmtarget.target.detection.machine import Machine
-from tvmtarget.target.detection.why_not import instructions, triples
+from tvmtarget.target.detection.why_not import compare_instructions, compare_triples
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.tree import Target
 
@@ -35,7 +35,9 @@ def _cpus() -> tuple[Target, ...]:
 
 def refuses_native(target: Target) -> str | None:
     """Return why this machine cannot execute native code for a leaf, or None if it can."""
-    reasons = (reason for cpu in _cpus() for reason in (*triples(cpu, target), *instructions(cpu, target)))
+    reasons = (
+        reason for cpu in _cpus() for reason in (*compare_triples(cpu, target), *compare_instructions(cpu, target))
+    )
     return next((reason.text for reason in reasons if not reason), None)
 
 

@@ -34,7 +34,7 @@ def detect(
     ] = None,
 ) -> None:
     """Detect the hardware of this machine and print it as a target."""
-    from tvmtarget.target.detection.detect import board
+    from tvmtarget.target.detection.detect import board_name
     from tvmtarget.target.detection.machine import Machine
     from tvmtarget.target.tree import Target
 
@@ -55,8 +55,8 @@ def detect(
         print_json(found.to_json())
         return
     typer.echo(str(found))
-    if board(facts):
-        typer.echo(f"board: {board(facts)}", err=True)
+    if board_name(facts):
+        typer.echo(f"board: {board_name(facts)}", err=True)
 
 
 def _read(path: Path) -> Machine:

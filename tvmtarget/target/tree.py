@@ -231,11 +231,11 @@ class Target(TargetNode):
         >>> str(Target.detect(Machine("Linux", "aarch64")))
         'llvm(mtriple=aarch64-linux-gnu)'
         """
-        from tvmtarget.target.detection.detect import board, describe
+        from tvmtarget.target.detection.detect import board_name, describe_machine
         from tvmtarget.target.detection.machine import Machine
 
         machine = Machine.capture() if machine is None else machine
-        return cls.from_json(describe(machine), origin=Origin("measured", board(machine)))
+        return cls.from_json(describe_machine(machine), origin=Origin("measured", board_name(machine)))
 
     def __str__(self) -> str:
         return printing.write(self.to_json())

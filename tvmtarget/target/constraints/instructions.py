@@ -14,7 +14,7 @@ from tvmtarget.target.constraints.attribute_comparison import Operator
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.cpu.features import FeatureTable, families, table_of
 from tvmtarget.target.cpu.isa import Features, vector_bits
-from tvmtarget.target.detection.processors import unasked
+from tvmtarget.target.detection.processors import explicit_features
 from tvmtarget.target.target_node import TargetNode
 
 __all__ = [
@@ -166,7 +166,7 @@ def implied_only(family: str, *, measured: bool) -> frozenset[str]:
     if table is None:
         return frozenset()
     cryptography = _CRYPTOGRAPHY if family in ("arm", "aarch64") else frozenset()
-    return table.system | (unasked() | cryptography if measured else frozenset())
+    return table.system | (explicit_features() | cryptography if measured else frozenset())
 
 
 def _is_composed(table: FeatureTable, name: str) -> bool:

@@ -1,1 +1,1 @@
-"""What machine this is, and why it is not another."""
+"""Detection of the local machine as a target, and comparison of a machine with a target."""

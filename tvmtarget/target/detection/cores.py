@@ -1,4 +1,4 @@
-"""The cores of a captured machine, by sort: how many there are, with how many threads and which caches."""
+"""Group the CPU cores of a captured machine by type, with their counts, threads and caches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tvmtarget.target.detection.machine import CPUID, SYSCTL, Machine
 
-__all__ = ["Cores", "cores_of", "sysctl"]
+__all__ = ["Cores", "group_cores", "sysctl_values"]
 
 _CPU = "/sys/devices/system/cpu"
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
@@ -16,7 +16,10 @@ _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Cores that are alike; what nobody said is None. `facts` are the lines of /proc/cpuinfo about the first."""
+    """Identical CPU cores; unknown values are None.
+
+    `facts` are the lines of /proc/cpuinfo for the first core, `capacity` is the kernel's measure of speed.
+    """
 
     facts: Mapping[str, str] = field(default_factory=dict)
     num_cores: int | None = None
@@ -28,39 +31,47 @@ class Cores:
 
     @property
     def attributes(self) -> dict[str, int]:
-        """Return what is known, as attributes of a CPU."""
+        """Known values, as attributes of an `llvm` target."""
         names = ("num_cores", "threads_per_core", "l1d_cache_bytes", "l2_cache_bytes", "l3_cache_bytes")
         known = {name.replace("_", "-"): getattr(self, name) for name in names}
         return {name: value for name, value in known.items() if value}
 
 
-def cores_of(machine: Machine) -> tuple[Cores, ...]:
-    """Return the sorts of cores, the fastest first; one without any facts where a machine says nothing."""
+def group_cores(machine: Machine) -> tuple[Cores, ...]:
+    """Group the cores of a machine by type.
+
+    Args:
+        machine: A captured machine.
+
+    Returns:
+        The types of cores, fastest first; one entry without facts if the machine reports none.
+    """
     if machine.text(SYSCTL):
         return tuple(_darwin_cores(machine)) or (Cores(),)
     cpus = _cpus(machine)
-    sorts: dict[object, list[int]] = {}
+    # Intel's hybrid CPUs report one model for both types of cores; Linux lists which is which.
     hybrid = {
-        cpu: sort for sort in ("cpu_core", "cpu_atom") for cpu in _numbers(machine.text(f"/sys/devices/{sort}/cpus"))
+        cpu: unit for unit in ("cpu_core", "cpu_atom") for cpu in _numbers(machine.text(f"/sys/devices/{unit}/cpus"))
     }
+    by_type: dict[object, list[int]] = {}
     for cpu, facts in cpus.items():
-        sort = (facts.get("CPU implementer"), facts.get("CPU part"), facts.get("uarch"), hybrid.get(cpu))
-        sorts.setdefault(sort, []).append(cpu)
-    found = [_cores(machine, {cpu: cpus[cpu] for cpu in members}) for members in sorts.values()]
+        core_type = (facts.get("CPU implementer"), facts.get("CPU part"), facts.get("uarch"), hybrid.get(cpu))
+        by_type.setdefault(core_type, []).append(cpu)
+    found = [_cores(machine, {cpu: cpus[cpu] for cpu in members}) for members in by_type.values()]
     return tuple(sorted(found, key=_strength, reverse=True)) or (Cores(),)
 
 
 def _strength(cores: Cores) -> tuple[int, int, int]:
-    """Which sort comes first: by the kernel's measure of speed, then by caches."""
+    """Sort key of a type of cores: the kernel's measure of speed, then the caches."""
     shared = (cores.l2_cache_bytes or 0) // (cores.num_cores or 1)
     return cores.capacity or 0, cores.l1d_cache_bytes or 0, shared
 
 
 def _cpus(machine: Machine) -> dict[int, dict[str, str]]:
-    """Return the facts of every logical CPU; a capture says of later ones only what differs from the first."""
+    """Return the facts of every logical CPU; a capture stores of later ones only what differs from the first."""
     blocks = [_pairs(block) for block in re.split(r"\n\s*\n", machine.text("/proc/cpuinfo") or machine.text(CPUID))]
     common = blocks[0] | {
-        # Old kernels for Arm write what all CPUs have in common in a block of its own.
+        # Old kernels for Arm write the common facts of all CPUs in a separate block.
         name: value
         for block in blocks[1:]
         if "processor" not in block
@@ -77,6 +88,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 def _cores(machine: Machine, cpus: Mapping[int, Mapping[str, str]]) -> Cores:
     first = next(iter(cpus))
+    # Several logical CPUs name the same core, so distinct names count the cores.
     number = len(set(cores)) if (cores := [*_core_names(machine, cpus)]) else None
     caches = next((found for cpu in cpus if (found := _caches(machine, cpu))), {})
     return Cores(
@@ -91,7 +103,7 @@ def _cores(machine: Machine, cpus: Mapping[int, Mapping[str, str]]) -> Cores:
 
 
 def _core_names(machine: Machine, cpus: Mapping[int, Mapping[str, str]]) -> Iterator[object]:
-    """Yield what tells the core of each CPU from others: its siblings, else its numbers; nothing if any is silent."""
+    """Yield an identifier of the core of each CPU: its siblings, else its numbers; nothing if one is missing."""
     siblings = [machine.text(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") for cpu in cpus]
     numbers = [(facts.get("physical id"), facts.get("core id")) for facts in cpus.values()]
     if all(siblings):
@@ -101,7 +113,7 @@ def _core_names(machine: Machine, cpus: Mapping[int, Mapping[str, str]]) -> Iter
 
 
 def _caches(machine: Machine, cpu: int) -> dict[int, int]:
-    """Return the bytes of data caches by level as one CPU sees them; of level 3, of its whole socket."""
+    """Return the bytes of data caches by level, as seen by one CPU; for level 3 the sum of its socket."""
     found: dict[int, int] = {}
     for index in range(8):
         about = {name: machine.text(f"{_CPU}/cpu{cpu}/cache/index{index}/{name}") for name in ("level", "type", "size")}
@@ -112,7 +124,7 @@ def _caches(machine: Machine, cpu: int) -> dict[int, int]:
 
 
 def _instances(machine: Machine, cpu: int, index: int) -> int:
-    """Return how many caches like this one a socket has."""
+    """Return how many identical caches a socket has."""
     socket = _numbers(machine.text(f"{_CPU}/cpu{cpu}/topology/core_siblings_list"))
     sharing = _numbers(machine.text(f"{_CPU}/cpu{cpu}/cache/index{index}/shared_cpu_list"))
     return max(1, -(-len(socket) // len(sharing))) if sharing else 1
@@ -124,7 +136,7 @@ def _bytes(text: str) -> int:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Read a kernel's list of CPUs; what is no such list is empty.
+    """Parse the kernel's list format of CPUs; other texts give an empty tuple.
 
     >>> _numbers("0-3,8,10-11")
     (0, 1, 2, 3, 8, 10, 11)
@@ -136,27 +148,34 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def sysctl(machine: Machine) -> dict[str, str]:
-    """Return what macOS says, by name."""
+def sysctl_values(machine: Machine) -> dict[str, str]:
+    """Parse the output of macOS's sysctl.
+
+    Args:
+        machine: A captured machine.
+
+    Returns:
+        Values by name; empty on other systems.
+    """
     return _pairs(machine.text(SYSCTL))
 
 
 def _darwin_cores(machine: Machine) -> Iterable[Cores]:
-    """Yield the performance levels of macOS; a Mac of Intel's has one."""
-    said = sysctl(machine)
-    levels = [f"hw.perflevel{level}." for level in range(4) if f"hw.perflevel{level}.physicalcpu" in said]
+    """Yield the performance levels of macOS; Macs with Intel CPUs have one."""
+    values = sysctl_values(machine)
+    levels = [f"hw.perflevel{level}." for level in range(4) if f"hw.perflevel{level}.physicalcpu" in values]
     for level in levels or ["hw."]:
-        cores, logical = _number(said, f"{level}physicalcpu"), _number(said, f"{level}logicalcpu")
+        cores, logical = _number(values, f"{level}physicalcpu"), _number(values, f"{level}logicalcpu")
         yield Cores(
-            facts=said,
+            facts=values,
             num_cores=cores,
             threads_per_core=logical // cores if logical and cores else None,
-            l1d_cache_bytes=_number(said, f"{level}l1dcachesize"),
-            l2_cache_bytes=_number(said, f"{level}l2cachesize"),
-            l3_cache_bytes=_number(said, f"{level}l3cachesize"),
+            l1d_cache_bytes=_number(values, f"{level}l1dcachesize"),
+            l2_cache_bytes=_number(values, f"{level}l2cachesize"),
+            l3_cache_bytes=_number(values, f"{level}l3cachesize"),
         )
 
 
-def _number(said: Mapping[str, str], name: str) -> int | None:
-    value = said.get(name, "").strip()
+def _number(values: Mapping[str, str], name: str) -> int | None:
+    value = values.get(name, "").strip()
     return int(value) if re.fullmatch("[0-9]{1,15}", value) else None

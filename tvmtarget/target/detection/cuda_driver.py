@@ -1,6 +1,6 @@
-"""A program that asks NVIDIA's driver what nvidia-smi does not tell of its GPUs: a line each, facts as `name: value`.
+"""Program that prints facts about NVIDIA GPUs that nvidia-smi lacks: one line for each GPU, facts as `name: value`.
 
-It is run as a process of its own: one that has used the driver cannot be forked and use it again.
+Detection runs it as a separate process, as a process that has initialized the CUDA driver cannot use it after a fork.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 
-# Of the enumeration CUdevice_attribute (cuda.h).
+# Values of the enumeration CUdevice_attribute (cuda.h).
 _ATTRIBUTES = {
     "num-compute-units": 16,
     "l2_cache_size_bytes": 38,
@@ -18,7 +18,11 @@ _ATTRIBUTES = {
 
 
 def main() -> int:
-    """Print the GPUs that the driver lets this process use; nothing where there is no driver."""
+    """Print the GPUs that this process may use.
+
+    Returns:
+        The exit status, 0 also without a driver.
+    """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -32,13 +36,13 @@ def main() -> int:
 
 
 def _described(driver: ctypes.CDLL, number: int) -> str:
-    name, value = ctypes.create_string_buffer(256), ctypes.c_int()
+    name, result = ctypes.create_string_buffer(256), ctypes.c_int()
     driver.cuDeviceGetName(name, len(name), number)
     facts = {"name": name.value.decode(errors="replace")}
     for fact, attribute in _ATTRIBUTES.items():
-        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, number) == 0:
-            facts[fact] = str(value.value)
-    return ", ".join(f"{fact}: {told}" for fact, told in facts.items())
+        if driver.cuDeviceGetAttribute(ctypes.byref(result), attribute, number) == 0:
+            facts[fact] = str(result.value)
+    return ", ".join(f"{fact}: {value}" for fact, value in facts.items())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What one machine says of itself: the texts that detection reads, gathered once and kept as a value.
+"""Capture the facts of a machine that detection reads, as one value.
 
-A capture can be written to a file and read on another machine, so that a report of a wrong detection is one file
-and becomes a test. It holds what `detect.py` reads and nothing else: no serial numbers, UUIDs or process names.
+A capture can be saved and read on another machine, so a report of a wrong detection is one file, which becomes a test.
+It holds only what `detect.py` reads: no serial numbers, UUIDs or process names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCHEMA = 1
 _CPU = "/sys/devices/system/cpu"
 _KFD = "/sys/class/kfd/kfd/topology/nodes/*"
 
-# Names of texts that are no files: the command lines that wrote them, an instruction, a library, a count of folders.
+# Names of texts that are not files: command lines that print them, an instruction, a library, a count of folders.
 CPUID = "cpuid"
 GPU_QUERY = "nvidia-smi --query-gpu=name,compute_cap,memory.total,mig.mode.current --format=csv,noheader,nounits"
 GPU_REPORT = "nvidia-smi -q -x"
@@ -39,8 +39,8 @@ SYSCTL = "sysctl hw machdep.cpu"
 DISPLAYS = "system_profiler SPDisplaysDataType -json"
 MEMORY_BLOCKS = "/sys/devices/system/memory/memory*"
 
-# An nvidia-smi without a driver answers at once; a GPU that was asleep takes seconds.
-_SECONDS = 60
+# nvidia-smi fails at once without a driver; a GPU in a power-saving state takes seconds to answer.
+_TIMEOUT_SECONDS = 60
 
 _CPUINFO = (
     "processor|vendor_id|cpu family|model|model name|stepping|physical id|core id|flags|Features|isa|uarch|cpu"
@@ -53,10 +53,14 @@ _REPORT = frozenset({"product_name", "product_architecture", "current_mig", "mul
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine: its operating system, its architecture, and texts by the file or the command they came from.
+    """Captured facts of a machine.
 
-    `system` and `architecture` are as Python's `platform` says them, `user_space` is the GNU name of the system
-    that this Python was built for, which tells 32 from 64 bits and one C library from another.
+    Attributes:
+        system: The operating system, as `platform.system()` returns it.
+        architecture: The architecture of the kernel, as `platform.machine()` returns it.
+        user_space: The GNU name of the system that Python was built for, which distinguishes 32 from 64 bits and one C
+            library from another.
+        texts: Contents by the file or the command that they come from.
     """
 
     system: str = ""
@@ -65,15 +69,30 @@ class Machine:
     texts: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
+        # Sorted and read-only, so that captures compare and print the same however they were gathered.
         object.__setattr__(self, "texts", MappingProxyType(dict(sorted(self.texts.items()))))
 
     def text(self, name: str) -> str:
-        """Return one text; what is missing is empty."""
+        """Look up a text.
+
+        Args:
+            name: A file or a command.
+
+        Returns:
+            The text without surrounding white space; empty if it was not captured.
+        """
         return self.texts.get(name, "").strip()
 
     @classmethod
     def capture(cls, *, gpus: bool = True) -> Machine:
-        """Read this machine; what cannot be read is left out. `gpus=False` asks no driver, which may take seconds."""
+        """Capture this machine.
+
+        Args:
+            gpus: Whether to query the drivers of GPUs, which may take seconds.
+
+        Returns:
+            The facts; those that cannot be read are omitted.
+        """
         return cls(
             system=platform.system(),
             architecture=platform.machine(),
@@ -83,11 +102,21 @@ class Machine:
 
     @classmethod
     def from_json(cls, text: str) -> Machine:
-        """Read a capture that `to_json` wrote; `TargetError` says all that is wrong with it."""
+        """Read a capture.
+
+        Args:
+            text: A text that `to_json` wrote.
+
+        Returns:
+            The machine.
+
+        Raises:
+            TargetError: The text is not a capture; the message lists all problems.
+        """
         data = parse_json(text, "the text of a captured machine", error=TargetError)
         if not isinstance(data, dict) or data.get("schema") != _SCHEMA:
-            said = shown(data.get("schema")) if isinstance(data, dict) else shown(data)
-            raise TargetError(f"a captured machine is an object with 'schema': {_SCHEMA}, not {said}")
+            found = shown(data.get("schema")) if isinstance(data, dict) else shown(data)
+            raise TargetError(f"a captured machine is an object with 'schema': {_SCHEMA}, not {found}")
         texts = data.get("texts", {})
         problems = [
             f"{name!r} of a captured machine is text, not {shown(data[name])}"
@@ -100,7 +129,11 @@ class Machine:
         return cls(data.get("system", ""), data.get("architecture", ""), data.get("user_space", ""), texts)
 
     def to_json(self) -> str:
-        """Return the text of a capture file."""
+        """Write the capture as JSON.
+
+        Returns:
+            The text of a capture file, which `from_json` reads.
+        """
         data = {
             "schema": _SCHEMA,
             "system": self.system,
@@ -124,6 +157,7 @@ def _texts(*, gpus: bool) -> Iterator[tuple[str, str]]:
         listed = _run(GPU_QUERY)
         yield GPU_QUERY, listed
         yield GPU_REPORT, _report(_run(GPU_REPORT))
+        # Without a driver the program would only cost its start.
         yield CUDA_DRIVER, _output(python_command(str(Path(__file__).with_name("cuda_driver.py")))) if listed else ""
         yield DISPLAYS, _displays(_run(DISPLAYS)) if platform.system() == "Darwin" else ""
 
@@ -145,29 +179,29 @@ def _run(command: str) -> str:
 
 def _output(words: list[str]) -> str:
     try:
-        done = subprocess.run(words, capture_output=True, timeout=_SECONDS, check=True)
+        done = subprocess.run(words, capture_output=True, timeout=_TIMEOUT_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.decode("utf-8", errors="replace")
 
 
 def _cpuid() -> str:
-    """Ask an x86 CPU itself, and write the answer as Linux does."""
+    """Run the CPUID instruction of an x86 CPU, and format the result like /proc/cpuinfo."""
     from archspec.cpu.detect import CpuidInfoCollector
 
     try:
-        said = CpuidInfoCollector()
+        info = CpuidInfoCollector()
     except (OSError, NotImplementedError, SystemError, UnicodeDecodeError):
         return ""
-    return f"vendor_id : {said.vendor}\nflags : {' '.join(sorted(said.features))}\n"
+    return f"vendor_id : {info.vendor}\nflags : {' '.join(sorted(info.features))}\n"
 
 
 def _cache_files() -> Iterator[str]:
-    """Yield the files about the caches of one CPU of each sort; a server has hundreds that are alike."""
+    """Yield the files about the caches of one CPU of each type, as a server has hundreds of identical ones."""
     first: dict[str, str] = {}
     for cpu in sorted(glob.glob(f"{_CPU}/cpu[0-9]*"), key=lambda path: (len(path), path)):
         first.setdefault(_read(f"{cpu}/regs/identification/midr_el1") + _read(f"{cpu}/cpu_capacity"), cpu)
-    hybrid = [_read(f"/sys/devices/{sort}/cpus") for sort in ("cpu_core", "cpu_atom")]
+    hybrid = [_read(f"/sys/devices/{unit}/cpus") for unit in ("cpu_core", "cpu_atom")]
     cpus = {*first.values()} | {f"{_CPU}/cpu{found[0]}" for text in hybrid if (found := re.findall(r"\d+", text))}
     for cpu in sorted(cpus):
         for name in ("level", "type", "size", "shared_cpu_list"):
@@ -175,13 +209,13 @@ def _cache_files() -> Iterator[str]:
 
 
 def _lines(names: str, separator: str) -> Callable[[str], str]:
-    """Return a function that keeps the lines of a text that begin with one of the names."""
-    wanted = re.compile(rf"\s*(?:{names})\s*{separator}")
-    return lambda text: "".join(f"{line}\n" for line in text.splitlines() if wanted.match(line))
+    """Return a filter for the lines of a text that begin with one of the names, a regular expression."""
+    line_start = re.compile(rf"\s*(?:{names})\s*{separator}")
+    return lambda text: "".join(f"{line}\n" for line in text.splitlines() if line_start.match(line))
 
 
 def _distinct_lines(text: str) -> str:
-    """Keep, of every CPU after the first, what differs from the first."""
+    """Keep the facts of the first CPU, and of every other CPU those that differ."""
     keep = _lines(_CPUINFO, ":")
     blocks = [keep(block).splitlines() for block in re.split(r"\n\s*\n", text)]
     first = frozenset(blocks[0])
@@ -192,7 +226,7 @@ def _distinct_lines(text: str) -> str:
 
 
 def _displays(text: str) -> str:
-    """Keep what macOS says of its GPUs; of the displays, serial numbers and all, nothing."""
+    """Keep the facts about GPUs, and drop those about displays, such as serial numbers."""
     try:
         rows = json.loads(text)["SPDisplaysDataType"]
         kept = [{name: row[name] for name in ("sppci_model", "sppci_cores") if name in row} for row in rows]
@@ -202,7 +236,7 @@ def _displays(text: str) -> str:
 
 
 def _report(text: str) -> str:
-    """Keep the elements of an `nvidia-smi -q -x` that detection reads."""
+    """Keep the elements of the output of `nvidia-smi -q -x` that detection reads."""
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError:
@@ -212,7 +246,7 @@ def _report(text: str) -> str:
 
 
 def _prune(element: ElementTree.Element) -> bool:
-    """Drop what is not wanted below an element, and say whether anything is left of it."""
+    """Remove the elements below one that detection does not read; return whether anything is left."""
     for child in list(element):
         if not _prune(child):
             element.remove(child)
@@ -223,21 +257,21 @@ def _prune(element: ElementTree.Element) -> bool:
     return bool(len(element)) or element.tag in _REPORT
 
 
-def _whole(text: str) -> str:
+def _unchanged(text: str) -> str:
     return text
 
 
 _FILES: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("/proc/cpuinfo", _distinct_lines),
     ("/proc/meminfo", _lines("MemTotal", ":")),
-    ("/proc/device-tree/model", _whole),
-    ("/proc/device-tree/compatible", _whole),
-    ("/sys/devices/system/memory/block_size_bytes", _whole),
-    ("/sys/devices/cpu_core/cpus", _whole),
-    ("/sys/devices/cpu_atom/cpus", _whole),
-    (f"{_CPU}/cpu[0-9]*/topology/thread_siblings_list", _whole),
-    (f"{_CPU}/cpu[0-9]*/topology/core_siblings_list", _whole),
-    (f"{_CPU}/cpu[0-9]*/cpu_capacity", _whole),
+    ("/proc/device-tree/model", _unchanged),
+    ("/proc/device-tree/compatible", _unchanged),
+    ("/sys/devices/system/memory/block_size_bytes", _unchanged),
+    ("/sys/devices/cpu_core/cpus", _unchanged),
+    ("/sys/devices/cpu_atom/cpus", _unchanged),
+    (f"{_CPU}/cpu[0-9]*/topology/thread_siblings_list", _unchanged),
+    (f"{_CPU}/cpu[0-9]*/topology/core_siblings_list", _unchanged),
+    (f"{_CPU}/cpu[0-9]*/cpu_capacity", _unchanged),
     (f"{_KFD}/properties", _lines(_PROPERTIES, "")),
     (f"{_KFD}/mem_banks/*/properties", _lines(_PROPERTIES, "")),
 )

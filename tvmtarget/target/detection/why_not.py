@@ -1,12 +1,12 @@
-"""Why a machine is not what a target describes: one comparison for each fact, yes, no or not known.
+"""Explain why a machine is not what a target describes, with one three-valued answer for each fact.
 
-A target is read as "at least this": its devices are matched with those of the machine, none of them twice; more cores,
-memory or instructions do no harm. Not compared is what no machine has of itself: names, hosts, links, executors,
-runtimes, options of code generators, and external code generators, which are software. An answer is unknown where
-detection does not look, or where the machine did not say.
+A target is read as "at least this": each of its devices is matched with a different device of the machine, and more
+cores, memory or instructions are no difference. Names, hosts, links, executors, runtimes, options of code generators
+and external code generators (which are software) are not compared. The answer is unknown for facts that detection does
+not look for or that the machine did not report.
 
-Values are compared as `Target.satisfies(..., measured=True)` compares them (`constraints/comparing.py`). Here a leaf
-stands for a system of one, and a limit of NVIDIA's GPUs may follow from the capability that was measured.
+Values are compared as `Target.satisfies(..., measured=True)` does (`constraints/attribute_comparison.py`). In addition,
+a leaf is compared like a composite of one device, and the measured compute capability implies limits of NVIDIA's GPUs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tvmtarget.target.kinds import Attribute, find_kind
 from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.tree_paths import join
 
-__all__ = ["instructions", "triples", "why_not"]
+__all__ = ["compare_instructions", "compare_triples", "why_not"]
 
-# The device types that detection looks for; of any other it knows nothing.
+# The device types that detection looks for.
 _LOOKED_FOR = frozenset({"cpu", "cuda", "rocm"})
 
-# What every NVIDIA GPU since compute capability 5.0 has, and which of them have fewer registers (CUDA C++ programming
-# guide, "Technical specifications per compute capability"); a block may ask for more shared memory on some.
+# Limits of NVIDIA GPUs since compute capability 5.0, and those with fewer registers (CUDA C++ Programming Guide,
+# "Technical specifications per compute capability"); some can give a block more shared memory on request.
 _NVIDIA = {
     "max_shared_memory_per_block": 49152,
     "max_threads_per_block": 1024,
@@ -48,7 +48,7 @@ _NVIDIA = {
 }
 _FEWER_REGISTERS = {"sm_53": 32768, "sm_62": 32768}
 
-_LISTED = 12  # names of features in a message
+_MAX_LISTED = 12  # names of features in a message
 
 
 _Facts: TypeAlias = tuple[str, Attributes, int | None]
@@ -56,7 +56,7 @@ _Facts: TypeAlias = tuple[str, Attributes, int | None]
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A device with the memories it sees, in bytes; None where nobody said."""
+    """Devices of one node, with the bytes of the memories that each can use; None if not stated."""
 
     path: str
     node: TargetNode
@@ -65,30 +65,39 @@ class _Leaf:
 
     @property
     def facts(self) -> _Facts:
-        """All that a comparison sees."""
+        """The values that a comparison depends on."""
         return self.node.kind, self.node.attrs, self.memory
 
 
-def why_not(machine: TargetNode, wanted: TargetNode) -> Reason:
-    """Say whether a detected machine is at least what a target describes; `parts` hold a reason for each device.
+def why_not(machine: TargetNode, required: TargetNode) -> Reason:
+    """Decide whether a detected machine is at least what a target describes.
 
-    Devices that are alike are compared once, so that the time grows with their kinds and not with their pairs.
+    Args:
+        machine: The measured target.
+        required: The target to compare with.
+
+    Returns:
+        The answer; `parts` hold a reason for each required device.
     """
-    there = _alike(_leaves(machine, count=machine.count))
-    asked = [leaf for leaf in _leaves(wanted, count=wanted.count) if not _is_software(leaf.node)]
+    available = _merge_identical(_leaves(machine, count=machine.count))
+    devices = [leaf for leaf in _leaves(required, count=required.count) if not _is_software(leaf.node)]
+    # Equal devices are compared once, so the time grows with the number of different devices, not of pairs.
     compared: dict[_Facts, list[Reason]] = {}
-    for leaf in asked:
+    for leaf in devices:
         if leaf.facts not in compared:
-            compared[leaf.facts] = [_compare(have, leaf) for have in there]
-    served = _serve(asked, there, compared)
-    parts = tuple(_device(leaf, compared[leaf.facts], given, there) for leaf, given in zip(asked, served, strict=True))
+            compared[leaf.facts] = [_compare(have, leaf) for have in available]
+    assigned = _assign(devices, available, compared)
+    parts = tuple(
+        _device_reason(leaf, compared[leaf.facts], taken, available)
+        for leaf, taken in zip(devices, assigned, strict=True)
+    )
     truth = min((part.truth for part in parts), default=Truth.YES)
     verb = {Truth.YES: "is", Truth.UNKNOWN: "may be", Truth.NO: "is not"}[truth]
-    return Reason(truth=truth, text=f"this machine {verb} {wanted.tag or wanted}", parts=parts)
+    return Reason(truth=truth, text=f"this machine {verb} {required.tag or required}", parts=parts)
 
 
-def _alike(leaves: Iterable[_Leaf]) -> Sequence[_Leaf]:
-    """Return one device for all that are alike, with the count of them all, in the order of the first."""
+def _merge_identical(leaves: Iterable[_Leaf]) -> Sequence[_Leaf]:
+    """Merge devices with equal facts and add their counts; each group has the place of its first device."""
     found: dict[_Facts, _Leaf] = {}
     for leaf in leaves:
         known = found.get(leaf.facts)
@@ -96,24 +105,24 @@ def _alike(leaves: Iterable[_Leaf]) -> Sequence[_Leaf]:
     return tuple(found.values())
 
 
-def _leaves(node: TargetNode, path: str = "", count: int = 1, around: int | None = None) -> Iterator[_Leaf]:
-    """Yield the devices of a tree; a system in a system is more devices."""
+def _leaves(node: TargetNode, path: str = "", count: int = 1, inherited: int | None = None) -> Iterator[_Leaf]:
+    """Yield the devices of a tree, with replicas of composites multiplied out."""
     if not node.targets:
-        yield _Leaf(path, node, count, _sum(around, _own_memory(node, "")))
+        yield _Leaf(path, node, count, _sum(inherited, _own_memory(node, "")))
     for child in node.targets:
-        seen = _sum(around, _own_memory(node, child.slot))
-        yield from _leaves(child, join(path, child.slot), count * child.count, seen)
+        usable = _sum(inherited, _own_memory(node, child.slot))
+        yield from _leaves(child, join(path, child.slot), count * child.count, usable)
 
 
 def _own_memory(node: TargetNode, child: str) -> int | None:
-    """Return the bytes that a node states for itself or for one child."""
+    """Return the bytes of memory that a node states for itself or for one child."""
     shared = (memory for memory in node.memory if memory.kind == "ram" and (not memory.of or child in memory.of))
     sizes = [memory.bytes for memory in shared if memory.bytes is not None]
     return sum(sizes) if sizes else None
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None and other is None else (one or 0) + (other or 0)
+def _sum(left: int | None, right: int | None) -> int | None:
+    return None if left is None and right is None else (left or 0) + (right or 0)
 
 
 def _is_software(node: TargetNode) -> bool:
@@ -121,83 +130,99 @@ def _is_software(node: TargetNode) -> bool:
     return kind is not None and kind.is_external
 
 
-def _serve(
-    asked: Sequence[_Leaf], there: Sequence[_Leaf], compared: Mapping[_Facts, Sequence[Reason]]
+def _assign(
+    devices: Sequence[_Leaf], available: Sequence[_Leaf], compared: Mapping[_Facts, Sequence[Reason]]
 ) -> Sequence[Mapping[int, int]]:
-    """Give every device that is asked for some that are there: only sure ones if that is enough, else possible ones."""
-    runs = [list(run) for _, run in groupby(asked, lambda leaf: leaf.facts)]
-    demands, supplies = [sum(leaf.count for leaf in run) for run in runs], [leaf.count for leaf in there]
-    served: list[dict[int, int]] = []
+    """Assign available devices to the required ones: only certain matches if these suffice, else possible ones too.
+
+    Returns, for each required device, the counts taken by index of the available device.
+    """
+    # Adjacent equal devices are one demand, which keeps the flow problem small for large machines.
+    runs = [list(run) for _, run in groupby(devices, lambda leaf: leaf.facts)]
+    demands, supplies = [sum(leaf.count for leaf in run) for run in runs], [leaf.count for leaf in available]
+    assigned: list[dict[int, int]] = []
     for least in (Truth.YES, Truth.UNKNOWN):
         rows = (compared[run[0].facts] for run in runs)
         edges = [[at for at, answer in enumerate(row) if answer.truth >= least] for row in rows]
-        served = assign(demands, supplies, edges)
-        if [sum(given.values()) for given in served] == demands:
+        assigned = assign(demands, supplies, edges)
+        if [sum(taken.values()) for taken in assigned] == demands:
             break
-    return [share for run, given in zip(runs, served, strict=True) for share in _shared(run, given)]
+    return [share for run, taken in zip(runs, assigned, strict=True) for share in _split(run, taken)]
 
 
-def _shared(run: Sequence[_Leaf], given: Mapping[int, int]) -> Iterator[Mapping[int, int]]:
-    """Divide what devices that are alike were given, the first ones first."""
-    left = dict(given)
+def _split(run: Sequence[_Leaf], taken: Mapping[int, int]) -> Iterator[Mapping[int, int]]:
+    """Split the assignment of a run of equal devices, in order."""
+    rest = dict(taken)
     for leaf in run:
         need, share = leaf.count, dict[int, int]()
-        for at in list(left):
-            share[at] = min(need, left[at])
-            need, left[at] = need - share[at], left[at] - share[at]
-            if not left[at]:
-                del left[at]
+        for at in list(rest):
+            share[at] = min(need, rest[at])
+            need, rest[at] = need - share[at], rest[at] - share[at]
+            if not rest[at]:
+                del rest[at]
             if not need:
                 break
         yield share
 
 
-def _device(asked: _Leaf, answers: Sequence[Reason], served: Mapping[int, int], there: Sequence[_Leaf]) -> Reason:
-    """Return the answer for one device that is asked for: what serves it, else what comes nearest to it."""
-    name = f"{asked.path}: {asked.node.kind}" if asked.path else asked.node.kind
-    if sum(served.values()) >= asked.count:
-        worst = min((answers[at] for at in served), key=lambda answer: answer.truth)
+def _device_reason(
+    required: _Leaf, answers: Sequence[Reason], taken: Mapping[int, int], available: Sequence[_Leaf]
+) -> Reason:
+    """Explain one required device by the devices assigned to it, else by the most similar device."""
+    name = f"{required.path}: {required.node.kind}" if required.path else required.node.kind
+    if sum(taken.values()) >= required.count:
+        worst = min((answers[at] for at in taken), key=lambda answer: answer.truth)
         return worst.replace(text=name)
-    same = [at for at, have in enumerate(there) if have.node.device == asked.node.device]
+    same = [at for at, have in enumerate(available) if have.node.device == required.node.device]
     if not same:
-        truth = Truth.NO if asked.node.device in _LOOKED_FOR else Truth.UNKNOWN
-        said = "there is none" if truth is Truth.NO else "detection does not look for it"
-        return Reason(truth=truth, text=f"{name}: {said}")
-    best = max((answers[at] for at in same), key=_nearness)
-    number = sum(there[at].count for at in same if answers[at].truth is not Truth.NO)
-    said = f": {number} < {asked.count}" if asked.count > number and best.truth is not Truth.NO else ""
-    said = said or (": there is one, and it serves another" if best.truth is not Truth.NO else "")
-    return Reason(truth=Truth.NO, text=name + said, parts=best.parts)
+        truth = Truth.NO if required.node.device in _LOOKED_FOR else Truth.UNKNOWN
+        problem = "there is none" if truth is Truth.NO else "detection does not look for it"
+        return Reason(truth=truth, text=f"{name}: {problem}")
+    best = max((answers[at] for at in same), key=_similarity)
+    number = sum(available[at].count for at in same if answers[at].truth is not Truth.NO)
+    problem = f": {number} < {required.count}" if required.count > number and best.truth is not Truth.NO else ""
+    problem = problem or (": there is one, but another device needs it" if best.truth is not Truth.NO else "")
+    return Reason(truth=Truth.NO, text=name + problem, parts=best.parts)
 
 
-def _nearness(answer: Reason) -> tuple[int, int]:
+def _similarity(answer: Reason) -> tuple[int, int]:
     return answer.truth, -sum(part.truth is Truth.NO for part in answer.parts)
 
 
-def _compare(have: _Leaf, wanted: _Leaf) -> Reason:
+def _compare(have: _Leaf, required: _Leaf) -> Reason:
     """Compare two devices fact by fact."""
-    if have.node.device != wanted.node.device:
-        return Reason(truth=Truth.NO, text=f"{wanted.node.kind}: this is {have.node.kind}")
+    if have.node.device != required.node.device:
+        return Reason(truth=Truth.NO, text=f"{required.node.kind}: this is {have.node.kind}")
     parts = (
-        *triples(have.node, wanted.node),
-        *instructions(have.node, wanted.node),
-        *_rows(have.node, wanted.node),
-        *_memory(have, wanted),
+        *compare_triples(have.node, required.node),
+        *compare_instructions(have.node, required.node),
+        *_rows(have.node, required.node),
+        *_memory(have, required),
     )
     truth = min((part.truth for part in parts), default=Truth.YES)
-    return Reason(truth=truth, text=wanted.node.kind, parts=parts)
+    return Reason(truth=truth, text=required.node.kind, parts=parts)
 
 
-def instructions(have: TargetNode, wanted: TargetNode) -> Iterator[Reason]:
-    """Compare what code may use: of a CPU by features, of others by the attributes that name instructions."""
-    if is_cpu_kind(wanted.kind):
-        yield from _cpu_instructions(have, wanted)
-        if isinstance(width := wanted.attrs.get("vector-width"), int):
-            truth, said = check_vector_width(have, width)
-            yield _answer(truth, f"vector-width {width}", said)
+def compare_instructions(have: TargetNode, required: TargetNode) -> Iterator[Reason]:
+    """Compare instruction sets.
+
+    Those of CPUs are compared by features, those of other devices by attributes of class `isa`.
+
+    Args:
+        have: A measured device.
+        required: A target of the same device type.
+
+    Yields:
+        One reason for each fact that the target states.
+    """
+    if is_cpu_kind(required.kind):
+        yield from _cpu_instructions(have, required)
+        if isinstance(width := required.attrs.get("vector-width"), int):
+            truth, finding = check_vector_width(have, width)
+            yield _answer(truth, f"vector-width {width}", finding)
         return
-    kind = find_kind(wanted.kind)
-    for name, value in wanted.attrs.items():
+    kind = find_kind(required.kind)
+    for name, value in required.attrs.items():
         row = kind.attribute(name) if kind is not None else None
         if row is None or row.class_ != "isa":
             continue
@@ -208,41 +233,41 @@ def instructions(have: TargetNode, wanted: TargetNode) -> Iterator[Reason]:
         yield _compare_values(row, actual, value)
 
 
-def _features(have: TargetNode, name: str, wanted: Value) -> Iterator[Reason]:
-    """Compare signed features, each by itself."""
-    for feature in map(str, wanted if isinstance(wanted, tuple) else ()):
+def _features(have: TargetNode, name: str, required: Value) -> Iterator[Reason]:
+    """Compare signed features one by one."""
+    for feature in map(str, required if isinstance(required, tuple) else ()):
         truth = compare_feature("has" if feature[0] == "+" else "lacks", have.attrs.get(name, ()), feature[1:])
         yield Reason(truth=truth, text=feature if truth else f"{feature}: it is {_shown(have.attrs.get(name, ()))}")
 
 
-def _cpu_instructions(have: TargetNode, wanted: TargetNode) -> Iterator[Reason]:
+def _cpu_instructions(have: TargetNode, required: TargetNode) -> Iterator[Reason]:
     try:
-        here, there = have.features, wanted.features
+        here, there = have.features, required.features
     except TargetError as error:
         yield Reason(truth=Truth.UNKNOWN, text=str(error))
         return
-    name = wanted.attrs.get("mcpu")
-    label = " ".join(filter(None, (f"mcpu {name}" if name else "", *map(str, _signed(wanted))))) or "instructions"
+    name = required.attrs.get("mcpu")
+    label = " ".join(filter(None, (f"mcpu {name}" if name else "", *map(str, _signed(required))))) or "instructions"
     if here.family and there.family and here.family != there.family:
         yield Reason(truth=Truth.NO, text=f"{label}: that is {there.family}, and this is {here.family}")
         return
-    named = {*read_isa(wanted.kind, wanted.attrs).added} & there.names
+    named = {*read_isa(required.kind, required.attrs).added} & there.names
     lacking, unknown = missing(here, there.names, there.family, named=named, measured=True)
     is_same = name is not None and name == have.attrs.get("mcpu") and not is_reduced(have)
-    if is_same:  # what a CPU is called says more than no table
+    if is_same:  # the equal name settles features that the table does not list
         unknown = [feature for feature in unknown if feature in named]
     if lacking:
         yield Reason(truth=Truth.NO, text=f"{label}: lacks {_listed(lacking)}")
     elif unknown or (name is not None and not is_same and not there.is_complete):
-        said = f"not known: {_listed(unknown)}" if unknown else "what it has is not known"
-        yield Reason(truth=Truth.UNKNOWN, text=f"{label}: {said}")
+        problem = f"not known: {_listed(unknown)}" if unknown else "its features are not known"
+        yield Reason(truth=Truth.UNKNOWN, text=f"{label}: {problem}")
     elif there.names - implied_only(there.family, measured=True):
         yield Reason(truth=Truth.YES, text=f"{label}: all of it is here")
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + more
 
 
 def _signed(node: TargetNode) -> tuple[Value, ...]:
@@ -250,33 +275,41 @@ def _signed(node: TargetNode) -> tuple[Value, ...]:
     return features if isinstance(features, tuple) else ()
 
 
-def triples(have: TargetNode, wanted: TargetNode) -> Iterator[Reason]:
-    """Compare the architectures and operating systems that code is for."""
-    asked, actual = wanted.attrs.get("mtriple"), have.attrs.get("mtriple")
-    if not isinstance(asked, str):
+def compare_triples(have: TargetNode, required: TargetNode) -> Iterator[Reason]:
+    """Compare the platforms (architecture and operating system) of two devices.
+
+    Args:
+        have: A measured device.
+        required: A target.
+
+    Yields:
+        One reason, if the target states a triple.
+    """
+    triple, actual = required.attrs.get("mtriple"), have.attrs.get("mtriple")
+    if not isinstance(triple, str):
         return
     if not isinstance(actual, str):
-        yield Reason(truth=Truth.UNKNOWN, text=f"mtriple {asked}: not measured")
+        yield Reason(truth=Truth.UNKNOWN, text=f"mtriple {triple}: not measured")
         return
-    truth = compare_attribute("mtriple", "eq", actual, asked, measured=True)
-    yield _answer(truth, f"mtriple {asked}", f"it is {actual}")
+    truth = compare_attribute("mtriple", "eq", actual, triple, measured=True)
+    yield _answer(truth, f"mtriple {triple}", f"it is {actual}")
 
 
-def _rows(have: TargetNode, wanted: TargetNode) -> Iterator[Reason]:
+def _rows(have: TargetNode, required: TargetNode) -> Iterator[Reason]:
     """Compare the other attributes by their class."""
-    kind = find_kind(wanted.kind)
-    for name, value in wanted.attrs.items():
+    kind = find_kind(required.kind)
+    for name, value in required.attrs.items():
         row = kind.attribute(name) if kind is not None else None
         if row is None or name == "mtriple" or row.class_ not in ("hard", "capacity", "scale"):
             continue
-        if name not in have.attrs and _follows(have, name, value):
-            yield Reason(truth=Truth.YES, text=f"{name} {value}: follows from {have.attrs['arch']}")
+        if name not in have.attrs and _is_implied(have, name, value):
+            yield Reason(truth=Truth.YES, text=f"{name} {value}: implied by {have.attrs['arch']}")
         else:
             yield _compare_values(row, have.attrs.get(name), value)
 
 
-def _follows(have: TargetNode, name: str, value: Value) -> bool:
-    """Whether a limit follows from the compute capability that was measured."""
+def _is_implied(have: TargetNode, name: str, value: Value) -> bool:
+    """Whether the measured compute capability implies a limit."""
     arch = str(have.attrs.get("arch", ""))
     if have.device != "cuda" or NvidiaArch.parse(arch) is None or not isinstance(value, int):
         return False
@@ -285,7 +318,7 @@ def _follows(have: TargetNode, name: str, value: Value) -> bool:
 
 
 def _compare_values(row: Attribute, actual: Value | None, value: Value) -> Reason:
-    """Compare one attribute; a default is what code is generated with, and no measurement."""
+    """Compare one attribute; a default is no measurement, so an absent value is unknown."""
     operator = required_operator(row, value)
     if actual is None or operator is None:
         return Reason(truth=Truth.UNKNOWN, text=f"{row.name} {_shown(value)}: not measured")
@@ -295,21 +328,21 @@ def _compare_values(row: Attribute, actual: Value | None, value: Value) -> Reaso
     return _answer(truth, f"{row.name} {_shown(value)}", f"it is {_shown(actual)}")
 
 
-def _memory(have: _Leaf, wanted: _Leaf) -> Iterator[Reason]:
-    if wanted.memory is None:
+def _memory(have: _Leaf, required: _Leaf) -> Iterator[Reason]:
+    if required.memory is None:
         return
     if have.memory is None:
-        yield Reason(truth=Truth.UNKNOWN, text=f"memory {wanted.memory}: not measured")
-    elif not compare_memory("ge", have.memory, wanted.memory, measured=True):
-        yield Reason(truth=Truth.NO, text=f"memory {have.memory} < {wanted.memory}")
-    elif have.memory < wanted.memory:
-        yield Reason(truth=Truth.YES, text=f"memory {have.memory}: {wanted.memory} but for what the system keeps")
+        yield Reason(truth=Truth.UNKNOWN, text=f"memory {required.memory}: not measured")
+    elif not compare_memory("ge", have.memory, required.memory, measured=True):
+        yield Reason(truth=Truth.NO, text=f"memory {have.memory} < {required.memory}")
+    elif have.memory < required.memory:
+        yield Reason(truth=Truth.YES, text=f"memory {have.memory}: {required.memory} except what the system reserves")
     else:
-        yield Reason(truth=Truth.YES, text=f"memory {have.memory} >= {wanted.memory}")
+        yield Reason(truth=Truth.YES, text=f"memory {have.memory} >= {required.memory}")
 
 
-def _answer(truth: Truth, what: str, but: str) -> Reason:
-    return Reason(truth=truth, text=what if truth is Truth.YES else f"{what}: {but}")
+def _answer(truth: Truth, fact: str, finding: str) -> Reason:
+    return Reason(truth=truth, text=fact if truth is Truth.YES else f"{fact}: {finding}")
 
 
 def _shown(value: Value) -> str:
