@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks._graphs import KINDS_OF_ONE, KINDS_OF_TWO, Graph, module_of, tree_of
 from tvmtarget.ir.def_use import readers_of
-from tvmtarget.partition.dataflow import dataflow_of, kinds_of
+from tvmtarget.partition.dataflow import dataflow_of, number_types
 from tvmtarget.partition.plan import decompose
 from tvmtarget.partition.subgraphs import typed_fusion
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits
@@ -71,7 +71,7 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     labels = [int(not is_taken) for is_taken in taken]
     atoms = [(index,) for index in range(len(graph))]
     main = module_of(graph).main
-    flow = dataflow_of(main, 0, readers_of(main), kinds_of(main.types), main.constant_names)
+    flow = dataflow_of(main, 0, readers_of(main), number_types(main.types), main.constant_names)
     values = values_of(flow, owners(len(graph), atoms), len(graph))
 
     def divide() -> Counting:

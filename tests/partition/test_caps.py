@@ -19,7 +19,7 @@ def limiter_of(successors, given=()):
         start=np.cumsum([0, *map(len, readers)]),
         readers=np.array([one for ones in readers for one in ones], dtype=np.int64),
         is_live_out=np.array([not ones for ones in successors] + [False for _ in given]),
-        kinds=np.zeros(len(readers), dtype=np.int64),
+        type_ids=np.zeros(len(readers), dtype=np.int64),
         nbytes=np.ones(len(readers), dtype=np.int64),
     )
     return Limiter(successors, [(atom,) for atom in range(count)], values)

@@ -218,7 +218,7 @@ def test_what_is_unknown_is_listed_and_moves_nothing_from_a_preferred_site():
     assert "unknown: copy of" in forced.summary()
     assert "no link says what that takes" in forced.summary()
     blind = tt.decompose(module, EDGE, Costs(symbolic_hints={"batch": 4}))
-    assert "nothing says how many operations on float32 a second @npu does" in str(blind.explain("fc1"))
+    assert "the peak of @npu for float32 is not known" in str(blind.explain("fc1"))
     strange = tt.decompose(module, "[gpu=cuda,cpu=numpy]", "roofline")
     assert "not known: what a call on @gpu (cuda) takes: 10 us assumed" in strange.summary()
     assert "@cpu (numpy) takes" not in strange.summary()
@@ -364,7 +364,7 @@ def test_all_that_is_wrong_is_said_at_once():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"sites": {"nqu": {}}}, "the costs speak of site 'nqu', which is no node of the target or kind; did you mean"),
+        ({"sites": {"nqu": {}}}, "the costs name site 'nqu', which is no node of the target or kind; did you mean"),
         ({"links": [{"src": "cqu", "dst": "npu", "latency": 1, "bandwidth": 1}]}, "ends at 'cqu', which is no site or"),
     ],
 )

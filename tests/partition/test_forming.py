@@ -41,7 +41,7 @@ class Case:
             start=np.cumsum([0, *map(len, self.successors)]),
             readers=np.array([target for targets in self.successors for target in targets], dtype=np.int64),
             is_live_out=np.array([not targets for targets in self.successors], dtype=np.bool_),
-            kinds=np.zeros(size, dtype=np.int64),
+            type_ids=np.zeros(size, dtype=np.int64),
             nbytes=np.array([rng.randint(1, 100) for _ in range(size)], dtype=np.int64),
         )
         self.limiter = Limiter(self.successors, self.atoms, self.values)
@@ -192,7 +192,7 @@ def formed_of(graph, count, seed):
         start=np.cumsum([0, *map(len, successors)]),
         readers=np.array([target for targets in successors for target in targets], dtype=np.int64),
         is_live_out=np.array([not targets for targets in successors], dtype=np.bool_),
-        kinds=np.zeros(len(graph), dtype=np.int64),
+        type_ids=np.zeros(len(graph), dtype=np.int64),
         nbytes=np.array([1 + number for _, number in graph], dtype=np.int64),
     )
     case.limiter = Limiter(successors, case.atoms, case.values)

@@ -11,8 +11,15 @@ from models import light
 
 import tvmtarget as tt
 from tvmtarget.errors import TargetError
-from tvmtarget.partition.dataflow import GIVEN
-from tvmtarget.partition.placement.throughput_balancing import LONGEST, Line, PassedValues, _contracted, _runs, balanced
+from tvmtarget.partition.dataflow import NO_PRODUCER
+from tvmtarget.partition.placement.throughput_balancing import (
+    MAX_POSITIONS,
+    AtomSequence,
+    PassedValue,
+    _contracted,
+    _runs,
+    balance_stages,
+)
 
 MACHINES = 3
 
@@ -22,16 +29,16 @@ def lines(draw):
     count, machines = draw(st.integers(1, 7)), draw(st.integers(1, MACHINES))
     numbers = st.integers(0, 50)
     values = []
-    for producer in range(GIVEN, count):
+    for producer in range(NO_PRODUCER, count):
         readers = draw(st.sets(st.integers(producer + 1, count - 1))) if producer + 1 < count else set()
-        is_live_out = producer != GIVEN and draw(st.booleans())
+        is_live_out = producer != NO_PRODUCER and draw(st.booleans())
         if readers or is_live_out:
-            values.append(PassedValues(producer, tuple(sorted(readers)), is_live_out, draw(numbers)))
+            values.append(PassedValue(producer, tuple(sorted(readers)), is_live_out, draw(numbers)))
     cells = st.lists(st.lists(numbers, min_size=machines, max_size=machines), min_size=count, max_size=count)
     allowed = st.lists(
         st.lists(st.integers(0, 5).map(bool), min_size=machines, max_size=machines), min_size=count, max_size=count
     )
-    return Line(
+    return AtomSequence(
         costs=np.array(draw(cells), dtype=np.int64),
         allowed=np.array(draw(allowed), dtype=np.bool_),
         launches=tuple(draw(st.lists(numbers, min_size=machines, max_size=machines))),
@@ -46,7 +53,7 @@ def load(line, stages, machine):
     total = sum(int(line.costs[place, machine]) for place in own) + (line.launches[machine] if own else 0)
     is_home = machine == line.home
     for value in line.values:
-        is_here = is_home if value.producer == GIVEN else value.producer in own
+        is_here = is_home if value.producer == NO_PRODUCER else value.producer in own
         reads, others = own & set(value.readers), set(value.readers) - own
         if not is_here and (reads or (is_home and value.is_live_out)):
             total += value.cost * (bool(reads) + (is_home and value.is_live_out))
@@ -68,7 +75,7 @@ def all_stages(line):
 
 @given(line=lines())
 def test_no_division_into_stages_is_better(line):
-    found = balanced(line)
+    found = balance_stages(line)
     every = list(all_stages(line))
     if not every:
         assert found is None
@@ -79,25 +86,25 @@ def test_no_division_into_stages_is_better(line):
 
 
 def chain(count, cost=10, value=3, machines=2):
-    values = [PassedValues(place, (place + 1,), False, value) for place in range(count - 1)]
-    return Line(
+    values = [PassedValue(place, (place + 1,), False, value) for place in range(count - 1)]
+    return AtomSequence(
         costs=np.full((count, machines), cost, dtype=np.int64),
         allowed=np.ones((count, machines), dtype=np.bool_),
         launches=(0,) * machines,
-        values=(PassedValues(GIVEN, (0,), False, value), *values, PassedValues(count - 1, (), True, value)),
+        values=(PassedValue(NO_PRODUCER, (0,), False, value), *values, PassedValue(count - 1, (), True, value)),
         home=None,
     )
 
 
 def test_a_long_line_is_cut_at_its_cheapest_places():
-    line = chain(6 * LONGEST)
+    line = chain(6 * MAX_POSITIONS)
     cheap = {place for place in range(len(line.costs)) if place % 6 == 2}
     values = tuple(replace(v, cost=1 if v.producer in cheap else 10**6) for v in line.values)
     line = replace(line, values=values)
     runs = _runs(line)
-    assert len(runs) <= LONGEST + 2
+    assert len(runs) <= MAX_POSITIONS + 2
     assert {begin - 1 for begin in runs[1:-1]} <= cheap
-    stages, busiest = balanced(_contracted(line, runs))
+    stages, busiest = balance_stages(_contracted(line, runs))
     assert busiest == pytest.approx(10 * len(line.costs) / 2, rel=2e-2, abs=2e6)
     assert sorted(set(stages)) == [0, 1]
 

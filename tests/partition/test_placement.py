@@ -9,11 +9,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tvmtarget.partition.dataflow import NO_PRODUCER, spans
 from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
-from tvmtarget.partition.placement.energy import Flow, energy_of, enumerated, labeling_problem
-from tvmtarget.partition.placement.local_search import neighboring_assignments
+from tvmtarget.partition.placement.energy import LabelingProblem, energy_of, enumerate_labelings
+from tvmtarget.partition.placement.local_search import neighboring_labelings
 from tvmtarget.partition.placement.maxflow import Budget
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A value: its producer (None if it is at home), readers, and copy costs by pair of domains."""
+
+    producer: int | None
+    readers: tuple[int, ...]
+    is_live_out: bool
+    routes: tuple
+
+
+def problem_of(costs, flows, domains, home, launches):
+    """Return a labeling problem of a few atoms; a cost of None forbids the label."""
+    count = len(launches)
+    rows = np.array([[-1 if cost is None else cost for cost in row] for row in costs], dtype=np.int64)
+    rows = rows.reshape(len(costs), count)
+    size = len(flows[0].routes) if flows else 1 + max((*domains, home))
+    return LabelingProblem(
+        costs=np.where(rows < 0, 0, rows),
+        allowed=rows >= 0,
+        producer=np.array([NO_PRODUCER if flow.producer is None else flow.producer for flow in flows], dtype=np.int64),
+        start=spans([len(flow.readers) for flow in flows]),
+        readers=np.array([reader for flow in flows for reader in flow.readers], dtype=np.int64),
+        is_live_out=np.array([flow.is_live_out for flow in flows], dtype=np.bool_),
+        cost_index=np.arange(len(flows), dtype=np.int64),
+        pair_costs=np.array([flow.routes for flow in flows], dtype=np.int64).reshape(len(flows), size, size),
+        domains=np.array(domains, dtype=np.int64),
+        home=home,
+        launches=np.array(launches, dtype=np.int64),
+    )
 
 
 @dataclass
@@ -21,22 +53,22 @@ class Term:
     cost: int
     tail: int
     heads: list[int]
-    asked: bool
+    trigger: bool
 
 
 def arrays_of(terms):
     return Terms(
         np.array([term.cost for term in terms], dtype=np.int64),
         np.array([term.tail for term in terms], dtype=np.int64),
-        np.array([term.asked for term in terms], dtype=np.bool_),
+        np.array([term.trigger for term in terms], dtype=np.bool_),
         np.array([head for term in terms for head in term.heads], dtype=np.int64),
         np.array([number for number, term in enumerate(terms) for _ in term.heads], dtype=np.int64),
     )
 
 
 def term_cost(term, decisions):
-    pays = term.tail == ALWAYS or decisions[term.tail] != term.asked
-    return term.cost if pays and any(decisions[head] == term.asked for head in term.heads) else 0
+    pays = term.tail == ALWAYS or decisions[term.tail] != term.trigger
+    return term.cost if pays and any(decisions[head] == term.trigger for head in term.heads) else 0
 
 
 def sum_of(differences, terms, decisions):
@@ -87,11 +119,11 @@ def placement_of(rng, size, count, *, share=1.0, distinct=True):
         if found or atom == size - 1:
             flows.append(Flow(atom, tuple(found), not found, routes))
     flows.append(Flow(None, tuple(rng.sample(range(size), min(3, size))), False, flows[0].routes))
-    return labeling_problem(costs, flows, domains, 0, [rng.randint(0, 10) for _ in range(count)])
+    return problem_of(costs, flows, domains, 0, [rng.randint(0, 10) for _ in range(count)])
 
 
 def best_of_all(placement):
-    return int(energy_of(placement, 0.0).totals(enumerated(placement, 10**6)).min())
+    return int(energy_of(placement, 0.0).totals(enumerate_labelings(placement, 10**6)).min())
 
 
 @settings(max_examples=150, deadline=None)
@@ -133,8 +165,8 @@ def test_two_labels_agree_with_the_maximum_flow_of_scipy():
             tail = "source" if producer < 0 else producer
             ends = placement.readers[placement.start[number] : placement.start[number + 1]].tolist()
             ends += ["source"] if placement.is_live_out[number] else []
-            edge(tail, ("up", number), int(placement.routes[number, 0, 1]))
-            edge(("down", number), tail, int(placement.routes[number, 1, 0]))
+            edge(tail, ("up", number), int(placement.pair_costs[number, 0, 1]))
+            edge(("down", number), tail, int(placement.pair_costs[number, 1, 0]))
             for end in ends:
                 edge(("up", number), end, 2**30)
                 edge(end, ("down", number), 2**30)
@@ -144,14 +176,14 @@ def test_two_labels_agree_with_the_maximum_flow_of_scipy():
 
 
 def test_nothing_to_place_is_placed():
-    assert expand_labels(labeling_problem((), (), (0, 1, 2), 0, (0, 0, 0)), 1.0).tolist() == []
+    assert expand_labels(problem_of((), (), (0, 1, 2), 0, (0, 0, 0)), 1.0).tolist() == []
 
 
 def test_all_choices_are_listed_in_order_and_added_up_as_each_alone():
     rng = random.Random(3)
     for _ in range(20):
         placement = placement_of(rng, 5, 3, share=0.8, distinct=rng.random() < 0.5)
-        rows = enumerated(placement, 3**5)
+        rows = enumerate_labelings(placement, 3**5)
         allowed = [np.flatnonzero(row).tolist() for row in placement.allowed]
         assert [tuple(row) for row in rows.tolist()] == list(product(*allowed))
         for share in (0.0, 0.5):
@@ -162,6 +194,6 @@ def test_all_choices_are_listed_in_order_and_added_up_as_each_alone():
 def test_small_changes_move_an_atom_or_all_at_a_value_to_a_label_that_all_may_have():
     same = ((0, 5), (0, 5))
     flows = [Flow(0, (1, 2), False, same)]
-    placement = labeling_problem(((1, 1), (1, 1), (1, None)), flows, (0, 1), 0, (0, 0))
-    moved = {tuple(labels.tolist()) for labels in neighboring_assignments(placement, np.array([0, 0, 0]))}
+    placement = problem_of(((1, 1), (1, 1), (1, None)), flows, (0, 1), 0, (0, 0))
+    moved = {tuple(labels.tolist()) for labels in neighboring_labelings(placement, np.array([0, 0, 0]))}
     assert moved == {(1, 0, 0), (0, 1, 0), (1, 1, 0)}

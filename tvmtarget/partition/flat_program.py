@@ -1,4 +1,4 @@
-"""Stage A, normalise: one flat function, its operations, and everything that was asked of each of them."""
+"""Flatten a module into one function with numbered operations and resolved constraints (the `normalise` stage)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tvmtarget.errors import UnknownNameError, did_you_mean
+from tvmtarget.errors import InfeasibleError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.def_use import readers_of
 from tvmtarget.ir.function import Call, Constant, Function, reachable_functions
 from tvmtarget.ir.inline import Frame, inline_calls
@@ -23,8 +23,7 @@ from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.structure import OpFingerprint, op_fingerprint
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
-from tvmtarget.partition.costs.value_memories import check_input_memories, memory_requirements
-from tvmtarget.partition.dataflow import Dataflow, Kinds, dataflow_of, kinds_of, signatures_of
+from tvmtarget.partition.dataflow import Dataflow, TypeNumbers, dataflow_of, number_types, signatures_of
 from tvmtarget.partition.outline.canonical_order import canonical_ranks
 from tvmtarget.partition.placement.given_matches import imported_generators, imported_matches
 from tvmtarget.partition.placement.where_rules import ConstraintResolver, Requirement, names_of, rules_matching
@@ -33,7 +32,7 @@ from tvmtarget.target.constraints.constraint import Constraint, covers
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["FlatProgram", "binds", "normalise", "open_frame"]
+__all__ = ["FlatProgram", "atomic_call", "binds_readers", "normalise"]
 
 _Item = TypeVar("_Item")
 
@@ -93,15 +92,29 @@ class FlatProgram:
 
     @property
     def top(self) -> tuple[int, ...]:
-        """The operations of the function itself."""
+        """Operations of the function itself, without those of nested bodies."""
         return tuple(self.scopes[0].calls)
 
     def op(self, index: int) -> Op:
-        """Return an operation as strategies see it."""
+        """Return an operation in the form that operator support (`Strategy`) sees.
+
+        Args:
+            index: number of the operation.
+
+        Returns:
+            The operation with the types and constants that it uses.
+        """
         return Op(self.body[index], self.types, self.constants, self._read, self._opsets)
 
     def fingerprint(self, index: int) -> OpFingerprint:
-        """Return what an operation is apart from names; those of one signature are looked at once."""
+        """Return the name-independent fingerprint of an operation.
+
+        Args:
+            index: number of the operation.
+
+        Returns:
+            The fingerprint; operations of one signature share it.
+        """
         number = self.signatures[index]
         if number not in self._fingerprints:
             self._fingerprints[number] = op_fingerprint(self.body[index], self.types, self.is_read)
@@ -112,7 +125,14 @@ class FlatProgram:
         return {}
 
     def is_read(self, value: str) -> bool:
-        """Whether an operation reads a value, or it is returned."""
+        """Check whether an operation reads a value, or the function returns it.
+
+        Args:
+            value: name of a value.
+
+        Returns:
+            False for a value that nothing needs.
+        """
         return value in self._read
 
     @cached_property
@@ -124,14 +144,21 @@ class FlatProgram:
         return frozenset(self.consumers) | self.results
 
     def dataflow(self, calls: Sequence[int]) -> Dataflow:
-        """Return the values around the operations of the body that some operations stand in, as whole arrays."""
+        """Return the data flow of the body that contains some operations.
+
+        Args:
+            calls: operations of one body; the function itself if there are none.
+
+        Returns:
+            All values of that body, in canonical order where there is one.
+        """
         scope = self.scope_of(calls[0]) if calls else self.scopes[0]
         if scope.calls not in self._dataflows:
             readers = self.consumers if len(self.scopes) == 1 else readers_of(scope.function)
             ranks = self._ranks(scope)
             first = scope.calls.start
             self._dataflows[scope.calls] = dataflow_of(
-                scope.function, first, readers, self.kinds, self.constants, ranks
+                scope.function, first, readers, self.type_numbers, self.constants, ranks
             )
         return self._dataflows[scope.calls]
 
@@ -140,7 +167,14 @@ class FlatProgram:
         return {}
 
     def in_canonical_order(self, atoms: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Return groups of operations of one body in an order that does not depend on how operations are listed."""
+        """Sort groups of operations independently of how operations are listed.
+
+        Args:
+            atoms: disjoint groups of operations of one body.
+
+        Returns:
+            The groups by the canonical rank of their first operation; as they are if the body has no canonical order.
+        """
         scope = self.scope_of(atoms[0][0]) if atoms else self.scopes[0]
         ranks, first = self._ranks(scope), scope.calls.start
         return atoms if ranks is None else sorted(atoms, key=lambda atom: min([ranks[one - first] for one in atom]))
@@ -158,27 +192,42 @@ class FlatProgram:
 
     @cached_property
     def signatures(self) -> list[int]:
-        """A number for every operation; those of one number differ in names and values of constants at most."""
-        return signatures_of(self.body, self.kinds, self.constants, self._read)
+        """A number for every operation; equal numbers mean equal up to names and values of constants."""
+        return signatures_of(self.body, self.type_numbers, self.constants, self._read)
 
     @cached_property
-    def firsts(self) -> list[int]:
+    def representatives(self) -> list[int]:
         """The first operation of every signature."""
         found: list[int] = np.unique(self.signatures, return_index=True)[1].tolist()
         return found
 
     @cached_property
-    def kinds(self) -> Kinds:
+    def type_numbers(self) -> TypeNumbers:
         """The types of all values by number."""
-        return kinds_of(self.types)
+        return number_types(self.types)
 
     def is_boundary(self, first: int, then: int) -> bool:
-        """Whether two operations, of which the second reads the first, are asked to be in different functions."""
+        """Check whether a boundary between functions lies between two operations.
+
+        Args:
+            first: an operation.
+            then: an operation that reads a result of `first`.
+
+        Returns:
+            True if the two must be in different functions.
+        """
         before, after = self.boundaries
         return then in before or first in after
 
     def predecessors(self, index: int) -> Iterator[int]:
-        """Yield what must run before an operation, each once: whose results it reads, whose effect it follows."""
+        """Yield what must run before an operation.
+
+        Args:
+            index: number of the operation.
+
+        Yields:
+            Each operation once: those whose results it reads, then the previous one with an effect.
+        """
         before = dict.fromkeys(self.producer[name] for name in self.body[index].uses() if name in self.producer)
         if index in self.effect_before:
             before[self.effect_before[index]] = None
@@ -186,12 +235,12 @@ class FlatProgram:
 
     @cached_property
     def has_binding_values(self) -> bool:
-        """Whether an operation computes a value that binds its readers to it."""
-        return any(output.name and binds(output.type) for call in self.body for output in call.outputs)
+        """Whether an operation computes a value that must stay in one function with its readers."""
+        return any(output.name and binds_readers(output.type) for call in self.body for output in call.outputs)
 
     @cached_property
     def effect_before(self) -> Mapping[int, int]:
-        """The operation with an effect that comes before each other one in its body."""
+        """The previous operation with an effect in the same body, for each operation with an effect but the first."""
         found: dict[int, int] = {}
         for scope in self.scopes:
             effects = [index for index in scope.calls if self.body[index].has_effect]
@@ -199,7 +248,14 @@ class FlatProgram:
         return found
 
     def scope_of(self, index: int) -> Scope:
-        """Return the body that an operation stands in."""
+        """Return the body that contains an operation.
+
+        Args:
+            index: number of the operation.
+
+        Returns:
+            The function itself or a nested body.
+        """
         return self._by_call[index]
 
     @cached_property
@@ -209,8 +265,15 @@ class FlatProgram:
             found[scope.calls.start : scope.calls.stop] = [scope] * len(scope.calls)
         return tuple(found)
 
-    def address(self, index: int) -> list[tuple[str, str]]:
-        """Return the nested bodies that an operation stands in, the outermost first: whose, and what that calls it."""
+    def nesting_path(self, index: int) -> list[tuple[str, str]]:
+        """Return the nested bodies around an operation.
+
+        Args:
+            index: number of the operation.
+
+        Returns:
+            The name of the owning operation and the label of the body, outermost first.
+        """
         found: list[tuple[str, str]] = []
         scope = self.scope_of(index)
         while scope.owner is not None:
@@ -219,20 +282,44 @@ class FlatProgram:
         return found[::-1]
 
     def nested(self, index: int) -> Iterator[int]:
-        """Yield all operations in the bodies of one, at any depth."""
+        """Yield the operations in the nested bodies of one.
+
+        Args:
+            index: number of an operation.
+
+        Yields:
+            Operations at any depth, each before those in its own bodies.
+        """
         for scope in self.bodies.get(index, ()):
             for inner in scope.calls:
                 yield inner
                 yield from self.nested(inner)
 
     def with_nested(self, calls: Iterable[int]) -> Iterator[int]:
-        """Yield operations, each with those in its bodies behind it."""
+        """Yield operations, each followed by those in its nested bodies.
+
+        Args:
+            calls: operations.
+
+        Yields:
+            Operations at any depth.
+        """
         for index in calls:
             yield index
             yield from self.nested(index)
 
-    def named(self, name: str) -> list[int]:
-        """Return the operations of a name, glob or `op:KIND`, as in `where`; `UnknownNameError` if there are none."""
+    def ops_named(self, name: str) -> list[int]:
+        """Return the operations that match a name as `where` matches it.
+
+        Args:
+            name: a name, a glob or `op:KIND`.
+
+        Returns:
+            At least one operation, ascending.
+
+        Raises:
+            UnknownNameError: if no operation matches.
+        """
         matching = re.compile(translate(name))
         found = [
             index
@@ -242,7 +329,17 @@ class FlatProgram:
         return found or [self.find(name)]
 
     def find(self, source: str) -> int:
-        """Return the number of the operation of that name; `UnknownNameError` with the nearest ones."""
+        """Return the operation of a name.
+
+        Args:
+            source: the name that the module gives the operation.
+
+        Returns:
+            The number of the first operation of that name.
+
+        Raises:
+            UnknownNameError: if there is none; the message has the nearest names.
+        """
         for index, call in enumerate(self.body):
             if call.source == source:
                 return index
@@ -251,37 +348,61 @@ class FlatProgram:
         )
 
 
-def binds(type_: Type) -> bool:
-    """Whether a value never leaves its function: one of no known type, or a tuple or function of another dialect."""
+def binds_readers(type_: Type) -> bool:
+    """Check whether a value must stay in one function with its readers.
+
+    Args:
+        type_: the type of the value.
+
+    Returns:
+        True for a value that functions cannot return: of unknown type, or a tuple or function of another dialect.
+    """
     return type_ is None or (isinstance(type_, OpaqueType) and type_.name.startswith(("Tuple(", "Func(")))
 
 
 def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint]) -> FlatProgram:
-    """Inline all calls, drop copies that an earlier decomposition made, and collect what is asked of each operation."""
+    """Flatten a module into one function, and resolve the constraints on each operation.
+
+    All calls are inlined, and copies that an earlier decomposition inserted are dropped.
+
+    Args:
+        module: the module; its entry is `main`.
+        target: the tree to partition over.
+        where: constraints on operations and functions by name, glob or `op:KIND`.
+
+    Returns:
+        The flat program.
+
+    Raises:
+        InfeasibleError: if an input is in a memory that the driver cannot read.
+        ModelError: if a `where` rule names both a function and an operation.
+        UnknownNameError: if a `where` rule matches nothing, or a constraint names nothing in the tree.
+    """
     topology = Topology(target.resolve())
     functions = constrained(partitionable(module.functions), module.attrs, topology)
     module = module.replace(functions=functions)
-    kept = _uncalled(module)
-    by_name = {one.name: with_op_names(one) for one in module}
+    others = _other_functions(module)
+    by_name = {function.name: with_op_names(function) for function in module}
     inlined = inline_calls(by_name["main"], by_name)
+    # With one leaf nothing is divided, and tuples may stay as they are.
     if len(tuple(topology.leaves())) > 1:
         inlined = with_tuples_apart(inlined, where)
     found = scopes_of(inlined)
-    codes = {one.name: one.constraint for one in kept if one.code is not None}
-    check_input_memories(module.main, topology)
-    read = ConstraintResolver(topology)
+    codes = {function.name: function.constraint for function in others if function.code is not None}
+    _check_input_memories(module.main, topology)
+    resolve = ConstraintResolver(topology)
     matches = rules_matching(where, found)
-    rules = tuple(read(constraint, f"where {key!r}") for key, constraint in where.items())
-    asked = _asked(found, read, codes, rules, matches)
-    frames = _mapped(found.frames, lambda frame: _on_tree(frame, read))
-    read.check()
+    rules = tuple(resolve(constraint, f"where {key!r}") for key, constraint in where.items())
+    requirements = _requirements(found, resolve, codes, rules, matches)
+    frames = _map_rows(found.frames, lambda frame: _resolved(frame, resolve))
+    resolve.check()
     return FlatProgram(
         function=found.scopes[0].function,
-        others=kept,
+        others=others,
         attrs=module.attrs,
         topology=topology,
         body=found.body,
-        requirements=asked,
+        requirements=requirements,
         frames=frames,
         scopes=found.scopes,
         bodies=found.bodies,
@@ -299,73 +420,99 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
 
 
 def _driven(found: Scopes, module: IRModule) -> frozenset[int]:
-    """Return the operations with nested bodies that a driver of the module holds."""
+    """Return the operations with nested bodies that are part of a driver of the module."""
     holders = {index: found.frames[index][-1].callee if found.frames[index] else "main" for index in found.bodies}
     return frozenset(index for index, holder in holders.items() if module[holder].attr("role") == "driver")
 
 
-def _on_tree(frame: Frame, read: ConstraintResolver) -> Frame:
-    return replace(
-        frame, provenance=tuple((read(wanted, origin).constraint, origin) for wanted, origin in frame.provenance)
-    )
+def _resolved(frame: Frame, resolve: ConstraintResolver) -> Frame:
+    provenance = tuple((resolve(constraint, origin).constraint, origin) for constraint, origin in frame.provenance)
+    return replace(frame, provenance=provenance)
 
 
-def _uncalled(module: IRModule) -> tuple[Function, ...]:
-    """Return the functions that stay as they are: code, what the entry does not call, and what that calls."""
-    divided = set(reachable_functions(["main"], module.by_name))
-    beside = set(reachable_functions([one.name for one in module if one.name not in divided], module.by_name))
-    return tuple(one for one in module if one.name in beside or one.code is not None)
+def _other_functions(module: IRModule) -> tuple[Function, ...]:
+    """Return the functions that stay as they are: code, what `main` does not call, and what such functions call."""
+    inlined = set(reachable_functions(["main"], module.by_name))
+    others = set(reachable_functions([one.name for one in module if one.name not in inlined], module.by_name))
+    return tuple(one for one in module if one.name in others or one.code is not None)
 
 
-def _asked(
+def _check_input_memories(function: Function, topology: Topology) -> None:
+    """Raise `InfeasibleError` for inputs in another memory of the target than the one where the driver reads them."""
+    home = topology.home("")
+    misplaced = [param for param in function.params if param.scope in topology.domains() and param.scope != home]
+    if function.attr("role") is None:
+        raise_all(
+            InfeasibleError,
+            [
+                f"input {param.name!r} is in memory {param.scope!r}, but the driver takes inputs in {home!r}; leave "
+                f"the memory out, or make a site of {param.scope!r} the host of the root"
+                for param in misplaced
+            ],
+        )
+
+
+def _requirements(
     found: Scopes,
-    read: ConstraintResolver,
+    resolve: ConstraintResolver,
     codes: Mapping[str, Constraint | None],
     rules: Sequence[Requirement],
     matches: Sequence[tuple[int, ...]],
 ) -> tuple[tuple[Requirement, ...], ...]:
-    """Return what is asked of each operation; what is asked of one holds for all in its nested bodies.
+    """Return the constraints on each operation, outermost first; operations of nested bodies inherit their owner's.
 
-    One that calls code, a function that is not inlined, is asked what that is. Of the rules, the last that matches an
-    operation counts.
+    An operation that calls code inherits the constraint of that function. Of the matching rules, the last one counts.
     """
-    topology, function = read.topology, found.scopes[0].function
+    topology, function = resolve.topology, found.scopes[0].function
     constraint = function.site_constraint
-    base = () if constraint is None else (read(constraint, f"function {function.name!r}"),)
-    plain: list[tuple[Requirement, ...]] = []
-    placed = {index for index, call in enumerate(found.body) for output in call.outputs if output.scope}
+    of_function = () if constraint is None else (resolve(constraint, f"function {function.name!r}"),)
+    without_rules: list[tuple[Requirement, ...]] = []
     for scope in found.scopes:
-        around = base if scope.owner is None else plain[scope.owner]
-        alone = _innermost(around, topology)
+        inherited = of_function if scope.owner is None else without_rules[scope.owner]
+        if_none = _innermost(inherited, topology)
         depth = 0 if scope.owner is None else len(found.frames[scope.owner])
         for index in scope.calls:
             call = found.body[index]
-            frames = found.frames[index][depth:]
-            own = [read(wanted, origin) for frame in frames for wanted, origin in frame.provenance] if frames else []
-            code = codes.get(call.callee or "") if codes else None
+            own = [resolve(*item) for frame in found.frames[index][depth:] for item in frame.provenance]
+            code = codes.get(call.callee or "")
             if code is not None:
-                own.append(read(code, f"function {call.callee!r}"))
+                own.append(resolve(code, f"function {call.callee!r}"))
             if call.constraint is not None:
-                own.append(read(call.constraint, f"op {call.source!r}"))
-            if index in placed:
-                own += [read(wanted, origin) for wanted, origin in memory_requirements(call, topology)]
-            plain.append(_innermost((*around, *own), topology) if own else alone)
-    return tuple((*ones, rules[ranks[-1]]) if ranks else ones for ones, ranks in zip(plain, matches, strict=True))
+                own.append(resolve(call.constraint, f"op {call.source!r}"))
+            own += [resolve(*item) for item in _memory_requirements(call, topology)]
+            without_rules.append(_innermost((*inherited, *own), topology) if own else if_none)
+    rows = zip(without_rules, matches, strict=True)
+    return tuple((*requirements, rules[ranks[-1]]) if ranks else requirements for requirements, ranks in rows)
 
 
-def _innermost(asked: tuple[Requirement, ...], topology: Topology) -> tuple[Requirement, ...]:
-    """Leave out that a device is asked for where something within asks for its host: a mixed function has both."""
+def _memory_requirements(call: Call, topology: Topology) -> Iterator[tuple[Constraint, str]]:
+    """Yield for each result in a memory of the target that a site with that memory computes it, and the origin.
+
+    Memories inside a domain, such as `shared`, belong to the code generator. Results of control flow are skipped: the
+    driver puts them into its own memory.
+    """
+    for output in () if call.regions else call.outputs:
+        paths = [leaf.path for leaf in topology.leaves() if leaf.domain == output.scope] if output.scope else []
+        if paths:
+            yield Constraint.at_any(paths), f"value {output.name!r} in memory {output.scope!r}"
+
+
+def _innermost(requirements: tuple[Requirement, ...], topology: Topology) -> tuple[Requirement, ...]:
+    """Drop a requirement for a device if an inner one requires the host of that device.
+
+    A function of mixed host and device code, split by an earlier decomposition, carries both.
+    """
     kept: list[Requirement] = []
-    for one in asked:
-        host = _pinned(one)
+    for requirement in requirements:
+        host = _required_path(requirement)
         if host is not None:
-            kept = [around for around in kept if not _drives(topology, host, _pinned(around))]
-        kept.append(one)
+            kept = [outer for outer in kept if not _drives(topology, host, _required_path(outer))]
+        kept.append(requirement)
     return tuple(kept)
 
 
-def _pinned(asked: Requirement) -> str | None:
-    constraint = asked.constraint
+def _required_path(requirement: Requirement) -> str | None:
+    constraint = requirement.constraint
     return constraint.path if constraint.is_required and not constraint.is_negated else None
 
 
@@ -375,8 +522,8 @@ def _drives(topology: Topology, host: str, device: str | None) -> bool:
     return not topology[device].is_system and topology[device].host == host
 
 
-def _mapped(rows: Iterable[tuple[_Item, ...]], change: Callable[[_Item], _Item]) -> tuple[tuple[_Item, ...], ...]:
-    """Change the items of all rows; rows that are equal are looked at once."""
+def _map_rows(rows: Iterable[tuple[_Item, ...]], change: Callable[[_Item], _Item]) -> tuple[tuple[_Item, ...], ...]:
+    """Change the items of all rows; equal rows are computed once and share the result."""
     seen: dict[tuple[_Item, ...], tuple[_Item, ...]] = {}
     found = []
     for row in rows:
@@ -386,28 +533,37 @@ def _mapped(rows: Iterable[tuple[_Item, ...]], change: Callable[[_Item], _Item])
     return tuple(found)
 
 
-def open_frame(frames: tuple[Frame, ...], path: str) -> int | None:
-    """Return the number of the outermost call around an operation that must stay whole at the node at `path`.
+def atomic_call(frames: tuple[Frame, ...], path: str) -> int | None:
+    """Find the outermost inlined call around an operation that must not be divided at a node.
 
-    A call of a constrained function is one atom until the decomposition stands in the node that it names.
+    A call of a function with a requirement is indivisible until the decomposition has reached the node that the
+    requirement names.
+
+    Args:
+        frames: the inlined calls around the operation, outermost first.
+        path: the path of the node.
+
+    Returns:
+        The number of the call (`Frame.ordinal`), None if there is no such call.
     """
     for frame in frames:
-        required = [wanted for wanted in frame.constraints if wanted.is_required]
-        naming = [wanted for wanted in required if not wanted.is_negated or next(_nodes(wanted), None) is not None]
-        if required and not (naming and all(_is_inside(wanted, path) for wanted in naming)):
+        # A negated constraint without paths excludes kinds or keys: it names no node to descend to.
+        required = [constraint for constraint in frame.constraints if constraint.is_required]
+        naming = [one for one in required if not one.is_negated or next(_named_paths(one), None) is not None]
+        if required and not (naming and all(_is_inside(constraint, path) for constraint in naming)):
             return frame.ordinal
     return None
 
 
-def _is_inside(wanted: Constraint, path: str) -> bool:
-    """Whether a node is, or is in, one that a constraint names: itself, as a choice, or beside other conditions."""
-    return any(covers(node, path) for node in _nodes(wanted))
+def _is_inside(constraint: Constraint, path: str) -> bool:
+    """Check whether a node is one that a constraint names, or inside of one."""
+    return any(covers(named, path) for named in _named_paths(constraint))
 
 
-def _nodes(wanted: Constraint, *, is_negated: bool = False) -> Iterator[str]:
-    """Yield the paths in a constraint that are not excluded; what is negated twice is not."""
-    excludes = is_negated != wanted.is_negated
-    if wanted.path is not None and not excludes:
-        yield wanted.path
-    for one in (*wanted.any_of, *wanted.all_of):
-        yield from _nodes(one, is_negated=excludes)
+def _named_paths(constraint: Constraint, *, is_negated: bool = False) -> Iterator[str]:
+    """Yield the paths that a constraint names and does not exclude; double negation does not exclude."""
+    excludes = is_negated != constraint.is_negated
+    if constraint.path is not None and not excludes:
+        yield constraint.path
+    for part in (*constraint.any_of, *constraint.all_of):
+        yield from _named_paths(part, is_negated=excludes)

@@ -75,7 +75,9 @@ class PlanCache:
 
 
 def digest(*parts: object) -> str:
-    """Hash arrays by type, shape and elements, frozen sets by their sorted elements, and all else by `repr`.
+    """Hash the parts of a cache key.
+
+    Arrays count by type, shape and elements, frozen sets by their sorted elements, all else by `repr`.
 
     Args:
         *parts: the parts of a cache key, in order.

@@ -113,7 +113,7 @@ def _every_call_is_in_its_body(
         if names != [program.body[index].source for index in ops]:
             yield f"the call of {callee!r} for {subgraph.ops[:1]} calls its ops {', '.join(map(repr, names[:3]))}"
         for index in subgraph.calls:
-            if tuple(program.address(index)) != path:
+            if tuple(program.nesting_path(index)) != path:
                 yield f"op {program.body[index].source!r} of {callee!r} is not called from the body it stands in"
     extra = next(starts, None)
     if extra is not None:

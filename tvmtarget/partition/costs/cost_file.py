@@ -1,4 +1,4 @@
-"""Files of costs, schema `tvmtarget.cost/1`: read strictly, with all problems in one error, and written."""
+"""Read and write cost files, schema `tvmtarget.cost/1`; one error lists all problems with their JSON paths."""
 
 from __future__ import annotations
 
@@ -17,14 +17,22 @@ __all__ = ["SCHEMA", "load_costs", "write_costs"]
 
 SCHEMA = "tvmtarget.cost/1"
 
-# What times of a file may be in, in microseconds; rates are always by the second.
+# Units for the times of a file, in microseconds; rates are always per second.
 _UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 
 
 def load_costs(source: Costs | Mapping[str, object] | str | Path) -> Costs:
-    """Read costs: themselves, data, the path of a JSON file, or the word `roofline`.
+    """Read costs from any of their forms.
 
-    `TargetError` lists everything that is wrong, and where.
+    Args:
+        source: costs, JSON data, the path of a JSON file, or the word `roofline` for rooflines alone.
+
+    Returns:
+        Checked costs.
+
+    Raises:
+        TargetError: with all problems and their places.
+        TargetFileError: if the file cannot be read or is no JSON.
 
     >>> load_costs({"schema": "tvmtarget.cost/1", "sites": {"npu": {"launch": 5}}}).sites["npu"].launch
     5.0
@@ -49,7 +57,14 @@ def _read(data: object, source: str) -> Costs:
 
 
 def write_costs(costs: Costs) -> dict[str, object]:
-    """Return costs as the data that `load_costs` reads; what is not stated is left out."""
+    """Return costs as the JSON data that `load_costs` reads.
+
+    Args:
+        costs: the costs.
+
+    Returns:
+        An object of schema `tvmtarget.cost/1`; fields that are not stated are left out.
+    """
     default = Costs()
     flat: dict[str, object] = {"schema": SCHEMA, "unit": "us"}
     if costs.sites:
@@ -98,7 +113,7 @@ def _stated(origin: str = "", **fields: object) -> dict[str, object]:
 
 
 class _Reader:
-    """Reads JSON values, and notes what is wrong with its place; what was wrong reads as absent."""
+    """Reads JSON values and collects problems with their paths; a wrong value reads as absent."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -247,7 +262,7 @@ class _Reader:
         return None
 
     def _time(self, value: object, place: str) -> float | None:
-        """Return a time in microseconds."""
+        """Return a time in microseconds, converted from the unit of the file."""
         number = self._number(value, place)
         return None if number is None else number * self.unit
 
@@ -258,7 +273,7 @@ class _Reader:
         return number
 
     def _shares(self, value: object, place: str) -> Shares | None:
-        """Return a share, or pairs of a size and a share."""
+        """Return one share, or pairs of a size and a share."""
         if not isinstance(value, list | tuple):
             return self._share(value, place)
         pairs: list[tuple[float, float]] = []

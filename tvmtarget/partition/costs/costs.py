@@ -1,6 +1,6 @@
-"""What operations, launches and copies take: measured numbers and rates, each with where it comes from.
+"""Measured times and rates of operations, launches and copies, each with its origin.
 
-A file of costs is JSON (`cost_file.py`); times are in microseconds, rates in operations or bytes a second.
+Times are in microseconds, rates in operations or bytes per second. `cost_file.py` reads and writes them as JSON.
 """
 
 from __future__ import annotations
@@ -24,19 +24,24 @@ from tvmtarget.target.problems import shown
 
 __all__ = ["MOST", "Costs", "LinkCost", "OpCost", "Shares", "SiteCost", "SubgraphCost", "check_costs", "structure_of"]
 
-# The largest number that makes sense of any kind, and the smallest rate: times stay whole picoseconds.
+# The largest number of any kind, and the smallest rate, so that times stay whole picoseconds.
 MOST, LEAST_RATE = 1e18, 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class SiteCost:
-    """Rates of a leaf, by its path or its kind; what is not stated comes from the target's own facts.
+    """Rates of a leaf, given by its path or its kind; the target's own attributes supply what is not stated.
 
-    launch: microseconds that calling a function takes. flops: peak operations a second by element type. mem_bw: peak
-    bytes a second. boundary_bw: bytes a second at which values from another site enter functions, and values for
-    another leave them, beside what a call takes: they get other layouts, and go out of caches. roofline: the share of
-    the peaks that its code reaches. domain: a name by which links may call its memory. capacity: bytes of weights that
-    its memory holds; without it, those that the target declares for the memory.
+    Attributes:
+        launch: microseconds to call a function.
+        flops: peak operations per second by element type.
+        mem_bw: peak bytes per second.
+        boundary_bw: bytes per second at which values enter functions from another site, or leave for one, in addition
+            to the call: layouts change, and caches are lost.
+        roofline: share of the peaks that code reaches, from 0 to 1.
+        domain: a name by which links may refer to its memory.
+        capacity: bytes of weights that its memory holds; overrides what the target declares.
+        origin: where the numbers come from.
     """
 
     launch: float | None = None
@@ -51,9 +56,14 @@ class SiteCost:
 
 @dataclass(frozen=True, slots=True)
 class LinkCost:
-    """What moving data between two memories takes, either way: microseconds, and bytes a second.
+    """Time to move data between two memories, in either direction.
 
-    An end is the path of a site, a memory domain of the target, or a domain that a `SiteCost` names.
+    Attributes:
+        src: the path of a site, a memory domain of the target, or a domain that a `SiteCost` names.
+        dst: the same for the other end.
+        latency: microseconds before the first byte arrives.
+        bandwidth: bytes per second.
+        origin: where the numbers come from.
     """
 
     src: str
@@ -63,17 +73,27 @@ class LinkCost:
     origin: str = ""
 
 
-# A share of peaks for all sizes, or shares at some sizes, smallest first. A size is that of `Work`: operations on
-# numbers for sums of products, bytes for the rest.
+# One share of the peaks for all sizes, or pairs of (`Work.size`, share), smallest size first.
 Shares: TypeAlias = float | tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """What operations take on a site (its path or kind): microseconds, or a share of the site's peaks.
+    """Time of operations on a site: microseconds, or a share of the peaks of the site.
 
-    It speaks of one structure, else of an operator, as far as the form of a convolution (`FORMS`), and element type and
-    shape of its first result are given.
+    It applies to the operations that match all of the fields that are given, from `op` to `structure`.
+
+    Attributes:
+        site: the path or kind of the site.
+        op: operator.
+        form: form of a convolution, one of `FORMS`.
+        dtype: element type of the first result.
+        shape: shape of the first result.
+        structure: structure of one operation, see `structure_of`.
+        time: microseconds.
+        roofline: share of the peaks, used if `time` is None.
+        stdev: standard deviation of `time` in microseconds.
+        origin: where the numbers come from.
     """
 
     site: str
@@ -88,7 +108,15 @@ class OpCost:
     origin: str = ""
 
     def share(self, size: int) -> float | None:
-        """Return the share of the peaks at a size: on straight lines between logarithms, and level beyond the ends."""
+        """Return the share of the peaks for an operation of some size.
+
+        Args:
+            size: see `Work.size`.
+
+        Returns:
+            The share, interpolated linearly between the logarithms of sizes and shares, and constant beyond the ends;
+            None if the cost is a time.
+        """
         if not isinstance(self.roofline, tuple):
             return self.roofline
         sizes, shares = zip(*self.roofline, strict=True)
@@ -101,17 +129,23 @@ class OpCost:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """How precise this is; of two that match, the more precise counts, then the later one."""
+        """Specificity: of two costs that match an operation the higher rank wins, then the later one."""
         parts = (self.op, self.form, self.dtype, self.shape)
         return self.structure is not None, sum(part is not None for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
 class SubgraphCost:
-    """What one call of a leaf function takes on a site (its path or kind) in microseconds, the launch included.
+    """Time of one call of a leaf function as a whole, the launch included.
 
-    `structure` is that of a task (`plan.tasks()`). Sites are chosen by operations; of the plans that are made, the
-    one that is best with such measurements is kept.
+    Sites are assigned by the costs of operations; among the plans that are made, these measurements decide.
+
+    Attributes:
+        site: the path or kind of the site.
+        structure: structural hash of the function, as `plan.tasks()` lists it.
+        time: microseconds.
+        stdev: standard deviation of `time` in microseconds.
+        origin: where the numbers come from.
     """
 
     site: str
@@ -123,11 +157,18 @@ class SubgraphCost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Everything that is known of what a program takes; `Costs()` has only rooflines from the target's own facts.
+    """All costs for one program and target; `Costs()` has only rooflines from the target's own attributes.
 
-    `roofline` and `launch` hold for code generators of which nothing is known; `symbolic_hints` are sizes to
-    reckon with for symbolic dimensions. `doubt` is how far off rooflines may be, as a share: an operation leaves the
-    site that would be best for the whole program only for more than that. `load_costs` reads them from a file.
+    Attributes:
+        sites: rates of leaves by path or kind.
+        links: measured links.
+        ops: measured operations.
+        subgraphs: measured functions.
+        roofline: share of the peaks for code generators without a known one.
+        launch: microseconds per call for code generators without a known time.
+        doubt: relative error of roofline estimates. An operation leaves the site that would be the best one for the
+            whole program only for a gain above this error.
+        symbolic_hints: sizes to assume for symbolic dimensions.
     """
 
     sites: Mapping[str, SiteCost] = field(default_factory=dict)
@@ -140,9 +181,16 @@ class Costs:
     symbolic_hints: Mapping[str, int] = field(default_factory=dict)
 
     def with_records(self, records: Iterable[OpCost | SubgraphCost]) -> Costs:
-        """Return costs that also hold these measurements; of equally precise ones the last counts.
+        """Add measurements.
 
-        `TargetError` lists those that are none.
+        Args:
+            records: measurements; of equally specific ones the last counts.
+
+        Returns:
+            New costs.
+
+        Raises:
+            TargetError: with all records that are no measurements, or whose numbers are out of range.
         """
         found = tuple(records)
         odd = [
@@ -159,13 +207,23 @@ def _is_record(one: object) -> bool:
 
 
 def check_costs(costs: Costs) -> Costs:
-    """Return costs whose numbers make sense; `TargetError` lists those that do not."""
+    """Check that all numbers of costs are in range.
+
+    Args:
+        costs: costs from any source.
+
+    Returns:
+        The same costs.
+
+    Raises:
+        TargetError: with all problems.
+    """
     raise_all(TargetError, [*_problems(costs)])
     return costs
 
 
 def _problems(costs: Costs) -> Iterator[str]:
-    """Yield what is wrong; numbers are only looked at once all records are records."""
+    """Yield all problems; numbers are only checked once all records have the right class."""
     parts = (
         (costs.sites.values(), SiteCost),
         (costs.links, LinkCost),
@@ -249,7 +307,7 @@ def _problems_of_op(op: OpCost) -> Iterator[str]:
 
 
 def _number(what: str, number: object, least: float, most: float = MOST, *, is_whole: bool = False) -> Iterator[str]:
-    """Yield what is wrong with a number that has to be between two others."""
+    """Yield a problem if a value is no number between two bounds."""
     is_number = isinstance(number, int if is_whole else Real) and not isinstance(number, bool)
     if not is_number or not least <= number <= most:  # type: ignore[operator]
         yield f"{what} is {shown(number)}; it should be a {'whole ' * is_whole}number from {least:g} to {most:g}"
@@ -260,7 +318,14 @@ def _texts(what: str, *values: object) -> Iterator[str]:
 
 
 def structure_of(op: Op) -> str:
-    """Return `sha256:` and a digest of what an operation computes: operator and its version, attributes, types."""
+    """Return the structural digest of an operation, which cost files match.
+
+    Args:
+        op: the operation.
+
+    Returns:
+        `sha256:` and the digest of operator, opset, attributes and types.
+    """
     values = [[str(type_), op.is_constant(index)] for index, type_ in enumerate(op.inputs)]
     attrs = [[name, _plain(value)] for name, value in sorted(op.call.attrs, key=lambda pair: pair[0])]
     described = [op.call.op, op.opset, attrs, values, [str(type_) for type_ in op.outputs]]

@@ -1,4 +1,4 @@
-"""What each operation of a program takes on each leaf, in whole picoseconds, and what is not known of that."""
+"""Estimate the time of each operation, call and copy of a program on each leaf, in whole picoseconds."""
 
 from __future__ import annotations
 
@@ -31,23 +31,50 @@ MAX_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A time in picoseconds, None where it is unknown, and why; `doubt` is how far off it may be."""
+    """A time in picoseconds.
+
+    Attributes:
+        time: the estimate; None if it is unknown.
+        reason: what the estimate is based on, or why it is unknown.
+        error: how far off it may be, in picoseconds.
+    """
 
     time: int | None
-    why: str
-    doubt: int = 0
+    reason: str
+    error: int = 0
 
     def __str__(self) -> str:
-        return f"{microseconds(self.time)} ({self.why})" if self.time is not None else f"unknown: {self.why}"
+        return f"{microseconds(self.time)} ({self.reason})" if self.time is not None else f"unknown: {self.reason}"
 
 
 def microseconds(time: int) -> str:
-    """Print picoseconds as microseconds with four digits."""
+    """Print a time in microseconds.
+
+    Args:
+        time: picoseconds.
+
+    Returns:
+        Four significant digits and the unit.
+    """
     return f"{time / MICROSECOND:.4g} us" if time < 10**4 * MICROSECOND else f"{time / MICROSECOND:.0f} us"
 
 
 class Estimates:
-    """Answers what operations, calls and copies of one program take on one target, each question once."""
+    """Estimates for one program on one target; each is computed once.
+
+    Args:
+        program: the program.
+        costs: measured times and rates.
+
+    Attributes:
+        leaves: the leaves of the target.
+        memory_graph: routes of copies.
+        rates: the rates of each leaf by path.
+
+    Raises:
+        InfeasibleError: if the memory of a site cannot be reached.
+        UnknownNameError: for names in the costs that are no site, kind or dimension.
+    """
 
     def __init__(self, program: FlatProgram, costs: Costs) -> None:
         self.program = program
@@ -59,61 +86,128 @@ class Estimates:
         self._rules = {leaf.path: self._rules_for(leaf) for leaf in self.leaves}
         self._works: dict[object, Work | Unknown] = {}
         self._times: dict[object, Estimate] = {}
-        self._matched: set[int] = set()  # places of costs of operations that matched one
-        self._matched_subgraphs: set[tuple[str, str]] = set()  # sites and structures of the functions of plans
+        self._matched: set[int] = set()  # indices of `costs.ops` that matched an operation
+        self._matched_subgraphs: set[tuple[str, str]] = set()  # (site, structure) of the functions of plans
 
     def time(self, index: int, leaf: Site) -> Estimate:
-        """Return what an operation takes on a leaf, the call of its function not counted."""
+        """Return the time of an operation on a leaf, without the call of its function.
+
+        Args:
+            index: number of the operation.
+            leaf: the leaf.
+
+        Returns:
+            The estimate, the same for all operations of one signature.
+        """
         key = (leaf.path, self.program.signatures[index])
         if key not in self._times:
             self._times[key] = self._estimate(index, leaf)
         return self._times[key]
 
     def _by_signature(self, leaf: Site) -> list[Estimate]:
-        return [self.time(first, leaf) for first in self.program.firsts]
+        return [self.time(first, leaf) for first in self.program.representatives]
 
-    def times(self, leaf: Site, *, is_doubted: bool = False) -> list[int | None]:
-        """Return what operations take on a leaf, None where that is unknown, by signature; at worst if doubted."""
+    def times(self, leaf: Site, *, at_worst: bool = False) -> list[int | None]:
+        """Return the times of all signatures on a leaf.
+
+        Args:
+            leaf: the leaf.
+            at_worst: add the error of each estimate.
+
+        Returns:
+            Picoseconds by signature, None where unknown.
+        """
         found = self._by_signature(leaf)
-        return [None if one.time is None else one.time + (one.doubt if is_doubted else 0) for one in found]
+        return [None if one.time is None else one.time + (one.error if at_worst else 0) for one in found]
 
     def launch(self, leaf: Site) -> int:
-        """Return what calling a function of a leaf takes; the default of the costs where nobody knows."""
+        """Return the time to call a function of a leaf.
+
+        Args:
+            leaf: the leaf.
+
+        Returns:
+            Picoseconds; the default of the costs if no number is known.
+        """
         return round(self.rates[leaf.path].launch * MICROSECOND)
 
     def boundary_rate(self, site: Site) -> float:
-        """Return the picoseconds a byte of values that enter or leave functions of a leaf; nothing for a system."""
+        """Return the time for values to enter or leave functions of a site (`SiteCost.boundary_bw`).
+
+        Args:
+            site: a leaf or a system.
+
+        Returns:
+            Picoseconds per byte; 0 for a system, and for a leaf without a stated rate.
+        """
         rates = self.rates.get(site.path)
-        return 0.0 if rates is None or not rates.stated.boundary_bw else PICOSECONDS / rates.stated.boundary_bw
+        return 0.0 if rates is None or not rates.site_cost.boundary_bw else PICOSECONDS / rates.site_cost.boundary_bw
 
     def subgraph(self, module: IRModule, function: str, leaf: Site) -> int | None:
-        """Return what a call of a leaf function takes in all, if it was measured whole; of several the last counts."""
+        """Return the measured time of a call of a leaf function as a whole.
+
+        Args:
+            module: the module of the function, for its structure.
+            function: name of the function.
+            leaf: the leaf that runs it.
+
+        Returns:
+            Picoseconds, by the last matching measurement; None if there is none.
+        """
         names = names_of(leaf) if self.costs.subgraphs else ()
         known = [one for one in self.costs.subgraphs if one.site in names]
         if not known:
             return None
+        # Weights are left out, as a measurement holds for any values of them; constraints do not change the code.
         structure = structural_hash(module[function], module.by_name, strip_constraints=True, weights=False)
         self._matched_subgraphs.update((name, structure) for name in names)
         times = [one.time for one in known if one.structure == structure]
         return round(times[-1] * MICROSECOND) if times else None
 
     def nbytes(self, type_: Type) -> int | None:
-        """Return the size of a value, symbolic dimensions as the costs hint."""
+        """Return the size of a value, with the sizes of symbolic dimensions that the costs assume.
+
+        Args:
+            type_: the type of the value.
+
+        Returns:
+            Bytes; None if unknown.
+        """
         return self.memory_graph.nbytes(type_)
 
     def copy(self, type_: Type, src: str, dst: str) -> int | None:
-        """Return the picoseconds that copying a value between two memories takes, None where that is unknown."""
+        """Return the time to copy a value between two memories.
+
+        Args:
+            type_: the type of the value.
+            src: the domain of the memory that holds the value.
+            dst: the domain that needs it.
+
+        Returns:
+            Picoseconds; None if unknown.
+        """
         return self.memory_graph.route(src, dst, self.nbytes(type_)).time
 
     def work(self, index: int) -> Work | Unknown:
-        """Return what an operation computes and moves."""
+        """Return the arithmetic operations and memory traffic of an operation.
+
+        Args:
+            index: number of the operation.
+
+        Returns:
+            The work, or why it is unknown.
+        """
         key = self.program.signatures[index]
         if key not in self._works:
             self._works[key] = work_of(self.program.op(index), self.costs.symbolic_hints)
         return self._works[key]
 
     def capacities(self) -> dict[str, int]:
-        """Return the bytes of weights that memories hold by domain, where the costs state them."""
+        """Return the memory capacities that the costs state.
+
+        Returns:
+            Bytes of weights by memory domain.
+        """
         return {
             leaf.domain: site.capacity
             for name, site in self.costs.sites.items()
@@ -122,7 +216,11 @@ class Estimates:
         }
 
     def assumptions(self) -> Iterator[str]:
-        """Tell which numbers of the leaves nobody states, so that defaults stand, and which count for nothing."""
+        """Report numbers that are not stated and so have defaults, and stated ones without effect.
+
+        Yields:
+            One line of text each.
+        """
         for rates in self.rates.values():
             place = f"@{rates.site.path or '.'} ({rates.site.target.kind})"
             if not rates.is_launch_known:
@@ -155,33 +253,34 @@ class Estimates:
             stdev = round((rule.stdev or 0.0) * MICROSECOND)
             return Estimate(round(rule.time * MICROSECOND), f"stated{origin}", stdev)
         if index in self.program.bodies:
-            estimate = self._of_bodies(index, leaf)
-            return replace(estimate, why=estimate.why + origin)
+            estimate = self._sum_of_bodies(index, leaf)
+            return replace(estimate, reason=estimate.reason + origin)
         work = self.work(index)
         share = rule.share(work.size) if rule is not None and isinstance(work, Work) else None
         estimate = _roofline(work, rates, rates.roofline if share is None else share)
-        doubt = round(self.costs.doubt * (estimate.time or 0))
-        return Estimate(estimate.time, estimate.why + origin, doubt)
+        error = round(self.costs.doubt * (estimate.time or 0))
+        return Estimate(estimate.time, estimate.reason + origin, error)
 
-    def _of_bodies(self, index: int, leaf: Site) -> Estimate:
-        """Add up what is in the bodies of an operation that a leaf takes whole, as often as each is expected to run."""
-        program, total, doubt = self.program, Fraction(0), Fraction(0)
+    def _sum_of_bodies(self, index: int, leaf: Site) -> Estimate:
+        """Add up the nested bodies of an operation that a leaf runs, as often as each is expected to run."""
+        program = self.program
+        total, error = Fraction(0), Fraction(0)
         runs = expected_body_runs(program.op(index))
         for scope in program.bodies[index]:
             for inner in scope.calls:
                 estimate = self.time(inner, leaf)
                 if estimate.time is None:
-                    return Estimate(None, f"of {program.body[inner].source!r} in it, {estimate.why}")
+                    return Estimate(None, f"of {program.body[inner].source!r} in it, {estimate.reason}")
                 total += estimate.time * runs
-                doubt += estimate.doubt * runs
-        return Estimate(round(total), f"its bodies, each {float(runs):g} times", round(doubt))
+                error += estimate.error * runs
+        return Estimate(round(total), f"its bodies, each {float(runs):g} times", round(error))
 
     def _rules_for(self, leaf: Site) -> dict[str, list[tuple[int, OpCost]]]:
         rules: dict[str, list[tuple[int, OpCost]]] = {}
         names = frozenset(names_of(leaf))
-        for place, rule in enumerate(self.costs.ops):
+        for number, rule in enumerate(self.costs.ops):
             if rule.site in names:
-                rules.setdefault(rule.structure or rule.op or "", []).append((place, rule))
+                rules.setdefault(rule.structure or rule.op or "", []).append((number, rule))
         return rules
 
     def _rule(self, op: Op, leaf: Site) -> OpCost | None:
@@ -190,12 +289,12 @@ class Estimates:
             return None
         structure = structure_of(op) if any(name.startswith("sha256:") for name in rules) else ""
         found = [
-            (rule.rank, place, rule)
+            (rule.rank, number, rule)
             for name in (structure, op.kind)
-            for place, rule in rules.get(name, ())
+            for number, rule in rules.get(name, ())
             if _matches(rule, op)
         ]
-        self._matched.update(place for _, place, _ in found)
+        self._matched.update(number for _, number, _ in found)
         return max(found, key=lambda item: item[:2])[2] if found else None
 
     def _unknown_names(self) -> Iterator[str]:
@@ -203,24 +302,28 @@ class Estimates:
         stated = (*self.costs.sites, *(one.site for one in self.costs.ops), *(one.site for one in self.costs.subgraphs))
         for name in dict.fromkeys(stated):
             if name not in known:
-                yield f"the costs speak of site {name!r}, which is no node of the target or kind" + did_you_mean(
+                yield f"the costs name site {name!r}, which is no node of the target or kind" + did_you_mean(
                     name, known - {""}
                 )
-        dims, strays = _dims(self.program.function.params), self._stray_sizes()
+        dims, unused_hints = _dims(self.program.function.params), self._unused_hints()
         if dims - self.costs.symbolic_hints.keys():
-            for name in strays:
+            for name in unused_hints:
                 yield f"the costs give a size of {name!r}, a dimension that the program does not have" + did_you_mean(
                     name, dims, listing="it has"
                 )
 
-    def _stray_sizes(self) -> list[str]:
-        """List the symbolic dimensions that the costs give a size of and no value of the program has."""
-        values = (Value("", type_) for type_ in self.program.kinds.types)
+    def _unused_hints(self) -> list[str]:
+        """List the symbolic dimensions with a size in the costs that no value of the program has."""
+        values = (Value("", type_) for type_ in self.program.type_numbers.types)
         return sorted(self.costs.symbolic_hints.keys() - _dims(values)) if self.costs.symbolic_hints else []
 
     def unused(self) -> Iterator[str]:
-        """Tell which of the costs match nothing in the program and the target, with the nearest names."""
-        kinds = {self.program.body[first].kind for first in self.program.firsts}
+        """Report costs that match nothing in the program and the target.
+
+        Yields:
+            One line of text each, with the nearest names for what may be a typing error.
+        """
+        kinds = {self.program.body[first].kind for first in self.program.representatives}
         named = dict.fromkeys(rule.op for rule in self.costs.ops if rule.op is not None and rule.op not in kinds)
         known = set(onnx_operators().values()) if named else set()
         for name in named:
@@ -230,33 +333,33 @@ class Estimates:
         absent = [name for name in named if name in known]
         if absent:
             yield f"costs of operators that the program does not have: {', '.join(absent)}"
-        borne = frozenset(name for leaf in self.leaves for name in names_of(leaf))
+        target_names = frozenset(name for leaf in self.leaves for name in names_of(leaf))
         idle = [
             f"{rule.op or rule.structure} on {rule.site!r}"
-            for place, rule in enumerate(self.costs.ops)
-            if place not in self._matched and rule.op not in named and rule.site in borne
+            for number, rule in enumerate(self.costs.ops)
+            if number not in self._matched and rule.op not in named and rule.site in target_names
         ]
         if idle:
-            yield f"costs of ops that match none of the program: {_some(idle)}"
-        subgraphs = dict.fromkeys((one.site, one.structure) for one in self.costs.subgraphs if one.site in borne)
+            yield f"costs of ops that match none of the program: {_shorten(idle)}"
+        subgraphs = dict.fromkeys((one.site, one.structure) for one in self.costs.subgraphs if one.site in target_names)
         idle = [
             f"{structure} on {site!r}"
             for site, structure in subgraphs
             if (site, structure) not in self._matched_subgraphs
         ]
         if idle:
-            yield f"costs of subgraphs that match no function of the plan: {_some(idle)}"
+            yield f"costs of subgraphs that match no function of the plan: {_shorten(idle)}"
         stated = (*self.costs.sites, *(one.site for one in self.costs.ops), *(one.site for one in self.costs.subgraphs))
-        absent = [repr(name) for name in dict.fromkeys(stated) if name not in borne]
+        absent = [repr(name) for name in dict.fromkeys(stated) if name not in target_names]
         if absent:
             yield f"costs of sites that the target does not have: {', '.join(absent)}"
-        strays = self._stray_sizes()
-        if strays:
-            yield f"sizes of dimensions that the program does not have: {', '.join(map(repr, strays))}"
+        unused_hints = self._unused_hints()
+        if unused_hints:
+            yield f"sizes of dimensions that the program does not have: {', '.join(map(repr, unused_hints))}"
 
 
-def _some(names: list[str]) -> str:
-    """List the first of some names, and how many more there are."""
+def _shorten(names: list[str]) -> str:
+    """List the first few names, and how many more there are."""
     more = f", and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
     return ", ".join(names[:MAX_SHOWN]) + more
 
@@ -279,15 +382,18 @@ def _matches(rule: OpCost, op: Op) -> bool:
 
 
 def _roofline(work: Work | Unknown, rates: Rates, share: float) -> Estimate:
-    """Return the longer of computing at the peak and moving all bytes once, divided by the share that is reached."""
+    """Return the roofline estimate: the longer of computing at the peak rate and moving all bytes once, over the share.
+
+    Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance Model" (2009).
+    """
     if isinstance(work, Unknown):
         return Estimate(None, work.reason)
     place = f"@{rates.site.path or '.'}"
     peak = rates.peak(work.dtype)
     if work.is_contraction and peak is None:
-        return Estimate(None, f"nothing says how many operations on {work.dtype} a second {place} does")
+        return Estimate(None, f"the peak of {place} for {work.dtype} is not known")
     if rates.mem_bw is None:
-        return Estimate(None, f"nothing says how many bytes a second {place} reads")
+        return Estimate(None, f"the memory bandwidth of {place} is not known")
     computing = work.flops / peak if peak else 0.0
     moving = work.nbytes / rates.mem_bw
     bound = f"{work.flops} flops" if computing > moving else f"{work.nbytes} bytes"

@@ -1,7 +1,7 @@
-"""The memories of a target as a graph, and the one shortest path in it: over which memories a copy goes, and how long.
+"""The memories of a target as a graph of links, and the fastest route of a copy between two of them.
 
-Choosing sites, lower bounds, outlining, verification, predictions and reports all ask this graph, so that the route
-that is priced is the route that runs.
+Placement, lower bounds, outlining, verification, predictions and reports all use this graph, so that the route whose
+time is predicted is the route that runs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["ASSUMED_NBYTES", "PICOSECONDS", "MemoryGraph", "Route"]
 
 PICOSECONDS = 10**12
 
-# Bytes by which a value is routed whose size nothing says; what copying it takes is unknown all the same.
+# Size by which a value of unknown size is routed; the time of the copy remains unknown.
 ASSUMED_NBYTES = 1 << 20
 
-# Of a path: how many of its links have an unknown time, the known picoseconds of the others, and how many links it has.
+# Length of a path, compared in this order: links of unknown time, picoseconds of all others, number of links.
 _Length: TypeAlias = tuple[int, int, int]
 
 # Picoseconds before the first byte arrives, and bytes a second; None where the link does not state it.
@@ -38,22 +38,26 @@ _Speeds: TypeAlias = dict[tuple[str, str], list[_Speed]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The memories between the two ends of a copy, in order, and the picoseconds of the whole; None if unknown."""
+    """The memories between the two ends of a copy, in order, and its time in picoseconds (None if unknown)."""
 
     stops: tuple[str, ...]
     time: int | None
 
 
 class MemoryGraph:
-    """Memory domains, and the links between them: those that costs measured, else those that the target states.
+    """Memory domains and the links between them: those that costs measured, else those that the target states.
 
     A link leads both ways, unless another one states the way back. A measured link replaces those that the target
     states between the same memories; of parallel links the fastest for the size of the value counts. The time of a link
-    without a bandwidth is known for empty values alone, that of one without a latency never.
+    without a bandwidth is known for empty values only, that of one without a latency never.
 
-    In a system that states no links, every memory is joined to every other one of it; in one that does, a memory that
-    no link names is joined to its host's, and a device that no path of links joins to the driver is joined to the site
-    that drives it. What copies take there is unknown.
+    In a system that states no links, every two memories are linked. In one that does, a memory that no link names is
+    linked to its host's memory, and a device that no path of links joins to the driver is linked to its host. The
+    time of these implied links is unknown.
+
+    Args:
+        topology: the sites of the target.
+        costs: measured links and assumed sizes of symbolic dimensions.
 
     Raises:
         InfeasibleError: for memories of sites that drive themselves, if no path joins them to the memory of the driver.
@@ -63,7 +67,8 @@ class MemoryGraph:
     def __init__(self, topology: Topology, costs: Costs | None = None) -> None:
         self.costs = costs or Costs()
         self._links: dict[str, dict[str, list[_Speed]]] = {}
-        self._groups: list[tuple[str, ...]] = []  # memories that are joined each to each, at unknown speed
+        # Cliques of links with unknown speed, stored as groups: n memories would need n * n links.
+        self._groups: list[tuple[str, ...]] = []
         self._groups_of: dict[str, list[int]] = {}
         self._trees: dict[tuple[str, int], dict[str, tuple[_Length, str]]] = {}
         self._routes: dict[tuple[str, str, int | None], Route] = {}
@@ -76,6 +81,7 @@ class MemoryGraph:
         for path, a, b, link in _stated(topology):
             stated.setdefault((a, b), []).append(_speed(link))
             named.setdefault(path, set()).update((a, b))
+        # `setdefault` ranks the sources of a link: measured before stated, and each of them before its reverse.
         for speeds in (measured, stated):
             for (a, b), found in speeds.items():
                 self._links.setdefault(a, {}).setdefault(b, found)
@@ -92,6 +98,7 @@ class MemoryGraph:
         for leaf in topology.leaves():
             if leaf.host not in sites:  # a host of its own, which is no option of a system
                 self._join(topology[leaf.host].domain, leaf.domain)
+        # Many targets state the links between their devices alone, though a device is always attached to its host.
         self._attach(topology)
 
     def route(self, src: str, dst: str, nbytes: int | None) -> Route:
@@ -112,7 +119,14 @@ class MemoryGraph:
         return self._routes[key]
 
     def nbytes(self, type_: Type) -> int | None:
-        """Return the size of a value, symbolic dimensions as the costs assume them; None if it is unknown."""
+        """Return the size of a value, with the sizes of symbolic dimensions that the costs assume.
+
+        Args:
+            type_: the type of the value.
+
+        Returns:
+            Bytes; None if a dimension has no size.
+        """
         return nbytes_of(type_, self.costs.symbolic_hints)
 
     def _route(self, src: str, dst: str, nbytes: int | None) -> Route:
@@ -130,26 +144,30 @@ class MemoryGraph:
         return Route(tuple(reversed(stops)), None if unknown or nbytes is None else time)
 
     def _tree(self, src: str, nbytes: int) -> dict[str, tuple[_Length, str]]:
-        """Return the length of the shortest path to every memory, and the memory before it there (Dijkstra, 1959)."""
+        """Return the length of the shortest path to every memory, and the memory before it on that path.
+
+        Dijkstra's algorithm (1959), written here because lengths are triples that depend on the size of the value,
+        and groups of memories count as cliques.
+        """
         found: dict[str, tuple[_Length, str]] = {}
-        waiting: list[tuple[_Length, str, str]] = [((0, 0, 0), src, src)]
-        is_left = [True] * len(self._groups)
-        while waiting:
-            length, domain, before = heappop(waiting)
+        queue: list[tuple[_Length, str, str]] = [((0, 0, 0), src, src)]
+        is_unvisited = [True] * len(self._groups)
+        while queue:
+            length, domain, before = heappop(queue)
             if domain in found:
                 continue
             found[domain] = length, before
             unknown, time, links = length
-            further = {other: _length(speeds, nbytes) for other, speeds in self._links.get(domain, {}).items()}
+            edges = {other: _length(speeds, nbytes) for other, speeds in self._links.get(domain, {}).items()}
             for number in self._groups_of.get(domain, ()):
-                # Whoever of a group is reached first leads to the others at least as fast as those that come later.
-                if is_left[number]:
-                    is_left[number] = False
+                # Memories leave the queue by distance, so the first one of a group is the nearest way into it.
+                if is_unvisited[number]:
+                    is_unvisited[number] = False
                     for other in self._groups[number]:
-                        further[other] = min(further.get(other, _UNKNOWN), _UNKNOWN)
-            for other, (more_unknown, more_time, more_links) in further.items():
+                        edges[other] = min(edges.get(other, _UNKNOWN), _UNKNOWN)
+            for other, (more_unknown, more_time, more_links) in edges.items():
                 if other not in found:
-                    heappush(waiting, ((unknown + more_unknown, time + more_time, links + more_links), other, domain))
+                    heappush(queue, ((unknown + more_unknown, time + more_time, links + more_links), other, domain))
         return found
 
     def _join(self, *domains: str) -> None:
@@ -160,18 +178,15 @@ class MemoryGraph:
             self._groups.append(group)
 
     def _attach(self, topology: Topology) -> None:
-        """Join devices that no path of links joins to the driver to the sites that drive them; refuse what is left.
-
-        Many systems state the links between their devices alone, though a device is always attached to its host.
-        """
+        """Link devices that no path joins to the driver to their hosts; raise `InfeasibleError` for the rest."""
         home, sites = topology.home(""), [*_systems(topology), *topology.leaves()]
         reached = self._tree(home, ASSUMED_NBYTES)
-        while apart := [site for site in sites if site.domain not in reached]:
-            attached = [site for site in apart if topology[site.host].domain in reached]
+        while unreached := [site for site in sites if site.domain not in reached]:
+            attached = [site for site in unreached if topology[site.host].domain in reached]
             for domain, host in dict.fromkeys((site.domain, topology[site.host].domain) for site in attached):
                 self._join(host, domain)
             if not attached:
-                firsts = {site.domain: site for site in reversed(apart)}
+                firsts = {site.domain: site for site in reversed(unreached)}
                 problems = [
                     f"no link joins memory {domain!r} of @{site.path or '.'} to memory {home!r} of the driver "
                     f"@{topology[''].host or '.'}; state one in the target, or measure one in the costs"
@@ -221,7 +236,7 @@ def _stated(topology: Topology) -> Iterator[tuple[str, str, str, Link]]:
 
 
 def _ends(topology: Topology, system: Site, name: str) -> list[str]:
-    """Return the memories of the replicas of a child, or of the host where no child has that name."""
+    """Return the memories of the replicas of a child; that of the host where no child has that name."""
     children = [(option.path.rpartition("/")[2], option) for option in topology.options(system.path)]
     found = [option.domain for slot, option in children if name in (slot, unnumbered(slot))]
     return list(dict.fromkeys(found)) or [system.domain]

@@ -144,7 +144,7 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, lower_bo
             estimate = estimates.time(index, site)
             ops += (estimate.time or 0) * subgraph.runs
             if estimate.time is None:
-                unknown.append(f"op {body[index].source!r} on @{subgraph.site or '.'}: {estimate.why}")
+                unknown.append(f"op {body[index].source!r} on @{subgraph.site or '.'}: {estimate.reason}")
     for copy in outlined.copies:
         time = estimates.copy(copy.type, copy.src, copy.dst)
         copies += (time or 0) * copy.runs

@@ -1,6 +1,6 @@
-"""How fast a leaf is: peaks from a file of costs, else from what the target says, and what share of them is reached.
+"""Peak rates of a leaf, and the share of them that its code reaches: from costs, else from the target.
 
-A CPU without stated peaks has what its cores, clock and vectors give at one vector unit a core; many have two.
+For a CPU without stated peaks they are computed from cores, clock and vector width, with one vector unit per core.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ __all__ = ["Rates", "names_of", "rates_of"]
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """What a code generator makes of a device: the share of the peaks, and microseconds to call a function."""
+    """Measured efficiency of a code generator on a device: share of the peaks, and microseconds to call a function."""
 
     roofline: float
     launch: float
 
 
-# By kind and device, as `python -m benchmarks.rates` measures them: two cores of an AMD EPYC (Zen 5), November 2026,
-# against the rates of a large matrix product (100 GFLOP/s) and a large copy (34 GB/s) there. onnxruntime keeps values
-# in caches and fuses operations, so that it is above that peak: 1.3 times on resnet50, 3.4 times on squeezenet.
+# By kind and device, measured with `python -m benchmarks.rates` on two cores of an AMD EPYC (Zen 5), November 2026,
+# relative to a large matrix product (100 GFLOP/s) and a large copy (34 GB/s). onnxruntime fuses operations and keeps
+# values in caches, so it exceeds that peak: 1.3 times on resnet50, 3.4 times on squeezenet.
 _GENERATORS: Mapping[tuple[str, str], Generator] = {
     ("onnxruntime", "cpu"): Generator(roofline=1.0, launch=9),
     ("llvm", "cpu"): Generator(roofline=0.4, launch=25),
     ("numpy", "cpu"): Generator(roofline=0.007, launch=14),
 }
 
-# Attributes that hold the peak of an element type, where it does not bear its name.
+# The attribute that holds the peak of an element type, where it is named after another one.
 _PEAKS = {
     "float8e4m3fn": "float8",
     "float8e4m3fnuz": "float8",
@@ -45,16 +45,26 @@ _PEAKS = {
     "uint4": "int4",
 }
 
-# Bytes of a vector register, by the feature that brings it, widest first.
+# Bytes of a vector register by CPU feature, widest first.
 _VECTORS = (("avx512f", 64), ("avx", 32), ("sse2", 16), ("neon", 16))
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What is known of a leaf: microseconds for a call, bytes a second, the share of the peaks; and who says so."""
+    """The rates of a leaf, and whether they are stated or defaults.
+
+    Attributes:
+        site: the leaf.
+        site_cost: what the costs state for it.
+        launch: microseconds to call a function.
+        is_launch_known: whether `launch` is not the default.
+        roofline: share of the peaks that code reaches, from 0 to 1.
+        is_roofline_known: whether `roofline` is not the default.
+        mem_bw: peak bytes per second, None if unknown.
+    """
 
     site: Site
-    stated: SiteCost
+    site_cost: SiteCost
     launch: float
     is_launch_known: bool
     roofline: float
@@ -62,35 +72,58 @@ class Rates:
     mem_bw: float | None
 
     def peak(self, dtype: str) -> float | None:
-        """Return the peak in operations a second, or None where nobody says it."""
-        if dtype in self.stated.flops:
-            return self.stated.flops[dtype]
+        """Return the peak rate for an element type.
+
+        Args:
+            dtype: name of the element type.
+
+        Returns:
+            Operations per second; None if neither costs nor target give it.
+        """
+        if dtype in self.site_cost.flops:
+            return self.site_cost.flops[dtype]
         target = self.site.target
         gigaflops = target.attrs.get(f"peak-gflops-{_PEAKS.get(dtype, dtype)}")
         return gigaflops * 1e9 if isinstance(gigaflops, int) else _vector_peak(target, dtype)
 
 
 def rates_of(topology: Topology, site: Site, costs: Costs) -> Rates:
-    """Return what costs, the target and the table of code generators say of a leaf."""
-    stated = next((costs.sites[name] for name in names_of(site) if name in costs.sites), SiteCost())
+    """Return the rates of a leaf.
+
+    Costs come first, then the target, then the table of measured code generators.
+
+    Args:
+        topology: the sites of the target.
+        site: the leaf.
+        costs: stated rates, and defaults for unknown code generators.
+
+    Returns:
+        The rates.
+    """
+    site_cost = next((costs.sites[name] for name in names_of(site) if name in costs.sites), SiteCost())
     known = _GENERATORS.get((site.target.kind, site.target.device))
-    launch = stated.launch if stated.launch is not None else known.launch if known else None
-    share = stated.roofline if stated.roofline is not None else known.roofline if known else None
+    launch = site_cost.launch if site_cost.launch is not None else known.launch if known else None
+    share = site_cost.roofline if site_cost.roofline is not None else known.roofline if known else None
     return Rates(
         site=site,
-        stated=stated,
+        site_cost=site_cost,
         launch=costs.launch if launch is None else launch,
         is_launch_known=launch is not None,
         roofline=costs.roofline if share is None else share,
         is_roofline_known=share is not None,
-        mem_bw=stated.mem_bw if stated.mem_bw is not None else _bandwidth(topology, site),
+        mem_bw=site_cost.mem_bw if site_cost.mem_bw is not None else _bandwidth(topology, site),
     )
 
 
 def names_of(site: Site) -> tuple[str, ...]:
-    """Return the names by which costs may speak of a leaf, the most precise first.
+    """Return the names by which costs may refer to a leaf.
 
-    They are its path, with numbers of replicas or without, its kind, and the systems that it is in, the nearest first.
+    Args:
+        site: the leaf.
+
+    Returns:
+        The most specific first: its path, with replica numbers or without; its kind; the systems around it, innermost
+        first.
     """
     own, *systems = (_spellings(path) for path in _upwards(site.path))
     return (*own, site.target.kind, *(name for spelled in systems for name in spelled))
@@ -104,13 +137,13 @@ def _upwards(path: str) -> Iterator[str]:
 
 
 def _spellings(path: str) -> tuple[str, ...]:
-    """Return a path with the numbers of replicas, with all but some, and without."""
+    """Return a path with all replica numbers, with some, and without."""
     parts = [dict.fromkeys((part, unnumbered(part))) for part in path.split("/")]
     return tuple("/".join(chosen) for chosen in product(*parts))
 
 
 def _bandwidth(topology: Topology, site: Site) -> float | None:
-    """Return the rate of the largest memory of a leaf, its own or the nearest that a node around it shares."""
+    """Return the rate of the largest memory of a leaf: its own, or one that the nearest node around it shares."""
     path, slot = site.path, ""
     while True:
         memories = [memory for memory in topology[path].target.memory if not memory.of or slot in memory.of]
@@ -125,6 +158,7 @@ def _bandwidth(topology: Topology, site: Site) -> float | None:
 
 
 def _vector_peak(target: Target, dtype: str) -> float | None:
+    """Return cores x clock x lanes, doubled for fused multiply-add; None where the target does not state them."""
     width = {"float32": 4, "float64": 8}.get(dtype)
     cores, clock = (target.attrs.get(name) for name in ("num-cores", "clock-mhz"))
     if width is None or not isinstance(cores, int) or not isinstance(clock, int):

@@ -1,4 +1,4 @@
-"""How much an ONNX operation computes and moves, from the types of its values."""
+"""Arithmetic operations and memory traffic of an ONNX operation, computed from the types of its values."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["FORMS", "Unknown", "Work", "form_of", "nbytes_of", "work_of"]
 
 Hints = Mapping[str, int]
 
-# Sizes and counts beyond this are reckoned as it, so that times are numbers that a computer has.
+# Cap on sizes and counts: dimensions may be absurdly large, and times must remain finite floats.
 LARGEST = 10**36
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations on numbers of one type, and bytes read and written.
+    """Arithmetic operations on one element type, and bytes read and written.
 
-    `is_contraction` tells sums of products, which tensor units do, from the rest, which memory bounds.
+    `is_contraction` marks sums of products, which tensor units compute; all other operations are bound by memory.
     """
 
     flops: int
@@ -31,13 +31,13 @@ class Work:
 
     @property
     def size(self) -> int:
-        """How large the operation is: operations on numbers for sums of products, bytes for the rest."""
+        """Size for the lookup of efficiencies: operations for sums of products, bytes for all others."""
         return self.flops if self.is_contraction else self.nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Why a number cannot be told."""
+    """The reason why a number is not known."""
 
     reason: str
 
@@ -46,26 +46,34 @@ class Unknown:
 
 
 def _hint(type_: Type, hints: Hints) -> str:
-    """Return which symbolic dimensions of a value lack a size."""
+    """Return advice that lists the symbolic dimensions of a value without an assumed size."""
     dims = (type_.shape or ()) if isinstance(type_, TensorType) else ()
-    open_ended = list(dict.fromkeys(dim for dim in dims if isinstance(dim, str) and dim not in hints))
-    return f" (give symbolic_hints for {', '.join(map(repr, open_ended))})" if open_ended else ""
+    unsized = list(dict.fromkeys(dim for dim in dims if isinstance(dim, str) and dim not in hints))
+    return f" (give symbolic_hints for {', '.join(map(repr, unsized))})" if unsized else ""
 
 
 def work_of(op: Op, hints: Hints) -> Work | Unknown:
-    """Return what an operation computes and moves, or why that is unknown; `hints` are sizes of symbolic dimensions."""
+    """Count the arithmetic operations and the memory traffic of an operation.
+
+    Args:
+        op: the operation.
+        hints: sizes to assume for symbolic dimensions.
+
+    Returns:
+        The work, or why it is unknown.
+    """
     if op.call.regions or op.kind in _UNCOUNTED or "::" in op.kind:
         return Unknown(f"no formula says what {op.kind} computes")
     inputs = [_shape(type_, hints) for type_ in op.inputs]
     result = _shape(op.outputs[0], hints) if op.outputs else None
-    around = [(name, type_) for name, type_ in zip(op.call.inputs, op.inputs, strict=True) if name]
+    touched = [(name, type_) for name, type_ in zip(op.call.inputs, op.inputs, strict=True) if name]
     written = [output for index, output in enumerate(op.call.outputs) if not index or op.is_read(index)]
-    around += [(output.name, output.type) for output in written if output.name]
-    sizes = {name: nbytes_of(type_, hints) for name, type_ in around}
-    open_ended = next((name for name, size in sizes.items() if size is None), None)
-    if open_ended is not None or result is None:
-        types = [op.outputs[0] if op.outputs else None] if open_ended is None else [dict(around)[open_ended]]
-        return Unknown(f"the size of {open_ended or 'its result'!r} is not known{_hint(types[0], hints)}")
+    touched += [(output.name, output.type) for output in written if output.name]
+    sizes = {name: nbytes_of(type_, hints) for name, type_ in touched}
+    unsized = next((name for name, size in sizes.items() if size is None), None)
+    if unsized is not None or result is None:
+        type_ = dict(touched)[unsized] if unsized is not None else op.outputs[0] if op.outputs else None
+        return Unknown(f"the size of {unsized or 'its result'!r} is not known{_hint(type_, hints)}")
     to_write = sum(sizes[output.name] or 0 for output in written if output.name)
     to_read = to_write if op.kind in _GATHERING else sum(sizes[name] or 0 for name in set(op.call.inputs) if name)
     dtype = next((type_.dtype for type_ in (*op.inputs, *op.outputs) if isinstance(type_, TensorType)), "float32")
@@ -79,7 +87,14 @@ def work_of(op: Op, hints: Hints) -> Work | Unknown:
 
 
 def form_of(op: Op) -> str | None:
-    """Return which of `FORMS` a convolution has; None for other operators, and where shapes do not say."""
+    """Classify a convolution.
+
+    Args:
+        op: any operation.
+
+    Returns:
+        One of `FORMS`; None for other operators, and where shapes are not known.
+    """
     shapes = [type_.shape if isinstance(type_, TensorType) else None for type_ in op.inputs[:2]]
     if op.kind != "Conv" or len(shapes) < 2 or shapes[0] is None or shapes[1] is None or len(shapes[0]) < 3:
         return None
@@ -94,7 +109,15 @@ def form_of(op: Op) -> str | None:
 
 
 def nbytes_of(type_: Type, hints: Hints) -> int | None:
-    """Return the size of a value, or None where a dimension is neither a number nor in `hints`."""
+    """Return the size of a value.
+
+    Args:
+        type_: its type.
+        hints: sizes to assume for symbolic dimensions.
+
+    Returns:
+        Bytes, at most `LARGEST`; None if a dimension is unknown or elements have no fixed size.
+    """
     shape = _shape(type_, hints)
     if shape is None or not isinstance(type_, TensorType) or not DTYPES[type_.dtype][1]:
         return None
@@ -108,8 +131,8 @@ def _shape(type_: Type, hints: Hints) -> tuple[int, ...] | None:
     return tuple(size for size in sizes if size is not None) if None not in sizes else None
 
 
-# What convolutions are like, as code generators tell them apart: one channel a filter, a share of the channels, fewer
-# channels than `SHALLOW`, as images have, kernels of one element, and all others.
+# Forms of convolutions for which code generators have different kernels: one channel per filter, a group of channels
+# per filter, fewer channels than `SHALLOW` (images), kernels of one element, and all others.
 FORMS = ("depthwise", "grouped", "shallow", "pointwise", "window")
 SHALLOW = 8
 
@@ -118,23 +141,23 @@ _Count = Callable[[Op, list[Shape], Shape], int]
 
 
 def _convolution(weights: int) -> _Count:
-    """Two operations for each element of the result and of one filter: weights are (M, C / groups, kernel...)."""
+    """Count 2 operations per output element and element of one filter; weights are (M, C / groups, kernel...)."""
     return lambda op, inputs, output: 2 * prod(output) * prod(inputs[weights][1:])
 
 
 def _transposed(op: Op, inputs: list[Shape], output: Shape) -> int:
-    """Weights are (C, M / groups, kernel...), and every element of the input meets one filter."""
+    """Count 2 operations per input element and element of one filter; weights are (C, M / groups, kernel...)."""
     return 2 * prod(inputs[0]) * prod(inputs[1][1:])
 
 
 def _product(op: Op, inputs: list[Shape], output: Shape) -> int:
-    """Two operations for each element of the result and of the axis that is summed."""
+    """Count 2 operations per output element and element of the axis that is summed."""
     left = inputs[0]
     summed = left[0] if op.attr("transA") == 1 else left[-1]
     return 2 * prod(output) * summed
 
 
-# Sums of products: the operand that holds weights, and how they are counted.
+# Sums of products: the operand that holds the weights, and the function that counts operations.
 _CONTRACTIONS: Mapping[str, tuple[int, _Count | None]] = {
     "Conv": (1, _convolution(1)),
     "ConvInteger": (1, _convolution(1)),
@@ -146,7 +169,7 @@ _CONTRACTIONS: Mapping[str, tuple[int, _Count | None]] = {
     "QLinearMatMul": (3, _product),
 }
 
-# Operators whose work no formula here gives.
+# Operators without a formula: their work depends on values, or on subtle attributes.
 _UNCOUNTED = frozenset(
     {
         "Attention",
@@ -180,7 +203,7 @@ _PER_ELEMENT = {
     "HardSwish": 5,
 }
 
-# Operators that only change how elements are seen or where they lie.
+# Operators that only move or reinterpret elements.
 _MOVING = frozenset(
     {
         "Cast",

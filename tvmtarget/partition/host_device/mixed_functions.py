@@ -9,7 +9,7 @@ from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import atom_graph
 from tvmtarget.partition.subgraphs.limits import Limiter, limits_of
 from tvmtarget.partition.subgraphs.lower_bound import lower_bound
-from tvmtarget.partition.values import owners, values_of
+from tvmtarget.partition.values import owner_array, values_of
 from tvmtarget.target.topology import Site
 
 __all__ = ["split_mixed_function"]
@@ -38,7 +38,7 @@ def split_mixed_function(
     limiter = Limiter(
         labeled.graph.successors,
         atoms,
-        values_of(program.dataflow(calls), owners(len(program.body), atoms), len(atoms)),
+        values_of(program.dataflow(calls), owner_array(len(program.body), atoms), len(atoms)),
     )
     groups = limiter.split_all(labeled.fused(), chosen, limits)
     parts = tuple(

@@ -1,7 +1,7 @@
-"""Stage C with costs: labels for atoms at the least sum of what they take, of copies, and of launches.
+"""Minimize the energy of a labeling by alpha-expansion; with two labels one minimum cut is exact.
 
-With two labels one minimum cut is exact. With more, labels are offered one after the other, and a cut decides who takes
-the one on offer: alpha-expansion (Boykov, Veksler and Zabih, 2001). All numbers are whole.
+Boykov, Veksler and Zabih, "Fast Approximate Energy Minimization via Graph Cuts" (2001): for each label alpha in turn,
+a cut decides which atoms change to it. All numbers are integers.
 """
 
 from __future__ import annotations
@@ -15,118 +15,127 @@ from tvmtarget.partition.placement.maxflow import Budget
 
 __all__ = ["expand_labels"]
 
-# Sweeps over the labels; each must gain, and two or three are usual.
+# Sweeps over all labels end when one gains nothing; two or three are usual.
 MAX_SWEEPS = 4
 
 
 def expand_labels(
-    placement: LabelingProblem, share: float, budget: Budget | None = None, start: Ints | None = None
+    problem: LabelingProblem, share: float, budget: Budget | None = None, start: Ints | None = None
 ) -> Ints:
-    """Return labels at a least sum, exact for two labels; `share` of a launch is charged wherever a value passes.
+    """Return a labeling of low energy.
 
-    `budget` is the work that cuts may take, and `start` are labels to improve.
+    Args:
+        problem: the labeling problem.
+        share: the part of a launch that is charged wherever a value passes between labels.
+        budget: edge visits that the cuts may take; None for practically no limit.
+        start: labels to improve; None starts from the cheapest label of each atom.
+
+    Returns:
+        An allowed label for each atom; the optimum if there are two labels and the budget suffices.
     """
-    energy = energy_of(placement, share)
+    energy = energy_of(problem, share)
     budget = Budget(10**12) if budget is None else budget
-    if len(placement.domains) == 2:
-        return _offered(energy, energy.allowed.argmax(axis=1), 1, energy.allowed[:, 1], budget)
+    if len(problem.domains) == 2:
+        return _expanded(energy, energy.allowed.argmax(axis=1), 1, energy.allowed[:, 1], budget)
     if start is None:
         start = np.where(energy.allowed, energy.costs, np.iinfo(np.int64).max).argmin(axis=1)
-    return _swept(energy, start, budget)
+    return _sweep(energy, start, budget)
 
 
-def _swept(energy: Energy, labels: Ints, budget: Budget) -> Ints:
-    """Offer every label in turn, from the second time on only near atoms that have moved since it was offered."""
+def _sweep(energy: Energy, labels: Ints, budget: Budget) -> Ints:
+    """Expand every label in turn; after the first sweep only atoms near those that have moved since then."""
     count = energy.allowed.shape[1]
-    near = np.ones((count, len(labels)), dtype=np.bool_)
+    pending = np.ones((count, len(labels)), dtype=np.bool_)
     for _ in range(MAX_SWEEPS):
         has_gained = False
         for label in range(count):
-            which = near[label] & energy.allowed[:, label] & (labels != label)
-            near[label] = False
-            around = energy.around(which)
-            moved = _offered(around, labels, label, which, budget)
-            if around.total(moved) < around.total(labels):
-                near |= energy.neighbours(moved != labels)
+            candidates = pending[label] & energy.allowed[:, label] & (labels != label)
+            pending[label] = False
+            local = energy.restricted_to(candidates)
+            moved = _expanded(local, labels, label, candidates, budget)
+            if local.total(moved) < local.total(labels):
+                pending |= energy.neighbours(moved != labels)
                 labels, has_gained = moved, True
         if not has_gained:
             break
     return labels
 
 
-def _offered(energy: Energy, labels: Ints, label: int, which: Bools, budget: Budget) -> Ints:
-    """Offer one label to atoms that may take it, and return what is best."""
-    movable = np.flatnonzero(which & (labels != label))
+def _expanded(energy: Energy, labels: Ints, label: int, candidates: Bools, budget: Budget) -> Ints:
+    """Return the labeling after some atoms may have changed to one label."""
+    movable = np.flatnonzero(candidates & (labels != label))
     if not len(movable):
         return labels
-    differences, terms = _offer(energy, labels, label, movable)
-    taken = decide(differences, terms, budget)
+    differences, terms = _binary_problem(energy, labels, label, movable)
+    accepted = decide(differences, terms, budget)
     result = labels.copy()
-    result[movable[taken]] = label
+    result[movable[accepted]] = label
     return result
 
 
-def _offer(energy: Energy, labels: Ints, label: int, movable: Ints) -> tuple[Ints, Terms]:
-    """Return one label on offer, as decisions: whether each of the atoms that may take it does.
+def _binary_problem(energy: Energy, labels: Ints, label: int, movable: Ints) -> tuple[Ints, Terms]:
+    """Return the choice between keeping the current label and taking one label as binary decisions of some atoms.
 
-    What a value costs is what it costs from where its producer is, and from where its producer would be.
+    The cost of a value is taken from the group where its producer is, and from the group where its producer would be.
     """
-    place = np.full(len(labels) + 1, ALWAYS, dtype=np.int64)
-    place[movable] = np.arange(len(movable))
+    position = np.full(len(labels) + 1, ALWAYS, dtype=np.int64)
+    position[movable] = np.arange(len(movable))
     differences = energy.costs[movable, label] - energy.costs[movable, labels[movable]]
     edges = np.arange(len(energy.producer))
-    tail = place[energy.producer]
-    offered = energy.groups[energy.layer, label]
-    stay = energy.prices(labels)
-    go = energy.rows(offered)
+    tail = position[energy.producer]
+    target = energy.groups[energy.layer, label]
+    stay = energy.arrival_costs(labels)
+    go = energy.arrival_costs_from(target)
     owner, width = energy.owner, stay.shape[1]
     group = energy.groups[energy.layer[owner], labels[energy.readers]]
-    moves = (place[energy.readers] != ALWAYS) & (group != offered[owner])
-    settled = energy.settled.copy()
-    settled[owner[~moves], group[~moves]] = True
+    moves = (position[energy.readers] != ALWAYS) & (group != target[owner])
+    fixed = energy.fixed.copy()
+    fixed[owner[~moves], group[~moves]] = True
     has_tail = tail != ALWAYS
-    change = np.einsum("ij,ij->i", go - stay, settled)
+    change = np.einsum("ij,ij->i", go - stay, fixed)
     np.add.at(differences, tail[has_tail], change[has_tail])
-    heads, owner, group = place[energy.readers[moves]], owner[moves], group[moves]
+    heads, owner, group = position[energy.readers[moves]], owner[moves], group[moves]
     count = np.bincount(owner, minlength=len(edges))
-    # It may be dearer to reach a group from here than from there, which no cut can say of several readers; for them
-    # the dearer way is charged to both, an upper bound that is exact while nothing moves.
-    cheaper = has_tail[:, None] & (go < stay)
-    excess = np.where(cheaper & (count == 1)[:, None], stay - go, 0)
-    always = np.where(has_tail[:, None], np.where(cheaper & (count > 1)[:, None], stay, np.minimum(stay, go)), stay)
-    beyond = np.where(has_tail[:, None], np.maximum(go - stay, 0), 0)
-    arriving = stay[edges, offered]
-    is_counted = ~settled[owner, group]
+    # If the producer moves, reaching a group may become cheaper. For one reader that is still submodular; for several
+    # it is not, so the higher cost is charged in both cases: an upper bound that is exact while nothing moves.
+    is_cheaper = has_tail[:, None] & (go < stay)
+    excess = np.where(is_cheaper & (count == 1)[:, None], stay - go, 0)
+    always = np.where(has_tail[:, None], np.where(is_cheaper & (count > 1)[:, None], stay, np.minimum(stay, go)), stay)
+    extra = np.where(has_tail[:, None], np.maximum(go - stay, 0), 0)
+    arriving = stay[edges, target]
+    is_counted = ~fixed[owner, group]
     single = np.zeros(len(edges), dtype=np.int64)
     single[owner[is_counted]] = excess[owner[is_counted], group[is_counted]]
     np.subtract.at(differences, tail[has_tail], single[has_tail])
     arriving = np.maximum(0, arriving - single)
     keys = owner * width + group
-    counted = _Terms(heads[is_counted], keys[is_counted])
-    asks = ~settled[edges, offered] & (count > 0)
-    arrives = _Terms(heads[asks[owner]], owner[asks[owner]])
+    counted = _KeyedTerms(heads[is_counted], keys[is_counted])
+    is_entered = ~fixed[edges, target] & (count > 0)
+    arrives = _KeyedTerms(heads[is_entered[owner]], owner[is_entered[owner]])
     tails = tail[counted.keys // width]
     parts = (
-        counted.terms(always.ravel(), np.full(len(counted.keys), ALWAYS), asked=False),
-        counted.terms(beyond.ravel(), tails, asked=False),
-        arrives.terms(arriving, tail[arrives.keys], asked=True),
+        # Heads that do not move (trigger no) pay for their group once; more if the producer moves.
+        counted.terms(always.ravel(), np.full(len(counted.keys), ALWAYS), trigger=False),
+        counted.terms(extra.ravel(), tails, trigger=False),
+        # Heads that move (trigger yes) pay for the target group once, unless the producer moves too.
+        arrives.terms(arriving, tail[arrives.keys], trigger=True),
     )
     return differences, _joined(parts)
 
 
-class _Terms:
-    """Terms of which each has a key; `heads` are theirs, by the key of each."""
+class _KeyedTerms:
+    """Groups of heads that share a key, and so pay a cost only once."""
 
     def __init__(self, heads: Ints, keys: Ints) -> None:
         self.heads = heads
         self.keys, self.owner = np.unique(keys, return_inverse=True)
 
-    def terms(self, costs: Ints, tails: Ints, *, asked: bool) -> Terms:
-        """Return those terms that cost something."""
+    def terms(self, costs: Ints, tails: Ints, *, trigger: bool) -> Terms:
+        """Return the terms with a positive cost."""
         cost = costs[self.keys]
-        which = np.full(len(cost), asked)
+        triggers = np.full(len(cost), trigger)
         every = np.ones(len(self.heads), dtype=np.bool_)
-        return Terms(cost, tails, which, self.heads, self.owner).kept(cost > 0, every)
+        return Terms(cost, tails, triggers, self.heads, self.owner).select(cost > 0, every)
 
 
 def _joined(parts: tuple[Terms, ...]) -> Terms:
@@ -134,7 +143,7 @@ def _joined(parts: tuple[Terms, ...]) -> Terms:
     return Terms(
         np.concatenate([part.cost for part in parts]),
         np.concatenate([part.tail for part in parts]),
-        np.concatenate([part.asked for part in parts]),
+        np.concatenate([part.trigger for part in parts]),
         np.concatenate([part.heads for part in parts]),
         np.concatenate([part.owner + begin for part, begin in zip(parts, begins, strict=False)]),
     )

@@ -1,27 +1,41 @@
-"""The ways of choosing sites that are tried for one plan, of which the best is kept."""
+"""The methods of assignment that are tried for one plan, and choosers that reuse earlier assignments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
-from tvmtarget.partition.cached_assignment import CachedChooser
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.placement.by_cost import CostChooser
+from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.level import Chooser, by_preference
-from tvmtarget.partition.placement.pinned_assignment import PinnedChooser
+from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, decision_inputs
 from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
+from tvmtarget.partition.plan_cache import digest
+from tvmtarget.target.topology import Site, is_below
 
-__all__ = ["choosers_for"]
+__all__ = ["CachedChooser", "PinnedChooser", "choosers_for"]
 
 
 def choosers_for(
     feasibility: Feasibility, estimates: Estimates | None, objective: str, sites: Mapping[str, str] | None
 ) -> list[Chooser]:
-    """Return by preference, by costs if there are any, or both; each keeps the `sites` of operations that are given."""
+    """Return the choosers whose plans are compared.
+
+    Args:
+        feasibility: which site can run which operation.
+        estimates: estimated times; None assigns by preference alone.
+        objective: `latency` or `throughput`.
+        sites: leaves by operation name that the plan should keep; None to start anew.
+
+    Returns:
+        At least one chooser; of equally good plans, that of the first one is kept.
+    """
     program = feasibility.program
-    is_deep = program.bodies or any(option.is_system for option in program.topology.options(""))
-    choosers: list[Chooser] = [by_preference] if estimates is None or is_deep or estimates.costs.subgraphs else []
+    is_nested = program.bodies or any(option.is_system for option in program.topology.options(""))
+    # At one flat level the assignment by cost compares the one by preference itself. A whole plan by preference is
+    # only needed where levels interact, or where measurements of whole functions decide.
+    choosers: list[Chooser] = [by_preference] if estimates is None or is_nested or estimates.costs.subgraphs else []
     if estimates is not None:
         choosers.append(CachedChooser(CostChooser(feasibility, estimates)))
     if estimates is not None and objective == "throughput":
@@ -30,3 +44,76 @@ def choosers_for(
         return choosers
     names = tuple(call.source for call in program.body)
     return [PinnedChooser(sites, names, choose) for choose in choosers]
+
+
+@dataclass(frozen=True)
+class CachedChooser:
+    """A chooser that reuses the assignment of an earlier plan for a level with the same costs.
+
+    Attributes:
+        choose: chooses if the cache has no such level.
+    """
+
+    choose: CostChooser
+
+    def __call__(self, level: Level) -> Assignment:
+        """Choose a site for every atom.
+
+        Args:
+            level: the atoms and options of one system.
+
+        Returns:
+            The same assignment that `choose` returns.
+        """
+        feasibility, estimates = self.choose.feasibility, self.choose.estimates
+        is_fixed = not level.atoms or len(level.options) == 1
+        # The key below does not cover memory capacities, nor costs at their worst within the doubt.
+        if is_fixed or level.capacity is not None or estimates.capacities() or estimates.costs.doubt:
+            return self.choose(level)
+        matrix = cost_matrix_of(feasibility, estimates, level)
+        arrays = (getattr(matrix.problem, field.name) for field in fields(matrix.problem))
+        key = digest(*decision_inputs(level), *arrays, matrix.penalty, matrix.shift, matrix.is_known)
+        found = feasibility.cache.find("choices of sites", key, lambda: self.choose(level))
+        return replace(found, chosen=[*found.chosen], launches=[*found.launches])
+
+
+@dataclass(frozen=True)
+class PinnedChooser:
+    """A chooser that keeps operations on the leaves of an earlier plan, wherever these are still allowed.
+
+    New operations, and those whose leaf is no longer allowed, are left to another chooser.
+
+    Attributes:
+        sites: leaves by operation name.
+        names: the name of each operation of the program.
+        choose: chooses among the options that are left.
+    """
+
+    sites: Mapping[str, str]
+    names: tuple[str, ...]
+    choose: Chooser
+
+    def __call__(self, level: Level) -> Assignment:
+        """Choose a site for every atom.
+
+        Args:
+            level: the atoms and options of one system.
+
+        Returns:
+            An assignment; its lower bound holds for all assignments, not only for those that keep the leaves.
+        """
+        allowed = level.allowed.copy()
+        for number, atom in enumerate(level.atoms):
+            leaves = {self.sites.get(self.names[index]) for index in atom}
+            kept = [all(leaf is not None and _contains(level, site, leaf) for leaf in leaves) for site in level.options]
+            if (allowed[number] & kept).any():
+                allowed[number] &= kept
+        choice = self.choose(replace(level, allowed=allowed))
+        if choice.least_time is None or (allowed == level.allowed).all():
+            return choice
+        return replace(choice, least_time=self.choose(level).least_time)
+
+
+def _contains(level: Level, site: Site, path: str) -> bool:
+    """Check whether an option is or contains a node; the level's own site, which runs control flow, only is itself."""
+    return path == site.path if site is level.site else is_below(path, site.path)

@@ -101,7 +101,7 @@ def with_atomic_groups(
 def _calls(program: FlatProgram, names: Iterable[str]) -> Iterator[int]:
     """Yield the operations that names, globs or `op:KIND` speak of, those with nested bodies themselves."""
     for name in names:
-        yield from program.named(name)
+        yield from program.ops_named(name)
 
 
 def _refusals(program: FlatProgram, group: tuple[int, ...]) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _refuse_circles(program: FlatProgram, groups: tuple[tuple[int, ...], ...]) -
 def _select(program: FlatProgram, names: Iterable[str]) -> Iterator[int]:
     """Yield the operations that names, globs or `op:KIND` speak of; those with nested bodies by what is in them."""
     for name in names:
-        yield from (one for one in program.with_nested(program.named(name)) if one not in program.bodies)
+        yield from (one for one in program.with_nested(program.ops_named(name)) if one not in program.bodies)
 
 
 def colocation_pins(

@@ -1,8 +1,8 @@
-"""The numbers of one level as a placement: what atoms, launches and copies cost there.
+"""The labeling problem of one level of the target: costs of atoms, launches and copies in integers.
 
-Unknown costs neither speak against a site nor for one: an atom leaves the site that it prefers only where its time is
-known on both, and where both memories exchange values with the others in known time. All else costs more than any
-choice whose numbers are known. Copies of unknown time then are the same ones in all choices, and count for nothing.
+An unknown cost is neither high nor low. An atom leaves the site that it prefers only if its time is known on both
+sites, and if both memories exchange values with the others in known time; anything else gets a penalty above the cost
+of every labeling without unknown numbers. Copies of unknown time are then the same in all labelings, and cost nothing.
 """
 
 from __future__ import annotations
@@ -26,20 +26,25 @@ from tvmtarget.target.topology import Site
 
 __all__ = ["CostMatrix", "cost_matrix_of"]
 
-# Sums stay below this power of two, so that 64 bits hold them: finer digits are dropped where they would not.
+# Sums stay below this power of two, to fit 64 bits; costs are divided by a power of two where they would not.
 BITS = 60
+
+_ENDLESS = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class CostMatrix:
-    """A placement in picoseconds shifted by `shift` bits.
+    """A labeling problem in picoseconds.
 
-    `beyond` is the cost of leaving a preferred site where that is not known to be faster; `is_known` says that there
-    is no such cost, so that all choices are compared by known numbers.
+    Attributes:
+        problem: the labeling problem; all costs are divided by 2 ** `shift`.
+        penalty: cost of leaving a preferred site for one that is not known to be faster.
+        shift: binary digits that were dropped so that sums fit 64 bits.
+        is_known: whether there is no penalty, so that labelings are compared by known numbers.
     """
 
-    placement: LabelingProblem
-    beyond: int
+    problem: LabelingProblem
+    penalty: int
     shift: int
     is_known: bool
 
@@ -47,103 +52,118 @@ class CostMatrix:
 def cost_matrix_of(
     feasibility: Feasibility, estimates: Estimates, level: Level, trusted: Site | None = None
 ) -> CostMatrix:
-    """Return what is to be decided at a level in numbers: those of all options but a trusted one, if any, at worst."""
+    """Return the labeling problem of a level.
+
+    Args:
+        feasibility: which site can run which operation.
+        estimates: times of operations, calls and copies.
+        level: the atoms and options of one system.
+        trusted: the option whose estimates are exact; all others count with their error added. None adds no errors.
+
+    Returns:
+        The problem; its labels are the options.
+    """
     topology = feasibility.program.topology
     launches = [
         0 if option is level.site else min(estimates.launch(leaf) for leaf in feasibility.below(option))
         for option in level.options
     ]
-    # Where every atom is a function of its own, it pays for its launch itself; elsewhere, subgraphs do.
-    passing = [
+    # If every atom becomes a function of its own, the launch is part of its cost; else subgraphs share launches.
+    launch_costs = [
         0 if level.is_divided or limits.shape == "single" else launch
         for limits, launch in zip(level.limits, launches, strict=True)
     ]
-    home = _Place(topology.home(level.site.path))
-    homes = [_place(estimates, option, level.site) for option in level.options]
-    domains = tuple(dict.fromkeys([*homes, home]))
+    home = _Location(topology.home(level.site.path))
+    option_locations = [_location(estimates, option, level.site) for option in level.options]
+    domains = tuple(dict.fromkeys([*option_locations, home]))
     values = level.values
     flow = feasibility.program.dataflow(level.atoms[0] if level.atoms else ())
-    links = [_links(estimates, size, domains) for size in map(estimates.nbytes, flow.types)]
+    copy_times = [_copy_times(estimates, size, domains) for size in map(estimates.nbytes, flow.types)]
     times = {
-        leaf.path: estimates.times(leaf, is_doubted=trusted is not None and option is not trusted)
+        leaf.path: estimates.times(leaf, at_worst=trusted is not None and option is not trusted)
         for option in level.options
         for leaf in feasibility.below(option)
     }
-    shift = _shift(level, times.values(), links, values, max(launches, default=0))
-    least = min(launches[: len(launches) - (level.options[-1] is level.site)], default=0)
-    known, unknown = _times(feasibility, level, times, least, shift)
-    known += np.array([launch - part >> shift for launch, part in zip(launches, passing, strict=True)], dtype=np.int64)
-    flat = [[[0 if cost is None else cost >> shift for cost in row] for row in rows] for rows in links]
-    routes = np.array(flat, dtype=np.int64).reshape(len(links), len(domains), len(domains))
-    dearest = routes.max(axis=(1, 2), initial=0)[values.kinds].sum() * len(domains)
-    top = np.where(level.allowed, known, 0).max(axis=1, initial=0).sum()
-    beyond = int(top + dearest) + (max(launches, default=0) >> shift) * len(level.atoms) + 2
-    places = np.array([domains.index(domain) for domain in homes], dtype=np.int64)
-    is_blind = np.array([[[cost is None for cost in row] for row in rows] for rows in links], dtype=np.bool_)
-    leaving = _is_unknown(level, unknown > 0, is_blind.reshape(routes.shape), places) & level.allowed
-    placement = LabelingProblem(
-        costs=np.where(level.allowed, known + leaving * beyond, 0),
+    shift = _shift(level, times.values(), copy_times, values, max(launches, default=0))
+    # The level's own site, its driver, is the last option: calling it takes no time.
+    min_launch = min(launches[: len(launches) - (level.options[-1] is level.site)], default=0)
+    known, unknown = _atom_times(feasibility, level, times, min_launch, shift)
+    known += np.array(
+        [launch - part >> shift for launch, part in zip(launches, launch_costs, strict=True)], dtype=np.int64
+    )
+    flat = [[[0 if cost is None else cost >> shift for cost in row] for row in rows] for rows in copy_times]
+    routes = np.array(flat, dtype=np.int64).reshape(len(copy_times), len(domains), len(domains))
+    max_copy = routes.max(axis=(1, 2), initial=0)[values.type_ids].sum() * len(domains)
+    max_known = np.where(level.allowed, known, 0).max(axis=1, initial=0).sum()
+    penalty = int(max_known + max_copy) + (max(launches, default=0) >> shift) * len(level.atoms) + 2
+    locations = np.array([domains.index(domain) for domain in option_locations], dtype=np.int64)
+    is_unknown_copy = np.array(
+        [[[cost is None for cost in row] for row in rows] for rows in copy_times], dtype=np.bool_
+    )
+    leaving = _leaves_for_unknown(level, unknown > 0, is_unknown_copy.reshape(routes.shape), locations) & level.allowed
+    problem = LabelingProblem(
+        costs=np.where(level.allowed, known + leaving * penalty, 0),
         allowed=level.allowed,
         producer=values.producer,
         start=values.start,
         readers=values.readers,
         is_live_out=values.is_live_out,
-        routing=values.kinds,
-        routes=routes,
-        domains=places,
+        cost_index=values.type_ids,
+        pair_costs=routes,
+        domains=locations,
         home=domains.index(home),
-        launches=np.array([part >> shift for part in passing], dtype=np.int64),
-        **_shared(estimates, flow.types, [place.domain for place in domains], shift),
+        launches=np.array([part >> shift for part in launch_costs], dtype=np.int64),
+        **_shared_routes(estimates, flow.types, [location.domain for location in domains], shift),
     )
-    return CostMatrix(placement, beyond, shift, not leaving.any())
+    return CostMatrix(problem, penalty, shift, not leaving.any())
 
 
-def _is_unknown(level: Level, unknown: Bools, is_blind: Bools, places: Ints) -> Bools:
-    """Tell under which options atoms (rows) would leave those that they prefer without known numbers for it.
+def _leaves_for_unknown(level: Level, unknown: Bools, is_unknown_copy: Bools, locations: Ints) -> Bools:
+    """Return whether an atom (row) under an option (column) would leave its preferred site without known numbers.
 
-    `unknown` says of which atoms and options times are not known, `is_blind` of which kinds of values and places
-    copies are not, and `places` where the options are.
+    `unknown` marks atoms and options without a time, `is_unknown_copy` kinds of values and locations without a copy
+    time, and `locations` are those of the options.
     """
     atoms, first = np.arange(len(level.atoms)), preferred(level)
     found = unknown | unknown[atoms, first][:, None]
     values = level.values
-    if is_blind[values.kinds].any():
+    if is_unknown_copy[values.type_ids].any():
         owner, _ = values.reads
-        made = np.flatnonzero(values.producer >= 0)
-        value, atom = np.concatenate([owner, made]), np.concatenate([values.readers, values.producer[made]])
-        kinds = values.kinds[value]
-        np.logical_or.at(found, atom, is_blind[kinds, places[first[atom]]][:, places])
+        produced = np.flatnonzero(values.producer >= 0)
+        value, atom = np.concatenate([owner, produced]), np.concatenate([values.readers, values.producer[produced]])
+        type_ids = values.type_ids[value]
+        np.logical_or.at(found, atom, is_unknown_copy[type_ids, locations[first[atom]]][:, locations])
     found[atoms, first] = False
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where values are: a memory, or in it what a leaf has for itself, with picoseconds a byte to get there or out."""
+class _Location:
+    """Where a value can be: in a memory, or behind the boundary of a leaf in it, at some picoseconds per byte."""
 
     domain: str
     leaf: str = ""
-    passing: float = 0.0
+    boundary_rate: float = 0.0
 
 
-def _place(estimates: Estimates, option: Site, level: Site) -> _Place:
-    domain, passing = estimates.program.topology.home(option.path), estimates.boundary_rate(option)
-    return _Place(domain, option.path, passing) if passing and option is not level else _Place(domain)
+def _location(estimates: Estimates, option: Site, level: Site) -> _Location:
+    domain, boundary_rate = estimates.program.topology.home(option.path), estimates.boundary_rate(option)
+    return _Location(domain, option.path, boundary_rate) if boundary_rate and option is not level else _Location(domain)
 
 
-def _links(estimates: Estimates, size: int | None, places: Sequence[_Place]) -> list[list[int | None]]:
-    return [[_link(estimates, size, a, b) for b in places] for a in places]
+def _copy_times(estimates: Estimates, size: int | None, locations: Sequence[_Location]) -> list[list[int | None]]:
+    return [[_copy_time(estimates, size, a, b) for b in locations] for a in locations]
 
 
-def _link(estimates: Estimates, size: int | None, a: _Place, b: _Place) -> int | None:
+def _copy_time(estimates: Estimates, size: int | None, a: _Location, b: _Location) -> int | None:
     if size is None:
         return 0 if a.domain == b.domain else None
     copy = 0 if a.domain == b.domain else estimates.memory_graph.route(a.domain, b.domain, size).time
-    return None if copy is None else copy + (0 if a == b else round(size * (a.passing + b.passing)))
+    return None if copy is None else copy + (0 if a == b else round(size * (a.boundary_rate + b.boundary_rate)))
 
 
-def _shared(estimates: Estimates, types: Sequence[Type], domains: Sequence[str], shift: int) -> dict[str, Ints]:
-    """Return the memories on the routes between domains; nothing if no two copies share a link."""
+def _shared_routes(estimates: Estimates, types: Sequence[Type], domains: Sequence[str], shift: int) -> dict[str, Ints]:
+    """Return the memories on the routes between domains; nothing if no two copies can share a link."""
     sizes = [estimates.nbytes(type_) for type_ in types]
     graph = estimates.memory_graph
     stops = dict.fromkeys(
@@ -157,7 +177,7 @@ def _shared(estimates: Estimates, types: Sequence[Type], domains: Sequence[str],
     if not stops and len(memories) == len(domains):
         return {}
     routes = [[[graph.route(a, b, size) for b in memories] for a in memories] for size in sizes]
-    number = {memory: place for place, memory in enumerate(memories)}
+    number = {memory: location for location, memory in enumerate(memories)}
     shape = len(sizes), len(memories), len(memories)
     times = [[[(route.time or 0) >> shift for route in row] for row in rows] for rows in routes]
     before = [
@@ -168,62 +188,61 @@ def _shared(estimates: Estimates, types: Sequence[Type], domains: Sequence[str],
         for rows in routes
     ]
     return {
-        "memory": np.array([number[domain] for domain in domains], dtype=np.int64),
-        "times": np.array(times, dtype=np.int64).reshape(shape),
-        "before": np.array(before, dtype=np.int64).reshape(shape),
+        "domain_memory": np.array([number[domain] for domain in domains], dtype=np.int64),
+        "route_times": np.array(times, dtype=np.int64).reshape(shape),
+        "route_before": np.array(before, dtype=np.int64).reshape(shape),
     }
 
 
 def _shift(
     level: Level,
     times: Collection[Sequence[int | None]],
-    links: Sequence[Sequence[Sequence[int | None]]],
+    copy_times: Sequence[Sequence[Sequence[int | None]]],
     values: Values,
     launch: int,
 ) -> int:
-    """Return how many binary digits to drop so that every sum fits."""
+    """Return how many binary digits to drop so that every sum fits `BITS`."""
     longest = max((time for found in times for time in found if time is not None), default=0)
-    copies = [[cost for row in rows for cost in row] for rows in links]
-    dearest = max((cost for found in copies for cost in found if cost is not None), default=0)
+    copies = [[cost for row in rows for cost in row] for rows in copy_times]
+    max_copy = max((cost for found in copies for cost in found if cost is not None), default=0)
     atoms = sum(len(atom) for atom in level.atoms)
-    width = len(links[0]) if links else 1
-    known = float(longest + launch) * atoms + float(dearest) * width * len(values.kinds) + 1
+    width = len(copy_times[0]) if copy_times else 1
+    known = float(longest + launch) * atoms + float(max_copy) * width * len(values.type_ids) + 1
     has_unknown = any(None in found for found in copies) or any(None in found for found in times)
     return max(0, ceil(log2(known) + log2(1 + atoms * has_unknown)) - BITS)
 
 
-def _times(
+def _atom_times(
     feasibility: Feasibility, level: Level, times: dict[str, list[int | None]], launch: int, shift: int
 ) -> tuple[Ints, Ints]:
-    """Return what is known of the time of each atom under each option, and how many of its operations are unknown.
+    """Return the known time of each atom under each option, and the number of its operations without one.
 
-    In a system an operation is unknown where its time on the first leaf that takes it is, as it will stay there.
+    In a system, an operation counts as unknown if its time on the first leaf that supports it is: it would stay there.
     """
     signatures = np.array(feasibility.program.signatures, dtype=np.int64)
     members = np.array([index for atom in level.atoms for index in atom], dtype=np.int64)
     owner = np.repeat(np.arange(len(level.atoms)), [len(atom) for atom in level.atoms])
     known = np.zeros((len(level.atoms), len(level.options)), dtype=np.int64)
     unknown = np.zeros_like(known)
-    endless = np.iinfo(np.int64).max
     for option, site in enumerate(level.options):
         if site is level.site:
-            _driven(feasibility, level, times, launch, shift, option, known, unknown)
+            _add_driven(feasibility, level, times, launch, shift, option, known, unknown)
             continue
-        least, is_first_unknown = np.full(len(members), endless), np.zeros(len(members), dtype=np.bool_)
-        is_open = np.ones(len(members), dtype=np.bool_)
+        least, is_first_unknown = np.full(len(members), _ENDLESS), np.zeros(len(members), dtype=np.bool_)
+        is_unsupported = np.ones(len(members), dtype=np.bool_)
         for leaf, column in zip(feasibility.below(site), feasibility.columns(site), strict=True):
-            flat = [endless if time is None else time >> shift for time in times[leaf.path]]
+            flat = [_ENDLESS if time is None else time >> shift for time in times[leaf.path]]
             found = np.array(flat, dtype=np.int64)[signatures[members]]
-            takes = feasibility.takes[members, column]
-            is_first_unknown |= is_open & takes & (found == endless)
-            is_open &= ~takes
-            least = np.where(takes, np.minimum(least, found), least)
-        np.add.at(known[:, option], owner, np.where(least == endless, 0, least))
-        np.add.at(unknown[:, option], owner, is_first_unknown | (least == endless))
+            supported = feasibility.supported[members, column]
+            is_first_unknown |= is_unsupported & supported & (found == _ENDLESS)
+            is_unsupported &= ~supported
+            least = np.where(supported, np.minimum(least, found), least)
+        np.add.at(known[:, option], owner, np.where(least == _ENDLESS, 0, least))
+        np.add.at(unknown[:, option], owner, is_first_unknown | (least == _ENDLESS))
     return known, unknown
 
 
-def _driven(
+def _add_driven(
     feasibility: Feasibility,
     level: Level,
     times: dict[str, list[int | None]],
@@ -233,15 +252,15 @@ def _driven(
     known: Ints,
     unknown: Ints,
 ) -> None:
-    """Add up what nested bodies take that the driver of a level runs, each operation where it is fastest.
+    """Add the time of nested bodies that the driver of a level runs, each operation where it is fastest.
 
-    Every body with operations calls one function at least.
+    Every body with operations makes at least one call.
     """
     program = feasibility.program
     leaves = list(zip(feasibility.below(level.site), feasibility.columns(level.site), strict=True))
     for atom in np.flatnonzero(level.allowed[:, option]).tolist():
         for inner, runs, is_first in _runs(program, level.atoms[atom][0], 1.0):
-            able = [leaf for leaf, column in leaves if feasibility.takes[inner, column]]
+            able = [leaf for leaf, column in leaves if feasibility.supported[inner, column]]
             found = [times[leaf.path][program.signatures[inner]] for leaf in able]
             stated = [time for time in found if time is not None]
             call = launch if is_first else 0
@@ -250,7 +269,7 @@ def _driven(
 
 
 def _runs(program: FlatProgram, index: int, runs: float) -> Iterator[tuple[int, float, bool]]:
-    """Yield the operations in the bodies of one, how often each runs, and whether it is the first of its body."""
+    """Yield the operations in nested bodies, how often each runs, and whether it is the first of its body."""
     inside = runs * float(expected_body_runs(program.op(index)))
     for scope in program.bodies[index]:
         plain = (inner for inner in scope.calls if inner not in program.bodies)

@@ -1,12 +1,12 @@
-"""What is to be labeling_problem: atoms with a cost under every label, and values that cost something to pass between
-them.
+"""The labeling problem of placement: costs of atoms by label, and of copies of values between labels.
 
-All of it is whole arrays of whole numbers, so that every step over a large program is a few steps over arrays.
+Labels are the options of a level, atoms are groups of operations that stay together, and all numbers are integers in
+arrays, so that a step over a large program is a few vector operations. `Energy` is the sum to minimize, in the form
+that move-making algorithms such as alpha-expansion need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeAlias
@@ -14,40 +14,35 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.partition.dataflow import GIVEN, Ints, spans
+from tvmtarget.partition.dataflow import Ints
 
-__all__ = ["Bools", "Energy", "Flow", "LabelingProblem", "energy_of", "enumerated", "labeling_problem"]
+__all__ = ["Bools", "Energy", "LabelingProblem", "energy_of", "enumerate_labelings"]
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
-Routes: TypeAlias = Sequence[Sequence[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """A value: who makes it (None: it is given at home), who reads it, and what a copy costs between any two domains.
-
-    `is_live_out` says that it must end up at home as well.
-    """
-
-    producer: int | None
-    readers: tuple[int, ...]
-    is_live_out: bool
-    routes: Routes
 
 
 @dataclass(frozen=True)
 class LabelingProblem:
-    """What is to be decided: a cost per atom and label that is allowed, and the values between atoms.
+    """Costs of atoms by label, and of copies of the values between them.
 
-    Value i comes from atom `producer[i]`, or from home where that is `GIVEN`, is read by atoms
-    `readers[start[i]:start[i + 1]]`, and `routes[routing[i]]` is what a copy of it costs between any two domains.
-    `domains` are the memories of the labels and `home` that of the driver, all of them indices into the routes.
-    `launches` is what calling a function costs under each label.
+    A value is copied to each domain that needs it. `pair_costs` charge every copy in full, although copies of one value
+    over the same link are made only once; `overcharged` returns the difference.
 
-    Copies of one value over the same links are made once, though `routes` charge them to every domain that they lead
-    to. Where there may be such, `memory` is the memory of every domain, `times[routing[i]]` what copies between any two
-    memories cost, and `before[routing[i], a, b]` the last memory on the route from a to b before b; else these are
-    empty.
+    Attributes:
+        costs: cost of each atom (row) under each label (column).
+        allowed: whether an atom may have a label.
+        producer: the atom that computes each value; the value is at home where that is `NO_PRODUCER`.
+        start: value i is read by atoms `readers[start[i]:start[i + 1]]`.
+        readers: atoms that read values.
+        is_live_out: whether a value must end up at home.
+        cost_index: `pair_costs[cost_index[i]]` are the costs of value i.
+        pair_costs: cost of a copy between any two domains.
+        domains: the domain of each label.
+        home: the domain of the driver.
+        launches: cost of a call under each label.
+        domain_memory: the memory of each domain; empty if no two copies can share a link, as are the next two.
+        route_times: `route_times[cost_index[i]]` is the time of a copy between any two memories.
+        route_before: `route_before[cost_index[i], a, b]` is the last memory on the route from a to b before b.
     """
 
     costs: Ints
@@ -56,52 +51,68 @@ class LabelingProblem:
     start: Ints
     readers: Ints
     is_live_out: Bools
-    routing: Ints
-    routes: Ints
+    cost_index: Ints
+    pair_costs: Ints
     domains: Ints
     home: int
     launches: Ints
-    memory: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    times: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int64))
-    before: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int64))
+    domain_memory: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    route_times: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int64))
+    route_before: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int64))
 
     def total(self, labels: Ints) -> int:
-        """Return what atoms and copies cost under labels that are allowed; launches are not counted."""
-        return energy_of(self, 0.0).total(labels) - int(self.shared(labels[None])[0])
+        """Return the cost of atoms and copies, without launches.
 
-    def shared(self, rows: Ints) -> Ints:
-        """Return for every row of labels what `routes` charge more than once for links that copies share."""
+        Args:
+            labels: an allowed label for each atom.
+
+        Returns:
+            The exact cost, links that copies share counted once.
+        """
+        return energy_of(self, 0.0).total(labels) - int(self.overcharged(labels[None])[0])
+
+    def overcharged(self, rows: Ints) -> Ints:
+        """Return what `pair_costs` charge more than once for links that copies of one value share.
+
+        Args:
+            rows: labelings, one per row.
+
+        Returns:
+            The excess cost of each row.
+        """
         total = np.zeros(len(rows), dtype=np.int64)
-        if not self.memory.size:
+        if not self.domain_memory.size:
             return total
-        several = np.flatnonzero(np.diff(self.start) + self.is_live_out > 1)
-        if len(rows) <= len(several):
+        multiple = np.flatnonzero(np.diff(self.start) + self.is_live_out > 1)
+        # Loop over whichever is shorter, rows or values; the other is an array dimension.
+        if len(rows) <= len(multiple):
             owner = np.repeat(np.arange(len(self.producer)), np.diff(self.start))
             for row, labels in enumerate(rows):
-                present = np.zeros((len(self.producer), len(self.memory)), dtype=np.bool_)
+                present = np.zeros((len(self.producer), len(self.domain_memory)), dtype=np.bool_)
                 present[owner, self.domains[labels[self.readers]]] = True
                 present[self.is_live_out, self.home] = True
                 sources = np.where(self.producer >= 0, self.domains[labels[self.producer]], self.home)
-                total[row] = self._shared(self.routing[several], sources[several], present[several]).sum()
+                total[row] = self._overcharged(self.cost_index[multiple], sources[multiple], present[multiple]).sum()
             return total
         every = np.arange(len(rows))
-        for value in several.tolist():
-            present = np.zeros((len(rows), len(self.memory)), dtype=np.bool_)
+        for value in multiple.tolist():
+            present = np.zeros((len(rows), len(self.domain_memory)), dtype=np.bool_)
             present[:, self.home] = self.is_live_out[value]
             for reader in self.readers[self.start[value] : self.start[value + 1]].tolist():
                 present[every, self.domains[rows[:, reader]]] = True
             producer = self.producer[value]
             sources = self.domains[rows[:, producer]] if producer >= 0 else np.full(len(rows), self.home)
-            total += self._shared(np.full(len(rows), self.routing[value]), sources, present)
+            total += self._overcharged(np.full(len(rows), self.cost_index[value]), sources, present)
         return total
 
-    def _shared(self, routing: Ints, sources: Ints, present: Bools) -> Ints:
-        """Return what is charged too much for values: each with its costs, its domain, and those that it goes to."""
-        start, every = self.memory[sources], np.arange(len(sources))
-        times, before = self.times[routing, start], self.before[routing, start]
+    def _overcharged(self, cost_index: Ints, sources: Ints, present: Bools) -> Ints:
+        """Return the excess for values, given their costs, source domains and destination domains."""
+        start, every = self.domain_memory[sources], np.arange(len(sources))
+        times, before = self.route_times[cost_index, start], self.route_before[cost_index, start]
         reached = np.zeros(times.shape, dtype=np.bool_)
-        for domain, memory in enumerate(self.memory.tolist()):
+        for domain, memory in enumerate(self.domain_memory.tolist()):
             reached[:, memory] |= present[:, domain]
+        # Memories on the routes to reached ones hold a copy too; follow routes back to the source.
         while True:
             passed = reached.copy()
             for memory in range(times.shape[1]):
@@ -110,59 +121,58 @@ class LabelingProblem:
                 break
             reached = passed
         hops = times - np.take_along_axis(times, before, axis=1)
-        charged: Ints = np.where(present, times[:, self.memory], 0).sum(axis=1)
-        made: Ints = np.where(reached, hops, 0).sum(axis=1)
-        return charged - made
+        charged: Ints = np.where(present, times[:, self.domain_memory], 0).sum(axis=1)
+        paid: Ints = np.where(reached, hops, 0).sum(axis=1)
+        return charged - paid
 
     def relaxed(self) -> LabelingProblem:
-        """Return the placement in which each copy costs the last link of its route alone: never more than in truth."""
-        if not self.memory.size:
+        """Return a relaxation whose optimum is a lower bound: each copy pays only for the last link of its route.
+
+        Returns:
+            The same problem if no two copies can share a link.
+        """
+        if not self.domain_memory.size:
             return self
-        hops = self.times - np.take_along_axis(self.times, self.before, axis=2)
+        hops = self.route_times - np.take_along_axis(self.route_times, self.route_before, axis=2)
+        # Two domains may be in one memory: only the first of them pays for the link.
         is_first = np.array(
-            [self.memory.tolist().index(one) == place for place, one in enumerate(self.memory.tolist())]
+            [
+                self.domain_memory.tolist().index(one) == position
+                for position, one in enumerate(self.domain_memory.tolist())
+            ]
         )
-        a, b = self.memory[:, None], self.memory[None, :]
-        routes = self.routes - self.times[:, a, b] + np.where(is_first, hops[:, a, b], 0)
+        a, b = self.domain_memory[:, None], self.domain_memory[None, :]
+        pair_costs = self.pair_costs - self.route_times[:, a, b] + np.where(is_first, hops[:, a, b], 0)
         empty = np.zeros((0, 0, 0), dtype=np.int64)
-        return replace(self, routes=routes, memory=np.zeros(0, dtype=np.int64), times=empty, before=empty)
-
-
-def labeling_problem(
-    costs: Sequence[Sequence[int | None]],
-    flows: Sequence[Flow],
-    domains: Sequence[int],
-    home: int,
-    launches: Sequence[int],
-) -> LabelingProblem:
-    """Return the placement of a few atoms that are given one by one; a cost of None is never."""
-    count = len(launches)
-    rows = np.array([[-1 if cost is None else cost for cost in row] for row in costs], dtype=np.int64)
-    rows = rows.reshape(len(costs), count)
-    size = len(flows[0].routes) if flows else 1 + max((*domains, home))
-    return LabelingProblem(
-        costs=np.where(rows < 0, 0, rows),
-        allowed=rows >= 0,
-        producer=np.array([GIVEN if flow.producer is None else flow.producer for flow in flows], dtype=np.int64),
-        start=spans([len(flow.readers) for flow in flows]),
-        readers=np.array([reader for flow in flows for reader in flow.readers], dtype=np.int64),
-        is_live_out=np.array([flow.is_live_out for flow in flows], dtype=np.bool_),
-        routing=np.arange(len(flows), dtype=np.int64),
-        routes=np.array([flow.routes for flow in flows], dtype=np.int64).reshape(len(flows), size, size),
-        domains=np.array(domains, dtype=np.int64),
-        home=home,
-        launches=np.array(launches, dtype=np.int64),
-    )
+        return replace(
+            self,
+            pair_costs=pair_costs,
+            domain_memory=np.zeros(0, dtype=np.int64),
+            route_times=empty,
+            route_before=empty,
+        )
 
 
 @dataclass(frozen=True)
 class Energy:
-    """A sum to be made small by labels: a cost per atom and label that is allowed, and edges.
+    """A sum to minimize over labelings: a cost per atom and label, and edges with costs between groups of labels.
 
-    An edge is a value as one layer of costs sees it: groups of labels between which it costs something to pass. It
-    comes from the group of its producer, or from `source` where that is `GIVEN`, and goes, once each, to the groups
-    of its readers and to those that are `settled`. `owner` is the edge of every entry of `readers`; `groups[layer]`
-    are the groups of the labels, and `routes[routing]` what passing costs between any two.
+    An edge is a value, seen by one layer of costs. Layer 0 is copies, where the groups are domains; layer 1, if there
+    is one, is launches, where each label is a group. An edge leads from one group to a set of groups, and each of
+    them is paid once.
+
+    Attributes:
+        costs: cost of each atom (row) under each label (column).
+        allowed: whether an atom may have a label.
+        producer: the atom at the tail of each edge, or `NO_PRODUCER`.
+        source: the group at the tail of an edge without a producer.
+        owner: the edge of each entry of `readers`.
+        readers: the atoms at the heads of edges.
+        fixed: groups (columns) that an edge (row) leads to under every labeling.
+        layer: the layer of each edge.
+        groups: `groups[layer, label]` is the group of a label.
+        cost_index: `pair_costs[cost_index[i]]` are the costs of edge i.
+        pair_costs: cost between any two groups.
     """
 
     costs: Ints
@@ -171,21 +181,35 @@ class Energy:
     source: Ints
     owner: Ints
     readers: Ints
-    settled: Bools
+    fixed: Bools
     layer: Ints
     groups: Ints
-    routing: Ints
-    routes: Ints
+    cost_index: Ints
+    pair_costs: Ints
 
     def total(self, labels: Ints) -> int:
-        """Return the sum under labels that are allowed."""
+        """Return the energy of a labeling.
+
+        Args:
+            labels: an allowed label for each atom.
+
+        Returns:
+            The sum.
+        """
         own = np.take_along_axis(self.costs, labels[:, None], axis=1).sum()
-        present = self.settled.copy()
+        present = self.fixed.copy()
         present[self.owner, self.groups[self.layer[self.owner], labels[self.readers]]] = True
-        return int(own + np.einsum("ij,ij->", self.prices(labels), present))
+        return int(own + np.einsum("ij,ij->", self.arrival_costs(labels), present))
 
     def totals(self, rows: Ints) -> Ints:
-        """Return the sum for every row of labels: row by row, or edge by edge where there are more rows than edges."""
+        """Return the energies of many labelings.
+
+        Args:
+            rows: labelings, one per row.
+
+        Returns:
+            The sum for each row.
+        """
         count = len(self.producer)
         if len(rows) <= count:
             return np.array([self.total(labels) for labels in rows], dtype=np.int64)
@@ -194,131 +218,195 @@ class Energy:
         begins = np.searchsorted(self.owner, np.arange(count + 1))
         for edge in range(count):
             groups, producer = self.groups[self.layer[edge]], self.producer[edge]
-            present = np.repeat(self.settled[edge][None], len(rows), axis=0)
+            present = np.repeat(self.fixed[edge][None], len(rows), axis=0)
             for reader in self.readers[begins[edge] : begins[edge + 1]].tolist():
                 present[every, groups[rows[:, reader]]] = True
             sources = groups[rows[:, producer]] if producer >= 0 else np.full(len(rows), self.source[edge])
-            totals += np.einsum("ij,ij->i", self.routes[self.routing[edge]].take(sources, axis=0), present)
+            totals += np.einsum("ij,ij->i", self.pair_costs[self.cost_index[edge]].take(sources, axis=0), present)
         return totals
 
     def sources(self, labels: Ints) -> Ints:
-        """Return the group that every edge comes from."""
-        made = self.producer >= 0
-        if not made.any():
+        """Return the group at the tail of each edge.
+
+        Args:
+            labels: a label for each atom.
+
+        Returns:
+            A group for each edge.
+        """
+        has_producer = self.producer >= 0
+        if not has_producer.any():
             return self.source
-        return np.where(made, self.groups[self.layer, labels[np.where(made, self.producer, 0)]], self.source)
+        return np.where(
+            has_producer, self.groups[self.layer, labels[np.where(has_producer, self.producer, 0)]], self.source
+        )
 
-    def prices(self, labels: Ints) -> Ints:
-        """Return what every edge pays for each group that it goes to."""
-        return self.rows(self.sources(labels))
+    def arrival_costs(self, labels: Ints) -> Ints:
+        """Return the cost of each edge for each group that it may lead to.
 
-    def rows(self, sources: Ints) -> Ints:
-        """Return what every edge would pay for each group if it came from these groups."""
-        width = self.routes.shape[-1]
-        rows: Ints = self.routes.reshape(-1, width).take(self.routing * width + sources, axis=0)
+        Args:
+            labels: a label for each atom.
+
+        Returns:
+            Edges as rows, groups as columns.
+        """
+        return self.arrival_costs_from(self.sources(labels))
+
+    def arrival_costs_from(self, sources: Ints) -> Ints:
+        """Return the cost of each edge for each group, as if it came from other groups.
+
+        Args:
+            sources: a group for each edge.
+
+        Returns:
+            Edges as rows, groups as columns.
+        """
+        width = self.pair_costs.shape[-1]
+        rows: Ints = self.pair_costs.reshape(-1, width).take(self.cost_index * width + sources, axis=0)
         return rows
 
     def touching(self, atoms: Bools) -> Bools:
-        """Tell which edges come from some atoms or go to them."""
+        """Return which edges have a tail or head among some atoms.
+
+        Args:
+            atoms: a mask of atoms.
+
+        Returns:
+            A mask of edges.
+        """
         edges = (self.producer >= 0) & atoms[self.producer]
         edges[self.owner[atoms[self.readers]]] = True
         return edges
 
     def neighbours(self, atoms: Bools) -> Bools:
-        """Return atoms and those that share an edge with them."""
+        """Return atoms and those that share an edge with them.
+
+        Args:
+            atoms: a mask of atoms.
+
+        Returns:
+            A mask of atoms that includes `atoms`.
+        """
         edges = self.touching(atoms)
         found = atoms.copy()
         found[self.readers[edges[self.owner]]] = True
         found[self.producer[edges & (self.producer >= 0)]] = True
         return found
 
-    def around(self, atoms: Bools) -> Energy:
-        """Return the part of the sum that depends on some atoms, and maybe more costs of single atoms."""
+    def restricted_to(self, atoms: Bools) -> Energy:
+        """Drop the edges that do not touch some atoms.
+
+        Args:
+            atoms: a mask of atoms.
+
+        Returns:
+            An energy that changes by the same amount as this one if only `atoms` change their labels.
+        """
         edges = self.touching(atoms)
         entries = edges[self.owner]
-        place = np.cumsum(edges) - 1
+        position = np.cumsum(edges) - 1
         return replace(
             self,
             producer=self.producer[edges],
             source=self.source[edges],
-            owner=place[self.owner[entries]],
+            owner=position[self.owner[entries]],
             readers=self.readers[entries],
-            settled=self.settled[edges],
+            fixed=self.fixed[edges],
             layer=self.layer[edges],
-            routing=self.routing[edges],
+            cost_index=self.cost_index[edges],
         )
 
 
-def energy_of(placement: LabelingProblem, share: float) -> Energy:
-    """Return the sum in which a share of a launch is charged wherever a value passes between labels.
+def energy_of(problem: LabelingProblem, share: float) -> Energy:
+    """Return the energy of a labeling problem, with part of a launch charged wherever a value passes between labels.
 
-    Copies and launches are one layer of costs where every label has a memory of its own, else two.
+    How many calls a labeling needs depends on the subgraphs that are formed later; edges between labels approximate it.
+
+    Args:
+        problem: the labeling problem.
+        share: the part of a launch per value and label that reads it, from 0 to 1.
+
+    Returns:
+        The energy. Launches are part of layer 0 for values between labels that all have memories of their own, else
+        layer 1.
     """
-    count, size = len(placement.domains), placement.routes.shape[-1]
-    launches = np.array([int(share * int(launch)) for launch in placement.launches], dtype=np.int64)
+    count, size = len(problem.domains), problem.pair_costs.shape[-1]
+    launches = np.array([int(share * int(launch)) for launch in problem.launches], dtype=np.int64)
     width = max(count, size)
-    flows = len(placement.producer)
-    owner = np.repeat(np.arange(flows), np.diff(placement.start))
-    made = placement.producer >= 0
-    has_readers = np.diff(placement.start) > 0
-    settled = np.zeros((flows, width), dtype=np.bool_)
-    settled[placement.is_live_out, placement.home] = True
-    routes = np.zeros((len(placement.routes), width, width), dtype=np.int64)
-    routes[:, :size, :size] = placement.routes
-    groups = np.stack([placement.domains, np.arange(count)])
+    count_values = len(problem.producer)
+    owner = np.repeat(np.arange(count_values), np.diff(problem.start))
+    has_producer = problem.producer >= 0
+    has_readers = np.diff(problem.start) > 0
+    fixed = np.zeros((count_values, width), dtype=np.bool_)
+    fixed[problem.is_live_out, problem.home] = True
+    pair_costs = np.zeros((len(problem.pair_costs), width, width), dtype=np.int64)
+    pair_costs[:, :size, :size] = problem.pair_costs
+    groups = np.stack([problem.domains, np.arange(count)])
     if not launches.any():
-        parts = [np.arange(flows)]
-        routing, layer = placement.routing, np.zeros(flows, dtype=np.int64)
+        layer_values = [np.arange(count_values)]
+        cost_index, layer = problem.cost_index, np.zeros(count_values, dtype=np.int64)
     else:
-        is_own = len(set(placement.domains.tolist())) == count
+        is_distinct = len(set(problem.domains.tolist())) == count
         arriving = np.zeros(width, dtype=np.int64)
-        arriving[placement.domains] = launches
-        dearer = routes + np.where(np.eye(width, dtype=np.bool_), 0, arriving)
-        passing = np.zeros((1, width, width), dtype=np.int64)
-        passing[0, :count, :count] = np.where(np.eye(count, dtype=np.bool_), 0, launches)
-        merged = made & ~placement.is_live_out & is_own
-        apart = np.flatnonzero(made & has_readers & ~merged)
-        kinds = len(routes)
-        routes = np.concatenate([routes, dearer, passing])
-        routing = np.concatenate(
-            [placement.routing + np.where(merged, kinds, 0), np.full(len(apart), 2 * kinds, dtype=np.int64)]
+        arriving[problem.domains] = launches
+        with_launch = pair_costs + np.where(np.eye(width, dtype=np.bool_), 0, arriving)
+        launch_costs = np.zeros((1, width, width), dtype=np.int64)
+        launch_costs[0, :count, :count] = np.where(np.eye(count, dtype=np.bool_), 0, launches)
+        # Where labels and domains are the same groups, a launch is added to the cost of the copy.
+        merged = has_producer & ~problem.is_live_out & is_distinct
+        launched = np.flatnonzero(has_producer & has_readers & ~merged)
+        count_costs = len(pair_costs)
+        pair_costs = np.concatenate([pair_costs, with_launch, launch_costs])
+        cost_index = np.concatenate(
+            [
+                problem.cost_index + np.where(merged, count_costs, 0),
+                np.full(len(launched), 2 * count_costs, dtype=np.int64),
+            ]
         )
-        layer = np.concatenate([np.zeros(flows, dtype=np.int64), np.ones(len(apart), dtype=np.int64)])
-        parts = [np.arange(flows), apart]
-    picked = np.concatenate(parts)
-    place = np.full(flows, -1, dtype=np.int64)
-    entries, owners = [placement.readers], [owner]
-    if len(parts) > 1:
-        place[parts[1]] = flows + np.arange(len(parts[1]))
-        again = place[owner] >= 0
-        entries.append(placement.readers[again])
-        owners.append(place[owner[again]])
-    wanted = settled[picked]
-    wanted[flows:] = False
+        layer = np.concatenate([np.zeros(count_values, dtype=np.int64), np.ones(len(launched), dtype=np.int64)])
+        layer_values = [np.arange(count_values), launched]
+    selected = np.concatenate(layer_values)
+    position = np.full(count_values, -1, dtype=np.int64)
+    entries, owners = [problem.readers], [owner]
+    if len(layer_values) > 1:
+        position[layer_values[1]] = count_values + np.arange(len(layer_values[1]))
+        is_repeated = position[owner] >= 0
+        entries.append(problem.readers[is_repeated])
+        owners.append(position[owner[is_repeated]])
+    fixed_groups = fixed[selected]
+    fixed_groups[count_values:] = False
     return Energy(
-        costs=placement.costs,
-        allowed=placement.allowed,
-        producer=placement.producer[picked],
-        source=np.full(len(picked), placement.home, dtype=np.int64),
+        costs=problem.costs,
+        allowed=problem.allowed,
+        producer=problem.producer[selected],
+        source=np.full(len(selected), problem.home, dtype=np.int64),
         owner=np.concatenate(owners),
         readers=np.concatenate(entries),
-        settled=wanted,
+        fixed=fixed_groups,
         layer=layer,
         groups=groups,
-        routing=routing,
-        routes=routes,
+        cost_index=cost_index,
+        pair_costs=pair_costs,
     )
 
 
-def enumerated(placement: LabelingProblem, budget: int) -> Ints:
-    """Return all labels that are allowed, one choice in every row, the first ones first; none if beyond `budget`."""
-    counts = placement.allowed.sum(axis=1).tolist()
+def enumerate_labelings(problem: LabelingProblem, budget: int) -> Ints:
+    """Return all allowed labelings if there are few.
+
+    Args:
+        problem: the labeling problem.
+        budget: the largest number of labelings.
+
+    Returns:
+        One labeling per row in lexicographic order; no rows if there are more than `budget`.
+    """
+    counts = problem.allowed.sum(axis=1).tolist()
     if len(counts) > budget.bit_length() + sum(count == 1 for count in counts) or prod(counts) > budget:
         return np.zeros((0, len(counts)), dtype=np.int64)
     numbers = np.arange(prod(counts))
     rows = np.zeros((len(numbers), len(counts)), dtype=np.int64)
-    alike = len(numbers)
+    block = len(numbers)  # labelings that agree in all atoms before the current one
     for atom, count in enumerate(counts):
-        alike //= count
-        rows[:, atom] = np.flatnonzero(placement.allowed[atom])[numbers // alike % count]
+        block //= count
+        rows[:, atom] = np.flatnonzero(problem.allowed[atom])[numbers // block % count]
     return rows

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.function import Constant
 from tvmtarget.partition.control.control_flow_ops import why_not_driven
-from tvmtarget.partition.flat_program import FlatProgram, open_frame
+from tvmtarget.partition.flat_program import FlatProgram, atomic_call
 from tvmtarget.partition.host_device.classify import host_can_compute
 from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.partition.placement.indivisible_groups import atoms_of, call_groups, untyped
@@ -73,13 +73,13 @@ class Feasibility:
         )
 
     @cached_property
-    def takes(self) -> npt.NDArray[np.bool_]:
+    def supported(self) -> npt.NDArray[np.bool_]:
         """Which operation (row) which leaf (column, as in `leaves`) can take; those that are alike are asked once."""
         asked: dict[tuple[Requirement, ...], int] = {}
         alike = np.array([asked.setdefault(items, len(asked)) for items in self.program.requirements], dtype=np.int64)
-        alike = alike * len(self.program.firsts) + np.array(self.program.signatures, dtype=np.int64)
+        alike = alike * len(self.program.representatives) + np.array(self.program.signatures, dtype=np.int64)
         for number, members in enumerate(self._peculiar().values(), 1):
-            alike[members] += number * len(asked) * len(self.program.firsts)
+            alike[members] += number * len(asked) * len(self.program.representatives)
         _, firsts, numbers = np.unique(alike, return_index=True, return_inverse=True)
         rows = [self._row(first) for first in firsts.tolist()]
         found = np.array([row for row, _ in rows], dtype=np.bool_).reshape(len(rows), len(self.leaves))[numbers]
@@ -190,8 +190,8 @@ class Feasibility:
         if not site.is_system:
             strategy = self.strategy(site)
             is_within = strategy is None or len(calls) == 1 or check_caps(self.program, strategy, calls) is None
-            return is_within and bool(self.takes[list(calls), self._places[site.path]].all())
-        return len(calls) == 1 and bool(self.takes[calls[0], self.columns(site)].any())
+            return is_within and bool(self.supported[list(calls), self._places[site.path]].all())
+        return len(calls) == 1 and bool(self.supported[calls[0], self.columns(site)].any())
 
     def drives(self, calls: tuple[int, ...], site: Site) -> bool:
         """Whether the driver of a system can run the only operation, whose nested bodies the system divides."""
@@ -210,7 +210,7 @@ class Feasibility:
             return Reject("CONTROL_FLOW", "it has no nested bodies")
         if not site.is_system and site.host == site.path:
             return Reject("CONTROL_FLOW", "a leaf that nothing drives has no driver")
-        if open_frame(program.frames[index], site.path) is not None:
+        if atomic_call(program.frames[index], site.path) is not None:
             return Reject("CONSTRAINT", "it is in a function that stays whole")
         refusal = why_not_driven(program.op(index))
         if refusal is not None:
@@ -273,7 +273,7 @@ class Feasibility:
 
     def _rank(self, index: int, site: Site) -> int:
         asked = self.program.requirements[index]
-        feasible = (leaf for leaf in self.below(site) if self.takes[index, self._places[leaf.path]])
+        feasible = (leaf for leaf in self.below(site) if self.supported[index, self._places[leaf.path]])
         return max((sum(a.constraint.rank(leaf.target, leaf.path) for a in asked) for leaf in feasible), default=0)
 
     def below(self, site: Site) -> tuple[Site, ...]:
@@ -367,7 +367,7 @@ class Feasibility:
         return None
 
     def _lost_of_all(self) -> Iterator[int]:
-        able = self.takes[: len(self.program.top)].any(axis=1)
+        able = self.supported[: len(self.program.top)].any(axis=1)
         return self._lost(np.flatnonzero(~able).tolist())
 
     def _lost(self, calls: Iterable[int]) -> Iterator[int]:

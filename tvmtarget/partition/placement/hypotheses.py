@@ -36,7 +36,7 @@ def with_moves(program: FlatProgram, moves: Moves) -> FlatProgram:
     read, requirements = ConstraintResolver(program.topology), list(program.requirements)
     for name, constraint in moves:
         item = read(constraint, f"what-if {name!r}")
-        for index in program.with_nested(program.named(name)):
+        for index in program.with_nested(program.ops_named(name)):
             requirements[index] = (*requirements[index], item)
     read.check()
     return replace(program, requirements=tuple(requirements))
@@ -50,9 +50,9 @@ def assume_support(feasibility: Feasibility, moves: Moves) -> Feasibility:
     program = feasibility.program
     sites: dict[int, list[Constraint]] = {}
     for name, constraint in moves:
-        for index in program.with_nested(program.named(name)):
+        for index in program.with_nested(program.ops_named(name)):
             sites.setdefault(index, []).append(constraint)
-    plain = [index for index in sites if index not in program.bodies and not feasibility.takes[index].any()]
+    plain = [index for index in sites if index not in program.bodies and not feasibility.supported[index].any()]
     found = _with(feasibility, sites, plain)
     root = program.topology[""]
     whole = [index for index in sites if index in program.bodies and not found.fits((index,), root)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tvmtarget.ir.inline import Frame
 from tvmtarget.partition.control.scopes import Scope
-from tvmtarget.partition.flat_program import FlatProgram, binds, open_frame
+from tvmtarget.partition.flat_program import FlatProgram, atomic_call, binds_readers
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
 
 __all__ = ["atoms_of", "call_groups", "untyped"]
@@ -16,7 +16,7 @@ def call_groups(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], pat
     """PatternGroup operations that must stay call_groups at a node: those of one call of a constrained function."""
     groups: dict[object, list[int]] = {}
     for index in calls:
-        ordinal = open_frame(frames[index], path)
+        ordinal = atomic_call(frames[index], path)
         groups.setdefault(("op", index) if ordinal is None else ("call", ordinal), []).append(index)
     return [tuple(members) for members in groups.values()]
 
@@ -56,7 +56,7 @@ def atoms_of(
         if index in groups:
             join(index, groups[index].calls[0])
         for output in program.body[index].outputs:
-            readers = program.consumers.get(output.name, ()) if binds(output.type) else ()
+            readers = program.consumers.get(output.name, ()) if binds_readers(output.type) else ()
             for reader in readers:
                 join(index, reader)
     atoms: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Choices within what memories hold: bytes get a price where they do not fit, until they do."""
+"""Assignments within memory capacities, by Lagrangian relaxation with one multiplier per memory."""
 
 from __future__ import annotations
 
@@ -15,36 +15,53 @@ from tvmtarget.partition.placement.memory_capacity import MemoryCapacity
 
 __all__ = ["within_capacity"]
 
-# Prices that are tried, and the work that the cuts for each may take.
+# Multipliers that are tried, and the edge visits that the cuts for each may take.
 MAX_PRICES, WORK = 20, 300_000
 
+# The part of a launch that is charged between labels.
 SHARE = 0.5
 
 
-def within_capacity(placement: LabelingProblem, room: MemoryCapacity) -> Iterator[Ints]:
-    """Yield choices that fit, by the method of Lagrange: the price of a byte is halved between too low and too high.
+def within_capacity(problem: LabelingProblem, capacity: MemoryCapacity) -> Iterator[Ints]:
+    """Yield assignments whose weights fit the memories.
 
-    The last one is repaired by moving single atoms; `InfeasibleError` says what does not fit even then.
+    The capacity limits move into the objective as a price per byte of each memory (Fisher, "The Lagrangian Relaxation
+    Method for Solving Integer Programming Problems", 1981). The price of each memory is found by bisection: raised
+    while the memory is too full, lowered while it is not. Of a constant that several atoms read, each pays a part.
+
+    Args:
+        problem: the labeling problem without capacities.
+        capacity: the capacities.
+
+    Yields:
+        Labelings that fit; the last two are repaired by moving single atoms out of full memories.
+
+    Raises:
+        InfeasibleError: if not even the repaired labelings fit; the message names operations and memory.
     """
-    count, memories = len(placement.costs), len(room.limits)
+    count, memories = len(problem.costs), len(capacity.limits)
     shares = np.zeros(count, dtype=np.int64)
-    found = room.shares()
+    found = capacity.shares()
     shares[: len(found)] = found
     low, high = np.zeros(memories), np.full(memories, np.inf)
-    dearest = 2.0**59 / max(1, int(shares.sum()))
-    price = np.full(memories, max(1.0, float(placement.costs.max(initial=0)) / max(1, int(shares.max(initial=0)))))
-    labels = placement.allowed.argmax(axis=1)
+    # Beyond this price sums would not fit 64 bits.
+    max_price = 2.0**59 / max(1, int(shares.sum()))
+    price = np.full(memories, max(1.0, float(problem.costs.max(initial=0)) / max(1, int(shares.max(initial=0)))))
+    labels = problem.allowed.argmax(axis=1)
     for _ in range(MAX_PRICES):
-        extra = (shares[:, None] * price[room.memories]).astype(np.int64)
-        dearer = replace(placement, costs=np.where(placement.allowed, placement.costs + extra, 0))
-        labels = expand_labels(dearer, SHARE, Budget(WORK))
-        loads = room.loads(labels)
-        is_over = np.array([limit is not None and load > limit for load, limit in zip(loads, room.limits, strict=True)])
+        extra = (shares[:, None] * price[capacity.memories]).astype(np.int64)
+        priced = replace(problem, costs=np.where(problem.allowed, problem.costs + extra, 0))
+        labels = expand_labels(priced, SHARE, Budget(WORK))
+        loads = capacity.loads(labels)
+        is_over = np.array(
+            [limit is not None and load > limit for load, limit in zip(loads, capacity.limits, strict=True)]
+        )
         if not is_over.any():
             yield labels
         low, high = np.where(is_over, price, low), np.where(is_over, high, price)
+        # Until a price is high enough it grows by 8, then the interval is halved.
         price = np.where(
-            np.isinf(high), np.minimum(price * 8, dearest), (low + np.where(np.isinf(high), low, high)) / 2
+            np.isinf(high), np.minimum(price * 8, max_price), (low + np.where(np.isinf(high), low, high)) / 2
         )
-    yield room.repaired(labels, placement.allowed, placement.costs)
-    yield room.repaired(expand_labels(placement, SHARE, Budget(WORK)), placement.allowed, placement.costs)
+    yield capacity.repaired(labels, problem.allowed, problem.costs)
+    yield capacity.repaired(expand_labels(problem, SHARE, Budget(WORK)), problem.allowed, problem.costs)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.control.control_scalars import control_scalars_of
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.flat_program import FlatProgram, open_frame
+from tvmtarget.partition.flat_program import FlatProgram, atomic_call
 from tvmtarget.partition.placement.feasibility import Feasibility, has_preference
 from tvmtarget.partition.placement.indivisible_groups import atoms_of
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
@@ -20,7 +20,7 @@ from tvmtarget.partition.placement.minimal_conflict import conflict_text
 from tvmtarget.partition.subgraphs.forced_cuts import forced_cuts_of
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits, limits_of
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, graph_from_edges
-from tvmtarget.partition.values import Values, owners, values_of
+from tvmtarget.partition.values import Values, owner_array, values_of
 from tvmtarget.target.topology import Site
 
 __all__ = ["Assignment", "Chooser", "Level", "atom_graph", "by_preference", "decision_inputs", "level_of", "preferred"]
@@ -84,7 +84,7 @@ Chooser: TypeAlias = Callable[[Level], Assignment]
 def by_preference(level: Level) -> Assignment:
     """Choose for every atom the first site that may take it, as children stand in order of preference."""
     labels = preferred(level)
-    if level.capacity is not None and not level.capacity.is_kept(labels):
+    if level.capacity is not None and not level.capacity.fits(labels):
         labels = level.capacity.repaired(labels, level.allowed, np.zeros(level.allowed.shape, dtype=np.int64))
     return Assignment(labels.tolist())
 
@@ -140,7 +140,7 @@ def level_of(program: FlatProgram, feasibility: Feasibility, site: Site, calls: 
         )
         at_home = [option.path != site.path and option.domain == site.domain for option in options]
         favoured[[number for number, atom in enumerate(atoms) if steering.issuperset(atom)]] = at_home
-    values = values_of(program.dataflow(atoms[0] if atoms else ()), owners(len(program.body), atoms), len(atoms))
+    values = values_of(program.dataflow(atoms[0] if atoms else ()), owner_array(len(program.body), atoms), len(atoms))
     return Level(
         site=site,
         options=options,
@@ -181,7 +181,7 @@ def _allowed(
     columns = [
         np.zeros(len(atoms), dtype=np.bool_)
         if option.path == site.path
-        else feasibility.takes[firsts][:, feasibility.columns(option)].any(axis=1)
+        else feasibility.supported[firsts][:, feasibility.columns(option)].any(axis=1)
         for option in options
     ]
     allowed = np.stack(columns, axis=1) if atoms else np.zeros((0, len(options)), dtype=np.bool_)
@@ -219,7 +219,7 @@ def _is_divided(program: FlatProgram, atoms: Sequence[tuple[int, ...]], path: st
 
 
 def _was_divided(program: FlatProgram, index: int, path: str) -> bool:
-    if open_frame(program.frames[index], path) is not None:
+    if atomic_call(program.frames[index], path) is not None:
         return True
     inner = (inner for scope in program.bodies.get(index, ()) for inner in scope.calls)
     return index in program.driven and all(_was_divided(program, one, path) for one in inner)
@@ -228,7 +228,7 @@ def _was_divided(program: FlatProgram, index: int, path: str) -> bool:
 def atom_graph(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> AtomGraph:
     """Return which atoms come after each: what reads its results, and the next one with an effect."""
     flow, count = program.dataflow(atoms[0] if atoms else ()), len(atoms)
-    owner = owners(len(program.body), atoms)
+    owner = owner_array(len(program.body), atoms)
     producer = np.repeat(flow.producer, np.diff(flow.start))
     effects = program.effect_before
     first, then = (np.fromiter(ends, dtype=np.int64, count=len(effects)) for ends in (effects.values(), effects.keys()))

@@ -1,8 +1,8 @@
-"""Small changes of a choice of sites: one atom, all atoms at a value, or all of a site go elsewhere."""
+"""Local search: moves that improve a labeling, of single atoms, groups of neighbours, and whole subgraphs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -10,31 +10,118 @@ import numpy as np
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.placement.energy import LabelingProblem
 
-__all__ = ["neighboring_assignments"]
+__all__ = ["SubgraphMoves", "neighboring_labelings"]
 
 
-def neighboring_assignments(placement: LabelingProblem, labels: Ints) -> Iterator[Ints]:
-    """Yield labels with one atom under another label, or all that a value, or an edge of it, joins, or one label."""
-    for atoms in sorted(_together(placement)):
+def neighboring_labelings(problem: LabelingProblem, labels: Ints) -> Iterator[Ints]:
+    """Yield the neighbourhood of a labeling.
+
+    Args:
+        problem: the labeling problem.
+        labels: an allowed label for each atom.
+
+    Yields:
+        Labelings in which one atom, both ends of an edge, or all atoms that touch a value have another label, then
+        those in which all atoms of one label that may have another one in use get it.
+    """
+    for atoms in sorted(_neighbour_groups(problem)):
         members = list(atoms)
-        for label in np.flatnonzero(placement.allowed[members].all(axis=0)).tolist():
+        for label in np.flatnonzero(problem.allowed[members].all(axis=0)).tolist():
             if (labels[members] != label).any():
                 moved = labels.copy()
                 moved[members] = label
                 yield moved
-    for left in np.unique(labels).tolist():
-        for label in np.unique(labels).tolist():
-            leaving = (labels == left) & placement.allowed[:, label]
-            if left != label and leaving.any():
-                yield np.where(leaving, label, labels)
+    for old in np.unique(labels).tolist():
+        for new in np.unique(labels).tolist():
+            leaving = (labels == old) & problem.allowed[:, new]
+            if old != new and leaving.any():
+                yield np.where(leaving, new, labels)
 
 
-def _together(placement: LabelingProblem) -> set[tuple[int, ...]]:
-    groups: set[tuple[int, ...]] = {(atom,) for atom in range(len(placement.costs))}
-    readers = placement.readers.tolist()
-    for producer, (begin, end) in zip(placement.producer.tolist(), pairwise(placement.start.tolist()), strict=True):
-        found = readers[begin:end] if producer < 0 else [producer, *readers[begin:end]]
-        groups.add(tuple(sorted(set(found))))
+def _neighbour_groups(problem: LabelingProblem) -> set[tuple[int, ...]]:
+    """Return single atoms, ends of edges, and all atoms that touch one value."""
+    groups: set[tuple[int, ...]] = {(atom,) for atom in range(len(problem.costs))}
+    readers = problem.readers.tolist()
+    for producer, (begin, end) in zip(problem.producer.tolist(), pairwise(problem.start.tolist()), strict=True):
+        touching = readers[begin:end] if producer < 0 else [producer, *readers[begin:end]]
+        groups.add(tuple(sorted(set(touching))))
         if producer >= 0:
-            groups |= {(min(producer, reader), max(producer, reader)) for reader in found[1:]}
+            groups |= {(min(producer, reader), max(producer, reader)) for reader in touching[1:]}
     return groups - {()}
+
+
+class SubgraphMoves:
+    """Moves of whole subgraphs, greedy: each subgraph in turn goes where it costs least.
+
+    A subgraph that pays for a launch and two copies may be cheaper on the site of a neighbour, although none of its
+    atoms is. The change of the cost is exact, except that subgraphs around it may merge.
+
+    Args:
+        problem: the labeling problem.
+    """
+
+    def __init__(self, problem: LabelingProblem) -> None:
+        # Lists instead of arrays: moves read single elements, which is several times slower on NumPy arrays.
+        self.problem = problem
+        self.producer = problem.producer.tolist()
+        readers = problem.readers.tolist()
+        self.readers = [readers[begin:end] for begin, end in pairwise(problem.start.tolist())]
+        self.is_live_out = problem.is_live_out.tolist()
+        self.cost_index = problem.cost_index.tolist()
+        self.pair_costs = problem.pair_costs.tolist()
+        self.domains = problem.domains.tolist()
+        self.launches = problem.launches.tolist()
+        self.values_of: list[list[int]] = [[] for _ in problem.costs]
+        for value, found in enumerate(self.readers):
+            for atom in found if self.producer[value] < 0 else (self.producer[value], *found):
+                self.values_of[atom].append(value)
+
+    def moved(self, labels: Ints, subgraphs: Sequence[Sequence[int]]) -> Ints:
+        """Move each subgraph once.
+
+        Args:
+            labels: an allowed label for each atom.
+            subgraphs: the atoms of each subgraph, which have one label.
+
+        Returns:
+            The labeling after all moves.
+        """
+        now: list[int] = labels.tolist()
+        allowed, costs = self.problem.allowed, self.problem.costs
+        for subgraph in subgraphs:
+            old = now[subgraph[0]]
+            if not self.launches[old]:
+                continue
+            values = sorted({value for atom in subgraph for value in self.values_of[atom]})
+            own = costs[subgraph].sum(axis=0).tolist()
+            before = own[old] + self.launches[old] + sum(self._copy_cost(value, now) for value in values)
+            found: list[tuple[int, int]] = []
+            for new in np.flatnonzero(allowed[subgraph].all(axis=0)).tolist():
+                if new == old:
+                    continue
+                self._set(now, subgraph, new)
+                launch = 0 if self._has_neighbour(subgraph, values, now, new) else self.launches[new]
+                found.append((own[new] + launch + sum(self._copy_cost(value, now) for value in values), new))
+            least, best = min(found, default=(before, old))
+            self._set(now, subgraph, best if least < before else old)
+        return np.array(now, dtype=np.int64)
+
+    def _copy_cost(self, value: int, labels: Sequence[int]) -> int:
+        home, domains = self.problem.home, self.domains
+        source = home if self.producer[value] < 0 else domains[labels[self.producer[value]]]
+        row = self.pair_costs[self.cost_index[value]][source]
+        reached = {domains[labels[reader]] for reader in self.readers[value]}
+        if self.is_live_out[value]:
+            reached.add(home)
+        return sum(row[domain] for domain in reached)
+
+    def _has_neighbour(self, subgraph: Sequence[int], values: Sequence[int], labels: Sequence[int], label: int) -> bool:
+        """Check whether a subgraph could join one of a label, which then needs no launch of its own."""
+        inside = set(subgraph)
+        touching = (atom for value in values for atom in (self.producer[value], *self.readers[value]))
+        return any(atom >= 0 and atom not in inside and labels[atom] == label for atom in touching)
+
+    @staticmethod
+    def _set(labels: list[int], subgraph: Sequence[int], label: int) -> None:
+        for atom in subgraph:
+            labels[atom] = label

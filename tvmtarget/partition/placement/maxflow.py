@@ -1,4 +1,7 @@
-"""Minimum cuts by Dinic's algorithm, for the small networks that are left once the clear decisions are made."""
+"""Minimum cuts by Dinic's algorithm, for the small networks that remain once clear decisions are made.
+
+E. A. Dinic, "Algorithm for Solution of a Problem of Maximum Flow in Networks with Power Estimation" (1970).
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,28 @@ __all__ = ["Budget", "Network"]
 
 @dataclass(slots=True)
 class Budget:
-    """Work that may still be done, in visits of edges: what bounds the time without making it depend on the clock.
+    """Edge visits that may still be made; bounds the time without making results depend on the clock.
 
-    `is_kept` until a cut was not finished for lack of it: what was found is then no longer proven to be the best.
+    Attributes:
+        left: remaining visits.
+        is_sufficient: false once a cut was not finished; what was found is then not proven to be the best.
     """
 
     left: int
-    is_kept: bool = True
+    is_sufficient: bool = True
 
 
 class Network:
-    """A directed network with capacities that are whole numbers; vertex 0 is the source, vertex 1 the sink.
+    """A flow network with integer capacities; vertex 0 is the source, vertex 1 the sink, the others are decisions.
 
-    The others are decisions: yes is to be beyond the cut, and costs `unary` more than no. For a pair (a, b) `rising`
-    is paid if only b is yes, and `falling` if only a is.
+    A decision is yes if it is on the sink's side of the cut.
+
+    Args:
+        unary: cost of yes minus cost of no for each decision.
+        a: first decision of each pair.
+        b: second decision of each pair.
+        rising: cost of each pair if only b is yes.
+        falling: cost of each pair if only a is yes.
     """
 
     def __init__(
@@ -32,8 +43,8 @@ class Network:
     ) -> None:
         self._edges: list[list[int]] = [[] for _ in range(len(unary) + 2)]
         self._to: list[int] = []
-        self._room: list[int] = []
-        edges, to, room = self._edges, self._to, self._room
+        self._residual: list[int] = []
+        edges, to, residual = self._edges, self._to, self._residual
         number = 0
         for vertex, cost in enumerate(unary, 2):
             if cost:
@@ -41,19 +52,24 @@ class Network:
                 edges[start].append(number)
                 edges[end].append(number + 1)
                 to += (end, start)
-                room += (abs(cost), 0)
+                residual += (abs(cost), 0)
                 number += 2
         for first, second, forth, back in zip(a, b, rising, falling, strict=True):
             edges[first + 2].append(number)
             edges[second + 2].append(number + 1)
             to += (second + 2, first + 2)
-            room += (forth, back)
+            residual += (forth, back)
             number += 2
 
     def sink_side(self, budget: Budget) -> list[bool] | None:
-        """Saturate the network and tell which decisions are beyond a minimum cut: the fewest that can be.
+        """Compute a minimum cut; the flow is left in the network.
 
-        None if the budget is used up before.
+        Args:
+            budget: edge visits, which are subtracted.
+
+        Returns:
+            Whether each decision is on the sink's side; of all minimum cuts the one with the fewest. None if the
+            budget is used up before.
         """
         budget.left -= len(self._to)
         while budget.left > 0:
@@ -65,67 +81,69 @@ class Network:
         return None
 
     def _levels(self) -> list[int]:
-        """Return the distances to the sink."""
+        """Return the distance of each vertex to the sink in the residual network, -1 where unknown."""
         levels = [-1] * len(self._edges)
         levels[1] = 0
         queue = deque([1])
-        to, room, edges = self._to, self._room, self._edges
+        to, residual, edges = self._to, self._residual, self._edges
         while queue and levels[0] < 0:
             vertex = queue.popleft()
             level = levels[vertex] + 1
             for edge in edges[vertex]:
                 target = to[edge]
-                if levels[target] < 0 and room[edge ^ 1]:
+                if levels[target] < 0 and residual[edge ^ 1]:
                     levels[target] = level
                     queue.append(target)
         return levels
 
     def _block(self, levels: list[int], budget: Budget) -> None:
-        """Send flow along shortest paths until each of them has a full edge."""
-        to, room, all_edges = self._to, self._room, self._edges
-        at = [0] * len(all_edges)
+        """Send a blocking flow: augment along shortest paths until each has a saturated edge."""
+        # Local names and one flat loop: this is the hottest loop of placement.
+        to, residual, all_edges = self._to, self._residual, self._edges
+        current = [0] * len(all_edges)
         path: list[int] = []
         vertex = 0
         steps = 0
         while True:
             if vertex == 1:
-                amount = min([room[edge] for edge in path])
+                amount = min([residual[edge] for edge in path])
                 full = len(path)
-                for place in range(len(path) - 1, -1, -1):
-                    edge = path[place]
-                    room[edge] -= amount
-                    room[edge ^ 1] += amount
-                    if not room[edge]:
-                        full = place
+                for position in range(len(path) - 1, -1, -1):
+                    edge = path[position]
+                    residual[edge] -= amount
+                    residual[edge ^ 1] += amount
+                    if not residual[edge]:
+                        full = position
                 steps += len(path)
                 vertex = to[path[full] ^ 1]
                 del path[full:]
                 continue
-            edges, place, level = all_edges[vertex], at[vertex], levels[vertex] - 1
+            edges, position, level = all_edges[vertex], current[vertex], levels[vertex] - 1
             count = len(edges)
-            begun = place
-            while place < count and not (room[edges[place]] and levels[to[edges[place]]] == level):
-                place += 1
-            steps += place - begun
-            at[vertex] = place
-            if place < count:
-                path.append(edges[place])
-                vertex = to[edges[place]]
+            begin = position
+            while position < count and not (residual[edges[position]] and levels[to[edges[position]]] == level):
+                position += 1
+            steps += position - begin
+            current[vertex] = position
+            if position < count:
+                path.append(edges[position])
+                vertex = to[edges[position]]
             elif path:
                 vertex = to[path.pop() ^ 1]
-                at[vertex] += 1
+                current[vertex] += 1
             else:
                 budget.left -= steps
                 return
 
     def _reaching_sink(self) -> list[bool]:
+        """Return which decisions reach the sink in the residual network."""
         found = [False] * len(self._edges)
         found[1] = True
-        waiting = [1]
-        while waiting:
-            for edge in self._edges[waiting.pop()]:
+        stack = [1]
+        while stack:
+            for edge in self._edges[stack.pop()]:
                 before = self._to[edge]
-                if self._room[edge ^ 1] and not found[before]:
+                if self._residual[edge ^ 1] and not found[before]:
                     found[before] = True
-                    waiting.append(before)
+                    stack.append(before)
         return found[2:]

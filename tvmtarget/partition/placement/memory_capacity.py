@@ -46,7 +46,7 @@ class MemoryCapacity:
         np.add.at(loads, pairs // max(1, len(self.sizes)), self.sizes[pairs % max(1, len(self.sizes))])
         return [int(load) for load in loads]
 
-    def is_kept(self, labels: Ints) -> bool:
+    def fits(self, labels: Ints) -> bool:
         """Whether every memory holds what a choice puts there."""
         return all(limit is None or load <= limit for load, limit in zip(self.loads(labels), self.limits, strict=True))
 

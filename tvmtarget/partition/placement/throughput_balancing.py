@@ -1,9 +1,9 @@
-"""Choosing sites so that inputs which follow each other get through fast: the busiest machine is made least busy.
+"""Assign machines so that consecutive inputs overlap well: the load of the busiest machine is minimized.
 
-Operations in one topological order are cut into consecutive stages, one for each machine, as in the linear dynamic
-program of Tarnawski et al. ("Efficient Algorithms for Device LabelingProblem of DNN Graph Operators", NeurIPS 2020). A
-machine is busy with its operations, one call, what it receives, once each, and what it sends, counted once each. Of
-that the result is the best among all stages of the order: O(n^2 k) for n atoms, or runs of atoms, and k machines.
+The operations, in one topological order, are cut into consecutive stages, one per machine, by the linear dynamic
+program of Tarnawski et al. ("Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020). The load
+of a machine is its operations, one call, and what it receives and sends, each value counted once. The result is optimal
+for the order: O(n^2 k) for n atoms, or runs of atoms, and k machines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import permutations
 import numpy as np
 
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.dataflow import GIVEN, Ints
+from tvmtarget.partition.dataflow import NO_PRODUCER, Ints
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
@@ -23,19 +23,26 @@ from tvmtarget.partition.placement.energy import Bools, LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Assignment, Level
 
-__all__ = ["Line", "PassedValues", "ThroughputChooser", "balanced"]
+__all__ = ["AtomSequence", "PassedValue", "ThroughputChooser", "balance_stages"]
 
-LONGEST = 2000  # places between which stages are cut; of a longer line, the cheapest cut in each of so many parts
-ORDERS = 24  # orders of machines that are not alike which are tried
+# Longer sequences are divided into runs first: the dynamic program is quadratic.
+MAX_POSITIONS = 2000
+
+# Orders of machines that are tried; machines with equal columns are interchangeable.
+MAX_ORDERS = 24
 
 _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class PassedValues:
-    """What passes between places of a line: who makes it (`GIVEN`: it is at home), who reads it, and what a move costs.
+class PassedValue:
+    """A value that passes between positions of a sequence.
 
-    `readers` rise; `is_live_out` says that it must end up at home as well.
+    Attributes:
+        producer: position of the atom that computes it, `NO_PRODUCER` if it is at home.
+        readers: positions of the atoms that read it, ascending.
+        is_live_out: whether it must end up at home.
+        cost: cost of moving it between two machines.
     """
 
     producer: int
@@ -45,31 +52,39 @@ class PassedValues:
 
 
 @dataclass(frozen=True)
-class Line:
-    """Atoms in a topological order: what each costs on each machine, where it is allowed, and values between them.
+class AtomSequence:
+    """Atoms in topological order, with costs by machine.
 
-    `launches` is what a call costs on each machine, `home` the machine where inputs and results are, None for one
-    that gets no work.
+    Attributes:
+        costs: cost of each atom (row) on each machine (column).
+        allowed: whether an atom may run on a machine.
+        launches: cost of a call on each machine.
+        values: the values that pass between atoms.
+        home: the machine of inputs and results, None if it is none of these machines.
     """
 
     costs: Ints
     allowed: Bools
     launches: tuple[int, ...]
-    values: tuple[PassedValues, ...]
+    values: tuple[PassedValue, ...]
     home: int | None
 
 
-def balanced(line: Line) -> tuple[list[int], int] | None:
-    """Return the machine of every place, in stages in the order of machines, and what the busiest then does.
+def balance_stages(sequence: AtomSequence) -> tuple[list[int], int] | None:
+    """Cut a sequence into one stage per machine, in the order of the machines.
 
-    None if no such stages are allowed.
+    Args:
+        sequence: the atoms and machines.
+
+    Returns:
+        The machine of each position, and the largest load; None if no cut is allowed.
     """
-    count = len(line.costs)
+    count = len(sequence.costs)
     best = np.full(count + 1, _NEVER)
     best[0] = 0
     begins: list[Ints] = []
-    between = _Between(line)
-    for machine in range(len(line.launches)):
+    between = _StageTraffic(sequence)
+    for machine in range(len(sequence.launches)):
         loads = between.loads(machine)
         worst = np.maximum(best[:, None], loads)
         begin = worst.argmin(axis=0)
@@ -79,64 +94,77 @@ def balanced(line: Line) -> tuple[list[int], int] | None:
         return None
     chosen = [0] * count
     end = count
-    for machine in reversed(range(len(line.launches))):
+    for machine in reversed(range(len(sequence.launches))):
         begin_of_stage = int(begins[machine][end])
         chosen[begin_of_stage:end] = [machine] * (end - begin_of_stage)
         end = begin_of_stage
     return chosen, int(best[count])
 
 
-class _Between:
-    """What passes into and out of the stage from place a up to place b, for all a (rows) and b (columns)."""
+class _StageTraffic:
+    """Costs of values that enter and leave the stage from position a up to b, for all a (rows) and b (columns)."""
 
-    def __init__(self, line: Line) -> None:
-        self.line = line
-        size = len(line.costs) + 1
-        arriving, given, leaving, inside = (np.zeros((size, size), dtype=np.int64) for _ in range(4))
-        wanted = np.zeros(size, dtype=np.int64)
-        self.given_in_all = 0
-        for value in line.values:
-            begin = value.producer + 1  # a value that is given is there before the first place
-            wanted[begin] += value.cost * value.is_live_out
+    def __init__(self, sequence: AtomSequence) -> None:
+        self.sequence = sequence
+        size = len(sequence.costs) + 1
+        arriving, external, leaving, inside = (np.zeros((size, size), dtype=np.int64) for _ in range(4))
+        live_out = np.zeros(size, dtype=np.int64)
+        self.total_external = 0
+        for value in sequence.values:
+            begin = value.producer + 1  # an external value is there before position 0: NO_PRODUCER is -1
+            live_out[begin] += value.cost * value.is_live_out
             if not value.readers:
                 continue
-            entering = given if value.producer == GIVEN else arriving
+            entering = external if value.producer == NO_PRODUCER else arriving
             for reader in value.readers:
                 entering[begin : reader + 1, reader + 1] += value.cost
                 begin = reader + 1
-            if value.producer == GIVEN:
+            if value.producer == NO_PRODUCER:
                 inside[value.readers[0], value.readers[-1] + 1] += value.cost
-                self.given_in_all += value.cost
+                self.total_external += value.cost
             else:
                 leaving[value.producer + 1, value.producer + 1 : value.readers[-1] + 1] += value.cost
+        # All sums over stages are prefix sums of the events above, so that the tables take O(n^2) steps.
         later = np.zeros_like(leaving)
         later[:-1] = leaving[::-1].cumsum(axis=0)[::-1][1:]
         self.crossing = arriving.cumsum(axis=1) + later
-        self.given = given.cumsum(axis=1)
-        self.given_inside = inside[::-1].cumsum(axis=0)[::-1].cumsum(axis=1)
-        self.wanted = wanted.cumsum()
+        self.external = external.cumsum(axis=1)
+        self.external_inside = inside[::-1].cumsum(axis=0)[::-1].cumsum(axis=1)
+        self.live_out = live_out.cumsum()
 
     def loads(self, machine: int) -> Ints:
-        """Return what a machine is busy with for every stage; `_NEVER` where it may not have it."""
-        line = self.line
-        size = len(line.costs) + 1
-        time, refused = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
-        time[1:] = line.costs[:, machine].cumsum()
-        refused[1:] = (~line.allowed[:, machine]).cumsum()
-        place = np.arange(size)
-        wanted = self.wanted[None, :] - self.wanted[:, None]
+        """Return the load of a machine for every stage.
+
+        Args:
+            machine: index of the machine.
+
+        Returns:
+            A matrix over begin (row) and end (column); `_NEVER` where the machine cannot have the stage.
+        """
+        sequence = self.sequence
+        size = len(sequence.costs) + 1
+        time, forbidden = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
+        time[1:] = sequence.costs[:, machine].cumsum()
+        forbidden[1:] = (~sequence.allowed[:, machine]).cumsum()
+        position = np.arange(size)
+        live_out = self.live_out[None, :] - self.live_out[:, None]
         loads = time[None, :] - time[:, None] + self.crossing
-        if machine == line.home:
-            loads += (self.wanted[-1] - wanted) + (self.given_in_all - self.given_inside)
+        if machine == sequence.home:
+            loads += (self.live_out[-1] - live_out) + (self.total_external - self.external_inside)
         else:
-            loads += wanted + self.given
-        loads[place[:, None] < place[None, :]] += line.launches[machine]
-        loads[(place[:, None] > place[None, :]) | (refused[None, :] > refused[:, None])] = _NEVER
+            loads += live_out + self.external
+        loads[position[:, None] < position[None, :]] += sequence.launches[machine]
+        loads[(position[:, None] > position[None, :]) | (forbidden[None, :] > forbidden[:, None])] = _NEVER
         return loads
 
 
 class ThroughputChooser:
-    """A chooser that gives the machines of a cluster consecutive stages; `CostChooser` chooses below it."""
+    """A chooser that gives the machines of a cluster consecutive stages; `CostChooser` chooses inside each machine.
+
+    Args:
+        feasibility: which site can run which operation.
+        estimates: times of operations, calls and copies.
+    """
 
     def __init__(self, feasibility: Feasibility, estimates: Estimates) -> None:
         self.feasibility = feasibility
@@ -145,111 +173,126 @@ class ThroughputChooser:
         self.machines = Machines(feasibility.program.topology)
 
     def __call__(self, level: Level) -> Assignment:
-        """Choose a site for every atom of a level."""
+        """Choose a site for every atom.
+
+        Args:
+            level: the atoms and options of one system.
+
+        Returns:
+            Balanced stages at the root of a cluster of several machines; the assignment by cost anywhere else.
+        """
         working = self.machines.working
         if level.site.path or len(working) < 2 or not level.atoms:
             return self.by_cost(level)
-        placement = cost_matrix_of(self.feasibility, self.estimates, level).placement
+        problem = cost_matrix_of(self.feasibility, self.estimates, level).problem
         owner = [self.machines.of_site(option.path) for option in level.options]
-        columns = [[place for place, path in enumerate(owner) if path == machine.path] for machine in working]
-        home = next((place for place, machine in enumerate(working) if machine.path == self.machines.home), None)
+        columns = [[position for position, path in enumerate(owner) if path == machine.path] for machine in working]
+        home = next((position for position, machine in enumerate(working) if machine.path == self.machines.home), None)
         order = np.array(level.graph.topological_order, dtype=np.int64)
-        options = _cheapest(placement, columns)
-        line = _line(placement, order, options, home)
-        runs = _runs(line)
-        found = _best(_contracted(line, runs))
+        options = _cheapest(problem, columns)
+        sequence = _sequence(problem, order, options, home)
+        runs = _runs(sequence)
+        found = _best_stages(_contracted(sequence, runs))
         if found is None:
             return self.by_cost(level)
         chosen = [0] * len(level.atoms)
         for run, machine in enumerate(found):
-            for place in range(runs[run], runs[run + 1]):
-                atom = int(order[place])
+            for position in range(runs[run], runs[run + 1]):
+                atom = int(order[position])
                 chosen[atom] = int(options[atom, machine])
         return Assignment(chosen)
 
 
-def _best(line: Line) -> list[int] | None:
-    """Return the stages of the best order of machines, where those that are alike need no second order."""
+def _best_stages(sequence: AtomSequence) -> list[int] | None:
+    """Return the stages of the best order of machines."""
     columns = [
-        (*line.costs[:, place].tolist(), *line.allowed[:, place].tolist(), launch, place == line.home)
-        for place, launch in enumerate(line.launches)
+        (
+            *sequence.costs[:, position].tolist(),
+            *sequence.allowed[:, position].tolist(),
+            launch,
+            position == sequence.home,
+        )
+        for position, launch in enumerate(sequence.launches)
     ]
     kind = [columns.index(column) for column in columns]
     best: tuple[int, list[int]] | None = None
     for order in _orders(kind):
-        found = balanced(_permuted(line, order))
+        found = balance_stages(_permuted(sequence, order))
         if found is not None and (best is None or found[1] < best[0]):
             best = found[1], [order[machine] for machine in found[0]]
     return None if best is None else best[1]
 
 
 def _orders(kind: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield orders of machines, the given one first, of which no two differ only in machines that are alike."""
+    """Yield orders of machines, the given one first, without those that only swap equal machines."""
     seen: set[tuple[int, ...]] = set()
     every = permutations(range(len(kind))) if len(kind) <= 4 else iter([tuple(range(len(kind)))])
     for order in every:
         kinds = tuple(kind[machine] for machine in order)
-        if kinds not in seen and len(seen) < ORDERS:
+        if kinds not in seen and len(seen) < MAX_ORDERS:
             seen.add(kinds)
             yield order
 
 
-def _permuted(line: Line, order: tuple[int, ...]) -> Line:
+def _permuted(sequence: AtomSequence, order: tuple[int, ...]) -> AtomSequence:
     return replace(
-        line,
-        costs=line.costs[:, order],
-        allowed=line.allowed[:, order],
-        launches=tuple(line.launches[machine] for machine in order),
-        home=None if line.home is None else order.index(line.home),
+        sequence,
+        costs=sequence.costs[:, order],
+        allowed=sequence.allowed[:, order],
+        launches=tuple(sequence.launches[machine] for machine in order),
+        home=None if sequence.home is None else order.index(sequence.home),
     )
 
 
-def _cheapest(placement: LabelingProblem, columns: Sequence[Sequence[int]]) -> Ints:
-    """Return the option that an atom (row) has in each machine (column): the cheapest that is allowed."""
-    costs = np.where(placement.allowed, placement.costs, _NEVER)
+def _cheapest(problem: LabelingProblem, columns: Sequence[Sequence[int]]) -> Ints:
+    """Return the cheapest allowed option of each atom (row) in each machine (column)."""
+    costs = np.where(problem.allowed, problem.costs, _NEVER)
     return np.stack([np.array(own)[costs[:, own].argmin(axis=1)] for own in columns], axis=1)
 
 
-def _line(placement: LabelingProblem, order: Ints, options: Ints, home: int | None) -> Line:
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    dearest = placement.routes.max(axis=(1, 2), initial=0)
+def _sequence(problem: LabelingProblem, order: Ints, options: Ints, home: int | None) -> AtomSequence:
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    max_costs = problem.pair_costs.max(axis=(1, 2), initial=0)
     values = [
-        PassedValues(
-            producer=GIVEN if placement.producer[index] == GIVEN else int(place[placement.producer[index]]),
-            readers=tuple(
-                sorted(place[placement.readers[placement.start[index] : placement.start[index + 1]]].tolist())
-            ),
-            is_live_out=bool(placement.is_live_out[index]),
-            cost=int(dearest[placement.routing[index]]),
+        PassedValue(
+            producer=NO_PRODUCER if problem.producer[index] == NO_PRODUCER else int(position[problem.producer[index]]),
+            readers=tuple(sorted(position[problem.readers[problem.start[index] : problem.start[index + 1]]].tolist())),
+            is_live_out=bool(problem.is_live_out[index]),
+            cost=int(max_costs[problem.cost_index[index]]),
         )
-        for index in range(len(placement.producer))
+        for index in range(len(problem.producer))
     ]
     rows = np.arange(len(order))[:, None]
     used = [options[:, machine] for machine in range(options.shape[1])]
-    return Line(
-        costs=placement.costs[rows, options][order],
-        allowed=placement.allowed[rows, options][order],
-        launches=tuple(int(placement.launches[option].min()) for option in used),
+    return AtomSequence(
+        costs=problem.costs[rows, options][order],
+        allowed=problem.allowed[rows, options][order],
+        launches=tuple(int(problem.launches[option].min()) for option in used),
         values=tuple(values),
         home=home,
     )
 
 
-def _runs(line: Line) -> list[int]:
-    """Return where runs of places begin that stay together, and the end: of equal parts by time, the cheapest cut."""
-    count = len(line.costs)
-    if count <= LONGEST:
+def _runs(sequence: AtomSequence) -> list[int]:
+    """Return where runs of atoms begin that stay together, and the end of the last.
+
+    The sequence is divided into `MAX_POSITIONS` parts of equal time; each run begins at the cheapest cut of its part.
+    """
+    count = len(sequence.costs)
+    if count <= MAX_POSITIONS:
         return list(range(count + 1))
     passing = np.zeros(count + 2, dtype=np.int64)
-    for value in line.values:
+    for value in sequence.values:
         if value.readers:
             passing[value.producer + 1] += value.cost
             passing[value.readers[-1] + 1] -= value.cost
-    cuts = passing.cumsum()[: count + 1]  # what a cut before each place costs
-    time = line.costs.min(axis=1).cumsum()
+    cuts = passing.cumsum()[: count + 1]  # what a cut before each position costs
+    time = sequence.costs.min(axis=1).cumsum()
     part = (
-        (time * LONGEST) // (int(time[-1]) + 1) if time[-1] < _NEVER // LONGEST else np.arange(count) * LONGEST // count
+        (time * MAX_POSITIONS) // (int(time[-1]) + 1)
+        if time[-1] < _NEVER // MAX_POSITIONS
+        else np.arange(count) * MAX_POSITIONS // count
     )
     begins = np.flatnonzero(np.diff(part, prepend=-1))
     ends = [*begins[1:].tolist(), count]
@@ -257,21 +300,21 @@ def _runs(line: Line) -> list[int]:
     return sorted({0, *found, count})
 
 
-def _contracted(line: Line, runs: Sequence[int]) -> Line:
-    """Return the line with runs of places as its places."""
-    if len(runs) == len(line.costs) + 1:
-        return line
+def _contracted(sequence: AtomSequence, runs: Sequence[int]) -> AtomSequence:
+    """Return the sequence with each run as one position."""
+    if len(runs) == len(sequence.costs) + 1:
+        return sequence
     begins = np.array(runs[:-1])
     owner = np.repeat(np.arange(len(begins)), np.diff(runs))
-    values: list[PassedValues] = []
-    for value in line.values:
-        producer = GIVEN if value.producer == GIVEN else int(owner[value.producer])
+    values: list[PassedValue] = []
+    for value in sequence.values:
+        producer = NO_PRODUCER if value.producer == NO_PRODUCER else int(owner[value.producer])
         readers = tuple(sorted({int(owner[reader]) for reader in value.readers} - {producer}))
         if readers or value.is_live_out:
             values.append(replace(value, producer=producer, readers=readers))
     return replace(
-        line,
-        costs=np.add.reduceat(line.costs, begins, axis=0),
-        allowed=np.logical_and.reduceat(line.allowed, begins, axis=0),
+        sequence,
+        costs=np.add.reduceat(sequence.costs, begins, axis=0),
+        allowed=np.logical_and.reduceat(sequence.allowed, begins, axis=0),
         values=tuple(values),
     )

@@ -76,7 +76,7 @@ class Explanation:
 
     def to_json(self) -> dict[str, object]:
         """Return the explanation as data."""
-        times = {site: {"us": _us(estimate), "why": estimate.why} for site, estimate in self.times}
+        times = {site: {"us": _us(estimate), "why": estimate.reason} for site, estimate in self.times}
         flat: dict[str, object] = {
             "op": self.op,
             "kind": self.kind,

@@ -112,7 +112,7 @@ class RuleEffects:
     def _effect(self, index: int, number: int) -> _Effect:
         if number != self.program.matches[index][-1]:
             return "overridden"
-        able = self.feasibility.takes[index].tobytes(), self._free.takes[index].tobytes()
+        able = self.feasibility.supported[index].tobytes(), self._free.supported[index].tobytes()
         key = number, self.sites.get(index), able
         if key not in self._known:
             self._known[key] = self._judge(index, number)
@@ -135,7 +135,7 @@ class RuleEffects:
     def _could(self, index: int, number: int) -> npt.NDArray[np.int64]:
         """Return the leaves, by number, that could take an operation, for a requirement without any rules."""
         is_required = self.program.rules[number].constraint.is_required
-        return np.flatnonzero((self._free if is_required else self.feasibility).takes[index])
+        return np.flatnonzero((self._free if is_required else self.feasibility).supported[index])
 
     def _what(self, index: int, number: int) -> str:
         constraint = self.program.rules[number].constraint
@@ -146,7 +146,7 @@ class RuleEffects:
         return "preferred, and kept" if not constraint.is_required else "orders the sites that can take it"
 
     def _why_released(self, index: int, number: int) -> str:
-        able = self.feasibility.takes[index]
+        able = self.feasibility.supported[index]
         if (able & self._met[number]).any():
             return "though a site that meets it could take it"
         return "as no site that meets it can take it"

@@ -115,7 +115,7 @@ def _refused(plan: Plan) -> list[tuple[str, str, int, str]]:
     counts: Counter[tuple[str, str]] = Counter()
     told: dict[tuple[str, str], str] = {}
     for number, leaf in enumerate(feasibility.leaves):
-        for index in np.flatnonzero(~feasibility.takes[:, number]).tolist():
+        for index in np.flatnonzero(~feasibility.supported[:, number]).tolist():
             if ran.get(index, 0) <= number:
                 continue
             kind = program.body[index].kind

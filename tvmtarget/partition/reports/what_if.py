@@ -58,7 +58,7 @@ def with_support(plan: Plan, op: str, site: str) -> Plan:
     Raises:
         UnknownNameError: for names of no operation or site.
     """
-    chosen, leaves = plan.program.named(op), plan.leaves_of(site)
+    chosen, leaves = plan.program.ops_named(op), plan.leaves_of(site)
     assumed = plan.feasibility.assumed.union((index, leaf) for index in chosen for leaf in leaves)
     return plan.replanned(feasibility=plan.feasibility.replace(assumed=assumed))
 
